@@ -1,0 +1,50 @@
+# Two commands matter: `make demo` and `make test`. Both install what is missing, into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
+
+.PHONY: demo test check setup clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo   install, then train, explain and report on the embedded data (minutes)'
+	@echo 'make test   install, then lint, types, layers and the whole test suite (minutes)'
+	@echo 'make clean  remove the environment and what the two commands wrote'
+
+demo: $(STAMP)
+	$(BIN)/gyrograd demo
+
+test: check
+	$(BIN)/pytest
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: $(STAMP)
+
+# The stamp's name holds the checksum of pyproject.toml: a changed dependency installs again, nothing else does.
+$(STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'gyrograd needs Python 3.11 or newer: make PYTHON=/path/to/python3.11'; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv \
+	  || { echo 'python3 cannot make a virtual environment: apt-get install python3-venv'; exit 2; }
+	@echo 'Installing into .venv (about 6 GB the first time, a few minutes) ...'
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install --progress-bar on -e '.[dev]'
+	@rm -f .venv/installed-* && touch $@
+
+clean:
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Break the code on purpose; every fault must be caught: make mutants AREA=attributions
+.PHONY: mutants
+mutants: $(STAMP)
+	$(BIN)/python tests/mutation/run.py $(AREA)
+
+# Captum, zennit and gyrograd side by side: second derivatives, guided backprop, LRP. Writes results/exactness.md
+.PHONY: exactness
+exactness: $(STAMP)
+	$(BIN)/python benchmarks/exactness.py

@@ -1,0 +1,78 @@
+"""gyrograd: explanations that hold still. Attack, measure and train for robust feature attribution.
+
+The verbs here build everything by name; `available(kind)` lists the names. Nothing heavy is imported until a
+verb needs it, so records and reports work where torch is not installed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from gyrograd.errors import UserError
+from gyrograd.registry import Entry, available, kinds, make
+
+if TYPE_CHECKING:
+    from gyrograd.smoothing import smoothed as smoothed
+
+__version__ = "0.1.0"
+__all__ = [
+    "Entry",
+    "UserError",
+    "attack",
+    "attribution",
+    "available",
+    "dataset",
+    "kernel",
+    "kinds",
+    "metric",
+    "model",
+    "regularizer",
+    "smoothed",
+]
+
+# Verbs that are functions of their own, by the module that holds them (imported on first use).
+_LAZY = {"smoothed": "gyrograd.smoothing"}
+
+
+def attack(name: str, **settings: Any) -> Any:
+    """An attack by name: `attack("targeted_map", eps=4 / 255)(model, attribution, x, target)`."""
+    return make("attack", name, **settings)
+
+
+def metric(name: str, **settings: Any) -> Any:
+    """A metric by name: `metric("rps", eps=16 / 255)(model, attribution, x, target)` gives a number an example."""
+    return make("metric", name, **settings)
+
+
+def attribution(name: str, **settings: Any) -> Any:
+    """An attribution by name: `attribution("ig", steps=50)(model, x, target)` gives maps shaped like x."""
+    return make("attribution", name, **settings)
+
+
+def kernel(name: str, **settings: Any) -> Any:
+    """A smoothing kernel by name: `kernel("gaussian", sigma=0.1)`."""
+    return make("kernel", name, **settings)
+
+
+def model(name: str, **settings: Any) -> Any:
+    """A model by name, images in [0, 1] to logits; also `torchvision:NAME` and `timm:NAME`."""
+    from gyrograd.models import build
+
+    return build(name, **settings)
+
+
+def regularizer(name: str, **settings: Any) -> Any:
+    """A regulariser by name: `loss = F.cross_entropy(model(x), y) + regularizer("l2_cosine")(model, x, y).mean()`."""
+    return make("regularizer", name, **settings)
+
+
+def dataset(name: str, **settings: Any) -> Any:
+    """A data set by name: `dataset("shapes", split="test")`."""
+    return make("dataset", name, **settings)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'gyrograd' has no attribute '{name}'")

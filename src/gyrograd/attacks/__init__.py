@@ -1,0 +1,29 @@
+"""Attacks on explanations: changes no eye can see that move the map and leave the prediction alone.
+
+Files: loop (the one search), objectives (what is minimised), twin (derivatives of piecewise linear nets),
+protocols (published settings), named (the attacks), runs (from settings to result), result.
+"""
+
+from gyrograd.attacks.named import (
+    Manipulate,
+    MassCenter,
+    Noise,
+    Pgd,
+    TargetedMap,
+    TopK,
+    UntargetedMap,
+    transfer,
+)
+from gyrograd.attacks.result import AttackResult
+
+__all__ = [
+    "AttackResult",
+    "Manipulate",
+    "MassCenter",
+    "Noise",
+    "Pgd",
+    "TargetedMap",
+    "TopK",
+    "UntargetedMap",
+    "transfer",
+]

@@ -1,0 +1,200 @@
+"""The one loop behind every attack: step, project, judge, keep.
+
+It knows no maps and no models. It asks for the derivative of what is minimised at a perturbed image, and for
+what the image is worth and whether the label held. Every line treats each example alone, so results do not
+depend on the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gyrograd.numerics.balls import Ball, into_box
+from gyrograd.numerics.random import Keys, normal
+from gyrograd.types import Flags, Images, PerExample
+
+Memory: TypeAlias = tuple[Tensor, Tensor] | None
+Stepper: TypeAlias = Callable[[Tensor, Ball, Memory, int], tuple[Tensor, Memory]]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How to search: the settings of the loop, all of them decided."""
+
+    steps: int
+    step_size: float | None = None
+    stepper: str = "steepest"
+    projection: str = "clip"
+    start: str = "clean"
+    restarts: int = 1
+    selection: str = "best"
+    constraint: str = "hard"
+    stop_at: float | None = None
+    trace: bool = False
+
+    def length(self, eps: float) -> float:
+        """The step size in pixel units: as set, or 4 eps / steps for Adam (joo2023's code) and 2.5 eps / steps."""
+        if self.step_size is not None:
+            return self.step_size
+        return PACE[self.stepper] * eps / max(1, self.steps)
+
+    @property
+    def judges_every_iterate(self) -> bool:
+        """Whether anything depends on iterates before the last."""
+        return (self.selection, self.constraint) != ("last", "soft") or self.stop_at is not None or self.trace
+
+    def may_end(self, active: Flags) -> bool:
+        """Early exit: every example has reached `stop_at` (a trace is kept whole, whatever the batch holds)."""
+        return self.stop_at is not None and not self.trace and not bool(active.any())
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What perturbed images are worth (lower is better for the attacker) and whether the label held."""
+
+    value: PerExample
+    kept: Flags
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was asked about perturbed images: the derivative to them, the verdict on them, or both."""
+
+    gradient: Images | None
+    verdict: Verdict | None
+
+
+@runtime_checkable
+class Ask(Protocol):
+    """At these perturbed images, at this step: the derivative if `slope`, the verdict if `verdict`."""
+
+    def __call__(self, perturbed: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Box:
+    """The pixels an image may take: [0, 1], or a narrower range that holds x."""
+
+    low: Float[Tensor, "#b 1 1 1"] | None = None
+    high: Float[Tensor, "#b 1 1 1"] | None = None
+
+    def cut(self, x: Images, delta: Images) -> Images:
+        """delta cut so that x + delta lies in the box; no entry gets longer."""
+        if self.low is not None and self.high is not None:
+            delta = torch.minimum(torch.maximum(delta, self.low - x), self.high - x)
+        return into_box(x, delta)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search came back with. `stuck`: every derivative was zero; `broken`: one was not finite."""
+
+    delta: Images
+    steps: Int[Tensor, " b"]
+    stuck: Flags
+    broken: Flags
+    trace: Float[Tensor, "n b"] | None
+
+
+def search(
+    x: Images,
+    how: Search,
+    ball: Ball,
+    box: Box,
+    ask: Ask,
+    clean: Verdict,
+    keys: Keys,
+) -> Found:
+    """The perturbation the selection rule picks, x itself being the first candidate.
+
+    "best" takes the lowest value, "last" the last iterate; under a hard constraint only iterates that keep the
+    label count. The first run starts as `start` says, every further restart at a random point.
+    """
+    found, value = torch.zeros_like(x), clean.value
+    taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    moved, broken = torch.zeros_like(clean.kept), torch.zeros_like(clean.kept)
+    rows: list[Tensor] = []
+    for restart in range(how.restarts):
+        delta = box.cut(x, first_delta(x, how.start if restart == 0 else "random", ball, keys, restart))
+        active, memory = torch.ones_like(clean.kept), None
+        for step in range(how.steps + 1):
+            end = step == how.steps
+            here = ask(x + delta, step, slope=not end, verdict=end or how.judges_every_iterate)
+            verdict = here.verdict
+            if verdict is not None:
+                counts = verdict.kept | (how.constraint == "soft")
+                chosen = counts & active & ((verdict.value < value) | (how.selection == "last"))
+                found, value = _where(chosen, delta, found), torch.where(chosen, verdict.value, value)
+                rows.append(verdict.value)
+                if how.stop_at is not None:
+                    active = active & ~(counts & (verdict.value <= how.stop_at))
+            if here.gradient is None or how.may_end(active):
+                break
+            finite = here.gradient.isfinite().flatten(1).all(1)
+            gradient = _where(finite, here.gradient, torch.zeros_like(x))
+            broken, moved = broken | ~finite, moved | (gradient != 0).flatten(1).any(1)
+            direction, memory = STEPPERS[how.stepper](gradient, ball, memory, step + 1)
+            further = PROJECTIONS[how.projection](ball, delta - how.length(_radius(ball)) * direction)
+            delta = _where(active, box.cut(x, further), delta)
+            taken = taken + active
+    stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
+    return Found(found, taken, stuck, broken, torch.stack(rows) if how.trace else None)
+
+
+def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0) -> Images:
+    """Where a run begins: at x ("clean"), anywhere in the ball ("random"), or on its surface ("surface")."""
+    if start == "clean":
+        return torch.zeros_like(x)
+    if start == "random":
+        return ball.sample(x, keys, stream=restart)
+    return ball.steepest(normal(keys, tuple(x.shape[1:]), stream=restart, dtype=x.dtype)) * _radius(ball)
+
+
+def _sign(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
+    return gradient.sign(), None
+
+
+def _steepest(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
+    """The sign in the l-inf ball, the unit gradient in the l2 ball."""
+    return ball.steepest(gradient), None
+
+
+def _adam(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
+    """Adam (Kingma and Ba 2015) with its usual constants, on each pixel."""
+    mean, square = memory if memory is not None else (torch.zeros_like(gradient), torch.zeros_like(gradient))
+    mean = 0.9 * mean + 0.1 * gradient
+    square = 0.999 * square + 0.001 * gradient.square()
+    return (mean / (1 - 0.9**t)) / ((square / (1 - 0.999**t)).sqrt() + 1e-8), (mean, square)
+
+
+STEPPERS: dict[str, Stepper] = {"sign": _sign, "steepest": _steepest, "adam": _adam}
+PACE = {"sign": 2.5, "steepest": 2.5, "adam": 4.0}
+
+
+def _clip(ball: Ball, delta: Tensor) -> Tensor:
+    return ball.project(delta)
+
+
+def _rescale(ball: Ball, delta: Tensor) -> Tensor:
+    return ball.rescale(delta)
+
+
+PROJECTIONS: dict[str, Callable[[Ball, Tensor], Tensor]] = {"clip": _clip, "rescale": _rescale}
+STARTS = ("clean", "random", "surface")
+SELECTIONS = ("best", "last")
+CONSTRAINTS = ("hard", "soft")
+
+
+def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    """`one` for these examples, `other` for the rest."""
+    return torch.where(rows.view(-1, *[1] * (one.dim() - 1)), one, other)
+
+
+def _radius(ball: Ball) -> float:
+    return float(ball.eps)

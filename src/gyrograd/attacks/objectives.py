@@ -1,0 +1,148 @@
+"""What attacks minimise: a few lines each, from the map (b c h w) and the logits (b k) to one number an example.
+
+`reading` is how a map is looked at: channels put together, then brought to a scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.numerics.maps import frame_target, mass_center, normalize, reduce, top_k_mask
+from gyrograd.numerics.quantities import quantity_of
+from gyrograd.numerics.similarity import cosine
+from gyrograd.types import Attribution, Images, Inputs, Labels, Logits, Model, PerExample
+
+Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""(map, logits) to one number for each example; the attack makes it small."""
+PixelMaps: TypeAlias = Float[Tensor, "b h w"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What an objective may be built from: the clean images and what the model and the attribution say of them."""
+
+    x: Images
+    target: Labels
+    map: Inputs
+    logits: Logits
+    goal: PixelMaps | None = None
+
+
+@dataclass(frozen=True)
+class Aim:
+    """`descend` is differentiated; `judge` picks the iterate and is reported. Mostly the same function."""
+
+    descend: Objective
+    judge: Objective
+
+
+def reading(map: Images, how: str, scale: str) -> PixelMaps:
+    """One number for each pixel, on a scale: "max" (joo2023), "sum" (Dombrowski et al.), "area" (wang2020)."""
+    return normalize(reduce(map, how), scale)
+
+
+def toward(goal: PixelMaps, how: str, scale: str = "max") -> Objective:
+    """Half the squared distance to the goal map (joo2023 AAM; its text writes the distance itself)."""
+    return lambda map, _: 0.5 * (reading(map, how, scale) - goal).square().flatten(1).sum(1)
+
+
+def away_from(clean: Images, how: str, measure: str) -> Objective:
+    """How like the clean map it still is: the cosine, or minus half the squared distance of max-scaled maps."""
+    old = reading(clean, how, "max")
+    if measure == "cosine":
+        return lambda map, _: cosine(reduce(map, how), old)
+    return lambda map, _: -0.5 * (reading(map, how, "max") - old).square().flatten(1).sum(1)
+
+
+def mass_on(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
+    """Share of the map's mass on these pixels: k-in as wang2020's supplement writes it (Evaluation Metrics)."""
+    return lambda map, _: (reading(map, how, "sum").abs() * mask).flatten(1).sum(1)
+
+
+def mass_on_own_top(k: int, how: str) -> Objective:
+    """Share of the mass on the map's own k largest pixels (the mask of wang2020's notebooks)."""
+    return lambda map, _: reading(map, how, "sum").abs().flatten(1).topk(k, dim=1).values.sum(1)
+
+
+def overlap_with(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
+    """Share of the mask's pixels still among the k largest: k-in as wang2020's code counts it. Not differentiable."""
+
+    def overlap(map: Tensor, _: Tensor) -> Tensor:
+        k = int(mask[0].sum())
+        both = top_k_mask(reduce(map, how).abs(), k) & mask
+        return both.flatten(1).sum(1).to(map.dtype) / k
+
+    return overlap
+
+
+def far_from(center: Float[Tensor, "b 2"], how: str) -> Objective:
+    """Minus the squared distance of the mass centre from this point, in pixels squared (Ghorbani et al.)."""
+    return lambda map, _: -(mass_center(reduce(map, how)) - center).square().sum(1)
+
+
+def mean_square_to(goal: PixelMaps, how: str, scale: str, weight: float) -> Objective:
+    """weight times the mean squared difference to the goal map (Dombrowski et al. 2019, with weight 1e11)."""
+    return lambda map, _: weight * (reading(map, how, scale) - goal).square().flatten(1).mean(1)
+
+
+def with_penalty(objective: Objective, weight: float, clean: Logits, on: str) -> Objective:
+    """The objective plus weight times the mean squared change of the logits, or of the probabilities."""
+    if weight == 0:
+        return objective
+    outputs: Callable[[Tensor], Tensor] = partial(torch.softmax, dim=1) if on == "probabilities" else _as_is
+    before = outputs(clean).detach()
+    return lambda map, logits: objective(map, logits) + weight * (outputs(logits) - before).square().mean(1)
+
+
+def minus_cross_entropy(target: Labels) -> Objective:
+    """Minus the loss of the class (Madry et al. 2018)."""
+    return lambda _, logits: -quantity_of(logits, target, "loss")
+
+
+def margin(target: Labels) -> Objective:
+    """The logit of the class over the best other one: below zero the prediction has changed."""
+
+    def lead(_: Tensor, logits: Tensor) -> PerExample:
+        mine = F.one_hot(target, logits.shape[1]).bool()
+        return quantity_of(logits, target) - logits.masked_fill(mine, -torch.inf).amax(1)
+
+    return lead
+
+
+def goal_maps(
+    goal: str | Tensor, model: Model, attribution: Attribution, x: Images, how: str, scale: str
+) -> PixelMaps:
+    """The map to aim at, for each example: "frame" (joo2023: 5 pixels of 32), maps `h w` or `b h w`, or images.
+
+    Images (`c h w` with a batch axis before it: one for all, or one for each x) stand for their own maps under
+    the same attribution, of the class the model predicts for them (Dombrowski et al.).
+    """
+    h, w = x.shape[2:]
+    if isinstance(goal, str):
+        maps = frame_target(h, w).to(x)[None]
+    elif goal.dim() == 4:
+        images = goal.to(x)
+        with torch.no_grad():
+            predicted = model(images).argmax(1)
+        maps = reduce(attribution(model, images, predicted), how)
+    else:
+        maps = goal.to(x).reshape(-1, *goal.shape[-2:])
+    if maps.shape[1:] != (h, w) or len(maps) not in (1, len(x)):
+        raise UserError(
+            f"The goal has shape {tuple(goal.shape) if isinstance(goal, Tensor) else goal} for images "
+            f"{tuple(x.shape)}; give 'frame', one map {h} x {w}, a map for each image, or images."
+        )
+    return normalize(maps, scale).detach().expand(len(x), h, w)
+
+
+def _as_is(logits: Tensor) -> Tensor:
+    return logits

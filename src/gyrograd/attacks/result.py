@@ -1,0 +1,133 @@
+"""What an attack did, example by example, and how it is kept on disk."""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from PIL import Image
+from torch import Tensor
+
+from gyrograd import records
+from gyrograd.errors import UserError
+from gyrograd.numerics.maps import normalize, reduce
+from gyrograd.types import Flags, Images, Labels, PerExample
+
+COLUMNS = ("start", "value", "prediction_kept", "stuck", "linf", "l2", "budget_used", "steps")
+
+
+@dataclass(frozen=True, eq=False)
+class AttackResult:
+    """One row for each example.
+
+    x: the attacked images; x_clean: as they were; target: the class explained. map_clean and map: the maps of
+    both. start and value: the objective at x_clean and at x, lower is better for the attacker; value is NaN
+    where the search had no derivative to follow (`stuck`), for then it says nothing about robustness.
+    prediction_kept: the model's class at x is that at x_clean. linf, l2: sizes of the change in pixel units;
+    budget_used: its size over eps. steps: gradient steps taken, over all restarts. trace: objective of every
+    iterate, restarts one after the other, if asked for. flags: what a reader must know of the run.
+    """
+
+    x: Images
+    x_clean: Images
+    target: Labels
+    map_clean: Images
+    map: Images
+    start: PerExample
+    value: PerExample
+    prediction_kept: Flags
+    stuck: Flags
+    broken: Flags
+    unmoved: Flags
+    linf: PerExample
+    l2: PerExample
+    budget_used: PerExample
+    steps: Int[Tensor, " b"]
+    eps: float
+    trace: Float[Tensor, "n b"] | None = None
+    flags: tuple[str, ...] = ()
+    name: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def save(self, folder: Path | str, examples: Sequence[int] | None = None) -> Path:
+        """Write clean and attacked image and map of each example as PNG, then `record.json`; returns its path.
+
+        `examples` names the rows (their index in the data set). Each file is written whole or not at all, and
+        the record last, so a folder with a record is complete. PNG holds bytes: a change below 1/510 is not
+        in the picture; the numbers of the record are those of the exact images.
+        """
+        folder = Path(folder)
+        rows = list(range(len(self))) if examples is None else [int(i) for i in examples]
+        record = self.record(rows)
+        for row, index in enumerate(rows):
+            for what, picture in self._pictures(row).items():
+                _write_png(folder / f"{index:05d}_{what}.png", picture)
+        records.write(folder / "record.json", record)
+        return folder / "record.json"
+
+    def record(self, examples: Sequence[int]) -> records.Record:
+        """The numbers of every example, the settings and the flags."""
+        if len(examples) != len(self):
+            raise UserError(
+                f"There are {len(examples)} names for {len(self)} examples; give one index for each."
+            )
+        values: dict[str, list[float | None]] = {
+            key: [float(number) for number in getattr(self, key).tolist()] for key in COLUMNS
+        }
+        facts = {"flags": list(self.flags), "torch": torch.__version__}
+        settings = {**self.settings, "eps": self.eps}
+        return records.Record(f"attack {self.name}", settings, [int(i) for i in examples], values, facts)
+
+    def _pictures(self, row: int) -> dict[str, Tensor]:
+        """Both maps on the scale of their own largest pixel."""
+        maps = normalize(reduce(torch.stack([self.map_clean[row], self.map[row]])), "max")
+        return {
+            "clean": self.x_clean[row],
+            "attacked": self.x[row],
+            "map_clean": maps[:1],
+            "map_attacked": maps[1:],
+        }
+
+
+PER_EXAMPLE = tuple(
+    f.name for f in fields(AttackResult) if f.name not in {"eps", "trace", "flags", "name", "settings"}
+)
+
+
+def joined(parts: Sequence[AttackResult]) -> AttackResult:
+    """The parts of one batch, one after the other."""
+    columns: dict[str, Any] = {
+        name: torch.cat([getattr(part, name) for part in parts]) for name in PER_EXAMPLE
+    }
+    traces = [part.trace for part in parts if part.trace is not None]
+    return replace(parts[0], **columns, trace=torch.cat(traces, 1) if traces else None)
+
+
+def _write_png(path: Path, pixels: Float[Tensor, "c h w"]) -> None:
+    """Grey or colour by the number of channels; whole or not at all."""
+    levels = (pixels.detach().clamp(0, 1) * 255).round().byte().cpu()
+    if len(levels) not in (1, 3):
+        levels = levels[:1]
+    array = levels[0].numpy() if len(levels) == 1 else levels.movedim(0, -1).numpy()
+    encoded = io.BytesIO()
+    Image.fromarray(array).save(encoded, "PNG")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(encoded.getvalue())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,364 @@
+"""From an attack's settings to its result: checks, the clean pass, the search in parts, the final look.
+
+The model is looked at once when clean, once a step (twice where a twin guides: the twin is differentiated, the
+model judges) and once at the end. Logits come from the forward pass that made the map wherever it made one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.attacks.loop import Answer, Box, Found, Search, Verdict, search
+from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
+from gyrograd.attacks.result import AttackResult, joined
+from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
+from gyrograd.attributions.batching import rows_per_example
+from gyrograd.errors import UserError
+from gyrograd.numerics.balls import L2, Linf, ball
+from gyrograd.numerics.checks import check_images, check_target
+from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.random import Keys, keys
+from gyrograd.registry import make
+from gyrograd.types import Attribution, Images, Labels, Logits, Model, Seed
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """An attack taken apart into what a run needs. `sees_maps` is False for attacks on the prediction."""
+
+    name: str
+    settings: dict[str, Any]
+    eps: tuple[float, ...]
+    norm: str
+    search: Search
+    aim: Callable[[Scene], Aim]
+    sees_maps: bool = True
+    goal: str | Tensor | None = None
+    scale: str = "max"
+    reduce: str = "abs_sum"
+    explained: str = "target"
+    box: str = "unit"
+    restore: bool = False
+    twin_beta: TwinBeta = None
+    transfer_from: str | Attribution | None = None
+    max_batch: int = 512
+
+    def scene(
+        self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, map: Tensor, logits: Tensor
+    ) -> Scene:
+        """The clean side of an objective, its goal map included."""
+        if self.goal is None:
+            return Scene(x, target, map, logits)
+        maps = goal_maps(self.goal, model, attribution, x, self.reduce, self.scale)
+        return Scene(x, target, map, logits, maps)
+
+
+def look(
+    model: Model, attribution: Attribution | None, x: Images, target: Labels, *, graph: bool
+) -> tuple[Tensor, Logits]:
+    """The map and the logits at x, out of one forward pass where the attribution makes one at x itself.
+
+    Without an attribution the map is empty.
+    """
+    with torch.set_grad_enabled(graph):
+        if attribution is None:
+            return x.new_zeros(len(x), 0), model(x)
+        with _overheard(model) as heard:
+            map = attribution(model, x, target, create_graph=graph)
+        if heard and heard[0][0].shape == x.shape and heard[0][0].data_ptr() == x.data_ptr():
+            return map, heard[0][1] if graph else heard[0][1].detach()
+        return map, model(x)
+
+
+@contextmanager
+def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Input and output of the model's first call. They are only kept here: an attribution may be watching
+    every tensor operation, so none is made before it is done."""
+    heard: list[tuple[Tensor, Tensor]] = []
+
+    def note(_: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        if not heard and inputs:
+            heard.append((inputs[0], output))
+
+    handle = model.register_forward_hook(note)
+    try:
+        yield heard
+    finally:
+        handle.remove()
+
+
+def run(
+    job: Job, model: Model, attribution: Attribution, x: Tensor, target: Tensor, *, seed: Seed = 0
+) -> tuple[AttackResult, ...]:
+    """One result for each eps, every one searched afresh from the same clean pass."""
+    check_attackable(x)
+    streams = keys(seed, len(x), x.device)
+    x = x.detach()
+    box = _box(job.box, x)
+    with evaluating(model):
+        surrogate = _surrogate(job, model, attribution, x, target)
+        guide = guide_for(model, x, job.twin_beta if job.sees_maps else None)
+        size = _examples_at_once(job.max_batch, surrogate, model)
+        parts = [
+            _part(
+                _rows(job, part, len(x)),
+                model,
+                attribution,
+                surrogate,
+                guide,
+                box_of,
+                x[part],
+                target[part],
+                k,
+            )
+            for part, box_of, k in _parts(len(x), size, box, streams)
+        ]
+    results = [joined(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
+    return tuple(replace(r, flags=_flags(r, guide, attribution, surrogate, target)) for r in results)
+
+
+def check_attackable(x: Tensor) -> None:
+    """Images, outside inference mode."""
+    check_images(x)
+    if torch.is_inference_mode_enabled():
+        raise UserError(
+            "An attack takes gradients, which torch.inference_mode() forbids; use torch.no_grad()."
+        )
+
+
+def _part(
+    job: Job,
+    model: Model,
+    attribution: Attribution,
+    surrogate: Attribution,
+    guide: Guide,
+    box: Box,
+    x: Tensor,
+    target: Tensor,
+    streams: Keys,
+) -> list[AttackResult]:
+    """All eps for a part of the batch."""
+    target, map, logits = clean_look(model, attribution, x, target, job.explained)
+    scene = job.scene(model, attribution, x, target, map, logits)
+    searched = scene
+    if surrogate is not attribution:
+        hidden, _ = look(model, surrogate, x, target, graph=False)
+        searched = job.scene(model, surrogate, x, target, hidden, logits)
+    results = []
+    for eps in job.eps:
+        found = _search(job, model, surrogate if job.sees_maps else None, guide, box, searched, streams, eps)
+        results.append(_result(job, model, attribution, scene, found, eps))
+    return results
+
+
+def clean_look(
+    model: Model, attribution: Attribution, x: Tensor, target: Tensor, explained: str
+) -> tuple[Labels, Tensor, Logits]:
+    """The class explained, its map and the logits at the clean images."""
+    if explained == "prediction":
+        with torch.no_grad():
+            target = model(x).argmax(1)
+    map, logits = look(model, attribution, x, target, graph=False)
+    check_target(target, *logits.shape)
+    return target, map, logits
+
+
+def _search(
+    job: Job,
+    model: Model,
+    attribution: Attribution | None,
+    guide: Guide,
+    box: Box,
+    scene: Scene,
+    streams: Keys,
+    eps: float,
+) -> Found:
+    """The loop and what it asks: the slope of the guide, the verdict of the model; one pass if they are one."""
+    aim = job.aim(scene)
+    predicted = scene.logits.argmax(1)
+    alone = guide.model is model
+    guided = aim if alone else _seen_by(guide, job, scene)
+
+    def verdict_on(map: Tensor, logits: Tensor) -> Verdict:
+        return Verdict(aim.judge(map.detach(), logits.detach()), logits.argmax(1) == predicted)
+
+    def ask(perturbed: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
+        judged = None
+        if verdict and not (slope and alone):
+            judged = verdict_on(*look(model, attribution, perturbed, scene.target, graph=False))
+        if not slope:
+            return Answer(None, judged)
+        guide.set_step(step, job.search.steps)
+        aim_now = _seen_by(guide, job, scene) if guide.growth else guided
+        objective = _restoring(aim_now.descend, predicted, judged) if job.restore else aim_now.descend
+        gradient, map, logits = derivative(guide.model, attribution, perturbed, scene.target, objective)
+        return Answer(gradient, verdict_on(map, logits) if alone else judged)
+
+    clean = verdict_on(scene.map, scene.logits)
+    return search(scene.x, job.search, ball(job.norm, eps), box, ask, clean, streams)
+
+
+def _restoring(objective: Objective, predicted: Labels, judged: Verdict | None) -> Objective:
+    """The objective, except for images that have lost their label: those climb back to it first.
+
+    The model's own verdict says which; without one, the logits at hand do.
+    """
+    lead = margin(predicted)
+
+    def restored(map: Tensor, logits: Tensor) -> Tensor:
+        lost = logits.argmax(1) != predicted if judged is None else ~judged.kept
+        return torch.where(lost, -lead(map, logits), objective(map, logits))
+
+    return restored
+
+
+def derivative(
+    model: Model, attribution: Attribution | None, x: Images, target: Labels, objective: Objective
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The objective's derivative to x (zero where it does not depend on x), the map and the logits."""
+    with torch.enable_grad():
+        leaf = x.detach().requires_grad_()
+        map, logits = look(model, attribution, leaf, target, graph=True)
+        total = objective(map, logits).sum()
+        gradient = torch.autograd.grad(total, leaf, allow_unused=True)[0] if total.requires_grad else None
+    return torch.zeros_like(x) if gradient is None else gradient, map.detach(), logits.detach()
+
+
+def _seen_by(guide: Guide, job: Job, scene: Scene) -> Aim:
+    """The aim with the guide's own clean logits, so that a penalty on their change is zero at x."""
+    with torch.no_grad():
+        return job.aim(replace(scene, logits=guide.model(scene.x)))
+
+
+def _result(
+    job: Job, model: Model, attribution: Attribution, scene: Scene, found: Found, eps: float
+) -> AttackResult:
+    """The final look, by the attribution that was asked about, on the model itself."""
+    x = scene.x + found.delta
+    map, logits = look(model, attribution, x, scene.target, graph=False)
+    aim, change = job.aim(scene), x - scene.x
+    size = ball(job.norm, eps).norm(change)
+    return AttackResult(
+        x=x,
+        x_clean=scene.x,
+        target=scene.target,
+        map_clean=scene.map,
+        map=map,
+        start=aim.judge(scene.map, scene.logits),
+        value=torch.where(found.stuck, torch.nan, aim.judge(map, logits)),
+        prediction_kept=logits.argmax(1) == scene.logits.argmax(1),
+        stuck=found.stuck,
+        broken=found.broken,
+        unmoved=(change == 0).flatten(1).all(1),
+        linf=Linf(0).norm(change),
+        l2=L2(0).norm(change),
+        budget_used=size / eps if eps > 0 else torch.zeros_like(size),
+        steps=found.steps,
+        eps=eps,
+        trace=found.trace,
+        name=job.name,
+        settings=job.settings,
+    )
+
+
+def _surrogate(job: Job, model: Model, attribution: Attribution, x: Tensor, target: Tensor) -> Attribution:
+    """What the search sees: the attribution, or the one named to stand in for it.
+
+    An attribution that cannot be differentiated says so when it is asked for a graph; one example is tried.
+    """
+    if job.transfer_from is not None:
+        name = job.transfer_from
+        chosen: Attribution = make("attribution", name) if isinstance(name, str) else name
+        return chosen
+    if not job.sees_maps or job.search.steps == 0:
+        return attribution
+    attribution(model, x[:1], target[:1])  # a mistake in x or target speaks first
+    try:
+        with torch.enable_grad():
+            attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
+    except UserError as wrong:
+        raise UserError(
+            f"{type(attribution).__name__} has no derivative to x for {job.name} to follow; "
+            "attack it through one that has: transfer_from='gradient'."
+        ) from wrong
+    return attribution
+
+
+def _examples_at_once(max_batch: int, attribution: Attribution, model: Model) -> int:
+    """So many that a step stays within max_batch rows of the model, all of whose graph is held at once.
+
+    Path and Monte Carlo maps cost their `steps` or `draws` rows an example.
+    """
+    rows = max(int(getattr(attribution, name, 1)) for name in ("steps", "draws"))
+    return max(1, max_batch // (rows * rows_per_example(model)))
+
+
+def _parts(b: int, size: int, box: Box, streams: Keys) -> Iterator[tuple[slice, Box, Keys]]:
+    for first in range(0, b, size):
+        part = slice(first, first + size)
+        low, high = (None if edge is None else edge.expand(b, 1, 1, 1)[part] for edge in (box.low, box.high))
+        yield part, Box(low, high), streams[part]
+
+
+def _rows(job: Job, part: slice, b: int) -> Job:
+    """The job of a part: a goal with a row for each example goes with its rows."""
+    if isinstance(job.goal, Tensor) and job.goal.dim() > 2 and len(job.goal) == b:
+        return replace(job, goal=job.goal[part])
+    return job
+
+
+def _box(name: str, x: Tensor) -> Box:
+    """[0, 1], or the range of the pixels of each image or (joo2023's code) of the whole batch."""
+    if name == "unit":
+        return Box()
+    flat = x.flatten(1) if name == "image" else x.reshape(1, -1)
+    return Box(flat.amin(1).view(-1, 1, 1, 1), flat.amax(1).view(-1, 1, 1, 1))
+
+
+def _flags(
+    result: AttackResult,
+    guide: Guide,
+    attribution: Attribution,
+    surrogate: Attribution,
+    target: Tensor,
+) -> tuple[str, ...]:
+    """What a reader of the numbers must know, a short string each."""
+    counted = {
+        "zero derivative, so value is NaN and no sign of robustness": result.stuck,
+        "derivative not finite, step left out": result.broken,
+        "no image found better than x itself": result.unmoved & ~result.stuck & (result.eps > 0),
+        "explained the prediction, which is not the target": result.target != target,
+    }
+    through = f"transfer: searched through {surrogate!r}, not through the attribution itself"
+    notes = [guide.note, through if surrogate is not attribution else ""]
+    notes += [
+        f"{what}: {int(rows.sum())} of {len(rows)} images" for what, rows in counted.items() if rows.any()
+    ]
+    if result.stuck.any():
+        notes.append(f"no twin: {guide.refusal}" if guide.refusal else "")
+    return tuple(note for note in notes if note)
+
+
+def transferred(
+    job: Job, hit: AttackResult, model: Model, targets: Mapping[str, Attribution]
+) -> dict[str, AttackResult]:
+    """The same attacked images as each of these attributions sees them."""
+    results = {}
+    with evaluating(model):
+        for name, attribution in targets.items():
+            map_clean, logits = look(model, attribution, hit.x_clean, hit.target, graph=False)
+            map, after = look(model, attribution, hit.x, hit.target, graph=False)
+            aim = job.aim(job.scene(model, attribution, hit.x_clean, hit.target, map_clean, logits))
+            start = aim.judge(map_clean, logits)
+            value = torch.where(hit.stuck, torch.nan, aim.judge(map, after))
+            flags = (*hit.flags, f"transfer: seen by {attribution!r}")
+            results[name] = replace(
+                hit, map_clean=map_clean, map=map, start=start, value=value, trace=None, flags=flags
+            )
+    return results

@@ -1,0 +1,22 @@
+"""Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
+
+from gyrograd.attributions.gradient import Gradient, InputXGradient
+from gyrograd.attributions.guided_backprop import GuidedBackprop
+from gyrograd.attributions.lime import Lime
+from gyrograd.attributions.lrp import LRP
+from gyrograd.attributions.path import IntegratedGradients
+from gyrograd.attributions.shap import Shap
+from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
+
+__all__ = [
+    "LRP",
+    "Gradient",
+    "GuidedBackprop",
+    "InputXGradient",
+    "IntegratedGradients",
+    "Lime",
+    "OnSmoothed",
+    "Shap",
+    "smoothgrad",
+    "unigrad",
+]

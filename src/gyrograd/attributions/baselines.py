@@ -1,0 +1,60 @@
+"""What "absent" looks like: the image a path starts from, or that fills what a mask leaves out."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.types import Inputs
+
+Baseline = str | float | tuple[float, ...]
+"""`zero`, `mean` (each image's own mean colour), `blur` (the image, blurred), a grey value, or a colour."""
+
+NAMED = ("zero", "mean", "blur")
+
+
+def check_baseline(baseline: Baseline) -> None:
+    """Refuse a baseline name that does not exist."""
+    if isinstance(baseline, str) and baseline not in NAMED:
+        raise UserError(f"There is no baseline '{baseline}': {did_you_mean(baseline, NAMED)}")
+
+
+def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:
+    """The baseline of each example, shaped like x. `mean` and `blur` follow x, so derivatives pass through them."""
+    check_baseline(baseline)
+    if baseline == "zero":
+        return torch.zeros_like(x)
+    if baseline == "mean":
+        return x.flatten(2).mean(2)[..., None, None].expand_as(x) if x.dim() == 4 else _refuse_flat("mean", x)
+    if baseline == "blur":
+        return _blurred(x) if x.dim() == 4 else _refuse_flat("blur", x)
+    return _colour(x, baseline)
+
+
+def _colour(x: Tensor, baseline: Baseline) -> Tensor:
+    colour = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
+    if colour.dim() == 1 and len(colour) != x.shape[1]:
+        raise UserError(
+            f"The baseline colour has {len(colour)} values for {x.shape[1]} channels; give one each."
+        )
+    return colour.reshape(-1, *[1] * (x.dim() - 2)).expand_as(x)
+
+
+def _blurred(x: Tensor) -> Tensor:
+    """Gaussian blur with a standard deviation of an eighth of the shorter side; edges repeat."""
+    sigma = min(x.shape[2:]) / 8
+    radius = min(math.ceil(2 * sigma), min(x.shape[2:]) - 1)
+    offsets = torch.arange(-radius, radius + 1, dtype=x.dtype, device=x.device)
+    weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
+    weights = (weights / weights.sum()).repeat(x.shape[1], 1, 1, 1)
+    padded = F.pad(x, (radius, radius, radius, radius), mode="replicate")
+    rows = F.conv2d(padded, weights, groups=x.shape[1])
+    return F.conv2d(rows, weights.transpose(2, 3), groups=x.shape[1])
+
+
+def _refuse_flat(name: str, x: Tensor) -> Tensor:
+    raise UserError(f"Baseline '{name}' needs images b c h w, not {tuple(x.shape)}; use 'zero' or a number.")

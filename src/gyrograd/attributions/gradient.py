@@ -1,0 +1,83 @@
+"""The gradient, and the gradient times the input: the two maps every other one is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.checks import check_target
+from gyrograd.numerics.quantities import check_quantity, quantity_of
+from gyrograd.registry import register
+from gyrograd.types import Inputs, Labels, Model, ScalarField
+
+
+def score(model: Model, target: Tensor, quantity: str, *, check: bool) -> ScalarField:
+    """The explained number of each example as a function of the input; `check` looks at the target's values."""
+
+    def of(x: Tensor) -> Tensor:
+        logits = model(x)
+        if check:
+            check_target(target, *logits.shape)
+        return quantity_of(logits, target, quantity)
+
+    return of
+
+
+@register(
+    "attribution",
+    "gradient",
+    aliases=("saliency", "grad", "sm"),
+    paper="joo2023",
+    equation="Attribution methods, Gradient",
+    differentiable=True,
+)
+@dataclass(frozen=True)
+class Gradient:
+    """The gradient of the explained number to the input."""
+
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+        def explain(x: Tensor, target: Tensor) -> Tensor:
+            explained = score(model, target, self.quantity, check=not create_graph)
+            return input_gradient(explained, x, create_graph=create_graph)
+
+        return explain_in_parts(
+            explain,
+            model,
+            x,
+            target,
+            rows=rows_per_example(model),
+            max_batch=self.max_batch,
+            create_graph=create_graph,
+        )
+
+
+@register(
+    "attribution",
+    "input_x_gradient",
+    aliases=("xgrad", "gi"),
+    paper="joo2023",
+    equation="Attribution methods, Input x Gradient",
+    differentiable=True,
+)
+@dataclass(frozen=True)
+class InputXGradient:
+    """The gradient times the input. The input is in [0, 1]; joo2023's code multiplies by the normalised one."""
+
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+        gradient = Gradient(self.quantity, self.max_batch)(model, x, target, create_graph=create_graph)
+        return (x if create_graph else x.detach()) * gradient

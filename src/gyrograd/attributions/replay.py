@@ -1,0 +1,336 @@
+"""Record a model's run and replay it as a linear map: how guided backprop and LRP stay exact.
+
+A modified gradient (guided backprop, LRP) is the plain gradient of *another* network: one in which every
+operation is a linear map whose coefficients are taken from the true run. `record` runs the model once and
+writes down each operation with its true inputs and outputs; `modified_gradient` sends a fresh leaf through
+the linear maps that a table of rules makes of them, and differentiates. A linear map's derivative holds
+nothing but its coefficients, and those live in the graph of the true run, so the map can be differentiated
+again, to x and to every weight, exactly.
+
+Operations are seen by a `TorchFunctionMode`, so modules, functions, in-place and reused activations are all
+alike, no hook is set, and an operation without a rule is an error, never a silent gap. The replay reads the
+record instead of running the model a second time: it is cheaper, and a model that branches on its values
+stays on its path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gyrograd.errors import UserError
+from gyrograd.types import Inputs, Model
+
+
+class Traced:
+    """A tensor the model computed from x: its true value and the call it came from (None for x itself)."""
+
+    def __init__(self, value: Tensor, call: Call | None = None) -> None:
+        self.value = value
+        self.call = call
+
+
+class Call:
+    """One operation as it was carried out; arguments that depend on x are `Traced`.
+
+    `inputs` are those, one entry for each time they occur; `constants` the other tensors among the arguments.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], number: int, after: str
+    ) -> None:
+        self.name = operation_name(func)
+        self.func = func
+        self.args = args
+        self.kwargs = kwargs
+        self.number = number
+        self.after = after
+        leaves = _leaves((args, kwargs))
+        self.inputs = [item for item in leaves if isinstance(item, Traced)]
+        self.constants = [item for item in leaves if isinstance(item, Tensor)]
+        self.outputs: list[Traced] = []
+
+    def run(self, values: Mapping[Traced, Tensor]) -> Any:
+        """The same operation on other values of the arguments that depend on x."""
+        args, kwargs = _changed((self.args, self.kwargs), lambda item: _value_in(item, values))
+        return self.func(*args, **kwargs)
+
+    def __str__(self) -> str:
+        shapes = ", ".join("x".join(map(str, item.value.shape)) for item in self.inputs)
+        place = f", after layer '{self.after}'" if self.after else ""
+        return f"'{self.name}' (operation {self.number}, on {shapes}{place})"
+
+
+Values: TypeAlias = Mapping[Traced, Tensor]
+Rule: TypeAlias = Callable[[Call, Values], Any]
+"""A call and the replayed values of its inputs to the replayed value(s) of its outputs, linear in them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """The calls that lead from x to the logits, in order."""
+
+    x: Traced
+    logits: Traced
+    path: tuple[Call, ...]
+
+
+def record(model: Model, x: Tensor, *, create_graph: bool) -> Tape:
+    """Run the model once and keep every operation between x and the logits, with graph if asked for."""
+    _refuse_scripted(model)
+    if torch.is_inference_mode_enabled() or x.is_inference():
+        raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
+    start = x if create_graph else x.detach()
+    recorder = _Recorder(start, _layer_names(model), create_graph)
+    with torch.set_grad_enabled(create_graph), recorder:
+        returned = model(start)
+    return recorder.tape(returned)
+
+
+def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph: bool) -> Inputs:
+    """Gradient of the replayed logits, weighted by the cotangent, to the replay's input."""
+    with torch.enable_grad():
+        # The replay is linear, so the value it is taken at does not matter.
+        leaf = torch.zeros_like(tape.x.value, requires_grad=True)
+        values = {tape.x: leaf}
+        for call in tape.path:
+            values.update(zip(call.outputs, _tensors(rule(call, values)), strict=True))
+        (map,) = torch.autograd.grad(values[tape.logits], leaf, cotangent, create_graph=create_graph)
+    return map
+
+
+def refuse_unknown(method: str, tape: Tape, known: Container[str]) -> None:
+    """Every operation between x and the logits must have a rule; the first that has none is named."""
+    for call in tape.path:
+        if call.name not in known:
+            raise no_rule(method, call)
+
+
+def no_rule(method: str, call: Call, why: str = "") -> UserError:
+    """The sentence for an operation that a method has no rule for."""
+    reason = f": {why}" if why else ""
+    return UserError(
+        f"{method} has no rule for {call}{reason}; explain this model with a gradient method instead, "
+        "such as 'integrated_gradients' or 'smoothgrad'."
+    )
+
+
+class _Recorder(TorchFunctionMode):
+    """Writes down each outermost torch call that touches a tensor computed from x.
+
+    In-place operations are carried out on a new tensor, and the old name points to it from then on: the value
+    before stays in the record, and no tensor of the caller is overwritten.
+    """
+
+    def __init__(self, x: Tensor, layers: dict[int, str], create_graph: bool) -> None:
+        super().__init__()
+        self._start = Traced(x)
+        # Holds every tensor the model has seen, so that no id is used twice.
+        self._known: dict[int, tuple[Tensor, Traced | None]] = {id(x): (x, self._start)}
+        self._layers = layers
+        self._layer = ""
+        self._create_graph = create_graph
+        self._count = 1
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        called, named = _changed((args, given), self._traced)
+        call = Call(func, called, named, self._count, self._layer)
+        if not call.inputs:
+            return func(*args, **given)
+        self._count += 1
+        overwrites = _make_out_of_place(call)
+        result = call.run({item: item.value for item in call.inputs})
+        if not any(isinstance(item, Tensor) for item in _leaves(result)):
+            return _plain(result, call)
+        self._refuse_hidden_graph(call)
+        return self._overwrite(args, given, result, call) if overwrites else self._keep(args, result, call)
+
+    def tape(self, returned: Any) -> Tape:
+        """What was recorded, less the calls the logits do not depend on."""
+        found = self._known.get(id(returned), (None, None))[1]
+        if found is None or found.call is None:
+            raise UserError(
+                "The model's output is not a tensor computed from x by torch functions; "
+                "let the model return its logits, b x k."
+            )
+        calls, open_ends = {found.call}, [found.call]
+        while open_ends:
+            new = {item.call for item in open_ends.pop().inputs if item.call} - calls
+            calls |= new
+            open_ends += new
+        return Tape(self._start, found, tuple(sorted(calls, key=lambda call: call.number)))
+
+    def _traced(self, item: Any) -> Any:
+        """An argument, or what stands for it if it depends on x."""
+        if not isinstance(item, Tensor):
+            return item
+        self._layer = self._layers.get(id(item), self._layer)
+        if id(item) not in self._known:
+            return item
+        traced = self._known[id(item)][1]
+        if traced is None:
+            raise UserError(
+                f"The model reads a tensor of shape {tuple(item.shape)} after another view of it was "
+                "overwritten in place; use the out-of-place operation there."
+            )
+        return traced
+
+    def _keep(self, args: tuple[Any, ...], result: Any, call: Call) -> Any:
+        """Remember the results. A call that hands back its own argument (`contiguous`) is no call at all."""
+        unchanged = {id(item.value): item for item in call.inputs}
+        if isinstance(result, Tensor) and id(result) in unchanged:
+            names = [item for item in _leaves(args) if isinstance(item, Tensor) and id(item) in self._known]
+            return next(item for item in names if self._known[id(item)][1] is unchanged[id(result)])
+        for item in _tensors(result):
+            call.outputs.append(Traced(item, call))
+            self._known[id(item)] = (item, call.outputs[-1])
+        return result
+
+    def _overwrite(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, call: Call) -> Tensor:
+        """Let the overwritten tensor's name stand for the result; other views of its memory are void."""
+        name: Tensor = args[0] if args else kwargs["input"]
+        old = self._known.get(id(name), (name, None))[1]
+        memory = _memory(name if old is None else old.value)
+        for key, (tensor, traced) in self._known.items():
+            if traced is not None and _memory(traced.value) == memory:
+                self._known[key] = (tensor, None)
+        call.outputs.append(Traced(result, call))
+        self._known[id(name)] = (name, call.outputs[0])
+        return name
+
+    def _refuse_hidden_graph(self, call: Call) -> None:
+        if self._create_graph and not torch.is_grad_enabled():
+            raise UserError(
+                f"The model switches gradients off before {call}, so its map cannot be differentiated; "
+                "remove the no_grad() or the custom autograd function there, or ask without create_graph."
+            )
+
+
+_SYNONYMS = {
+    "iadd": "add", "radd": "add", "isub": "sub", "subtract": "sub", "imul": "mul", "rmul": "mul",
+    "multiply": "mul", "truediv": "div", "itruediv": "div", "true_divide": "div", "divide": "div",
+    "negative": "neg", "concat": "cat", "concatenate": "cat", "mm": "matmul", "clip": "clamp",
+}  # fmt: skip
+# Their results are plain numbers: whatever the model does with those would be missing from the record.
+_LEAVES_TORCH = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__"}
+_WRITES_INTO = {"__setitem__", "copy_", "index_put_", "set_", "zero_", "requires_grad_", "detach_"}
+_PLAIN = (
+    bool,
+    int,
+    str,
+    torch.Size,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    type(None),
+)
+
+
+def operation_name(func: Any) -> str:
+    """One name for torch.add, Tensor.add_, + and +=; a property goes by its own name."""
+    name = getattr(func, "__name__", str(func))
+    if name == "__get__":
+        name = getattr(func.__self__, "__name__", name)
+    bare = name.strip("_")
+    return _SYNONYMS.get(bare, bare)
+
+
+def _make_out_of_place(call: Call) -> bool:
+    """Turn an in-place call into its out-of-place twin; true if it was one."""
+    name = getattr(call.func, "__name__", "")
+    if call.kwargs.get("out") is not None or name in _WRITES_INTO:
+        raise UserError(
+            f"The model writes into a tensor with {call}; build the result with torch.cat or torch.where."
+        )
+    if call.kwargs.get("inplace"):
+        call.kwargs = call.kwargs | {"inplace": False}
+        return True
+    if name.startswith("__i") and hasattr(Tensor, f"__{name[3:]}"):
+        call.func = getattr(Tensor, f"__{name[3:]}")
+        return True
+    if name.endswith("_") and not name.endswith("__"):
+        call.func = _twin(call, name)
+        return True
+    return False
+
+
+def _twin(call: Call, name: str) -> Callable[..., Any]:
+    """relu for relu_, from the same place."""
+    for home in (Tensor, F, torch):
+        if getattr(home, name, None) is call.func and callable(getattr(home, name[:-1], None)):
+            twin: Callable[..., Any] = getattr(home, name[:-1])
+            return twin
+    raise UserError(
+        f"The model writes into a tensor with {call}; use an operation that returns a new tensor."
+    )
+
+
+def _plain(result: Any, call: Call) -> Any:
+    """A shape, a type, a truth value; not a number taken out of a tensor, which would leave the record."""
+    name = getattr(call.func, "__name__", "")
+    known = isinstance(result, _PLAIN) or (
+        isinstance(result, tuple) and all(isinstance(i, int) for i in result)
+    )
+    if name in _LEAVES_TORCH or not known:
+        raise UserError(
+            f"The model takes values out of a tensor with {call}; let it compute with tensors only."
+        )
+    return result
+
+
+def _refuse_scripted(model: Model) -> None:
+    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+        raise UserError(
+            "The model is scripted and hides its operations; give the nn.Module it was made from."
+        )
+
+
+def _layer_names(model: Model) -> dict[int, str]:
+    return {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _value_in(item: Any, values: Values) -> Any:
+    return values[item] if isinstance(item, Traced) else item
+
+
+def _changed(item: Any, change: Callable[[Any], Any]) -> Any:
+    """The same nest of tuples, lists and dicts with each leaf changed."""
+    if isinstance(item, dict):
+        return {
+            key: _changed(part, change) if isinstance(part, _NESTS) else change(part)
+            for key, part in item.items()
+        }
+    if type(item) in (tuple, list):
+        return type(item)(
+            _changed(part, change) if isinstance(part, _NESTS) else change(part) for part in item
+        )
+    return change(item)
+
+
+def _leaves(item: Any) -> list[Any]:
+    """What a nest of tuples, lists and dicts holds, in order."""
+    if not isinstance(item, _NESTS):
+        return [item]
+    parts = item.values() if isinstance(item, dict) else item
+    return [leaf for part in parts for leaf in (_leaves(part) if isinstance(part, _NESTS) else (part,))]
+
+
+_NESTS = (tuple, list, dict)
+
+
+def _tensors(item: Any) -> list[Tensor]:
+    return [leaf for leaf in _leaves(item) if isinstance(leaf, Tensor)]

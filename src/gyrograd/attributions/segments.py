@@ -1,0 +1,316 @@
+"""Segments of an image, coalitions of segments and their worth to a model: what LIME and SHAP share.
+
+A coalition keeps some segments of an image and replaces the others by the baseline. Its worth is the quantity
+(a logit, a probability, ...) the model then gives to the target class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torchvision.transforms.functional import gaussian_blur
+
+from gyrograd.attributions.batching import MAX_BATCH, rows_per_example
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.numerics.checks import check_inputs, check_target
+from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import check_quantity, quantity_of
+from gyrograd.numerics.random import keys, uniform
+from gyrograd.progress import track
+from gyrograd.types import Images, Inputs, Model
+
+SEGMENTS = ("grid", "pixels", "quickshift")
+BASELINES = ("blur", "mean", "zero")
+ENUMERABLE = 12
+"""The most segments of which all coalitions are tried: 2^12 = 4096 forward rows an image."""
+
+CPU_ROWS = 64
+"""Rows of a forward on a CPU: larger batches leave the cache (measured: 512 rows take up to twice the time)."""
+
+Segments: TypeAlias = Int[Tensor, "b h w"]
+Coalitions: TypeAlias = Bool[Tensor, "n s"]
+
+
+def as_images(x: Inputs) -> Images:
+    """Images as they are; other inputs as one row of pixels in one channel, each feature a pixel."""
+    return x if x.ndim == 4 else x.reshape(len(x), 1, 1, -1)
+
+
+def segment(
+    x: Images,
+    how: str | Tensor = "quickshift",
+    *,
+    grid: int = 8,
+    kernel_size: float = 1.0,
+    max_dist: float = 200.0,
+    ratio: float = 0.1,
+) -> Segments:
+    """The segment of each pixel, numbered 0..s-1 without gaps for each image.
+
+    "quickshift" gives superpixels of each image (skimage, on the CPU; the last three settings as in tan2023
+    B.3), "grid" grid x grid cells, "pixels" each pixel alone; a tensor `b h w` or `h w` is taken as given.
+    """
+    if isinstance(how, Tensor):
+        return _given(x, how)
+    if how == "grid":
+        return _cells(x, grid)
+    if how == "pixels":
+        b, _, h, w = x.shape
+        return torch.arange(h * w, device=x.device).reshape(1, h, w).repeat(b, 1, 1)
+    check_name("segmentation", how, SEGMENTS)
+    if min(x.shape[2:]) < 2:
+        raise UserError("Quickshift needs images b c h w of 2 x 2 pixels or more; use segments='pixels'.")
+    return torch.stack([_superpixels(image, kernel_size, max_dist, ratio) for image in x]).to(x.device)
+
+
+def _superpixels(image: Tensor, kernel_size: float, max_dist: float, ratio: float) -> Tensor:
+    # Imported here: skimage takes a second, and most segmentations do without it.
+    from skimage.segmentation import quickshift
+
+    pixels = image.detach().permute(1, 2, 0).clamp(0, 1).to("cpu", torch.float64).numpy()
+    if pixels.shape[2] == 1:
+        pixels = np.repeat(pixels, 3, axis=2)
+    colour = pixels.shape[2] == 3
+    found = quickshift(
+        np.ascontiguousarray(pixels),
+        kernel_size=kernel_size,
+        max_dist=max_dist,
+        ratio=ratio,
+        convert2lab=colour,
+        channel_axis=-1,
+        rng=0,
+    )
+    return _without_gaps(torch.from_numpy(found))
+
+
+def _cells(x: Tensor, grid: int) -> Tensor:
+    b, _, h, w = x.shape
+    if not 1 <= grid <= min(h, w):
+        raise UserError(f"grid={grid} does not fit {h} x {w} pixels; give 1 to {min(h, w)} cells a side.")
+    row = torch.arange(h, device=x.device) * grid // h
+    column = torch.arange(w, device=x.device) * grid // w
+    return (row[:, None] * grid + column).repeat(b, 1, 1)
+
+
+def _given(x: Tensor, labels: Tensor) -> Tensor:
+    b, _, h, w = x.shape
+    if labels.is_floating_point() or labels.is_complex() or tuple(labels.shape) not in {(h, w), (b, h, w)}:
+        raise UserError(
+            f"The given segments are {labels.dtype} {tuple(labels.shape)}; "
+            f"give whole numbers shaped ({h}, {w}) or ({b}, {h}, {w})."
+        )
+    return torch.stack([_without_gaps(one) for one in labels.to(x.device).expand(b, h, w)])
+
+
+def _without_gaps(labels: Tensor) -> Tensor:
+    numbered: Tensor = torch.unique(labels, return_inverse=True)[1]
+    return numbered
+
+
+def baseline_of(x: Inputs, how: str | float | int | Tensor = "zero") -> Inputs:
+    """What stands in for a removed segment, shaped like x.
+
+    "zero" is black, "mean" each channel's mean over the image, "blur" the image under a Gaussian of an eighth
+    of its shorter side; a number fills, and a tensor that broadcasts to x is taken as given.
+    """
+    if isinstance(how, str):
+        return _named_baseline(x, how)
+    fill = torch.as_tensor(how, dtype=x.dtype, device=x.device)
+    try:
+        return fill.expand_as(x)
+    except RuntimeError:
+        raise UserError(
+            f"The baseline is shaped {tuple(fill.shape)} and does not broadcast to {tuple(x.shape)}; "
+            "give it the shape of x or of one image."
+        ) from None
+
+
+def _named_baseline(x: Tensor, how: str) -> Tensor:
+    check_name("baseline", how, BASELINES)
+    if how == "zero":
+        return torch.zeros_like(x)
+    if x.ndim != 4 or min(x.shape[2:]) < 4:
+        raise UserError(
+            f"baseline='{how}' needs images of 4 x 4 pixels or more; use baseline='zero' or a tensor."
+        )
+    if how == "mean":
+        return x.mean((2, 3), keepdim=True).expand_as(x)
+    side = min(x.shape[2:])
+    # The window ends at two sigmas, which stays inside the image: reflection at the border asks for that.
+    blurred: Tensor = gaussian_blur(x, [2 * (side // 4) + 1] * 2, [side / 8] * 2)
+    return blurred
+
+
+def every_coalition(s: int, device: torch.device) -> Coalitions:
+    """All 2^s coalitions; row i holds the bits of i, so the first is empty and the last is whole."""
+    if s > ENUMERABLE:
+        raise UserError(
+            f"sampling='enumerate' takes at most {ENUMERABLE} segments and an image has {s}; "
+            "sample instead, or use fewer segments such as segments='grid', grid=3."
+        )
+    number = torch.arange(2**s, device=device)
+    return (number[:, None] >> torch.arange(s, device=device)) & 1 == 1
+
+
+def uniform_table(seed: int, rows: int, columns: int, device: torch.device) -> Float[Tensor, "rows columns"]:
+    """Numbers in [0, 1) fixed by seed and shape; all images share them, so batches do not matter."""
+    return uniform(keys(seed, 1, device), (rows, columns), dtype=torch.float64)[0]
+
+
+def distinct(coalitions: Coalitions) -> tuple[Bool[Tensor, "m s"], Float[Tensor, " m"]]:
+    """Each coalition once, and how often it was drawn: a repeated draw costs no second forward."""
+    rows, counts = torch.unique(coalitions, dim=0, return_counts=True)
+    return rows, counts.double()
+
+
+def segment_counts(segments: Segments, method: str) -> list[int]:
+    """The number of segments of each image; a single one leaves nothing to compare and is refused."""
+    counts: list[int] = [int(n) + 1 for n in segments.flatten(1).amax(1)]
+    if 1 in counts:
+        raise UserError(
+            f"{method} sees image {counts.index(1)} as a single segment, so its map would be constant; "
+            "use finer segments, such as segments='grid' or a smaller max_dist."
+        )
+    return counts
+
+
+def worths(
+    model: Model,
+    x: Inputs,
+    baseline: Inputs,
+    segments: Segments,
+    coalitions: list[Tensor],
+    target: Tensor,
+    quantity: str = "logit",
+    max_batch: int = MAX_BATCH,
+) -> list[Tensor]:
+    """The worths of each example's coalitions (`n s` each, n and s may differ): float64, n each.
+
+    Forwards run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out.
+    """
+    counts = [len(rows) for rows in coalitions]
+    owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
+    target = target.to(x.device)
+    images, fills = as_images(x), as_images(baseline)
+
+    def worth_of_rows(start: int, stop: int) -> Tensor:
+        rows = _masked(images, fills, segments, coalitions, start, stop)
+        logits = model(rows.reshape(-1, *x.shape[1:]))
+        if start == 0:
+            check_target(target, len(x), logits.shape[1])
+        return quantity_of(logits.double(), target[owner[start:stop]].long(), quantity)
+
+    with torch.no_grad(), evaluating(model):
+        size = max(1, max_batch // rows_per_example(model))
+        if x.device.type == "cpu":
+            size = min(size, CPU_ROWS)
+        chunks = _in_chunks(worth_of_rows, len(owner), size)
+        whole = torch.cat(list(track(chunks, -(-len(owner) // size), "coalitions")))
+    return list(whole.split(counts))
+
+
+def _masked(
+    images: Tensor, fills: Tensor, segments: Tensor, coalitions: list[Tensor], start: int, stop: int
+) -> Tensor:
+    """Rows start..stop of all examples' coalitions laid end to end, as images."""
+    pieces: list[Tensor] = []
+    first = 0
+    for image, fill, labels, rows in zip(images, fills, segments, coalitions, strict=True):
+        chosen = rows[max(start - first, 0) : max(stop - first, 0)]
+        if len(chosen):
+            keep = chosen[:, labels.flatten()].reshape(-1, 1, *labels.shape)
+            pieces.append(torch.where(keep, image, fill))
+        first += len(rows)
+    return torch.cat(pieces)
+
+
+def _in_chunks(run: Callable[[int, int], Tensor], total: int, size: int) -> Iterator[Tensor]:
+    """`run(start, stop)` over 0..total; a chunk that does not fit in memory is tried again at half size."""
+    start = 0
+    while start < total:
+        done = _unless_out_of_memory(run, start, min(start + size, total))
+        if done is None:
+            size = min(size, total - start) // 2
+            continue
+        start += len(done)
+        yield done
+
+
+def _unless_out_of_memory(run: Callable[[int, int], Tensor], start: int, stop: int) -> Tensor | None:
+    try:
+        return run(start, stop)
+    except RuntimeError as wrong:
+        if stop - start == 1 or not _is_out_of_memory(wrong):
+            raise
+    # Outside the handler, so that the failed chunk's tensors are gone before the next try.
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    return None
+
+
+def _is_out_of_memory(wrong: RuntimeError) -> bool:
+    words = ("not enough memory", "can't allocate memory")
+    return isinstance(wrong, torch.OutOfMemoryError) or any(word in str(wrong) for word in words)
+
+
+def spread(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) -> Inputs:
+    """Maps shaped like x in which each pixel, in every channel, carries the coefficient of its segment."""
+    pixels = coefficients.gather(1, segments.flatten(1)).reshape(len(x), 1, *segments.shape[1:])
+    return pixels.expand_as(as_images(x)).reshape(x.shape).to(x.dtype)
+
+
+def padded(rows: list[Tensor]) -> Float[Tensor, "b s"]:
+    """One row for each example, zeros after its own segments."""
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+
+
+def check_settings(method: Any, x: Tensor, create_graph: bool) -> None:
+    """Refuse what neither method can do: a graph to x, inputs that are not numbers."""
+    name = type(method).__name__.upper()
+    if create_graph:
+        raise UserError(
+            f"{name} has no derivative to x (segments jump as x moves), so create_graph=True cannot be met; "
+            "attack it by transfer: perturb x with a gradient method and explain the result."
+        )
+    check_inputs(x)
+
+
+def check_name(what: str, name: str, choices: tuple[str, ...]) -> None:
+    """Refuse a name that is not one of the choices, with the nearest one."""
+    if name not in choices:
+        raise UserError(f"There is no {what} '{name}': {did_you_mean(name, choices)}")
+
+
+def check_common(segments: str | Tensor, baseline: Any, quantity: str, draws: int, max_batch: int) -> None:
+    """The settings both methods have, looked at when the method is made."""
+    if isinstance(segments, str):
+        check_name("segmentation", segments, SEGMENTS)
+    if isinstance(baseline, str):
+        check_name("baseline", baseline, BASELINES)
+    check_quantity(quantity)
+    if min(draws, max_batch) < 1:
+        raise UserError(f"draws={draws} and max_batch={max_batch}; give 1 or more of each.")
+
+
+def same_settings(one: Any, other: object) -> bool:
+    """Equal class and equal settings, tensors by their values (the dataclass's own test fails on tensors)."""
+    names = [field.name for field in fields(one)]
+    return type(one) is type(other) and all(_same(getattr(one, n), getattr(other, n)) for n in names)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.dtype == b.dtype and torch.equal(a.cpu(), b.cpu())
+    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and bool(a == b)
+
+
+def settings_hash(one: Any) -> int:
+    """A hash that agrees with `same_settings`: tensors count by their shape."""
+    values = (getattr(one, field.name) for field in fields(one))
+    return hash((type(one), *(v.shape if isinstance(v, Tensor) else v for v in values)))

@@ -1,0 +1,94 @@
+"""SmoothGrad and UniGrad: the gradient of the smoothed model, which is what two of the papers prove them to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.attributions.gradient import Gradient
+from gyrograd.errors import UserError
+from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.registry import register
+from gyrograd.smoothing import Gaussian, Smoothed, Uniform
+from gyrograd.types import Attribution, Inputs, Kernel, Labels, Model
+
+
+class QuantityHead(nn.Module):
+    """A model whose outputs are the explained quantity of every class, so that averaging averages that."""
+
+    def __init__(self, core: nn.Module, quantity: str) -> None:
+        super().__init__()
+        self.core = core
+        self.quantity = quantity
+        self.rows_per_example = int(getattr(core, "rows_per_example", 1))
+
+    def forward(self, x: Inputs) -> Tensor:
+        logits: Tensor = self.core(x)
+        if self.quantity == "logit":
+            return logits
+        if self.quantity == "probability":
+            return logits.softmax(1)
+        return logits.log_softmax(1) * (-1 if self.quantity == "loss" else 1)
+
+
+@dataclass(frozen=True)
+class OnSmoothed:
+    """Any attribution on the model smoothed with any kernel (tan2023, below Theorem 4.3).
+
+    `quantity` is averaged over the draws, so for the probability this is the mean gradient of the
+    probability, not the gradient of the probability of the mean logits.
+    """
+
+    explain: Attribution
+    kernel: Kernel
+    draws: int = 50
+    seed: int = 0
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        if self.draws < 1:
+            raise UserError(f"Smoothing needs at least one draw, not {self.draws}; 50 is usual.")
+
+    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+        core = model if self.quantity == "logit" else QuantityHead(model, self.quantity)
+        with evaluating(model):
+            calm = Smoothed(core, self.kernel, self.draws, self.seed, self.max_batch)
+            return self.explain(calm, x, target, create_graph=create_graph)
+
+
+@register(
+    "attribution",
+    "smoothgrad",
+    aliases=("sg",),
+    paper="wang2020",
+    equation="Theorem 2; tan2023 Section 4.2",
+    differentiable=True,
+)
+def smoothgrad(
+    sigma: float = 0.1, draws: int = 50, seed: int = 0, quantity: str = "logit", max_batch: int = MAX_BATCH
+) -> OnSmoothed:
+    """The gradient of the Gaussian-smoothed model: the mean gradient under normal noise of deviation sigma.
+
+    sigma is in pixel units; wang2020 writes 0.1 times the range of the data.
+    """
+    return OnSmoothed(Gradient(max_batch=max_batch), Gaussian(sigma), draws, seed, quantity, max_batch)
+
+
+@register(
+    "attribution",
+    "unigrad",
+    aliases=("ug",),
+    paper="wang2020",
+    equation="Definition of UniGrad; tan2023 Section 4.2",
+    differentiable=True,
+)
+def unigrad(
+    eps: float = 4 / 255, draws: int = 50, seed: int = 0, quantity: str = "logit", max_batch: int = MAX_BATCH
+) -> OnSmoothed:
+    """The gradient of the uniformly smoothed model: the mean gradient over the l-inf ball of radius eps."""
+    return OnSmoothed(Gradient(max_batch=max_batch), Uniform(eps), draws, seed, quantity, max_batch)

@@ -1,0 +1,127 @@
+"""The command line: one verb a file. A user's mistake is one sentence and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from gyrograd.errors import UserError, did_you_mean
+
+Verb = Callable[..., Any]
+
+
+def verbs() -> dict[str, Verb | dict[str, Verb]]:
+    """Name to function; a folder of verbs is a dictionary. The verbs' files import what is heavy when they run."""
+    from gyrograd.cli import data, demo, doctor, names
+
+    return {
+        "demo": demo.demo,
+        "list": names.show,
+        "data": {"fetch": data.fetch, "check": data.check, "show": data.show},
+        "doctor": doctor.doctor,
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code: 0 done, 1 checked and found wanting, 2 a mistake, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except UserError as mistake:
+        print(f"gyrograd: {mistake}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("gyrograd: interrupted; what was finished is kept.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. Python would complain once more at exit about the closed pipe.
+        sys.stdout = None  # type: ignore[assignment]
+        return 0
+    except OSError as trouble:
+        print(f"gyrograd: {_disk_sentence(trouble)}", file=sys.stderr)
+        return 2
+
+
+def _run(words: list[str]) -> int:
+    if words in (["-V"], ["--version"]):
+        from gyrograd import __version__
+
+        print(f"gyrograd {__version__}")
+        return 0
+    path, chosen, rest = _find_verb(words)
+    if isinstance(chosen, dict):
+        _print_overview(path, chosen)
+        return 0
+    return int(chosen(**_arguments(chosen, path, rest)) or 0)
+
+
+def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]]:
+    """The verb these words name, and the words that are left for it. Folders of verbs may end early."""
+    path, chosen, rest = "gyrograd", cast("Any", verbs()), list(words)
+    while isinstance(chosen, dict) and rest and not rest[0].startswith("-"):
+        if rest[0] not in chosen:
+            raise UserError(f"There is no '{path} {rest[0]}': {did_you_mean(rest[0], chosen)}")
+        chosen, path = chosen[rest[0]], f"{path} {rest[0]}"
+        rest.pop(0)
+    if isinstance(chosen, dict) and rest and rest[0] not in {"-h", "--help"}:
+        raise UserError(f"'{path}' has no option {rest[0]}; '{path} --help' lists what it has.")
+    return path, chosen, rest
+
+
+def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
+    """The verb's settings out of the words; what does not fit is one sentence."""
+    from jsonargparse import ArgumentError
+
+    try:
+        settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
+    except ArgumentError as wrong:
+        what = " ".join(str(wrong).split()).rstrip(".")
+        raise UserError(f"{what[0].upper()}{what[1:]}; '{path} --help' lists what it takes.") from None
+    return settings
+
+
+def _parser(verb: Verb, path: str) -> Any:
+    from docstring_parser import parse
+    from jsonargparse import ArgumentParser
+
+    about = parse(verb.__doc__ or "")
+    helps = {parameter.arg_name: parameter.description for parameter in about.params}
+    parser = ArgumentParser(prog=path, description=about.short_description, exit_on_error=False)
+    by_hand = set()
+    for name, parameter in inspect.signature(verb).parameters.items():
+        if name == getattr(verb, "optional_positional", None):
+            parser.add_argument(name, nargs="?", default=None, type=str, help=helps.get(name))
+            by_hand.add(name)
+        elif parameter.default is False:
+            parser.add_argument(f"--{name}", action="store_true", help=helps.get(name))
+            by_hand.add(name)
+    parser.add_function_arguments(verb, skip=by_hand, as_positional=True, as_group=False)
+    return parser
+
+
+def _print_overview(path: str, folder: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 3, 0, 2))
+    for name, verb in folder.items():
+        about = ", ".join(verb) if isinstance(verb, dict) else (verb.__doc__ or "").partition("\n")[0]
+        table.add_row(name, about)
+    console = Console()
+    if path == "gyrograd":
+        console.print(
+            "gyrograd: explanations that hold still. Attack, measure and train feature attributions.\n"
+        )
+    console.print(
+        f"Usage: {path} VERB ...      {path} VERB --help says more\n", highlight=False, markup=False
+    )
+    console.print(table)
+
+
+def _disk_sentence(trouble: OSError) -> str:
+    where = f" at {trouble.filename}" if trouble.filename else ""
+    return (
+        f"{trouble.strerror or trouble}{where}; check the path, its permissions and the free space (df -h)."
+    )

@@ -1,0 +1,117 @@
+"""gyrograd doctor: is this installation sound, and what can it use?"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json as json_format
+import os
+import platform
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+OPTIONAL = {"timm": "timm", "ray": "ray", "explore": "gradio", "tensorboard": "tensorboard"}
+"""Extra to the package it brings."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. A `broken` one makes the exit code 1."""
+
+    what: str
+    state: Literal["ok", "missing", "broken"]
+    detail: str
+
+
+def doctor(json: bool = False) -> int:
+    """Check versions, the torch and torchvision pair, devices, optional parts, data and disk.
+
+    Args:
+        json: print JSON for machines instead of a table.
+    """
+    findings = [_python(), *_pair(), *_devices(), *_optional_parts(), _cifar10(), _disk()]
+    if json:
+        print(json_format.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        _print(findings)
+    return int(any(finding.state == "broken" for finding in findings))
+
+
+def version(package: str) -> str | None:
+    """The installed version of a package, without importing it."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _python() -> Finding:
+    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, gyrograd {version('gyrograd')}"
+    return Finding("python", "ok" if sys.version_info >= (3, 11) else "broken", detail)
+
+
+def _pair() -> list[Finding]:
+    """torch and torchvision fit only as a pair; a pair that does not fit fails when torchvision is imported."""
+    found = {name: version(name) for name in ("torch", "torchvision")}
+    detail = ", ".join(f"{name} {number or 'missing'}" for name, number in found.items())
+    fix = "install both together: pip install --force-reinstall torch torchvision"
+    if None in found.values():
+        return [Finding("torch pair", "broken", f"{detail}; {fix}")]
+    try:
+        import torchvision.ops  # noqa: F401 - the import is the check
+    except (ImportError, RuntimeError, AttributeError) as trouble:
+        return [Finding("torch pair", "broken", f"{detail} do not fit ({trouble}); {fix}")]
+    return [Finding("torch pair", "ok", detail)]
+
+
+def _devices() -> list[Finding]:
+    if version("torch") is None:
+        return []
+    import torch
+
+    findings = [Finding("cpu", "ok", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch")]
+    for index in range(torch.cuda.device_count()):
+        card = torch.cuda.get_device_properties(index)
+        findings.append(Finding(f"cuda:{index}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"))
+    if len(findings) == 1:
+        findings.append(Finding("cuda", "missing", "no card seen; everything runs on the CPU"))
+    return findings
+
+
+def _optional_parts() -> list[Finding]:
+    findings = []
+    for extra, package in OPTIONAL.items():
+        number = version(package)
+        detail = f"{package} {number}" if number else f"pip install 'gyrograd[{extra}]'"
+        findings.append(Finding(f"extra {extra}", "ok" if number else "missing", detail))
+    return findings
+
+
+def _cifar10() -> Finding:
+    from gyrograd.data import data_root
+
+    root = data_root()
+    folders = [root / name for name in ("cifar-10-batches-py", "cifar-10-batches-bin")]
+    there = [str(folder) for folder in folders if folder.is_dir()]
+    if there:
+        return Finding("cifar10", "ok", there[0])
+    return Finding("cifar10", "missing", f"not under {root}: gyrograd data fetch cifar10")
+
+
+def _disk() -> Finding:
+    free = shutil.disk_usage(os.getcwd()).free / 2**30
+    return Finding("disk", "ok" if free >= 1 else "broken", f"{free:.1f} GiB free here")
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    colour = {"ok": "green", "missing": "yellow", "broken": "bold red"}
+    table = Table("part", "state", "detail", box=None, pad_edge=False)
+    for finding in findings:
+        table.add_row(finding.what, f"[{colour[finding.state]}]{finding.state}[/]", escape(finding.detail))
+    Console().print(table)

@@ -1,0 +1,72 @@
+"""Batches and augmentation on the device the data lives on: no loader workers, no global random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from gyrograd.data.dataset import Dataset
+from gyrograd.errors import UserError
+from gyrograd.numerics import random
+from gyrograd.types import Inputs, Labels
+
+
+def batches(
+    dataset: Dataset, size: int, *, shuffle_seed: int | None = None, epoch: int = 0, drop_last: bool = False
+) -> Iterator[tuple[Inputs, Labels, Int[Tensor, " b"]]]:
+    """Batches of (float examples, labels, index in the data set).
+
+    In the order of the data set, or shuffled by (shuffle_seed, epoch) alone: batch size and device do not
+    change the order. With drop_last a batch that would come out short is left out.
+    """
+    if size < 1:
+        raise UserError(f"The batch size is {size}; give at least 1.")
+    if drop_last and size > len(dataset):
+        raise UserError(
+            f"drop_last leaves no batch: give a size up to {len(dataset)}, all of {dataset.name}."
+        )
+    return _batches(dataset, size, order(len(dataset), shuffle_seed, epoch), drop_last)
+
+
+def _batches(
+    dataset: Dataset, size: int, index: Int[Tensor, " n"], drop_last: bool
+) -> Iterator[tuple[Inputs, Labels, Int[Tensor, " b"]]]:
+    for rows in index.to(dataset.labels.device).split(size):
+        if len(rows) == size or not drop_last:
+            yield dataset.pixels(rows), dataset.labels[rows], rows
+
+
+def order(n: int, shuffle_seed: int | None, epoch: int = 0) -> Int[Tensor, " n"]:
+    """The order of an epoch: a permutation fixed by seed and epoch, or 0 .. n-1 without a seed."""
+    if shuffle_seed is None:
+        return torch.arange(n)
+    return random.permutation(random.keys(shuffle_seed, 1), n, stream=epoch)[0]
+
+
+def augment(
+    images: UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"],
+    keys: Int[Tensor, " b"],
+    pad: int = 4,
+    flip: bool = True,
+) -> UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"]:
+    """Each image moved by up to `pad` pixels each way (zeros come in), and mirrored with probability 1/2.
+
+    The same as padding with zeros, cropping at random and flipping. The keys decide: an example with the same
+    key gets the same crop in any batch.
+    """
+    if pad < 0:
+        raise UserError(f"The padding is {pad}; give 0 (no crop) or more.")
+    b, _, h, w = images.shape
+    shift = random.integers(keys, (2,), 2 * pad + 1, stream=0)
+    rows = shift[:, :1] + torch.arange(h, device=images.device)
+    columns = shift[:, 1:] + torch.arange(w, device=images.device)
+    if flip:
+        mirrored = random.integers(keys, (1,), 2, stream=1) == 1
+        columns = torch.where(mirrored, columns.flip(1), columns)
+    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+    example = torch.arange(b, device=images.device)[:, None, None]
+    # indexed axes come first and the channels last, so the channels are put back in their place
+    return padded[example, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)

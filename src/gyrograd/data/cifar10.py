@@ -1,0 +1,162 @@
+"""CIFAR-10 from files on disk: the pickled folder torchvision downloads, or the official binary one."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gyrograd.data.dataset import Dataset
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.registry import register
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+BINARY, PICKLED = "cifar-10-batches-bin", "cifar-10-batches-py"
+SHAPE = (3, 32, 32)
+RECORD = 1 + 3 * 32 * 32
+FILES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
+
+# The official files, by folder; another md5 means other pixels, labels or order.
+MD5: dict[str, dict[str, str]] = {
+    BINARY: {
+        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    },
+    PICKLED: {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+        "batches.meta": "5ff9c542aee3614f3951f8cda6e48888",  # not read here; torchvision wants it
+    },
+}
+
+
+def data_root() -> Path:
+    """Where data sets are kept: $GYROGRAD_DATA, or ~/.cache/gyrograd."""
+    return Path(os.environ.get("GYROGRAD_DATA") or "~/.cache/gyrograd").expanduser()
+
+
+@register("dataset", "cifar10", paper="Krizhevsky 2009")
+def cifar10(split: str = "train", root: Path | str | None = None) -> Dataset:
+    """CIFAR-10, 50,000 train and 10,000 test photographs of 32 x 32 pixels in ten classes.
+
+    Args:
+        split: train or test.
+        root: the folder that holds cifar-10-batches-bin or cifar-10-batches-py; $GYROGRAD_DATA or
+            ~/.cache/gyrograd by default.
+    """
+    if split not in FILES:
+        raise UserError(f"cifar10 has no split '{split}': {did_you_mean(split, FILES)}")
+    home = home_folder(root)
+    parts = [read_batch(home / name) for name in file_names(home, split)]
+    images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return Dataset(torch.from_numpy(images), torch.from_numpy(labels), CLASSES, f"cifar10 {split}")
+
+
+def home_folder(root: Path | str | None = None) -> Path:
+    """The folder of CIFAR-10 under a root; the binary one where both are there."""
+    root = data_root() if root is None else Path(root).expanduser()
+    for name in (BINARY, PICKLED):
+        if (root / name).is_dir():
+            return root / name
+    raise UserError(
+        f"CIFAR-10 is not in {root}: run `gyrograd data fetch cifar10`, "
+        f"or put the folder {PICKLED} or {BINARY} there."
+    )
+
+
+def file_names(home: Path, split: str) -> list[str]:
+    suffix = ".bin" if home.name == BINARY else ""
+    return [name + suffix for name in FILES[split]]
+
+
+def read_batch(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
+    """Images and labels of one official file, md5 checked."""
+    content = verified(path)
+    decode: Callable[[bytes, Path], tuple[Bytes, Bytes]]
+    decode = from_records if path.parent.name == BINARY else from_pickle
+    images, labels = decode(content, path)
+    return images, labels.astype(np.int64)
+
+
+def verified(path: Path) -> bytes:
+    """The bytes of an official file, once their md5 is found right."""
+    again = f"delete {path.parent} and run `gyrograd data fetch cifar10`"
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"CIFAR-10 is not complete, {path} is missing: {again}.") from None
+    if path.parent.name == BINARY and len(content) % RECORD:
+        raise UserError(f"{path} is cut short ({len(content):,} bytes, no whole number of images): {again}.")
+    if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5[path.parent.name][path.name]:
+        raise UserError(f"{path} is damaged (its md5 is not that of the official file): {again}.")
+    return content
+
+
+def from_records(content: bytes, path: Path) -> tuple[Bytes, Bytes]:
+    """Images and labels of binary records: a label byte, then the red, green and blue planes."""
+    if not content or len(content) % RECORD:
+        raise UserError(
+            f"{path} does not hold whole records of {RECORD} bytes; give an official CIFAR-10 file."
+        )
+    rows = np.frombuffer(content, np.uint8).reshape(-1, RECORD)
+    return rows[:, 1:].reshape(-1, *SHAPE), rows[:, 0]
+
+
+def to_records(images: Bytes, labels: Bytes) -> bytes:
+    """The binary records of these images: the inverse of `from_records`."""
+    return np.concatenate((labels[:, None].astype(np.uint8), images.reshape(len(images), -1)), 1).tobytes()
+
+
+def from_pickle(content: bytes, path: Path) -> tuple[Bytes, Bytes]:
+    """Images and labels of a pickled batch; nothing but numpy arrays can come out of it, and no code runs."""
+    try:
+        batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
+        images = np.asarray(batch["data"], np.uint8).reshape(-1, *SHAPE)
+        labels = np.asarray(batch["labels"], np.uint8)
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        KeyError,
+        ValueError,
+        TypeError,
+        IndexError,
+        AttributeError,
+    ) as wrong:
+        raise UserError(
+            f"{path} is no CIFAR-10 batch ({wrong or 'it is cut short'}); run `gyrograd data fetch cifar10`."
+        ) from None
+    return images, labels
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Admits what a pickled numpy array is rebuilt from, under numpy's old and new module names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        rebuild = np.empty(0).__reduce__()[0]
+        admitted = {
+            ("numpy", "ndarray"): np.ndarray,
+            ("numpy", "dtype"): np.dtype,
+            ("numpy.core.multiarray", "_reconstruct"): rebuild,
+            ("numpy._core.multiarray", "_reconstruct"): rebuild,
+        }
+        if (module, name) not in admitted:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return admitted[module, name]

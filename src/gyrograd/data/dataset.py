@@ -1,0 +1,99 @@
+"""A whole data set as tensors: images stay bytes until they are used, so CIFAR-10 fits on any device."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.numerics import random
+from gyrograd.types import Bytes, Inputs, Labels
+
+SUBSET_STREAM = 1 << 32  # keeps the choice of examples apart from the order of an epoch (streams 0, 1, ...)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Examples, their labels and, where they are known, the pixels of the object.
+
+    Images are uint8 `b c h w`; a set that is not made of images (the 2-D toy) holds its floats as they are.
+    """
+
+    images: Bytes | Inputs
+    labels: Labels
+    classes: tuple[str, ...]
+    name: str
+    masks: Bool[Tensor, "b h w"] | None = None
+
+    def __post_init__(self) -> None:
+        _check_lengths(self)
+        _check_labels(self)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> Dataset:
+        """The same set on another device."""
+        masks = None if self.masks is None else self.masks.to(device)
+        return replace(self, images=self.images.to(device), labels=self.labels.to(device), masks=masks)
+
+    def rows(self, index: Int[Tensor, " n"]) -> Dataset:
+        """These examples, in this order."""
+        index = index.to(self.labels.device)
+        masks = None if self.masks is None else self.masks[index]
+        return replace(self, images=self.images[index], labels=self.labels[index], masks=masks)
+
+    def subset(self, n: int, seed: int = 0) -> Dataset:
+        """The first n examples of a permutation fixed by the seed; a larger n extends a smaller one.
+
+        Not stratified: class counts are those of chance. The permutation is drawn on the CPU, so every device
+        sees the same examples.
+        """
+        return self.rows(self.chosen(n, seed))
+
+    def chosen(self, n: int, seed: int = 0) -> Int[Tensor, " n"]:
+        """Which examples `subset(n, seed)` takes: their index in this set, for the record."""
+        if not 1 <= n <= len(self):
+            raise UserError(f"A subset of {n} cannot be taken from {self.name}: give 1 to {len(self)}.")
+        return random.permutation(random.keys(seed, 1), len(self), stream=SUBSET_STREAM)[0, :n]
+
+    def pixels(self, index: Int[Tensor, " n"] | None = None) -> Inputs:
+        """Examples as the model sees them: float32, pixels in [0, 1]. All of them when no index is given."""
+        images = self.images if index is None else self.images[index.to(self.labels.device)]
+        return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
+
+    def digest(self) -> str:
+        """The sha256 of images, labels and masks: equal digests, equal data."""
+        parts = (self.images, self.labels) if self.masks is None else (self.images, self.labels, self.masks)
+        total = hashlib.sha256()
+        for part in parts:
+            total.update(part.cpu().contiguous().numpy().tobytes())
+        return total.hexdigest()
+
+
+def _check_lengths(data: Dataset) -> None:
+    if len(data.labels) == 0:
+        raise UserError(f"{data.name} holds no examples; give at least one.")
+    if len(data.images) != len(data.labels):
+        raise UserError(
+            f"{data.name} has {len(data.images)} images and {len(data.labels)} labels; give a label to each."
+        )
+    seen = None if data.masks is None else tuple(data.masks.shape)
+    expected = (len(data.images), *data.images.shape[2:])
+    if seen not in (None, expected):
+        raise UserError(f"{data.name} has masks of shape {seen}; give one mask an image, {expected}.")
+
+
+def _check_labels(data: Dataset) -> None:
+    if data.labels.is_floating_point() or data.labels.dtype == torch.bool:
+        raise UserError(f"{data.name} has labels of type {data.labels.dtype}; give whole numbers (int64).")
+    low, high = int(data.labels.min()), int(data.labels.max())
+    if low < 0 or high >= len(data.classes):
+        raise UserError(
+            f"{data.name} has labels from {low} to {high} and {len(data.classes)} classes; "
+            f"labels count from 0 to {len(data.classes) - 1}."
+        )

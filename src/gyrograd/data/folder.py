@@ -1,0 +1,171 @@
+"""Any folder of images, with a sub-folder for each class or with none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from gyrograd.data.dataset import SUBSET_STREAM, Dataset
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.numerics import random
+from gyrograd.registry import register
+
+ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+SPLITS = ("train", "val", "valid", "validation", "test")
+
+
+@register("dataset", "folder", paper="own")
+def folder(
+    path: Path | str,
+    split: str | None = None,
+    size: int | tuple[int, int] = 32,
+    resize: int | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    labelled: bool = True,
+) -> Dataset:
+    """Your own images: a folder with a sub-folder for each class, or (labelled=False) a folder of images.
+
+    Grey, palette, 16-bit and turned (EXIF) images become upright 8-bit RGB; transparent pixels become white.
+
+    Args:
+        path: the folder; with a split, the folder that holds train/, val/ or test/.
+        split: which of these to read; all of them share one list of classes.
+        size: height and width of the images given out, one number for a square.
+        resize: length of the shorter side before the centre is cut out; by default the largest part is kept.
+        limit: read at most this many images, chosen by the seed.
+        seed: which images the limit chooses.
+        labelled: False for images without classes; every label is then 0.
+    """
+    home = _home(Path(path).expanduser(), split)
+    frame = (size, size) if isinstance(size, int) else size
+    _check_sizes(frame, resize, limit)
+    classes = _classes(home, split) if labelled else ("unlabelled",)
+    found = _labelled_files(home, classes) if labelled else [(file, 0) for file in _image_files(home)]
+    if not found:
+        raise UserError(f"There are no images in {home}; known endings are {', '.join(sorted(ENDINGS))}.")
+    files, labels = zip(*_chosen(found, limit, seed), strict=True)
+    images = torch.stack([read_image(file, frame, resize) for file in _shown(files, f"reading {home.name}")])
+    return Dataset(images, torch.tensor(labels), classes, f"folder {home}")
+
+
+def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:
+    """One image as bytes of the wanted size: scaled by its shorter side, then cut from the centre."""
+    try:
+        with Image.open(path) as opened:
+            picture = _rgb(ImageOps.exif_transpose(opened))
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as wrong:
+        raise UserError(f"{path} cannot be read as an image ({wrong}); repair it or take it away.") from None
+    return torch.from_numpy(np.array(_fitted(picture, size, resize))).movedim(-1, 0).contiguous()
+
+
+def _rgb(picture: Image.Image) -> Image.Image:
+    if picture.mode.startswith("I"):
+        # 16-bit grey: Pillow would clip instead of scale
+        return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")
+    if picture.mode == "F":
+        raise ValueError("its pixels are floats, whose range is unknown")
+    if picture.has_transparency_data:
+        layer = picture.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer).convert("RGB")
+    return picture.convert("RGB")
+
+
+def _fitted(picture: Image.Image, size: tuple[int, int], resize: int | None) -> Image.Image:
+    (height, width), (w, h) = size, picture.size
+    if resize is not None:
+        wanted, given = resize, min(h, w)
+    else:
+        wanted, given = (height, h) if height * w >= width * h else (width, w)
+    # the longer side is cut off and the margin rounded as torchvision's Resize and CenterCrop do
+    wide, high = max(int(wanted * w / given), width), max(int(wanted * h / given), height)
+    if (wide, high) != (w, h):
+        picture = picture.resize((wide, high), Image.Resampling.BILINEAR)
+    left, top = round((wide - width) / 2), round((high - height) / 2)
+    return picture.crop((left, top, left + width, top + height))
+
+
+def _home(path: Path, split: str | None) -> Path:
+    """The folder that is read: it must exist and, where there are split folders, one must be named."""
+    if not path.is_dir():
+        raise UserError(f"There is no folder {path}; give the folder that holds the images.")
+    splits = [child.name for child in _folders(path) if child.name in SPLITS]
+    if split is None:
+        if splits and len(splits) == len(_folders(path)):
+            raise UserError(
+                f"{path} holds the splits {', '.join(splits)}; say which, for example split={splits[0]}."
+            )
+        return path
+    if not (path / split).is_dir():
+        choices = splits or [child.name for child in _folders(path)]
+        raise UserError(f"{path} has no split '{split}': {did_you_mean(split, choices)}")
+    return path / split
+
+
+def _check_sizes(frame: Sequence[int], resize: int | None, limit: int | None) -> None:
+    if len(frame) != 2 or min(frame) < 1:
+        raise UserError(f"The image size is {tuple(frame)}; give one positive number or (height, width).")
+    if resize is not None and resize < max(frame):
+        raise UserError(
+            f"resize is {resize}, less than the size {max(frame)} cut out of it; give at least that."
+        )
+    if limit is not None and limit < 1:
+        raise UserError(f"The limit is {limit}; give at least 1, or leave it out.")
+
+
+def _classes(home: Path, split: str | None) -> tuple[str, ...]:
+    """Class names: the sub-folders of all splits, so that a class missing in one does not shift labels."""
+    homes = (
+        [home]
+        if split is None
+        else [child for child in _folders(home.parent) if child.name in SPLITS] + [home]
+    )
+    names = sorted({child.name for place in homes for child in _folders(place)})
+    if not names:
+        plain = "has images but no class folders; put each class in its own or give labelled=False"
+        raise UserError(
+            f"{home} {plain if _image_files(home) else 'is empty; put a folder for each class in it'}."
+        )
+    return tuple(names)
+
+
+def _labelled_files(home: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
+    return [(file, label) for label, name in enumerate(classes) for file in _image_files(home / name)]
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _image_files(path: Path) -> list[Path]:
+    """Image files at any depth, in one order on every machine; hidden ones are left out."""
+    if not path.is_dir():
+        return []
+    files = (
+        file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and not file.name.startswith(".")
+    )
+    return sorted(file for file in files if file.is_file())
+
+
+def _chosen(found: list[tuple[Path, int]], limit: int | None, seed: int) -> list[tuple[Path, int]]:
+    if limit is None or limit >= len(found):
+        return found
+    order = random.permutation(random.keys(seed, 1), len(found), stream=SUBSET_STREAM)[0, :limit]
+    return [found[i] for i in sorted(order.tolist())]
+
+
+def _shown(files: Sequence[Path], doing: str) -> Iterable[Path]:
+    """The same files, with a progress bar when someone is watching and it may take a while."""
+    if len(files) < 200 or not sys.stderr.isatty():
+        return files
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(files, doing, console=Console(stderr=True), transient=True)

@@ -1,0 +1,19 @@
+"""Mistakes a user can mend. The command line prints the sentence and exits with 2; no traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """One sentence that says what is wrong and names the fix."""
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """The end of an "unknown name" sentence: the nearest choice, or all of them."""
+    known = sorted(choices)
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean '{near[0]}'?"
+    return f"known: {', '.join(known)}." if known else "there are none."

@@ -1,0 +1,49 @@
+"""Metrics: how still a map holds, what an attack does to it, and whether it tells the truth. One number an example."""
+
+from gyrograd.metrics.accuracy import Accuracy
+from gyrograd.metrics.adapters import RunningMetric, as_quantus_explain
+from gyrograd.metrics.faithfulness import Faithfulness, Infidelity
+from gyrograd.metrics.insertion import PixelGame, adversarial_insertion, deletion, insertion
+from gyrograd.metrics.response import (
+    AttackResponse,
+    CenterDislocation,
+    CosineDistance,
+    MapSimilarity,
+    RankCorrelation,
+    SimilarityToTarget,
+    TopKIntersection,
+)
+from gyrograd.metrics.stability import (
+    LocalLipschitz,
+    MaxSensitivity,
+    ModelLipschitz,
+    ModelSmoothness,
+    RandomPerturbationSimilarity,
+)
+from gyrograd.metrics.suspicion import Flag, suspicions
+
+__all__ = [
+    "Accuracy",
+    "AttackResponse",
+    "CenterDislocation",
+    "CosineDistance",
+    "Faithfulness",
+    "Flag",
+    "Infidelity",
+    "LocalLipschitz",
+    "MapSimilarity",
+    "MaxSensitivity",
+    "ModelLipschitz",
+    "ModelSmoothness",
+    "PixelGame",
+    "RandomPerturbationSimilarity",
+    "RankCorrelation",
+    "RunningMetric",
+    "SimilarityToTarget",
+    "TopKIntersection",
+    "adversarial_insertion",
+    "as_quantus_explain",
+    "deletion",
+    "insertion",
+    "suspicions",
+]

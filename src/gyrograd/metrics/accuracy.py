@@ -1,0 +1,41 @@
+"""Whether the model is right: the price of robustness is paid here first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.metrics.passes import logits_in_parts
+from gyrograd.numerics.checks import check_target
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+
+
+@register(
+    "metric",
+    "accuracy",
+    aliases=("acc",),
+    paper="joo2023",
+    equation="Table 1, Accuracy",
+    direction="higher is better",
+)
+@dataclass(frozen=True)
+class Accuracy:
+    """1 where the largest logit is the target's, else 0; the attribution is not used."""
+
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution | None,  # noqa: ARG002
+        x: Inputs,
+        target: Labels,
+        *,
+        seed: Seed = 0,  # noqa: ARG002
+    ) -> PerExample:
+        logits = logits_in_parts(model, x, self.max_batch)
+        check_target(target, *logits.shape)
+        return (logits.argmax(1) == target).to(x.dtype)

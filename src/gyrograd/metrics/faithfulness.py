@@ -1,0 +1,209 @@
+"""Does the map say what removing, or shaking, parts of the input does to the model?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
+from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.attributions.segments import SEGMENTS, Segments, as_images, segment
+from gyrograd.errors import UserError
+from gyrograd.metrics.noise import check_size
+from gyrograd.metrics.passes import check_count, in_parts, scored, scores
+from gyrograd.metrics.pictures import check_name
+from gyrograd.numerics import random
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.numerics.similarity import cosine, l2_distance, pearson, spearman
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+
+PerGroup = Float[Tensor, "b groups"]
+
+
+def inverse_l2(a: Tensor, b: Tensor) -> Tensor:
+    """1 / |a - b|, infinite where they are equal (tan2023 Eq. 5)."""
+    return 1 / l2_distance(a, b)
+
+
+AGREEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "inverse_l2": inverse_l2,
+    "pearson": pearson,
+    "spearman": spearman,
+    "cosine": cosine,
+}
+
+
+@register(
+    "metric",
+    "faithfulness",
+    paper="tan2023",
+    equation="Definition 3.4 (Eq. 1), Eq. 5, Appendix B.4",
+    direction="higher is better",
+)
+@dataclass(frozen=True)
+class Faithfulness:
+    """Agreement of a map, summed over groups of pixels, with what setting a group to a reference value does.
+
+    The contribution of group g is "slope": (f(x) - f(x without g)) / (mean of x - reference over g), which for
+    groups of one element is tan2023's Eq. 1; where that mean is 0 it is 0. Or "difference": the numerator alone,
+    the natural partner of maps that already hold the factor x (integrated gradients, SHAP, LIME).
+    tan2023 splits the pixels into about 100 groups without saying how, and does not say how a map of pixels is
+    compared with groups: here the cells of a grid x grid (10 x 10), all channels of a pixel together, and
+    the sum of the map over a cell. `segments="quickshift"` takes superpixels, "pixels" single pixels.
+    """
+
+    similarity: str = "inverse_l2"
+    segments: str = "grid"
+    grid: int = 10
+    reference: Baseline = "zero"
+    contribution: str = "slope"
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_name("similarity", self.similarity, tuple(AGREEMENTS))
+        check_name("segmentation", self.segments, SEGMENTS)
+        check_name("contribution", self.contribution, ("slope", "difference"))
+        check_count("grid", self.grid, 10)
+        check_baseline(self.reference)
+        check_quantity(self.quantity)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Where the values lie."""
+        return (0.0, math.inf) if self.similarity == "inverse_l2" else (-1.0, 1.0)
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Labels,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+    ) -> PerExample:
+        map = attribution(model, x, target).detach()
+        groups = segment(as_images(x.detach()), self.segments, grid=self.grid)
+        importance = over_groups(map, groups)
+        contribution = self.contributions(model, x, target, groups)
+        # Images may have different numbers of superpixels, so each is compared on its own.
+        counts = (groups.flatten(1).amax(1) + 1).tolist()
+        rows = zip(importance, contribution, counts, strict=True)
+        agree = AGREEMENTS[self.similarity]
+        return torch.cat([agree(phi[None, :n], p[None, :n]) for phi, p, n in rows])
+
+    def contributions(self, model: Model, x: Inputs, target: Labels, groups: Segments) -> PerGroup:
+        """What each group contributes; zeros after an image's own groups."""
+        x = x.detach()
+        reference = baseline_of(x, self.reference)
+        whole = scores(model, x, target, self.quantity, self.max_batch)
+        n = int(groups.max()) + 1
+
+        def losses(examples: slice, these: slice) -> Tensor:
+            number = torch.arange(these.start, these.stop, device=x.device).view(1, -1, 1, 1)
+            removed = (groups[examples, None] == number).unsqueeze(2)
+            gone, kept = (as_images(t[examples])[:, None] for t in (reference, x))
+            without = torch.where(removed, gone, kept).flatten(2).unflatten(2, x.shape[1:])
+            return whole[examples, None] - scored(model, without, target[examples], self.quantity)
+
+        loss = in_parts(losses, len(x), n, self.max_batch)
+        return loss if self.contribution == "difference" else self._slope(loss, x - reference, groups)
+
+    def _slope(self, loss: Tensor, away: Tensor, groups: Tensor) -> Tensor:
+        elements = over_groups(torch.ones_like(away), groups)
+        mean = over_groups(away, groups) / torch.where(elements > 0, elements, 1)
+        return torch.where(mean == 0, 0, loss / torch.where(mean == 0, 1, mean))
+
+
+def over_groups(map: Inputs, groups: Segments) -> PerGroup:
+    """The map summed over the channels and pixels of each group."""
+    pixels = as_images(map).sum(1).flatten(1)
+    sums = pixels.new_zeros(len(pixels), int(groups.max()) + 1)
+    return sums.scatter_add(1, groups.flatten(1), pixels)
+
+
+@register("metric", "infidelity", paper="own", equation="Yeh et al. 2019, Eq. 1", direction="lower is better")
+@dataclass(frozen=True)
+class Infidelity:
+    """Mean square of I . map - (f(x) - f(x - I)) over random perturbations I.
+
+    perturbation: "gaussian", normal of deviation sigma; "square", what takes one random square of `patch` pixels
+    a side to the baseline. `rescale` multiplies the map by the factor that fits best, for each example (Yeh et
+    al. 2019, Section 2.1): maps that differ by a factor alone score the same.
+    In the squared units of the quantity; nothing is clipped.
+    """
+
+    sigma: float = 0.1
+    draws: int = 50
+    perturbation: str = "gaussian"
+    patch: int = 8
+    baseline: Baseline = "zero"
+    rescale: bool = False
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (0.0, math.inf)
+
+    def __post_init__(self) -> None:
+        check_size("sigma", self.sigma, "0.1")
+        check_count("draws", self.draws, 50)
+        check_count("patch", self.patch, 8)
+        check_name("perturbation", self.perturbation, ("gaussian", "square"))
+        check_baseline(self.baseline)
+        check_quantity(self.quantity)
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> PerExample:
+        map = attribution(model, x, target).detach()
+        promised, happened = self.per_draw(model, map, x, target, seed=seed).unbind(2)
+        if self.rescale:
+            square = promised.square().sum(1, keepdim=True)
+            fit = (promised * happened).sum(1, keepdim=True) / torch.where(square > 0, square, 1)
+            promised = promised * fit
+        return (promised - happened).square().mean(1)
+
+    def per_draw(
+        self, model: Model, map: Inputs, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> Float[Tensor, "b n 2"]:
+        """For each draw what the map promised, I . map, and what happened, f(x) - f(x - I)."""
+        keys = random.keys(seed, len(x), x.device)
+        x = x.detach()
+        whole = scores(model, x, target, self.quantity, self.max_batch)
+
+        def both(examples: slice, draws: slice) -> Tensor:
+            here = x[examples]
+            shake = torch.stack(
+                [self.shake(here, keys[examples], i) for i in range(draws.start, draws.stop)], 1
+            )
+            after = scored(model, here[:, None] - shake, target[examples], self.quantity)
+            promised = (shake * map[examples, None]).flatten(2).sum(2)
+            return torch.stack([promised, whole[examples, None] - after], 2)
+
+        return in_parts(both, len(x), self.draws, self.max_batch)
+
+    def shake(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
+        """Perturbation number `draw` of each example; x minus it is what the model sees."""
+        if self.perturbation == "gaussian":
+            return self.sigma * random.normal(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
+        return torch.where(self._square(x, keys, draw), x - baseline_of(x, self.baseline), 0)
+
+    def _square(self, x: Tensor, keys: Tensor, draw: int) -> Tensor:
+        if x.dim() != 4 or self.patch > min(x.shape[2:]):
+            raise UserError(
+                f"A square of {self.patch} pixels does not fit inputs of shape {tuple(x.shape)}; "
+                "give a smaller patch, or perturbation='gaussian'."
+            )
+        corner = random.uniform(keys, (2,), stream=draw, dtype=torch.float64)
+        inside = []
+        for axis, side in enumerate(x.shape[2:]):
+            start = (corner[:, axis, None] * (side - self.patch + 1)).floor()
+            offset = torch.arange(side, device=x.device) - start
+            inside.append((offset >= 0) & (offset < self.patch))
+        return (inside[0][:, :, None] & inside[1][:, None, :]).unsqueeze(1)

@@ -1,0 +1,221 @@
+"""Pixels put in, or taken out, in the order of a map: does the model care most for what the map ranks first?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
+from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.errors import UserError
+from gyrograd.metrics.passes import check_classes, in_parts, scored
+from gyrograd.metrics.pictures import check_name, check_picture, picture
+from gyrograd.metrics.response import attacked_map
+from gyrograd.models import Normalized
+from gyrograd.numerics import random
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Images, Labels, Model, PerExample, Seed
+
+PROTOCOLS: dict[str, tuple[float, ...]] = {
+    "paper": tuple(i / 20 for i in range(21)),
+    "reference": tuple(i / 20 for i in range(20)),
+}
+"""joo2023's shares of pixels: 0, 0.05 ... 1 in its text, without the 1 in its code."""
+
+RANGES = {"probability": (0.0, 1.0), "log_probability": (-math.inf, 0.0), "loss": (0.0, math.inf)}
+
+Ratios = str | tuple[float, ...]
+Curve = Float[Tensor, "b points"]
+Positions = Int[Tensor, "b c h w"]
+
+
+@dataclass(frozen=True)
+class PixelGame:
+    """Mean over shares of what the model gives images that hold that share of pixels, in the order of a map.
+
+    game: "insertion" puts the first pixels on the substrate, "deletion" replaces them by it.
+    attacked: the order comes from the map at `perturbed`; the pixels are those of x all the same.
+    ratios: "paper" (0, 0.05 ... 1), "reference" (without the 1), or shares of your own.
+    substrate: what stands where no pixel is. "model_zero" is the colour the model's normalisation turns into 0
+    (joo2023's zero-valued image; black for a model without one); else a baseline: "zero", "mean" (the image's
+    own colour), "blur", a grey value, a colour.
+    ties: "exact" takes equal pixels in the order of the image, so that m pixels are m pixels. "strict" lets a
+    group of equal pixels in only when there is room for all of it, as the `>` of joo2023's code does.
+    reduce: "abs_sum" ranks pixels by their size over channels (joo2023); "none" and "abs" rank single elements.
+    A constant map has no order of its own: `suspicion.constant_maps` finds those.
+    """
+
+    game: str
+    attacked: bool = False
+    ratios: Ratios = "paper"
+    substrate: Baseline = "model_zero"
+    ties: str = "exact"
+    reduce: str = "abs_sum"
+    quantity: str = "probability"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_name("game", self.game, ("insertion", "deletion"))
+        shares(self.ratios)
+        if self.substrate != "model_zero":
+            check_baseline(self.substrate)
+        check_name("ties", self.ties, ("exact", "strict"))
+        check_picture(self.reduce)
+        check_quantity(self.quantity)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Where the values lie."""
+        return RANGES.get(self.quantity, (-math.inf, math.inf))
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Images,
+        target: Labels,
+        *,
+        seed: Seed = 0,
+        perturbed: Images | None = None,
+    ) -> PerExample:
+        return self.curve(model, attribution, x, target, seed=seed, perturbed=perturbed).mean(1)
+
+    def curve(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Images,
+        target: Labels,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        perturbed: Images | None = None,
+    ) -> Curve:
+        """The value at each share of pixels."""
+        if self.attacked:
+            return self.curve_of_map(model, attacked_map(model, attribution, x, target, perturbed), x, target)
+        if perturbed is not None:
+            raise UserError(
+                f"{self.game} ranks pixels by the clean map and got perturbed inputs; use adversarial_insertion."
+            )
+        return self.curve_of_map(model, attribution(model, x, target).detach(), x, target)
+
+    def curve_of_map(self, model: Model, map: Images, x: Images, target: Labels) -> Curve:
+        """The same, of a map at hand."""
+        check_classes(model, x, target)
+        x = x.detach()
+        place = positions(picture(map, self.reduce), self.ties)
+        empty = self.empty_image(model, x)
+        first, rest = (x, empty) if self.game == "insertion" else (empty, x)
+        counts = _counts(shares(self.ratios), place[0].numel(), x.device)
+
+        def values(examples: slice, these: slice) -> Tensor:
+            inside = place[examples, None] < counts[these].view(1, -1, 1, 1, 1)
+            mixed = torch.where(inside, first[examples, None], rest[examples, None])
+            return scored(model, mixed, target[examples], self.quantity)
+
+        return in_parts(values, len(x), len(counts), self.max_batch)
+
+    def chance(self, model: Model, x: Images, target: Labels, *, seed: Seed = 0) -> PerExample:
+        """The value of a random order of pixels: what a map that says nothing scores."""
+        noise = random.uniform(random.keys(seed, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
+        return self.curve_of_map(model, noise, x, target).mean(1)
+
+    def empty_image(self, model: Model, x: Images) -> Images:
+        """The image without pixels."""
+        if self.substrate != "model_zero":
+            return baseline_of(x, self.substrate)
+        colours = [module.mean for module in model.modules() if isinstance(module, Normalized)]
+        return colours[0].to(x).view(-1, 1, 1).expand_as(x) if colours else torch.zeros_like(x)
+
+
+@register(
+    "metric",
+    "insertion",
+    aliases=("ins",),
+    paper="joo2023",
+    equation="Metrics, Insertion",
+    direction="higher is better",
+)
+def insertion(
+    ratios: Ratios = "paper",
+    substrate: Baseline = "model_zero",
+    ties: str = "exact",
+    reduce: str = "abs_sum",
+    quantity: str = "probability",
+    max_batch: int = MAX_BATCH,
+) -> PixelGame:
+    """Mean probability of the class as pixels are put in, the highest in the map first.
+
+    joo2023 reports it times 100, for the true label: pass the label as target.
+    """
+    return PixelGame("insertion", False, ratios, substrate, ties, reduce, quantity, max_batch)
+
+
+@register(
+    "metric",
+    "deletion",
+    paper="joo2023",
+    equation="Metrics, Insertion, reversed (Petsiuk et al. 2018)",
+    direction="lower is better",
+)
+def deletion(
+    ratios: Ratios = "paper",
+    substrate: Baseline = "model_zero",
+    ties: str = "exact",
+    reduce: str = "abs_sum",
+    quantity: str = "probability",
+    max_batch: int = MAX_BATCH,
+) -> PixelGame:
+    """Mean probability of the class as pixels are taken out, the highest in the map first."""
+    return PixelGame("deletion", False, ratios, substrate, ties, reduce, quantity, max_batch)
+
+
+@register(
+    "metric",
+    "adversarial_insertion",
+    aliases=("adv_insertion", "a_ins"),
+    paper="joo2023",
+    equation="Metrics, Adv-Insertion",
+    direction="higher is better",
+)
+def adversarial_insertion(
+    ratios: Ratios = "paper",
+    substrate: Baseline = "model_zero",
+    ties: str = "exact",
+    reduce: str = "abs_sum",
+    quantity: str = "probability",
+    max_batch: int = MAX_BATCH,
+) -> PixelGame:
+    """Insertion of the clean image's pixels in the order of the attacked map: pass `perturbed=result.x`."""
+    return PixelGame("insertion", True, ratios, substrate, ties, reduce, quantity, max_batch)
+
+
+def shares(ratios: Ratios) -> tuple[float, ...]:
+    """The shares of pixels by the name of a protocol, or as given."""
+    if isinstance(ratios, str):
+        check_name("protocol", ratios, tuple(PROTOCOLS))
+        return PROTOCOLS[ratios]
+    if not ratios or not all(0 <= ratio <= 1 for ratio in ratios):
+        raise UserError(f"The ratios are {ratios}; give shares from 0 to 1, such as (0, 0.5, 1).")
+    return ratios
+
+
+def positions(map: Images, ties: str = "exact") -> Positions:
+    """Each pixel's place in falling order: the first m are those with a place below m."""
+    flat = map.flatten(1).contiguous()
+    if ties == "exact":
+        order = flat.sort(dim=1, descending=True, stable=True).indices
+        steps = torch.arange(flat.shape[1], device=flat.device).expand_as(order)
+        return torch.empty_like(order).scatter_(1, order, steps).view_as(map)
+    falling = (-flat).sort(dim=1).values
+    return (torch.searchsorted(falling, -flat, right=True) - 1).view_as(map)
+
+
+def _counts(ratios: tuple[float, ...], pixels: int, device: torch.device) -> Int[Tensor, " points"]:
+    # The small term mends products such as 0.29 * 100 = 28.999999999999996.
+    return torch.tensor([math.floor(ratio * pixels + 1e-9) for ratio in ratios], device=device)

@@ -1,0 +1,63 @@
+"""Neighbours of an example: draw number i around x is a function of the example's key and i alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.numerics import random
+from gyrograd.types import Inputs
+
+
+@dataclass(frozen=True)
+class UniformNoise:
+    """x plus independent uniform noise in [-eps, eps]; `clip` cuts the result to [0, 1]."""
+
+    eps: float
+    clip: bool = False
+
+    def __post_init__(self) -> None:
+        check_size("eps", self.eps, "8 / 255")
+
+    def __call__(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
+        noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
+        return _clipped(x + (2 * noise - 1) * self.eps, self.clip)
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """x plus independent normal noise of deviation sigma; `clip` cuts the result to [0, 1]."""
+
+    sigma: float
+    clip: bool = False
+
+    def __post_init__(self) -> None:
+        check_size("sigma", self.sigma, "0.03")
+
+    def __call__(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
+        noise = random.normal(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
+        return _clipped(x + noise * self.sigma, self.clip)
+
+
+Noise = Callable[[Tensor, Tensor, int], Tensor]
+
+
+def neighbours(noise: Noise, x: Inputs, keys: random.Keys, draws: slice) -> Float[Tensor, "b n *shape"]:
+    """The draws numbered `draws` around each example."""
+    return torch.stack([noise(x, keys, draw) for draw in range(draws.start, draws.stop)], 1)
+
+
+def check_size(name: str, value: float, usual: str) -> None:
+    """Refuse noise of no size: every map would look stable."""
+    if not (math.isfinite(value) and value > 0):
+        raise UserError(f"{name} is {value}; give the noise a size above 0 in pixel units, such as {usual}.")
+
+
+def _clipped(x: Tensor, clip: bool) -> Tensor:
+    return x.clamp(0, 1) if clip else x

@@ -1,0 +1,88 @@
+"""Many variants of each example (draws, ratios, groups) through a model or an attribution, in batched parts.
+
+A part holds at most `max_batch` rows: examples times variants. Every row is an example of its own to the model,
+so the values do not depend on how the work is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.attributions.batching import MAX_BATCH, rows_per_example
+from gyrograd.errors import UserError
+from gyrograd.numerics.checks import check_inputs, check_target
+from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import quantity_of
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
+
+Measure = Callable[[slice, slice], Tensor]
+"""Examples and variants, as slices, to values `e n ...` for each pair of them."""
+
+
+def check_count(what: str, value: int, usual: int) -> None:
+    """Refuse a number of draws, groups or rows below one."""
+    if value < 1:
+        raise UserError(f"{what} is {value} and must be at least 1; {usual} is usual.")
+
+
+def parts(b: int, variants: int, max_batch: int) -> Iterator[tuple[slice, slice]]:
+    """Slices of examples and of variants that cover all pairs, each of at most `max_batch` pairs."""
+    check_count("max_batch", max_batch, MAX_BATCH)
+    width = min(variants, max_batch)
+    height = max(1, max_batch // width)
+    for first in range(0, b, height):
+        for start in range(0, variants, width):
+            yield slice(first, min(first + height, b)), slice(start, min(start + width, variants))
+
+
+def in_parts(measure: Measure, b: int, variants: int, max_batch: int) -> Float[Tensor, "b n ..."]:
+    """The values of all pairs, put together from the parts."""
+    rows: dict[int, list[Tensor]] = {}
+    for examples, these in parts(b, variants, max_batch):
+        rows.setdefault(examples.start, []).append(measure(examples, these))
+    return torch.cat([torch.cat(row, 1) for row in rows.values()])
+
+
+def explained(
+    attribution: Attribution, model: Model, variants: Float[Tensor, "e n *shape"], target: Labels
+) -> Float[Tensor, "e n *shape"]:
+    """The map of every variant, for the class of its example."""
+    n = variants.shape[1]
+    maps = attribution(model, variants.flatten(0, 1), target.repeat_interleave(n))
+    return maps.detach().view_as(variants)
+
+
+def scored(
+    model: Model, variants: Float[Tensor, "e n *shape"], target: Labels, quantity: str
+) -> Float[Tensor, "e n"]:
+    """The quantity (logit, probability, ...) the model gives each variant for the class of its example."""
+    n = variants.shape[1]
+    with torch.no_grad(), evaluating(model):
+        logits = model(variants.flatten(0, 1))
+    return quantity_of(logits, target.repeat_interleave(n), quantity).view(-1, n)
+
+
+def logits_in_parts(model: Model, x: Inputs, max_batch: int = MAX_BATCH) -> Float[Tensor, "b k"]:
+    """The model's logits in eval mode, without a graph, `max_batch` images at a time."""
+    check_inputs(x)
+    check_count("max_batch", max_batch, MAX_BATCH)
+    size = max(1, max_batch // rows_per_example(model))
+    with torch.no_grad(), evaluating(model):
+        return torch.cat([model(part) for part in x.detach().split(size)])
+
+
+def scores(model: Model, x: Inputs, target: Labels, quantity: str, max_batch: int = MAX_BATCH) -> PerExample:
+    """The quantity of each example itself; looks at the target's values."""
+    logits = logits_in_parts(model, x, max_batch)
+    check_target(target, *logits.shape)
+    return quantity_of(logits, target, quantity)
+
+
+def check_classes(model: Model, x: Inputs, target: Labels) -> None:
+    """One class index of the model's for each example, before anything long is begun."""
+    check_inputs(x)
+    check_target(target, len(x), logits_in_parts(model, x[:1]).shape[1])

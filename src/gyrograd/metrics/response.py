@@ -1,0 +1,308 @@
+"""What an attack did to a map: the clean map against the map of the perturbed input.
+
+A measure is a value that takes the two maps: `TopKIntersection(k=100)(clean, attacked)`. As a metric by name it
+makes the maps itself. Metrics know no attack: they take the inputs an attack returned,
+`gg.metric("k_in", k=100)(model, attribution, x, target, perturbed=result.x)`.
+Two zero maps have not moved: similarities 1, distances 0 (the mass on the k largest pixels of a zero map is 0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.metrics.pictures import SIMILARITIES, check_name, check_picture, picture
+from gyrograd.numerics import similarity as alike
+from gyrograd.numerics.maps import frame_target, mass_center, normalize
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+
+VARIANTS = ("code", "supplement")
+
+
+@runtime_checkable
+class Measure(Protocol):
+    """Two maps to one number for each example, in `range`."""
+
+    range: ClassVar[tuple[float, float]]
+
+    def __call__(self, clean: Tensor, attacked: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class TopKIntersection:
+    """How much of the k largest pixels is kept.
+
+    "code": the share of the old k that are among the new k. "supplement": the share of the new map's mass on the
+    old k, which is 1 only where no mass lies elsewhere: an unmoved map does not score 1.
+    """
+
+    k: int = 100
+    variant: str = "code"
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_name("variant", self.variant, VARIANTS)
+        check_picture(self.reduce)
+
+    def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
+        measure = alike.top_k_overlap if self.variant == "code" else alike.top_k_mass
+        return measure(picture(clean, self.reduce), picture(attacked, self.reduce), self.k)
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Spearman's correlation of the two maps, ties at their average rank."""
+
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_picture(self.reduce)
+
+    def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
+        return alike.spearman(picture(clean, self.reduce), picture(attacked, self.reduce))
+
+
+@dataclass(frozen=True)
+class CenterDislocation:
+    """How far the map's centre of mass went.
+
+    "code": Euclidean distance of the two centres, in pixels. "supplement": the formula printed there, the sum of
+    |z - z'| over pixels, for maps whose sizes add up to the number of pixels (the code's scale).
+    """
+
+    variant: str = "code"
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+
+    def __post_init__(self) -> None:
+        check_name("variant", self.variant, VARIANTS)
+        check_picture(self.reduce)
+
+    def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
+        before, after = picture(clean, self.reduce), picture(attacked, self.reduce)
+        if self.variant == "code":
+            return alike.l2_distance(mass_center(before), mass_center(after))
+        return (normalize(before, "area") - normalize(after, "area")).abs().flatten(1).sum(1)
+
+
+@dataclass(frozen=True)
+class CosineDistance:
+    """1 - cosine of the two maps; at most 1 unless `reduce` keeps signs. joo2023's cosine distance is half of it."""
+
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, 2.0)
+
+    def __post_init__(self) -> None:
+        check_picture(self.reduce)
+
+    def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
+        return 2 * alike.cosine_distance(picture(clean, self.reduce), picture(attacked, self.reduce))
+
+
+@dataclass(frozen=True)
+class MapSimilarity:
+    """Cosine, Pearson, Spearman or SSIM of the two maps, each over its largest size."""
+
+    similarity: str = "cosine"
+    reduce: str = "abs_sum"
+    normalize: str = "max"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_name("similarity", self.similarity, tuple(SIMILARITIES))
+        check_picture(self.reduce, self.normalize)
+
+    def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
+        before, after = (picture(map, self.reduce, self.normalize) for map in (clean, attacked))
+        return SIMILARITIES[self.similarity](before, after)
+
+
+@dataclass(frozen=True)
+class AttackResponse:
+    """A measure as a metric: of the maps at x and at the inputs an attack made of it."""
+
+    measure: Measure
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Where the values lie."""
+        return self.measure.range
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Labels,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        perturbed: Inputs | None = None,
+    ) -> PerExample:
+        attacked = attacked_map(model, attribution, x, target, perturbed)
+        return self.measure(attribution(model, x, target).detach(), attacked)
+
+    def over_eps(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Labels,
+        perturbed: Mapping[int | float, Any],
+    ) -> Float[Tensor, "b e"]:
+        """The values at several eps, one column each in rising order, from `{eps: perturbed inputs}`.
+
+        `numerics.statistics.area_over_eps(values)` is then wang2020's area: trapezoids one step wide.
+        """
+        if len(perturbed) < 2:
+            raise UserError(
+                f"There are inputs for {len(perturbed)} eps; give at least two for an area over eps."
+            )
+        clean = attribution(model, x, target).detach()
+        moved = (attacked_map(model, attribution, x, target, perturbed[eps]) for eps in sorted(perturbed))
+        return torch.stack([self.measure(clean, one) for one in moved], 1)
+
+
+@register(
+    "metric",
+    "top_k_intersection",
+    aliases=("k_in",),
+    paper="wang2020",
+    equation="Evaluation Metrics, k-in",
+    direction="higher is better",
+)
+def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_sum") -> AttackResponse:
+    """Share of the k largest pixels kept ("code"), or of the new map's mass on the old k ("supplement").
+
+    wang2020 takes k = 1000 on ImageNet. Its UniGrad rows on CIFAR-10 do so too, by mistake: 1000 of 1024.
+    """
+    return AttackResponse(TopKIntersection(k, variant, reduce))
+
+
+@register(
+    "metric",
+    "rank_correlation",
+    aliases=("cor",),
+    paper="wang2020",
+    equation="Evaluation Metrics, cor",
+    direction="higher is better",
+)
+def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
+    """Spearman's rank correlation of the clean and the attacked map."""
+    return AttackResponse(RankCorrelation(reduce))
+
+
+@register(
+    "metric",
+    "center_dislocation",
+    aliases=("cdl",),
+    paper="wang2020",
+    equation="Evaluation Metrics, cdl",
+    direction="lower is better",
+)
+def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> AttackResponse:
+    """Distance in pixels of the maps' centres of mass ("code"), or the sum of |z - z'| ("supplement")."""
+    return AttackResponse(CenterDislocation(variant, reduce))
+
+
+@register(
+    "metric",
+    "cosine_distance",
+    aliases=("cosd",),
+    paper="wang2020",
+    equation="Evaluation Metrics, cosd",
+    direction="lower is better",
+)
+def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
+    """1 - cosine of the clean and the attacked map."""
+    return AttackResponse(CosineDistance(reduce))
+
+
+@register(
+    "metric",
+    "similarity_to_clean",
+    paper="joo2023",
+    equation="Metrics, the S of RPS",
+    direction="higher is better",
+)
+def similarity_to_clean(
+    similarity: str = "cosine", reduce: str = "abs_sum", normalize: str = "max"
+) -> AttackResponse:
+    """Cosine, Pearson, Spearman or SSIM of the attacked map to the clean one: RPS with an attack for the noise."""
+    return AttackResponse(MapSimilarity(similarity, reduce, normalize))
+
+
+@register(
+    "metric",
+    "similarity_to_target",
+    paper="joo2023",
+    equation="Metrics, the S of RPS, to AAM's target map",
+    direction="lower is better",
+)
+@dataclass(frozen=True)
+class SimilarityToTarget:
+    """Cosine, Pearson, Spearman or SSIM of the attacked map to the one the attack aimed at.
+
+    `target_map`, `h w` or one for each example, is joo2023's frame unless given.
+    """
+
+    similarity: str = "cosine"
+    reduce: str = "abs_sum"
+    normalize: str = "max"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        MapSimilarity(self.similarity, self.reduce, self.normalize)
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Labels,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        perturbed: Inputs | None = None,
+        target_map: Tensor | None = None,
+    ) -> PerExample:
+        attacked = attacked_map(model, attribution, x, target, perturbed)
+        after = picture(attacked, self.reduce, self.normalize)
+        aim = normalize(_aim(target_map, after), self.normalize)
+        # The target first: SSIM takes its range from the second map.
+        return SIMILARITIES[self.similarity](aim, after)
+
+
+def attacked_map(
+    model: Model, attribution: Attribution, x: Tensor, target: Tensor, perturbed: Tensor | None
+) -> Tensor:
+    """The map at the perturbed inputs, which must be there and shaped like x."""
+    if perturbed is None:
+        raise UserError(
+            "This metric looks at attacked inputs and got none; run an attack and pass its result: "
+            "metric(..., perturbed=result.x)."
+        )
+    if perturbed.shape != x.shape:
+        raise UserError(
+            f"The perturbed inputs have shape {tuple(perturbed.shape)} and x {tuple(x.shape)}; "
+            "pass the attack's result for this x."
+        )
+    return attribution(model, perturbed, target).detach()
+
+
+def _aim(target_map: Tensor | None, after: Tensor) -> Tensor:
+    """The target shaped like the attacked pictures, the same in every channel."""
+    b, _, h, w = after.shape
+    chosen = frame_target(h, w) if target_map is None else target_map
+    if tuple(chosen.shape) not in {(h, w), (b, h, w)}:
+        raise UserError(
+            f"The target map has shape {tuple(chosen.shape)}; give ({h}, {w}) or ({b}, {h}, {w})."
+        )
+    return chosen.to(after).expand(b, h, w).unsqueeze(1).expand_as(after)

@@ -1,0 +1,298 @@
+"""How far a map, or the model itself, moves when the input is jogged at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.attributions import Gradient
+from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.metrics.noise import GaussianNoise, Noise, UniformNoise, neighbours
+from gyrograd.metrics.passes import check_count, explained, in_parts, scored, scores
+from gyrograd.metrics.pictures import SIMILARITIES, check_name, check_picture, picture
+from gyrograd.numerics import random
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.numerics.similarity import l2_distance
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+
+PerDraw = Float[Tensor, "b n"]
+Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""Clean map, map, x and neighbour, a row for each draw, to one number a row."""
+
+
+@register(
+    "metric",
+    "random_perturbation_similarity",
+    aliases=("rps",),
+    paper="joo2023",
+    equation="Metrics, RPS",
+    direction="higher is better",
+)
+@dataclass(frozen=True)
+class RandomPerturbationSimilarity:
+    """Mean similarity of the maps at x and at x plus uniform noise in [-eps, eps].
+
+    Deviations from joo2023's code: noise is clipped to [0, 1] for each image (there: to the range of the
+    batch), Pearson of a map with itself is 1 (there: (n - 1) / n), SSIM's range is each image's own, and the
+    clean map keeps its max-normalisation in every draw (there it is overwritten after the first).
+    The paper's text does not clip: `clip=False`.
+    """
+
+    eps: float = 16 / 255
+    draws: int = 10
+    similarity: str = "cosine"
+    reduce: str = "abs_sum"
+    normalize: str = "max"
+    clip: bool = True
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        UniformNoise(self.eps)
+        check_count("draws", self.draws, 10)
+        check_name("similarity", self.similarity, tuple(SIMILARITIES))
+        check_picture(self.reduce, self.normalize)
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> PerExample:
+        return self.per_draw(model, attribution, x, target, seed=seed).mean(1)
+
+    def per_draw(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> PerDraw:
+        """The similarity of each draw."""
+
+        def alike(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:  # noqa: ARG001
+            return SIMILARITIES[self.similarity](self._seen(clean), self._seen(moved))
+
+        noise = UniformNoise(self.eps, self.clip)
+        return _compared(
+            alike, noise, model, attribution, x, target, seed=seed, draws=self.draws, max_batch=self.max_batch
+        )
+
+    def _seen(self, map: Tensor) -> Tensor:
+        return picture(map, self.reduce, self.normalize)
+
+
+@register(
+    "metric",
+    "local_lipschitz",
+    aliases=("lle",),
+    paper="tan2023",
+    equation="Definition 3.1, Eq. 4, Appendix B.3",
+    direction="lower is better",
+)
+@dataclass(frozen=True)
+class LocalLipschitz:
+    """Largest |map(x) - map(x')| / |x - x'| over normal draws x', both l2.
+
+    tan2023's settings are the defaults: 50 draws, sigma 0.03 in pixel units, signed maps of all elements, no
+    clipping. `normalize="max"` divides each map by its largest size first, which gives Quantus' default.
+    A draw that clipping put back on x counts 0. A lower bound of the true constant: more draws can only raise it.
+    """
+
+    sigma: float = 0.03
+    draws: int = 50
+    reduce: str = "none"
+    normalize: str = "none"
+    clip: bool = False
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+
+    def __post_init__(self) -> None:
+        GaussianNoise(self.sigma)
+        check_count("draws", self.draws, 50)
+        check_picture(self.reduce, self.normalize)
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> PerExample:
+        return self.per_draw(model, attribution, x, target, seed=seed).amax(1)
+
+    def per_draw(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> PerDraw:
+        """The ratio of each draw."""
+
+        def slope(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
+            return _ratio(l2_distance(self._seen(clean), self._seen(moved)), l2_distance(x, near))
+
+        noise = GaussianNoise(self.sigma, self.clip)
+        return _compared(
+            slope, noise, model, attribution, x, target, seed=seed, draws=self.draws, max_batch=self.max_batch
+        )
+
+    def _seen(self, map: Tensor) -> Tensor:
+        return picture(map, self.reduce, self.normalize)
+
+
+@register(
+    "metric", "max_sensitivity", paper="own", equation="Yeh et al. 2019, Eq. 2", direction="lower is better"
+)
+@dataclass(frozen=True)
+class MaxSensitivity:
+    """Largest |map(x) - map(x')| / |map(x)| over uniform draws x' in the l-inf ball of radius eps.
+
+    Yeh et al. 2019 write the numerator alone. The division by the clean map's l2 norm is Captum's and Quantus'
+    definition, and makes the value free of units. Where the clean map is zero the numerator stands alone, as in
+    Captum. No clipping by default, as in both.
+    """
+
+    eps: float = 0.02
+    draws: int = 10
+    relative: bool = True
+    reduce: str = "none"
+    clip: bool = False
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+
+    def __post_init__(self) -> None:
+        UniformNoise(self.eps)
+        check_count("draws", self.draws, 10)
+        check_picture(self.reduce)
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> PerExample:
+        return self.per_draw(model, attribution, x, target, seed=seed).amax(1)
+
+    def per_draw(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+    ) -> PerDraw:
+        """The relative change of each draw."""
+
+        def change(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:  # noqa: ARG001
+            before, after = picture(clean, self.reduce), picture(moved, self.reduce)
+            size = l2_distance(before, torch.zeros_like(before))
+            scale = torch.where((size > 0) & self.relative, size, 1)
+            return l2_distance(before, after) / scale
+
+        noise = UniformNoise(self.eps, self.clip)
+        return _compared(
+            change,
+            noise,
+            model,
+            attribution,
+            x,
+            target,
+            seed=seed,
+            draws=self.draws,
+            max_batch=self.max_batch,
+        )
+
+
+@register(
+    "metric", "model_lipschitz", paper="tan2023", equation="Definition 3.2", direction="lower is better"
+)
+@dataclass(frozen=True)
+class ModelLipschitz:
+    """Largest |f(x) - f(x')| / |x - x'| over normal draws x': the model's own slope; the attribution is not used."""
+
+    sigma: float = 0.03
+    draws: int = 50
+    quantity: str = "logit"
+    clip: bool = False
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+
+    def __post_init__(self) -> None:
+        GaussianNoise(self.sigma)
+        check_count("draws", self.draws, 50)
+        check_quantity(self.quantity)
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution | None,  # noqa: ARG002
+        x: Inputs,
+        target: Labels,
+        *,
+        seed: Seed = 0,
+    ) -> PerExample:
+        noise, keys = GaussianNoise(self.sigma, self.clip), random.keys(seed, len(x), x.device)
+        x = x.detach()
+        clean = scores(model, x, target, self.quantity, self.max_batch)
+
+        def slopes(examples: slice, draws: slice) -> Tensor:
+            near = neighbours(noise, x[examples], keys[examples], draws)
+            moved = scored(model, near, target[examples], self.quantity)
+            away = (near - x[examples, None]).flatten(2).norm(dim=2)
+            return _ratio((moved - clean[examples, None]).abs(), away)
+
+        return in_parts(slopes, len(x), self.draws, self.max_batch).amax(1)
+
+
+@register(
+    "metric", "model_smoothness", paper="tan2023", equation="Definition 3.3", direction="lower is better"
+)
+@dataclass(frozen=True)
+class ModelSmoothness:
+    """Largest |grad f(x) - grad f(x')| / |x - x'| over normal draws x'; the attribution is not used.
+
+    The same number as `local_lipschitz` of the gradient.
+    """
+
+    sigma: float = 0.03
+    draws: int = 50
+    quantity: str = "logit"
+    clip: bool = False
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        self._of_gradient()
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution | None,  # noqa: ARG002
+        x: Inputs,
+        target: Labels,
+        *,
+        seed: Seed = 0,
+    ) -> PerExample:
+        gradient = Gradient(self.quantity, self.max_batch)
+        return self._of_gradient()(model, gradient, x, target, seed=seed)
+
+    def _of_gradient(self) -> LocalLipschitz:
+        return LocalLipschitz(self.sigma, self.draws, clip=self.clip, max_batch=self.max_batch)
+
+
+def _compared(
+    compare: Compare,
+    noise: Noise,
+    model: Model,
+    attribution: Attribution,
+    x: Inputs,
+    target: Labels,
+    *,
+    seed: Seed,
+    draws: int,
+    max_batch: int,
+) -> PerDraw:
+    """`compare(clean map, map, x, neighbour)` of every draw; the clean maps are made once."""
+    keys = random.keys(seed, len(x), x.device)
+    x = x.detach()
+    clean = attribution(model, x, target).detach()
+
+    def values(examples: slice, these: slice) -> Tensor:
+        near = neighbours(noise, x[examples], keys[examples], these)
+        moved = explained(attribution, model, near, target[examples])
+        n = near.shape[1]
+        before, here = (t[examples].repeat_interleave(n, 0) for t in (clean, x))
+        return compare(before, moved.flatten(0, 1), here, near.flatten(0, 1)).view(-1, n)
+
+    return in_parts(values, len(x), draws, max_batch)
+
+
+def _ratio(change: Tensor, distance: Tensor) -> Tensor:
+    """Change over distance; 0 where nothing moved at all."""
+    return torch.where(distance > 0, change / torch.where(distance > 0, distance, 1), 0)

@@ -1,0 +1,34 @@
+"""What is explained: backbones of the three papers, models of other libraries, and what wraps them.
+
+`build` makes a model by name; `wrappers` and `activations` turn a model into a model; `checkpoints` keeps it.
+"""
+
+from gyrograd.models import googlenet, lenet, mlp, resnet, swin, vgg
+from gyrograd.models.activations import SwapReport, swap_report, with_activation
+from gyrograd.models.assembly import build, rebuilt
+from gyrograd.models.checkpoints import load, save
+from gyrograd.models.specs import ModelSpec, spec_of
+from gyrograd.models.weights import load_state
+from gyrograd.models.wrappers import Normalized, Probability, logits_of
+
+__all__ = [
+    "ModelSpec",
+    "Normalized",
+    "Probability",
+    "SwapReport",
+    "build",
+    "googlenet",
+    "lenet",
+    "load",
+    "load_state",
+    "logits_of",
+    "mlp",
+    "rebuilt",
+    "resnet",
+    "save",
+    "spec_of",
+    "swap_report",
+    "swin",
+    "vgg",
+    "with_activation",
+]

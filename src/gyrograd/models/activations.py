@@ -1,0 +1,354 @@
+"""The same model with a smooth activation: every ReLU becomes Softplus (joo2023, Section 5) or another.
+
+Maps of ReLU nets are piecewise constant, so attacks and regularisers need a smooth twin. ReLUs hide in
+modules, in function calls (`F.relu(x)`, `x.relu_()`) and in arithmetic (`x.clamp(min=0)`). Modules are
+replaced in a copy; calls are replaced while the copy runs; what is left is found by running the copy once and
+watching every tensor operation, and is an error unless it was allowed.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.models.specs import attach_spec, spec_of
+from gyrograd.types import Inputs
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+    "elu": nn.ELU,
+    "leaky_relu": nn.LeakyReLU,
+    "softplus": nn.Softplus,
+}
+
+CALLS = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
+IN_PLACE = {F.relu_, torch.relu_, Tensor.relu_}
+
+# Operations with a kink that no swap reaches, as the dispatcher names them.
+KINKED = {
+    "relu", "relu6", "leaky_relu", "_prelu_kernel", "prelu", "rrelu_with_noise", "threshold", "hardtanh",
+    "hardswish", "hardsigmoid", "hardshrink", "softshrink", "abs",
+}  # fmt: skip
+# These have a kink where the other operand is 0: `x.clamp(min=0)`, `torch.maximum(x, zero)`, `x * (x > 0)`.
+KINKED_AT_ZERO = {"clamp", "clamp_min", "maximum", "fmax", "gt", "ge", "lt", "le"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One activation: the module it runs in ("" is the model itself) and the function it was."""
+
+    module: str
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.function} in '{self.module or 'the model itself'}'"
+
+
+@dataclass(frozen=True)
+class SwapReport:
+    """What `with_activation` found: swapped ReLUs, and kinked operations it had to leave."""
+
+    swapped: tuple[Place, ...]
+    unswapped: tuple[Place, ...]
+
+
+class Activated(nn.Module):
+    """A model whose ReLU calls run as `activation` instead; `with_activation` makes it where it found calls.
+
+    The exchange holds during forward only: a core that recomputes in backward (activation checkpointing)
+    would recompute plain ReLUs, so switch that off.
+    """
+
+    def __init__(self, core: nn.Module, activation: nn.Module) -> None:
+        super().__init__()
+        self.core = core
+        self.activation = activation
+        self.training = activation.training = core.training
+
+    def forward(self, x: Inputs) -> Any:
+        """What the core returns, with its ReLU calls exchanged."""
+        with _Exchange(self.activation):
+            return self.core(x)
+
+
+def with_activation(
+    model: nn.Module,
+    name: str,
+    beta: float | int | None = None,
+    *,
+    example: Tensor | None = None,
+    partial: bool = False,
+    shared: bool = False,
+) -> nn.Module:
+    """A copy of the model in which every ReLU is another activation; same weights, same mode.
+
+    `beta` is Softplus's sharpness, 1 if not given; torch's Softplus is exactly linear where beta z > 20.
+    `example` is an input batch for the one test run (else 1 x 3 x 32 x 32, then 224). `partial=True` permits
+    kinked operations that cannot be swapped (LeakyReLU, hardswish, clamp at 0, scripted parts, ...);
+    `swap_report` lists them. `shared=True` shares parameters and buffers with the original instead of
+    copying, so that the twin follows it in training. A model swapped before can be swapped again, also back
+    to "relu". Max-pools stay, as in joo2023. The test run is in eval mode: a call that is made in training
+    only is not seen.
+    """
+    exchange = _activation(name, beta)
+    twin, places = _modules_swapped(_copied(model, shared), exchange)
+    calls, left = _watched(twin, exchange, _probes(model) if example is None else [example])
+    report = SwapReport((*places, *calls), left)
+    _check(report, model, name, partial)
+    if calls:
+        twin = Activated(twin, exchange())
+    twin.__dict__["swaps"] = report
+    shape = None if example is None else list(example.shape)
+    spec = spec_of(model)
+    attach_spec(twin, spec and spec.wrapped("activation", name=name, beta=beta, shape=shape, partial=partial))
+    return twin
+
+
+def swapped_again(
+    model: nn.Module, *, name: str, beta: float | int | None, shape: Sequence[int] | None, partial: bool
+) -> nn.Module:
+    """`with_activation` from what a spec remembers of it."""
+    example = None if shape is None else _ramp(shape, model)
+    return with_activation(model, name, beta, example=example, partial=partial, shared=True)
+
+
+def swap_report(model: nn.Module) -> SwapReport:
+    """What `with_activation` swapped and left in this model."""
+    for module in model.modules():
+        report = module.__dict__.get("swaps")
+        if isinstance(report, SwapReport):
+            return report
+    raise UserError("This model was not made by with_activation, so there is no report on its activations.")
+
+
+class _Exchange(TorchFunctionMode):
+    """While it is on, ReLU calls run as the activation; each is noted where it happened."""
+
+    def __init__(self, activation: nn.Module, note: Callable[[str], None] | None = None) -> None:
+        super().__init__()
+        self.activation, self.note = activation, note
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in CALLS:
+            return func(*args, **kwargs)
+        if self.note is not None:
+            self.note(func.__name__)
+        z = args[0] if args else kwargs["input"]
+        if func not in IN_PLACE and not kwargs.get("inplace", len(args) > 1 and args[1]):
+            return self.activation(z)
+        # A caller may ignore what an in-place call returns, so z itself must change; the clone is what the
+        # activation keeps for its backward.
+        return z.copy_(self.activation(z.clone()))
+
+
+class _Leftovers(TorchDispatchMode):
+    """Notes every operation with a kink that still runs, whatever Python or script it came from."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        super().__init__()
+        self.note = note
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Else torch imports its compiler here, which takes seconds; nothing is compiled in a test run."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__.removesuffix("_")
+        operands = [*args, *(kwargs or {}).values()]
+        if _is_kinked(name, operands):
+            self.note(name)
+        return func(*args, **(kwargs or {}))
+
+
+def _is_kinked(name: str, operands: Sequence[Any]) -> bool:
+    """Is this an activation with a kink? Single numbers and integers are no activations."""
+    if not any(isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1 for z in operands):
+        return False
+    return name in KINKED or (name in KINKED_AT_ZERO and any(_is_zero(z) for z in operands))
+
+
+def _is_zero(operand: Any) -> bool:
+    if isinstance(operand, Tensor):
+        return operand.numel() > 0 and not bool(operand.any())
+    return isinstance(operand, int | float) and not isinstance(operand, bool) and operand == 0
+
+
+def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
+    """A maker of activations that are marked as standing where a ReLU stood."""
+    if name not in ACTIVATIONS:
+        raise UserError(f"There is no activation '{name}': {did_you_mean(name, ACTIVATIONS)}")
+    if beta is not None and name != "softplus":
+        raise UserError(f"beta is the sharpness of softplus and '{name}' has none; leave beta out.")
+    if beta is not None and not 0 < beta < float("inf"):
+        raise UserError(f"beta must be a finite number above 0, not {beta}; joo2023 uses 3.")
+
+    def marked() -> nn.Module:
+        module = nn.Softplus(beta=beta) if beta is not None else ACTIVATIONS[name]()
+        module.__dict__["stands_for_relu"] = True
+        return module
+
+    return marked
+
+
+def _stands_for_relu(module: nn.Module) -> bool:
+    return type(module) is nn.ReLU or "stands_for_relu" in module.__dict__
+
+
+def _copied(model: nn.Module, shared: bool) -> nn.Module:
+    """A deep copy; with `shared`, of the structure only."""
+    tensors = [*model.parameters(), *model.buffers()] if shared else []
+    try:
+        return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    except (RuntimeError, TypeError) as wrong:
+        raise UserError(
+            f"{type(model).__name__} cannot be copied ({_first_line(wrong)}); "
+            "swap its activations where it is built."
+        ) from wrong
+
+
+def _modules_swapped(
+    root: nn.Module, exchange: Callable[[], nn.Module]
+) -> tuple[nn.Module, tuple[Place, ...]]:
+    """The model with every ReLU module replaced, one new module for each old one, and where they were."""
+    new: dict[int, nn.Module] = {}
+    places: list[Place] = []
+
+    def successor(old: nn.Module, place: str) -> nn.Module:
+        places.append(Place(place, type(old).__name__))
+        fresh = new.setdefault(id(old), exchange())
+        fresh.training = old.training
+        return fresh
+
+    if _stands_for_relu(root):
+        return successor(root, ""), tuple(places)
+    everything: list[tuple[str, nn.Module]] = [*root.named_modules(remove_duplicate=False)]
+    for name, old in everything:
+        if not _stands_for_relu(old):
+            continue
+        parent_name, _, key = name.rpartition(".")
+        parent = root.get_submodule(parent_name)
+        if parent._modules[key] is old:  # else a parent with two names, done under the first
+            parent._modules[key] = successor(old, name)
+    return root, tuple(places)
+
+
+def _watched(
+    model: nn.Module, exchange: Callable[[], nn.Module], probes: Sequence[Tensor]
+) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+    """ReLU calls and kinked leftovers of one run, at the first of the probes that the model accepts."""
+    failure: Exception | None = None
+    for probe in probes:
+        try:
+            return _watched_once(model, exchange(), probe)
+        except Exception as wrong:
+            failure = failure or wrong
+    shapes = " and ".join(str(tuple(probe.shape)) for probe in probes)
+    raise UserError(
+        f"The test run of {type(model).__name__} on inputs of shape {shapes} failed "
+        f"({_first_line(failure)}); give example=, a batch that the model accepts."
+    ) from failure
+
+
+def _watched_once(
+    model: nn.Module, activation: nn.Module, probe: Tensor
+) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+    names = {id(module): name for name, module in model.named_modules()}
+    running: list[nn.Module] = [model]
+    calls: dict[Place, None] = {}
+    left: dict[Place, None] = {}
+
+    def here(function: str) -> Place:
+        return Place(next(names[id(module)] for module in reversed(running) if id(module) in names), function)
+
+    def note_left(function: str) -> None:
+        if not _stands_for_relu(running[-1]):
+            left[here(function)] = None
+
+    devices = [probe.device] if probe.is_cuda else []
+    with (
+        torch.random.fork_rng(devices),
+        torch.no_grad(),
+        _evaluating(model),
+        _following(running),
+        _Exchange(activation, lambda function: calls.setdefault(here(function))),
+        _Leftovers(note_left),
+    ):
+        model(probe)
+    return tuple(calls), tuple(left)
+
+
+@contextmanager
+def _following(running: list[nn.Module]) -> Iterator[None]:
+    """Keeps the modules being run on the list, the innermost last."""
+    enter = register_module_forward_pre_hook(lambda module, _: running.append(module))
+
+    def finished(*_: object) -> None:
+        running.pop()
+
+    leave = register_module_forward_hook(finished)
+    try:
+        yield
+    finally:
+        enter.remove()
+        leave.remove()
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, then each module's own mode again: a test run must not move BatchNorm statistics."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _probes(model: nn.Module) -> list[Tensor]:
+    """Inputs to try: what the spec says, or 32 and then 224 pixels in colour."""
+    settings = getattr(spec_of(model), "settings", {})
+    if "in_features" in settings:
+        return [_ramp((1, settings["in_features"]), model)]
+    channels, side = settings.get("in_channels", 3), settings.get("image_size", 32)
+    return [_ramp((1, channels, side, side), model), _ramp((1, channels, 224, 224), model)]
+
+
+def _ramp(shape: Sequence[int], model: nn.Module) -> Tensor:
+    """Pixels that rise from 0.05 to 0.95, on the model's device and in its precision."""
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
+    count = int(torch.Size(shape).numel())
+    return torch.linspace(0.05, 0.95, count, device=like.device, dtype=like.dtype).reshape(tuple(shape))
+
+
+def _check(report: SwapReport, model: nn.Module, name: str, partial: bool) -> None:
+    if report.unswapped and not partial:
+        raise UserError(
+            f"Swapping to '{name}' would leave {', '.join(map(str, report.unswapped))}; "
+            "make each an nn.ReLU, or accept it with partial=True."
+        )
+    if not report.swapped:
+        raise UserError(f"{type(model).__name__} has no ReLU to swap for '{name}'; use it as it is.")
+
+
+def _first_line(wrong: BaseException | None) -> str:
+    return str(wrong).strip().partition("\n")[0].rstrip(".")

@@ -1,0 +1,129 @@
+"""A model from its name and settings, and again from its spec."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.models.activations import swapped_again, with_activation
+from gyrograd.models.sources import from_source
+from gyrograd.models.specs import ModelSpec, attach_spec
+from gyrograd.models.weights import load_state
+from gyrograd.models.wrappers import NORMALIZATIONS, Normalized, Probability
+from gyrograd.registry import lookup, make
+
+Statistics = Sequence[Sequence[float | int]]
+"""A pair: mean and standard deviation, one number for each channel."""
+
+WRAPPERS: dict[str, Callable[..., nn.Module]] = {
+    "activation": swapped_again,
+    "normalized": Normalized,
+    "probability": Probability,
+}
+
+
+def build(
+    name: str,
+    *,
+    num_classes: int | None = None,
+    activation: str | None = None,
+    beta: float | int | None = None,
+    normalize: str | Statistics | None = None,
+    seed: int | None = None,
+    pretrained: bool = False,
+    weights: Path | str | None = None,
+    **settings: Any,
+) -> nn.Module:
+    """A model of images in [0, 1] by name: a registered one, `torchvision:NAME` or `timm:NAME`.
+
+    `num_classes`: the model's own default (10; 2 for the mlp), or what pretrained weights have. `activation`,
+    `beta`: swap every ReLU. `normalize`: "cifar10", "imagenet" or (mean, std); pretrained weights bring their
+    own if it is not given. `seed`: initial weights that neither depend on the global random state nor change
+    it. `weights`: a file of a state dict for the backbone. Other settings go to the backbone.
+
+    Like any nn.Module, the result is in train mode: call `.eval()` before explaining. It carries `.spec`.
+    """
+    if beta is not None and activation is None:
+        raise UserError("beta is the sharpness of an activation; give activation='softplus' with it.")
+    statistics = _statistics(normalize)
+    with _seeded(seed):
+        model, own_statistics = _backbone(name, num_classes, pretrained, settings)
+    if weights is not None:
+        load_state(model, weights)
+    if activation is not None:
+        model = with_activation(model, activation, beta, shared=True)
+    statistics = statistics or own_statistics
+    return model if statistics is None else Normalized(model, mean=statistics[0], std=statistics[1])
+
+
+def rebuilt(spec: ModelSpec) -> nn.Module:
+    """The model a spec describes, with fresh weights and the global random state as it was."""
+    settings = dict(spec.settings)
+    with _seeded(0):
+        model, _ = _backbone(spec.name, settings.pop("num_classes", None), False, settings)
+    for wrapper, options in spec.wraps:
+        if wrapper not in WRAPPERS:
+            raise UserError(f"There is no model wrapper '{wrapper}': {did_you_mean(wrapper, WRAPPERS)}")
+        model = WRAPPERS[wrapper](model, **options)
+    return model
+
+
+def _backbone(
+    name: str, num_classes: int | None, pretrained: bool, settings: dict[str, Any]
+) -> tuple[nn.Module, Statistics | None]:
+    """The model without wrappers, with its spec, and the statistics of pretrained weights."""
+    source, colon, foreign = name.partition(":")
+    if colon:
+        sourced = from_source(source, foreign, num_classes=num_classes, pretrained=pretrained, **settings)
+        classes = _class_count(sourced.model) if pretrained else (10 if num_classes is None else num_classes)
+        attach_spec(sourced.model, ModelSpec(name, {**settings, "num_classes": classes}))
+        return sourced.model, sourced.statistics
+    if pretrained:
+        raise UserError(f"'{name}' has no pretrained weights; give a file with weights=PATH.")
+    if num_classes is not None:
+        settings = {**settings, "num_classes": num_classes}
+    model: nn.Module = make("model", name, **settings)
+    entry = lookup("model", name)
+    # Defaults are written down too: a checkpoint must not change when they do.
+    bound = inspect.signature(entry.factory).bind(**settings)
+    bound.apply_defaults()
+    attach_spec(model, ModelSpec(entry.name, bound.arguments))
+    return model, None
+
+
+def _class_count(model: nn.Module) -> int:
+    """Rows of the last linear map, which pretrained classifiers end in."""
+    heads = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+    return int(heads[-1].weight.shape[0])
+
+
+def _statistics(normalize: str | Statistics | None) -> Statistics | None:
+    if normalize is None:
+        return None
+    if isinstance(normalize, str):
+        if normalize not in NORMALIZATIONS:
+            raise UserError(
+                f"There is no normalisation '{normalize}': {did_you_mean(normalize, NORMALIZATIONS)}"
+            )
+        return NORMALIZATIONS[normalize]
+    if len(normalize) != 2:
+        raise UserError(f"normalize must be a name or a pair (mean, std), not {normalize}.")
+    return normalize
+
+
+@contextmanager
+def _seeded(seed: int | None) -> Iterator[None]:
+    """Draw from a stream of its own. Only the CPU's generator is used: models are built there."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        yield

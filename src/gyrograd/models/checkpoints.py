@@ -1,0 +1,151 @@
+"""Trained models on disk: safetensors with what is needed to build the model again, and a checksum.
+
+The file's metadata has one entry, `gyrograd`: JSON with `schema`, `spec`, `facts` and `sha256` over these and
+every tensor. (One entry, since safetensors writes several in random order.) Nothing in it is code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from gyrograd.errors import UserError
+from gyrograd.models.assembly import rebuilt
+from gyrograd.models.specs import ModelSpec, spec_of
+from gyrograd.models.weights import fit, is_pickled
+
+SCHEMA = 1
+
+
+def save(path: Path | str, model: nn.Module, *, facts: dict[str, Any] | None = None) -> None:
+    """Write the model whole or not at all; `facts` are JSON values to keep with it (accuracy, epochs)."""
+    spec = spec_of(model)
+    if spec is None:
+        raise UserError(
+            f"{type(model).__name__} was not built by gyrograd.model, so no checkpoint could build it again; "
+            "save its state_dict with safetensors and read it with load_state."
+        )
+    tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
+    _check_spec_fits(spec, tensors)
+    note = {"schema": SCHEMA, "spec": json.loads(spec.to_json()), "facts": facts or {}}
+    signed = _json({**note, "sha256": _digest(note, tensors)})
+    _write_bytes(Path(path), to_bytes(tensors, {"gyrograd": signed}))
+
+
+def load(path: Path | str) -> nn.Module:
+    """The model that was saved, bit for bit, on the CPU and in eval mode."""
+    note, tensors = _contents(Path(path))
+    model = rebuilt(ModelSpec.from_json(_json(note["spec"])))
+    own = model.state_dict(keep_vars=True)
+    for key in own.keys() & tensors.keys():
+        own[key].data = own[key].data.to(tensors[key].dtype)
+    fit(model, tensors, path)
+    return model.eval()
+
+
+def facts(path: Path | str) -> dict[str, Any]:
+    """The facts that were saved with a checkpoint."""
+    note, _ = _contents(Path(path))
+    kept: dict[str, Any] = note["facts"]
+    return kept
+
+
+def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Note and tensors of a checkpoint, after every check a file can fail."""
+    if not path.is_file():
+        raise UserError(f"There is no checkpoint at {path}; check the path.")
+    if is_pickled(path):
+        raise UserError(
+            f"{path} is a pickle or zip, which could run code, not a gyrograd checkpoint; "
+            "build its model and read the weights with load_state."
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            words = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, ValueError, RuntimeError) as wrong:
+        raise UserError(_unreadable(path, wrong)) from wrong
+    if "gyrograd" not in words:
+        raise UserError(
+            f"{path} is safetensors but not written by gyrograd; build its model and read it with load_state."
+        )
+    return _checked_note(path, words["gyrograd"], tensors), tensors
+
+
+def _unreadable(path: Path, wrong: Exception) -> str:
+    with path.open("rb") as file:
+        start = file.read(256)
+    if b"gyrograd" in start:
+        return f"{path} is damaged ({wrong}); copy it again or train again."
+    return f"{path} is not a gyrograd checkpoint (nor safetensors); check the path."
+
+
+def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """The note, if its schema is known and it was signed together with these tensors."""
+    damaged = f"{path} is damaged (its contents do not match its checksum); copy it again or train again."
+    try:
+        note: dict[str, Any] = dict(json.loads(text))
+        schema, signature = int(note["schema"]), note.pop("sha256")
+    except (ValueError, KeyError, TypeError):
+        raise UserError(damaged) from None
+    if schema > SCHEMA:
+        raise UserError(
+            f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
+            "upgrade it: pip install -U gyrograd."
+        )
+    if signature != _digest(note, tensors):
+        raise UserError(damaged)
+    return note
+
+
+def _digest(note: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    """sha256 of the note and, by sorted name, of each tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(_json(note).encode())
+    for key in sorted(tensors):
+        tensor = tensors[key]
+        digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
+        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _check_spec_fits(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
+    """A model changed by hand after it was built is not what its spec says: find out now, not on load."""
+    expected = {key: tensor.shape for key, tensor in rebuilt(spec).state_dict().items()}
+    if expected != {key: tensor.shape for key, tensor in tensors.items()}:
+        raise UserError(
+            f"The model was changed after gyrograd built it and is no '{spec.name}' any more; "
+            "build it with the settings it now has, or save its state_dict with safetensors."
+        )
+
+
+def _json(note: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(note), sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as wrong:
+        raise UserError(f"The facts of a checkpoint must be plain JSON values ({wrong}).") from None
+
+
+def _write_bytes(path: Path, content: bytes) -> None:
+    """Write whole or not at all, like records.write_text."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

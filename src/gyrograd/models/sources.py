@@ -1,0 +1,115 @@
+"""Models of other libraries by name: `torchvision:resnet18`, `timm:resnet18` (timm is an extra)."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from gyrograd.errors import UserError
+
+# Models with auxiliary heads return tuples in train mode; these settings make them return logits only.
+_SINGLE_OUTPUT = {
+    "googlenet": {"aux_logits": False, "init_weights": True},
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+}
+
+
+@dataclass(frozen=True)
+class Sourced:
+    """A foreign model, and the channel statistics its pretrained weights expect (None without weights)."""
+
+    model: nn.Module
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None
+
+
+def from_source(
+    source: str, name: str, *, num_classes: int | None, pretrained: bool, **settings: Any
+) -> Sourced:
+    """A model of `source` ("torchvision" or "timm"); with pretrained weights their class count is kept."""
+    if source not in _MAKERS:
+        raise UserError(f"There is no model source '{source}': known: {', '.join(sorted(_MAKERS))}.")
+    if pretrained and num_classes is not None:
+        raise UserError(
+            f"The pretrained weights of {source}:{name} have their own classes; "
+            "leave num_classes out, or pretrained."
+        )
+    return _MAKERS[source](name, 10 if num_classes is None else num_classes, pretrained, settings)
+
+
+def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: dict[str, Any]) -> Sourced:
+    library = importlib.import_module("torchvision.models")
+    _check_known("torchvision", name, library.list_models(module=library))
+    settings = {**_SINGLE_OUTPUT.get(name, {}), **settings}
+    if not pretrained:
+        model = _made(
+            "torchvision", name, lambda: library.get_model(name, num_classes=num_classes, **settings)
+        )
+        return Sourced(model, None)
+    weights = library.get_model_weights(name).DEFAULT
+    settings.pop("init_weights", None)
+    model = _made("torchvision", name, lambda: library.get_model(name, weights=weights, **settings))
+    preset = weights.transforms()
+    return Sourced(model, (tuple(preset.mean), tuple(preset.std)))
+
+
+def _from_timm(name: str, num_classes: int, pretrained: bool, settings: dict[str, Any]) -> Sourced:
+    library = _timm()
+    _check_known("timm", name, [*library.list_models(), *library.list_pretrained()])
+    if "in_channels" in settings:
+        settings = {**settings, "in_chans": settings["in_channels"]}
+        del settings["in_channels"]
+    classes = {} if pretrained else {"num_classes": num_classes}
+    model = _made(
+        "timm", name, lambda: library.create_model(name, pretrained=pretrained, **classes, **settings)
+    )
+    if not pretrained:
+        return Sourced(model, None)
+    trained: Any = model.pretrained_cfg
+    return Sourced(model, (tuple(trained["mean"]), tuple(trained["std"])))
+
+
+_MAKERS: dict[str, Callable[[str, int, bool, dict[str, Any]], Sourced]] = {
+    "torchvision": _from_torchvision,
+    "timm": _from_timm,
+}
+
+
+def _timm() -> ModuleType:
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError:
+        raise UserError("Models of timm need timm: pip install 'gyrograd[timm]'.") from None
+
+
+def _check_known(source: str, name: str, known: Iterable[str]) -> None:
+    names = set(known)
+    if name in names:
+        return
+    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.6)
+    hint = (
+        f"did you mean {' or '.join(repr(n) for n in near)}?"
+        if near
+        else f"{source} has {len(names)} models."
+    )
+    raise UserError(f"There is no model '{source}:{name}': {hint}")
+
+
+def _made(source: str, name: str, maker: Callable[[], nn.Module]) -> nn.Module:
+    """The model, or one sentence: a setting it does not know, or weights that could not be fetched."""
+    try:
+        return maker()
+    except (TypeError, ValueError) as wrong:
+        raise UserError(
+            f"{source}:{name} does not take these settings ({wrong}); see its documentation."
+        ) from wrong
+    except (OSError, RuntimeError) as wrong:
+        raise UserError(
+            f"The weights of {source}:{name} could not be fetched ({wrong}); "
+            "give a file with weights=PATH or leave pretrained out."
+        ) from wrong

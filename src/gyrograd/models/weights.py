@@ -1,0 +1,142 @@
+"""Tensors from files of others: safetensors, or a .pt that holds tensors only. Code is never unpickled."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from gyrograd.errors import UserError
+
+PREFIXES = ("module.", "model.", "_orig_mod.", "net.")
+"""What DataParallel, Lightning and torch.compile put before each name."""
+CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")
+"""Where training scripts put the state dict among other things."""
+
+LONGEST_HEADER = 100_000_000
+"""Bytes; safetensors itself refuses longer ones."""
+
+
+def load_state(model: nn.Module, path: Path | str) -> None:
+    """Load foreign weights into the model, or into the core of a wrapped one, all of them or none.
+
+    Prefixes such as "module." are dropped. A name that is missing or left over, or a shape that differs, is
+    an error and leaves the model as it was.
+    """
+    tensors = _without_prefixes(_tensors(Path(path)))
+    fit(_fitting(model, tensors), tensors, path)
+
+
+def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:
+    """Copy the tensors into the model if names and shapes agree in full; else one sentence."""
+    own = model.state_dict()
+    # Files written before BatchNorm counted its batches lack the counter, which torch then leaves alone.
+    missing = [key for key in own if key not in tensors and not key.endswith("num_batches_tracked")]
+    extra = [key for key in tensors if key not in own]
+    if missing or extra:
+        raise UserError(_names_differ(path, missing, extra))
+    for key, tensor in tensors.items():
+        if tensor.shape != own[key].shape:
+            raise UserError(_shapes_differ(path, key, tensor, own[key], last=key in _last_two(own)))
+    model.load_state_dict(dict(tensors), strict=True)
+
+
+def _names_differ(path: Path | str, missing: list[str], extra: list[str]) -> str:
+    if not missing:
+        return f"{path} has {_counted(extra)} that the model lacks; build the model these weights belong to."
+    near = difflib.get_close_matches(missing[0], extra, n=1)
+    hint = f"the nearest there is '{near[0]}'" if near else "nothing there is near it"
+    return (
+        f"{path} lacks {_counted(missing)} of the model ({hint}); "
+        "build the model these weights belong to, or rename them."
+    )
+
+
+def _shapes_differ(path: Path | str, key: str, given: Tensor, own: Tensor, *, last: bool) -> str:
+    if last and given.shape[1:] == own.shape[1:]:
+        return (
+            f"{path} has {len(given)} classes ('{key}') and the model {len(own)}; "
+            f"build the model with num_classes={len(given)}."
+        )
+    return (
+        f"{path}: '{key}' is {tuple(given.shape)} and the model's is {tuple(own.shape)}; "
+        "build the model with the settings these weights were trained with."
+    )
+
+
+def _last_two(own: Mapping[str, Tensor]) -> list[str]:
+    """Weight and bias of the classifying layer come last in a state dict."""
+    return list(own)[-2:]
+
+
+def _counted(keys: list[str]) -> str:
+    return f"'{keys[0]}'" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
+
+
+def _fitting(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The model, or the innermost core of its wrappers whose names are nearer to those in the file."""
+    best, inner = model, getattr(model, "core", None)
+    while isinstance(inner, nn.Module):
+        if len(inner.state_dict().keys() & tensors.keys()) > len(best.state_dict().keys() & tensors.keys()):
+            best = inner
+        inner = getattr(inner, "core", None)
+    return best
+
+
+def _without_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same tensors, without a prefix that all the names share."""
+    for prefix in PREFIXES:
+        if tensors and all(key.startswith(prefix) for key in tensors):
+            return _without_prefixes({key.removeprefix(prefix): tensor for key, tensor in tensors.items()})
+    return dict(tensors)
+
+
+def is_pickled(path: Path) -> bool:
+    """Does the file begin like a pickle or a zip, and not like safetensors?
+
+    safetensors begins with the header's length in eight bytes, which may look like either, and then a brace.
+    """
+    with path.open("rb") as file:
+        start = file.read(9)
+    if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= LONGEST_HEADER:
+        return False
+    return start[:2] == b"PK" or start[:1] == b"\x80"
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise UserError(f"There is no file of weights at {path}; check the path.")
+    if is_pickled(path):
+        return _state_dict(_unpickled(path), path)
+    try:
+        return dict(load_file(path))
+    except SafetensorError as wrong:
+        raise UserError(
+            f"{path} is neither safetensors nor a .pt of tensors ({wrong}); save the weights as safetensors."
+        ) from wrong
+
+
+def _unpickled(path: Path) -> Any:
+    """What torch reads without running code. A damaged or unsafe file fails in many ways, all the user's."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as wrong:
+        raise UserError(
+            f"{path} is damaged or holds more than tensors, and gyrograd runs no code from files; "
+            "save the state dict alone, as safetensors."
+        ) from wrong
+
+
+def _state_dict(content: Any, path: Path) -> dict[str, Tensor]:
+    for key in CONTAINERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise UserError(f"{path} holds no state dict; save model.state_dict() there.")
+    return {str(key): value for key, value in content.items()}

@@ -1,0 +1,201 @@
+"""Derivatives to the input, example by example: gradient, Hessian-vector product, Jacobian, top eigenvalue.
+
+All go through `torch.autograd.grad`, so no `.grad` is touched, and all work under the caller's
+`torch.no_grad()`. Where a graph is kept, attention runs on its math kernel: the fused ones have no double
+backward.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gyrograd.errors import UserError
+from gyrograd.numerics import random
+from gyrograd.types import Inputs, PerExample, ScalarField, Seed
+
+
+def input_gradient(f: ScalarField, x: Inputs, *, create_graph: bool = False) -> Inputs:
+    """Gradient of f to x, for each example; with `create_graph` it can be differentiated again.
+
+    An x that requires grad stays part of the graph when `create_graph` is set; else a detached copy is used.
+    """
+    with _differentiating(twice=create_graph):
+        leaf = _leaf(x, keep=create_graph)
+        return _gradient(_one_number_each(f, leaf), leaf, create_graph)
+
+
+def hessian_vector_product(f: ScalarField, x: Inputs, v: Inputs, *, create_graph: bool = False) -> Inputs:
+    """The Hessian of f at each example times that example's v; zero where f is linear."""
+    _check_same_shape(x, v)
+    with _differentiating(twice=True):
+        leaf = _leaf(x, keep=create_graph)
+        slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)
+        return _along(slope, leaf, v, create_graph)
+
+
+def logit_jacobian(
+    model: Callable[[Tensor], Tensor], x: Inputs, *, create_graph: bool = False
+) -> Float[Tensor, "b k *shape"]:
+    """Gradient of every logit to x, for each example: one forward pass and k backward passes."""
+    with _differentiating(twice=create_graph):
+        leaf = _leaf(x, keep=create_graph)
+        logits = model(leaf)
+        if logits.dim() != 2 or len(logits) != len(x):
+            raise UserError(
+                f"The model returned shape {tuple(logits.shape)} for {len(x)} examples; "
+                "it must return logits, one row for each example."
+            )
+        totals = logits.sum(0).unbind() if logits.requires_grad else ()
+        rows = [_derivative(total, leaf, create_graph, retain_graph=True) for total in totals]
+        if all(row is None for row in rows):
+            raise _does_not_depend_on_x("The model's output")
+        return torch.stack([torch.zeros_like(leaf) if row is None else row for row in rows], 1)
+
+
+def top_eigenvalue(
+    f: ScalarField, x: Inputs, *, steps: int = 50, tol: float = 1e-4, seed: Seed = 0
+) -> tuple[PerExample, Inputs]:
+    """The eigenvalue of largest magnitude of each example's input Hessian, with its sign, and a unit vector.
+
+    Lanczos iteration from a random start: one Hessian-vector product a step. (Power iteration swings for ever
+    between two eigenvalues +a and -a, and crawls when they are near.) An example stops on its own, once both
+    ends of its spectrum are known to tol times the larger, so the result does not depend on the batch. A zero
+    Hessian gives 0. Holds steps vectors of the size of x.
+    """
+    if steps < 1:
+        raise UserError(f"steps is {steps}; give at least 1, such as 50.")
+    with _differentiating(twice=True):
+        leaf = _leaf(x, keep=False)
+        slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)
+
+        def hessian(v: Tensor) -> Tensor:
+            return _along(slope, leaf, v.view_as(leaf), create_graph=False, retain_graph=True).flatten(1)
+
+        start = random.normal(random.keys(seed, len(x), x.device), (x[0].numel(),), dtype=x.dtype)
+        value, vector = _extreme_pair(hessian, _unit(start), steps, tol)
+    return value, vector.view_as(x)
+
+
+def _extreme_pair(
+    operator: Callable[[Tensor], Tensor], start: Float[Tensor, "b d"], steps: int, tol: float
+) -> tuple[PerExample, Float[Tensor, "b d"]]:
+    """Eigenvalue of largest magnitude (of an equal pair the positive) and vector of a symmetric operator."""
+    b, d = start.shape
+    m = min(steps, d)
+    basis = start.new_zeros(b, m, d)
+    small = start.new_zeros(b, m, m)  # the operator on the basis: three diagonals
+    basis[:, 0] = start
+    for j in range(m):
+        image = operator(basis[:, j])
+        small[:, j, j] = (basis[:, j] * image).sum(1)
+        # Twice against all vectors before: once leaves rounding that grows into copies of eigenvalues.
+        rest = _without(_without(image, basis[:, : j + 1]), basis[:, : j + 1])
+        size = rest.norm(dim=1)
+        values, vectors = torch.linalg.eigh(small[:, : j + 1, : j + 1])
+        doubt = size * vectors[:, -1, [0, -1]].abs().amax(1)
+        going = doubt > tol * values.abs().amax(1)
+        if j + 1 == m or not going.any():
+            break
+        # An example that is done gets zero vectors from here on, which change nothing of its result.
+        small[:, j, j + 1] = small[:, j + 1, j] = torch.where(going, size, 0)
+        basis[:, j + 1] = torch.where(going[:, None], _unit(rest), 0)
+    return _larger_end(values, vectors, basis[:, : j + 1])
+
+
+def _without(v: Float[Tensor, "b d"], basis: Float[Tensor, "b m d"]) -> Float[Tensor, "b d"]:
+    """v less its part along the basis vectors."""
+    parts = basis @ v[:, :, None]
+    return v - (basis.transpose(1, 2) @ parts)[:, :, 0]
+
+
+def _larger_end(
+    values: Float[Tensor, "b m"], vectors: Float[Tensor, "b m m"], basis: Float[Tensor, "b m d"]
+) -> tuple[PerExample, Float[Tensor, "b d"]]:
+    upper = values[:, -1] >= -values[:, 0]
+    value = torch.where(upper, values[:, -1], values[:, 0])
+    weights = torch.where(upper[:, None], vectors[:, :, -1], vectors[:, :, 0])
+    vector = (weights[:, None] @ basis)[:, 0]
+    # For a zero operator any vector will do, and the weights may fall on the zero ones.
+    return value, torch.where(value[:, None] == 0, basis[:, 0], _unit(vector))
+
+
+def _unit(v: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
+    """Each row over its length; a zero row stays zero."""
+    size = v.norm(dim=1, keepdim=True)
+    return v / torch.where(size > 0, size, 1)
+
+
+@contextmanager
+def _differentiating(*, twice: bool) -> Iterator[None]:
+    """Grad mode on, whatever the caller's; math attention where a second derivative may follow."""
+    if torch.is_inference_mode_enabled():
+        raise UserError(
+            "Gradients cannot be taken inside torch.inference_mode(); use torch.no_grad() instead."
+        )
+    with torch.enable_grad():
+        if not twice:
+            yield
+            return
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+
+
+def _leaf(x: Tensor, *, keep: bool) -> Tensor:
+    """What is differentiated to: x itself if its history is wanted, else a copy without history."""
+    if x.is_inference():
+        raise UserError("x was made inside torch.inference_mode(); make it under torch.no_grad() instead.")
+    if keep and x.requires_grad:
+        return x
+    return x.detach().requires_grad_()
+
+
+def _one_number_each(f: ScalarField, x: Tensor) -> Tensor:
+    value = f(x)
+    if value.shape != x.shape[:1]:
+        raise UserError(
+            f"f must return one number for each example, shape ({len(x)},), and returned shape "
+            f"{tuple(value.shape)}; pick one logit for each example first."
+        )
+    return value
+
+
+def _gradient(value: Tensor, x: Tensor, create_graph: bool) -> Tensor:
+    result = _derivative(value.sum(), x, create_graph) if value.requires_grad else None
+    if result is None:
+        raise _does_not_depend_on_x("The value of f")
+    return result
+
+
+def _derivative(
+    total: Tensor, x: Tensor, create_graph: bool, retain_graph: bool | None = None
+) -> Tensor | None:
+    (result,) = torch.autograd.grad(
+        total, x, create_graph=create_graph, retain_graph=retain_graph or create_graph, allow_unused=True
+    )
+    return result
+
+
+def _along(
+    slope: Tensor, x: Tensor, v: Tensor, create_graph: bool, retain_graph: bool | None = None
+) -> Tensor:
+    """Derivative of slope . v to x; zero where the slope does not depend on x (f is linear there)."""
+    if not slope.requires_grad:
+        return torch.zeros_like(x)
+    result = _derivative((slope * v).sum(), x, create_graph, retain_graph)
+    return torch.zeros_like(x) if result is None else result
+
+
+def _check_same_shape(x: Tensor, v: Tensor) -> None:
+    if x.shape != v.shape:
+        raise UserError(f"v has shape {tuple(v.shape)} and x {tuple(x.shape)}; give v the shape of x.")
+
+
+def _does_not_depend_on_x(what: str) -> UserError:
+    return UserError(
+        f"{what} does not depend on x, so there is no gradient; "
+        "look for a detach(), a no_grad() or a rounding inside the model."
+    )

@@ -1,0 +1,162 @@
+"""Attribution maps as pictures: one number for each pixel, a common scale, the largest pixels, the centre.
+
+All are differentiable (top_k_mask aside), and a zero map stays zero without a NaN in value or gradient.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.types import Images, Inputs
+
+
+def reduce(map: Images, how: str = "abs_sum") -> Float[Tensor, "b h w"]:
+    """One number for each pixel out of its channels.
+
+    abs_sum: sum of sizes (joo2023); sum; sum_abs: size of the sum (wang2020); max_abs; mean (signed); l2.
+    """
+    return _choice(REDUCTIONS, how, "reduction")(map)
+
+
+def normalize(map: Inputs, how: str = "max") -> Inputs:
+    """Each map over its scale.
+
+    max: the largest size becomes 1 (joo2023); sum: the sizes add up to 1; area: they add up to the number of
+    pixels, so that 1 is the average (wang2020); l2: length 1; none.
+    """
+    return _choice(NORMALIZATIONS, how, "normalization")(map)
+
+
+def top_k_mask(map: Inputs, k: int) -> Bool[Tensor, "b ..."]:
+    """True at exactly k places of each map, the largest values; among equal ones the lowest index first."""
+    d = map[0].numel()
+    if not 1 <= k <= d:
+        raise UserError(f"k is {k} for maps of {d} values; give k from 1 to {d}.")
+    order = map.detach().flatten(1).sort(dim=1, descending=True, stable=True).indices[:, :k]
+    mask = torch.zeros(len(map), d, dtype=torch.bool, device=map.device)
+    return mask.scatter(1, order, True).view_as(map)
+
+
+def mass_center(map: Float[Tensor, "b *c h w"]) -> Float[Tensor, "b 2"]:
+    """(row, column) of the centre of |map|, channels added; the middle of the image for a zero map."""
+    h, w = map.shape[-2:]
+    mass = _over_largest(map).abs().reshape(len(map), -1, h, w).sum(1)
+    places = torch.stack([mass.sum(2) @ _places(h, map), mass.sum(1) @ _places(w, map)], 1)
+    total = mass.sum((1, 2))[:, None]
+    middle = torch.tensor([(h - 1) / 2, (w - 1) / 2], dtype=map.dtype, device=map.device)
+    return torch.where(total > 0, places / torch.where(total > 0, total, 1), middle)
+
+
+def frame_target(h: int, w: int, width: int | None = None) -> Float[Tensor, "h w"]:
+    """1 on a frame, 0 inside: the target map of joo2023's attack, 5 pixels wide on 32 (35 on 224)."""
+    side = min(h, w)
+    width = max(1, round(side * 5 / 32)) if width is None else width
+    if not 1 <= width <= side // 2:
+        raise UserError(f"A frame {width} wide does not fit {h} x {w}; give a width from 1 to {side // 2}.")
+    target = torch.ones(h, w)
+    target[width : h - width, width : w - width] = 0
+    return target
+
+
+def _abs_sum(map: Tensor) -> Tensor:
+    return map.abs().sum(1)
+
+
+def _signed_sum(map: Tensor) -> Tensor:
+    return map.sum(1)
+
+
+def _sum_abs(map: Tensor) -> Tensor:
+    return map.sum(1).abs()
+
+
+def _max_abs(map: Tensor) -> Tensor:
+    return map.abs().amax(1)
+
+
+def _mean(map: Tensor) -> Tensor:
+    return map.mean(1)
+
+
+def _length(map: Tensor) -> Tensor:
+    """Euclidean length over channels, of gradient zero where all are zero."""
+    largest = map.detach().abs().amax(1, keepdim=True)
+    largest = torch.where(largest > 0, largest, 1)
+    square = (map / largest).square().sum(1)
+    root = torch.where(square > 0, square, 1).sqrt()
+    return torch.where(square > 0, root, square) * largest.squeeze(1)
+
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "abs_sum": _abs_sum,
+    "sum": _signed_sum,
+    "sum_abs": _sum_abs,
+    "max_abs": _max_abs,
+    "mean": _mean,
+    "l2": _length,
+}
+
+
+def _over_max(map: Tensor) -> Tensor:
+    return _over(map, map.abs().flatten(1).amax(1))
+
+
+def _over_sum(map: Tensor) -> Tensor:
+    return _over(map, map.abs().flatten(1).sum(1))
+
+
+def _over_average(map: Tensor) -> Tensor:
+    if map.dim() < 3:
+        raise UserError(
+            f"'area' needs maps with height and width and got shape {tuple(map.shape)}; use 'sum'."
+        )
+    return _over_sum(map) * (map.shape[-2] * map.shape[-1])
+
+
+def _over_length(map: Tensor) -> Tensor:
+    even = _over_largest(map)
+    square = even.flatten(1).square().sum(1)
+    return _over(even, torch.where(square > 0, square, 1).sqrt())
+
+
+def _unchanged(map: Tensor) -> Tensor:
+    return map
+
+
+NORMALIZATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "max": _over_max,
+    "sum": _over_sum,
+    "area": _over_average,
+    "l2": _over_length,
+    "none": _unchanged,
+}
+
+
+def _over(map: Tensor, scale: Tensor) -> Tensor:
+    """Each map over its scale, by 1 where the scale is zero."""
+    safe = torch.where(scale > 0, scale, 1)
+    return map / safe.view(-1, *[1] * (map.dim() - 1))
+
+
+def _over_largest(map: Tensor) -> Tensor:
+    """Each map over its largest size held constant: for results that do not depend on scale.
+
+    Such a result has the same derivative with the factor held constant, and the squares and sums of tiny maps
+    (a saturated softmax gives 1e-25) stay in the floating range.
+    """
+    return _over(map, map.detach().abs().flatten(1).amax(1))
+
+
+def _places(n: int, like: Tensor) -> Tensor:
+    return torch.arange(n, dtype=like.dtype, device=like.device)
+
+
+def _choice(
+    choices: dict[str, Callable[[Tensor], Tensor]], how: str, what: str
+) -> Callable[[Tensor], Tensor]:
+    if how not in choices:
+        raise UserError(f"There is no {what} '{how}': {did_you_mean(how, choices)}")
+    return choices[how]

@@ -1,0 +1,37 @@
+"""What is explained: one number for each example out of its logits and a class.
+
+The papers differ: joo2023 explains the logit of the label, wang2020 the probability of the prediction (its
+saliency map the logit), RAR and SSR the loss. So the choice is always a named setting.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from torch import Tensor
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.types import Labels, Logits, PerExample
+
+Quantity = Literal["logit", "probability", "log_probability", "loss"]
+
+
+def check_quantity(quantity: str) -> None:
+    """Refuse a quantity that is not one of the four, with the nearest name."""
+    if quantity not in get_args(Quantity):
+        raise UserError(f"There is no quantity '{quantity}': {did_you_mean(quantity, get_args(Quantity))}")
+
+
+def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerExample:
+    """The logit, probability, log-probability or loss (minus the log-probability) of each example's class."""
+    check_quantity(quantity)
+    if quantity == "logit":
+        return _at(logits, target)
+    if quantity == "probability":
+        return _at(logits.softmax(1), target)
+    log_probability = _at(logits.log_softmax(1), target)
+    return log_probability if quantity == "log_probability" else -log_probability
+
+
+def _at(values: Tensor, target: Tensor) -> Tensor:
+    return values.gather(1, target.unsqueeze(1)).squeeze(1)

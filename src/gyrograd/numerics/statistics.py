@@ -1,0 +1,157 @@
+"""Numbers about numbers: means with their intervals, paired differences, areas under curves. Needs no torch.
+
+A missing value (None or NaN: an image an attack could not use) is left out and counted, never guessed.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gyrograd.errors import UserError
+
+Numbers: TypeAlias = NDArray[np.float64]
+Values: TypeAlias = ArrayLike | Sequence[float | None]
+"""One number for each example; None or NaN where there is none."""
+Statistic: TypeAlias = Callable[[Numbers], Any]
+"""Reduces the last axis."""
+
+# Resamples are drawn in parts of at most this many numbers, 32 MB.
+_PART = 1 << 22
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic of n values between its bounds; `missing` values were left out."""
+
+    low: float
+    value: float
+    high: float
+    n: int
+    missing: int = 0
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval lies on one side of zero."""
+        return self.low > 0 or self.high < 0
+
+
+def mean(values: Numbers) -> Any:
+    """The average over the last axis."""
+    return np.mean(values, axis=-1)
+
+
+def bootstrap_interval(
+    values: Values,
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    statistic: Statistic = mean,
+) -> Interval:
+    """A statistic with its percentile bootstrap interval over the examples (Efron 1979).
+
+    One value says nothing about its spread: its interval is infinite.
+    """
+    _check_settings(level, resamples)
+    kept, missing = _present(values)
+    value = float(statistic(kept))
+    if len(kept) == 1:
+        return Interval(-np.inf, value, np.inf, 1, missing)
+    repeats = _resampled(kept, resamples, seed, statistic)
+    low, high = np.quantile(repeats, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(low), value, float(high), len(kept), missing)
+
+
+def paired_difference(
+    a: Values,
+    b: Values,
+    *,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+    statistic: Statistic = mean,
+) -> Interval:
+    """The interval of a - b, example by example; a pair with one value missing is left out."""
+    first, second = _row(a), _row(b)
+    if len(first) != len(second):
+        raise UserError(
+            f"There are {len(first)} and {len(second)} values; pairs need one of each per example."
+        )
+    return bootstrap_interval(
+        first - second, level=level, resamples=resamples, seed=seed, statistic=statistic
+    )
+
+
+def area_over_eps(
+    values: Values | Sequence[Sequence[float | None]],
+    eps: ArrayLike | None = None,
+    *,
+    spacing: Literal["true", "log2"] = "true",
+) -> Numbers:
+    """Area under each row of values (..., e) by the trapezoid rule; NaN where a row misses a value.
+
+    Without eps the spacing is one step (wang2020's tables: eps 2, 4, 8, 16, so at most 3 for
+    a value of at most 1); with eps it is that of eps or of log2 eps.
+    """
+    curve = np.asarray(values, dtype=np.float64)
+    if curve.ndim == 0 or curve.shape[-1] < 2:
+        raise UserError(
+            f"An area needs at least two points and got shape {curve.shape}; measure at more eps."
+        )
+    widths = np.ones(curve.shape[-1] - 1) if eps is None else _widths(eps, curve.shape[-1], spacing)
+    area: Numbers = np.asarray(((curve[..., 1:] + curve[..., :-1]) / 2 * widths).sum(-1))
+    return area
+
+
+def _widths(eps: ArrayLike, points: int, spacing: str) -> Numbers:
+    radii = _row(eps)
+    if len(radii) != points:
+        raise UserError(f"There are {len(radii)} eps for {points} points; give one eps for each point.")
+    if spacing not in ("true", "log2"):
+        raise UserError(f"There is no spacing '{spacing}': known: log2, true.")
+    if spacing == "log2" and not (radii > 0).all():
+        raise UserError("log2 spacing needs every eps above 0; leave out eps 0 or use spacing 'true'.")
+    widths = np.diff(np.log2(radii) if spacing == "log2" else radii)
+    if not (widths > 0).all():
+        raise UserError("The eps of an area must rise; sort them and their values.")
+    return widths
+
+
+def _resampled(kept: Numbers, resamples: int, seed: int, statistic: Statistic) -> Numbers:
+    """The statistic of each resample; the parts follow one another in one stream of random numbers."""
+    generator = np.random.default_rng(seed)
+    rows = max(1, _PART // len(kept))
+    sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
+    parts = [statistic(kept[generator.integers(len(kept), size=(size, len(kept)))]) for size in sizes]
+    repeats = np.concatenate([np.atleast_1d(part) for part in parts])
+    if repeats.shape != (resamples,):
+        raise UserError("The statistic must reduce the last axis, such as lambda v: np.median(v, axis=-1).")
+    return repeats
+
+
+def _present(values: Values) -> tuple[Numbers, int]:
+    """The values that are there, and how many are not."""
+    row = _row(values)
+    kept = row[~np.isnan(row)]
+    if len(kept) == 0:
+        raise UserError(f"There is no value among {len(row)} to average; measure at least one example.")
+    if np.isinf(kept).any():
+        raise UserError("There are infinite values; leave those examples out or mark them missing (None).")
+    return kept, len(row) - len(kept)
+
+
+def _row(values: Values) -> Numbers:
+    row = np.asarray(values, dtype=np.float64)
+    if row.ndim != 1:
+        raise UserError(f"The values have shape {row.shape}; give one number for each example.")
+    return row
+
+
+def _check_settings(level: float, resamples: int) -> None:
+    if not 0 < level < 1:
+        raise UserError(f"level is {level}; give a share between 0 and 1, such as 0.95.")
+    if resamples < 1:
+        raise UserError(f"resamples is {resamples}; give at least 1, such as 2000.")

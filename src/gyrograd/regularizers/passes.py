@@ -1,0 +1,69 @@
+"""How a regulariser looks at the model: which BatchNorm statistics its extra passes use, and in which input space
+its gradients live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.models import Normalized
+from gyrograd.numerics import random
+from gyrograd.types import Model, Seed
+
+BatchNorm = Literal["batch", "train", "frozen"]
+"""batch: the batch's statistics, running ones left alone. train: those too are updated, as joo2023's code does.
+frozen: the running statistics."""
+
+Space = Literal["normalized", "pixel"]
+"""normalized: gradients to the input after the model's own normalisation, as in joo2023's code, whose weights then
+work unchanged. pixel: gradients to pixels in [0, 1]."""
+
+
+def check_choice(what: str, value: str, choices: object) -> None:
+    """Refuse a setting that is not one of the names of a Literal."""
+    names = get_args(choices)
+    if value not in names:
+        raise UserError(f"There is no {what} '{value}': {did_you_mean(value, names)}")
+
+
+@contextmanager
+def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
+    """BatchNorm as chosen for the block; every flag is put back. In evaluation mode nothing changes."""
+    layers = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
+    before = [layer.track_running_stats for layer in layers]
+    try:
+        for layer in layers:
+            if batchnorm == "frozen":
+                layer.eval()
+            elif batchnorm == "batch":
+                # A training layer that tracks nothing normalises by the batch and writes nothing.
+                layer.track_running_stats = False
+        yield
+    finally:
+        for layer, tracks in zip(layers, before, strict=True):
+            layer.track_running_stats = tracks
+            layer.train()
+
+
+def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
+    """What a pixel gradient is multiplied by to be one in this space: the std of the model's normalisation, or 1."""
+    if space == "pixel":
+        return 1.0
+    for module in model.modules():
+        if isinstance(module, Normalized):
+            return module.std.reshape(1, -1, *(1 for _ in x.shape[2:]))
+    return 1.0
+
+
+def fresh_keys(seed: Seed | None, x: Tensor) -> Tensor:
+    """A key for each example: from the seed, or new ones from torch's generator, which `manual_seed` governs."""
+    if seed is None:
+        return torch.randint(2**62, (len(x),)).to(x.device)
+    return random.keys(seed, len(x), x.device)

@@ -1,0 +1,54 @@
+"""A self-contained HTML page of text, tables and figures: opens offline, light and dark, on a phone too."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gyrograd.records import write_text
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells as they shall read."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture and the sentence under it."""
+
+    png: bytes
+    caption: str
+
+    @property
+    def base64(self) -> str:
+        """The picture as text, for the page itself."""
+        return base64.b64encode(self.png).decode("ascii")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands under it."""
+
+    heading: str
+    paragraphs: tuple[str, ...] = ()
+    table: Table | None = None
+    figures: tuple[Figure, ...] = field(default=())
+
+
+def page(title: str, lead: tuple[str, ...], sections: tuple[Section, ...], footer: tuple[str, ...]) -> str:
+    """The page as HTML; all text is escaped."""
+    from jinja2 import Environment
+
+    template = (Path(__file__).parent / "page.html.jinja").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True)
+    return environment.from_string(template).render(title=title, lead=lead, sections=sections, footer=footer)
+
+
+def write_page(path: Path, html: str) -> None:
+    """Write the page whole or not at all."""
+    write_text(path, html)

@@ -1,0 +1,6 @@
+"""Smooth any model with a kernel and get a model back."""
+
+from gyrograd.smoothing.kernels import Gaussian, Laplace, Uniform
+from gyrograd.smoothing.model import Smoothed, smoothed
+
+__all__ = ["Gaussian", "Laplace", "Smoothed", "Uniform", "smoothed"]

@@ -1,0 +1,97 @@
+"""A model composed with a kernel, which is a model again: f_mu(x) = E[f(x + z)], z ~ mu (tan2023 Theorem 4.3).
+
+The draws are fixed by the seed and shared by all examples. So the smoothed model is one fixed function of x:
+the same for any batch split, differentiable as often as the core is, and an attack on it aims at a target that
+holds still.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
+
+from gyrograd.errors import UserError
+from gyrograd.numerics.modes import evaluating
+from gyrograd.types import Inputs, Kernel, Logits
+
+
+class Smoothed(nn.Module):
+    """The mean of the core's outputs over fixed draws of the kernel."""
+
+    def __init__(
+        self, core: nn.Module, kernel: Kernel, draws: int = 50, seed: int = 0, max_batch: int = 512
+    ) -> None:
+        super().__init__()
+        if draws < 1:
+            raise UserError(f"A smoothed model needs at least one draw, not {draws}; 50 is usual.")
+        if max_batch < 1:
+            raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
+        self.core = core
+        self.kernel = kernel
+        self.draws = draws
+        self.seed = seed
+        self.max_batch = max_batch
+        self._noise: Tensor | None = None
+
+    @property
+    def rows_per_example(self) -> int:
+        """How many images pass through the innermost core for each example."""
+        return self.draws * int(getattr(self.core, "rows_per_example", 1))
+
+    def forward(self, x: Inputs) -> Logits:
+        noise = self._noise_for(x)
+        draws_at_once = max(1, self.max_batch // max(1, len(x)))
+        parts = noise.split(draws_at_once)
+        if len(parts) == 1:
+            return self._sum(x, noise) / self.draws
+        total = self._sum_cheaply(x, parts[0])
+        for part in parts[1:]:
+            total = total + self._sum_cheaply(x, part)
+        return total / self.draws
+
+    def _sum(self, x: Tensor, noise: Tensor) -> Tensor:
+        """Outputs summed over these draws, in one pass of the core."""
+        rows = (x.unsqueeze(0) + noise.unsqueeze(1)).flatten(0, 1)
+        outputs: Tensor = self.core(rows)
+        return outputs.unflatten(0, (len(noise), len(x))).sum(0)
+
+    def _sum_cheaply(self, x: Tensor, noise: Tensor) -> Tensor:
+        """The same; where a graph is built, activations are recomputed so that memory stays that of one part."""
+        if not torch.is_grad_enabled():
+            return self._sum(x, noise)
+        mode = nullcontext if self.training else partial(evaluating, self.core)
+
+        def again(x: Tensor, noise: Tensor) -> Tensor:
+            # The recomputation may come after the caller has restored the model's mode and attention kernel.
+            with mode(), sdpa_kernel(SDPBackend.MATH):
+                return self._sum(x, noise)
+
+        result: Tensor = checkpoint(again, x, noise, use_reentrant=False, preserve_rng_state=False)
+        return result
+
+    def _noise_for(self, x: Tensor) -> Tensor:
+        """The draws, kept between calls while shape, type and device stay the same."""
+        noise = self._noise
+        if (
+            noise is None
+            or noise.shape[1:] != x.shape[1:]
+            or (noise.dtype, noise.device) != (x.dtype, x.device)
+        ):
+            noise = self.kernel.sample((self.draws, *x.shape[1:]), self.seed, x.dtype).to(x.device)
+            self._noise = noise
+        return noise
+
+    def extra_repr(self) -> str:
+        return f"kernel={self.kernel}, draws={self.draws}, seed={self.seed}"
+
+
+def smoothed(
+    model: nn.Module, kernel: Kernel, draws: int = 50, seed: int = 0, max_batch: int = 512
+) -> Smoothed:
+    """The model composed with a kernel; every attribution runs on it, LIME and SHAP included."""
+    return Smoothed(model, kernel, draws, seed, max_batch).train(model.training)

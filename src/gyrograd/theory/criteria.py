@@ -1,0 +1,279 @@
+"""joo2023's two robust criteria, their expectations, the bound between them, and the alpha-transformation.
+
+Each function takes a model with a target, or with `target=None` a function that gives one number an example.
+Models are used in the mode they are in, since regularizers train through these.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.numerics import random
+from gyrograd.numerics.autograd import hessian_vector_product, input_gradient
+from gyrograd.numerics.similarity import cosine_distance, l2_distance
+from gyrograd.theory.curvature import hessian
+from gyrograd.theory.fields import scalar_field
+from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
+
+Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+
+def l2_criterion(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    delta: Tensor,
+    *,
+    quantity: str = "logit",
+    squared: bool = False,
+    clean: Inputs | None = None,
+    detach_clean: bool = False,
+    create_graph: bool = False,
+) -> PerExample:
+    """||grad(x + delta) - grad(x)||_2 (joo2023, before Eq. 1); `squared` as in the released code.
+
+    `clean` is grad(x) where it is at hand already. `detach_clean` lets no derivative through grad(x): the
+    released code's default, which pulls the gradient nearby towards the one at x and not both together.
+    """
+    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
+    after = _gradient(f, _moved(x, delta), target, quantity, create_graph)
+    return _l2(squared)(after, before)
+
+
+def cosine_criterion(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    delta: Tensor,
+    *,
+    quantity: str = "logit",
+    clean: Inputs | None = None,
+    detach_clean: bool = False,
+    create_graph: bool = False,
+) -> PerExample:
+    """(1 - cos(grad(x + delta), grad(x))) / 2 (joo2023 Definition 4), in [0, 1]; `clean` as in l2_criterion.
+
+    Where the definition divides by zero: 0 if both gradients are zero, 1/2 if one is.
+    """
+    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
+    after = _gradient(f, _moved(x, delta), target, quantity, create_graph)
+    return cosine_distance(after, before)
+
+
+def expected_l2_criterion(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    *,
+    eps: float,
+    draws: int = 1,
+    seed: Seed = 0,
+    quantity: str = "logit",
+    squared: bool = False,
+    clean: Inputs | None = None,
+    detach_clean: bool = False,
+    create_graph: bool = False,
+) -> PerExample:
+    """The mean of l2_criterion over uniform draws of delta in [-eps, eps]^d (joo2023 Eq. 5)."""
+    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
+    deltas = uniform_deltas(x, eps, draws, seed)
+    return _mean_over(deltas, _l2(squared), f, x, target, quantity, before, create_graph)
+
+
+def expected_cosine_criterion(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    *,
+    eps: float,
+    draws: int = 1,
+    seed: Seed = 0,
+    quantity: str = "logit",
+    clean: Inputs | None = None,
+    detach_clean: bool = False,
+    create_graph: bool = False,
+) -> PerExample:
+    """The mean of cosine_criterion over uniform draws of delta in [-eps, eps]^d (joo2023 Eq. 4)."""
+    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
+    deltas = uniform_deltas(x, eps, draws, seed)
+    return _mean_over(deltas, cosine_distance, f, x, target, quantity, before, create_graph)
+
+
+def uniform_deltas(x: Inputs, eps: float, draws: int, seed: Seed = 0) -> Float[Tensor, "n b *shape"]:
+    """Perturbations uniform in [-eps, eps]^d, not clipped to the pixel range (joo2023 Eq. 4)."""
+    if not 0 < eps < float("inf"):
+        raise UserError(f"eps is {eps}; give a finite radius above 0, such as 4 / 255.")
+    if draws < 1:
+        raise UserError(f"A mean over perturbations needs at least one draw, not {draws}.")
+    keys = random.keys(seed, len(x), x.device)
+    unit = random.uniform(keys, (draws, *x.shape[1:]), dtype=x.dtype)
+    return (eps * (2 * unit - 1)).transpose(0, 1)
+
+
+def frobenius_bound(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    delta: Tensor,
+    *,
+    quantity: str = "logit",
+    frobenius: PerExample | None = None,
+    hessian_lipschitz: float = 0.0,
+) -> PerExample:
+    """(eps ||H||_F + O(eps^2)) / ||grad(x + delta)||: bounds the cosine criterion (joo2023 Theorem 6).
+
+    eps is ||delta||_2. `frobenius` is ||H||_F where it is at hand (for large inputs the root of
+    `squared_frobenius_norm`); else it is computed, exactly. `hessian_lipschitz` M makes the O(eps^2) M
+    eps^2 / 2, and the bound strict. With 0 (the paper's Figure 3b) it is strict only where the Hessian is
+    constant.
+    """
+    field = scalar_field(f, target, quantity)
+    norm = hessian(field, x, None).flatten(1).norm(dim=1) if frobenius is None else frobenius
+    size = _length(delta)
+    change = size * norm + hessian_lipschitz * size.square() / 2
+    return _over(change, _length(input_gradient(field, _moved(x, delta))))
+
+
+def product_bound(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    delta: Tensor,
+    *,
+    quantity: str = "logit",
+    hessian_lipschitz: float = 0.0,
+) -> PerExample:
+    """||H delta|| / ||grad(x + delta)||: the tighter term of joo2023 Figure 3b, at any input size.
+
+    `hessian_lipschitz` as in frobenius_bound.
+    """
+    field = scalar_field(f, target, quantity)
+    return _over(
+        _gradient_change(field, x, delta, hessian_lipschitz),
+        _length(input_gradient(field, _moved(x, delta))),
+    )
+
+
+def squared_bound(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    delta: Tensor,
+    *,
+    quantity: str = "logit",
+    hessian_lipschitz: float = 0.0,
+) -> PerExample:
+    """(||H delta|| / (||grad(x + delta)|| + ||grad(x)||))^2: of the criterion's order, delta^2.
+
+    Not in the paper. The criterion is a quarter of the squared distance of the two unit gradients, which
+    are apart by at most 2 ||a - b|| / (||a|| + ||b||) (Dunkl and Williams 1964). Never above
+    `product_bound` where that is below 1, and a bound of 1 or more says nothing of a criterion in [0, 1].
+    """
+    field = scalar_field(f, target, quantity)
+    sizes = _length(input_gradient(field, _moved(x, delta))) + _length(input_gradient(field, x))
+    return _over(_gradient_change(field, x, delta, hessian_lipschitz), sizes).square()
+
+
+def scaled_layer(model: Model, layer: str, alpha: float) -> Model:
+    """A copy with one layer's weights times alpha: the alpha-transformation (joo2023 Definition 2)."""
+    if not 0 < alpha < float("inf"):
+        raise UserError(f"alpha is {alpha}; give a finite factor above 0.")
+    scaled = copy.deepcopy(model)
+    layers = {name: part for name, part in scaled.named_modules() if list(part.parameters(recurse=False))}
+    if layer not in layers:
+        raise UserError(f"The model has no layer '{layer}' with weights: {did_you_mean(layer, layers)}")
+    with torch.no_grad():
+        for weight in layers[layer].parameters(recurse=False):
+            weight.mul_(alpha)
+    return scaled
+
+
+def scaled_last_layer(model: Model, alpha: float) -> Model:
+    """The alpha-transformation of the last linear layer: every logit times alpha (joo2023, Lemma 3).
+
+    The last linear layer in the order of definition; where another comes last, name it with `scaled_layer`.
+    """
+    names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
+    if not names:
+        raise UserError("The model has no linear layer; name the layer to scale with scaled_layer.")
+    return scaled_layer(model, names[-1], alpha)
+
+
+def _l2(squared: bool) -> Distance:
+    return _squared_distance if squared else l2_distance
+
+
+def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
+    return (a - b).flatten(1).square().sum(1)
+
+
+def _mean_over(
+    deltas: Tensor,
+    distance: Distance,
+    f: Callable[[Tensor], Tensor],
+    x: Tensor,
+    target: Tensor | None,
+    quantity: str,
+    before: Tensor,
+    create_graph: bool,
+) -> Tensor:
+    """One draw after the other, so that memory is that of one; the clean gradient is shared."""
+    total = before.new_zeros(len(x))
+    for delta in deltas:
+        total = total + distance(_gradient(f, x + delta, target, quantity, create_graph), before)
+    return total / len(deltas)
+
+
+def _gradient(
+    f: Callable[[Tensor], Tensor], x: Tensor, target: Tensor | None, quantity: str, create_graph: bool
+) -> Tensor:
+    field = scalar_field(f, target, quantity, check=not create_graph)
+    return input_gradient(field, x, create_graph=create_graph)
+
+
+def _clean_gradient(
+    f: Callable[[Tensor], Tensor],
+    x: Tensor,
+    target: Tensor | None,
+    quantity: str,
+    clean: Tensor | None,
+    detach: bool,
+    create_graph: bool,
+) -> Tensor:
+    if clean is None:
+        clean = _gradient(f, x, target, quantity, create_graph and not detach)
+    elif clean.shape != x.shape:
+        raise UserError(f"clean has shape {tuple(clean.shape)} and x {tuple(x.shape)}; give grad(x).")
+    return clean.detach() if detach else clean
+
+
+def _moved(x: Tensor, delta: Tensor) -> Tensor:
+    if delta.shape != x.shape:
+        raise UserError(
+            f"delta has shape {tuple(delta.shape)} and x {tuple(x.shape)}; give delta the shape of x."
+        )
+    return x + delta
+
+
+def _gradient_change(
+    field: Callable[[Tensor], Tensor], x: Tensor, delta: Tensor, hessian_lipschitz: float
+) -> Tensor:
+    """||H delta|| plus what the Hessian can change on the way (Taylor's remainder)."""
+    _moved(x, delta)
+    first = _length(hessian_vector_product(field, x, delta))
+    return first + hessian_lipschitz * _length(delta).square() / 2
+
+
+def _length(v: Tensor) -> Tensor:
+    length: Tensor = torch.linalg.vector_norm(v.flatten(1), dim=1)
+    return length
+
+
+def _over(change: Tensor, size: Tensor) -> Tensor:
+    """No bound, infinity, where the gradient to divide by is zero."""
+    return torch.where(size > 0, change / torch.where(size > 0, size, 1), torch.inf)

@@ -1,0 +1,134 @@
+"""The input Hessian: exact for small inputs, its norm by random probes, and the loss's in closed form."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.numerics import random
+from gyrograd.numerics.autograd import hessian_vector_product, logit_jacobian
+from gyrograd.theory.fields import scalar_field
+from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
+
+EXACT = 1024
+"""The most features whose whole Hessian is written out."""
+Probe = Literal["normal", "signs"]
+PROBES = {"normal": random.normal, "signs": random.signs}
+Channels = Literal["all", "mean"]
+
+
+def hessian(
+    f: Callable[[Tensor], Tensor], x: Inputs, target: Labels | None, *, quantity: str = "logit"
+) -> Float[Tensor, "b d d"]:
+    """The whole input Hessian of each example, one product for each feature: for up to 1024 features."""
+    d = x[0].numel()
+    if d > EXACT:
+        raise UserError(
+            f"The Hessian of {d} features is too large to write out (at most {EXACT}); "
+            "use squared_frobenius_norm or numerics.autograd.top_eigenvalue."
+        )
+    field = scalar_field(f, target, quantity)
+    axes = torch.eye(d, dtype=x.dtype, device=x.device).reshape(d, *x.shape[1:])
+    rows = [hessian_vector_product(field, x, axis.expand_as(x)).flatten(1) for axis in axes]
+    return torch.stack(rows, 1)
+
+
+def squared_frobenius_norm(
+    f: Callable[[Tensor], Tensor],
+    x: Inputs,
+    target: Labels | None,
+    *,
+    draws: int = 1,
+    seed: Seed = 0,
+    probe: Probe = "normal",
+    quantity: str = "logit",
+    create_graph: bool = False,
+) -> PerExample:
+    """The mean of ||H v||^2 over random v: an unbiased estimate of ||H||_F^2 (joo2023's Hessian regularizer).
+
+    v is standard normal as in the released code, or random signs. Its root is not unbiased for the norm.
+    """
+    if draws < 1:
+        raise UserError(f"A Hessian norm needs at least one draw, not {draws}.")
+    if probe not in PROBES:
+        raise UserError(f"There is no probe '{probe}': {did_you_mean(probe, PROBES)}")
+    field = scalar_field(f, target, quantity, check=not create_graph)
+    keys = random.keys(seed, len(x), x.device)
+    probes = PROBES[probe](keys, (draws, *x.shape[1:]), dtype=x.dtype).transpose(0, 1)
+    total = x.new_zeros(len(x))
+    for v in probes:
+        product = hessian_vector_product(field, x, v, create_graph=create_graph)
+        total = total + product.flatten(1).square().sum(1)
+    return total / draws
+
+
+def loss_hessian(model: Model, x: Inputs) -> Float[Tensor, "b d d"]:
+    """W (diag p - p p^T) W^T, W the gradients of the logits (wang2020 Proposition 3).
+
+    The cross-entropy's Hessian for a piecewise linear net, whatever the label. Other nets have the curvature
+    of their logits besides, so for them it is the Gauss-Newton part.
+    """
+    jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph=False)
+    root = _rooted(jacobian.flatten(2), log_probability)
+    return root.mT @ root
+
+
+def loss_curvatures(
+    model: Model, x: Inputs, *, channels: Channels = "all", create_graph: bool = False
+) -> Float[Tensor, "b k"]:
+    """The eigenvalues of `loss_hessian` that can differ from zero, by a k x k problem (wang2020 B1); rising.
+
+    `channels="mean"` averages the gradients over the colour channels first, as the released code does; the
+    paper does not say so.
+    """
+    if channels not in ("all", "mean"):
+        raise UserError(f"There is no treatment of channels '{channels}': known: all, mean.")
+    jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph)
+    if channels == "mean":
+        jacobian = _over_channels(jacobian)
+    with torch.set_grad_enabled(create_graph):
+        root = _rooted(jacobian.flatten(2), log_probability)
+        values: Tensor = torch.linalg.eigvalsh(root @ root.mT)
+    return values
+
+
+def top_loss_curvature(
+    model: Model, x: Inputs, *, channels: Channels = "all", create_graph: bool = False
+) -> PerExample:
+    """The largest eigenvalue of `loss_hessian`: what wang2020's SSR penalises (Definition 7)."""
+    return loss_curvatures(model, x, channels=channels, create_graph=create_graph)[:, -1]
+
+
+def _rooted(
+    jacobian: Float[Tensor, "b k d"], log_probability: Float[Tensor, "b k"]
+) -> Float[Tensor, "b k d"]:
+    """M^T W^T with M M^T = diag p - p p^T.
+
+    M = diag(sqrt p) - p sqrt(p)^T is such a root. The Cholesky factor the paper names needs a positive
+    definite matrix, and this one has the null vector of all ones; sqrt p is smooth in the logits.
+    """
+    p, root = log_probability.exp(), (log_probability / 2).exp()
+    mean = p.unsqueeze(1) @ jacobian
+    return root.unsqueeze(2) * (jacobian - mean)
+
+
+def _jacobian_and_log_probability(model: Model, x: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
+    """Both of one forward pass: a second one would move BatchNorm's running statistics again."""
+    seen: list[Tensor] = []
+
+    def remembered(x: Tensor) -> Tensor:
+        seen.append(model(x))
+        return seen[-1]
+
+    jacobian = logit_jacobian(remembered, x, create_graph=create_graph)
+    with torch.set_grad_enabled(create_graph):
+        return jacobian, (seen[0] if create_graph else seen[0].detach()).log_softmax(1)
+
+
+def _over_channels(jacobian: Tensor) -> Tensor:
+    if jacobian.dim() != 5:
+        raise UserError("channels='mean' needs images b c h w; use channels='all'.")
+    return jacobian.mean(2)

@@ -1,0 +1,198 @@
+"""Robust or faithful: curves of both over a setting, and what to choose (tan2023 Section 5).
+
+Robustness and faithfulness are measures handed in, attribution to one number an example, so that any pair can
+be weighed: the local Lipschitz constant against the paper's faithfulness, or a similarity against insertion.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.numerics.similarity import cosine
+from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
+from gyrograd.types import Attribution, Inputs, PerExample
+
+Measure: TypeAlias = Callable[[Attribution], Tensor]
+"""An attribution to one number for each example, of a model and images it holds."""
+Direction = Literal["higher is better", "lower is better"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One method at one setting (None: it has no setting), its numbers for each example and their means."""
+
+    method: str
+    setting: float | None
+    robustness: tuple[float, ...]
+    faithfulness: tuple[float, ...]
+    robustness_mean: Interval
+    faithfulness_mean: Interval
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to choose among measured points.
+
+    best: the point of highest mean faithfulness of each method. ties: the other settings of a method that are
+    not measurably less faithful than its best (the paired interval holds zero). at_edge: the methods whose
+    best is the first or last setting tried, so that a wider sweep may find better. pareto: the points that no
+    other beats in both respects, most robust first.
+    """
+
+    best: dict[str, Point]
+    ties: dict[str, tuple[float, ...]]
+    at_edge: tuple[str, ...]
+    pareto: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Whether tan2023 Theorem 5.2 promises a best noise level between zero and infinity, for each example.
+
+    alpha: the smallest cosine of a smoothed map and the marginal contributions. ratio: the length of the
+    contributions over that of the unsmoothed map.
+    """
+
+    alpha: PerExample
+    ratio: PerExample
+    kept: Bool[Tensor, " b"]
+
+
+def sweep(
+    methods: Mapping[str, Callable[[float], Attribution]],
+    settings: Sequence[float],
+    *,
+    robustness: Measure,
+    faithfulness: Measure,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[Point, ...]:
+    """Each method at each setting, such as `sweep({"smoothgrad": smoothgrad}, [0.01, 0.03, 0.1], ...)`."""
+    if not methods or not settings:
+        raise UserError("A sweep needs at least one method and one setting.")
+    if sorted(set(settings)) != list(settings):
+        raise UserError(f"The settings {list(settings)} must rise, each of them once; sort them.")
+    return tuple(
+        _point(name, setting, build(setting), robustness, faithfulness, level, resamples, seed)
+        for name, build in methods.items()
+        for setting in settings
+    )
+
+
+def compare(
+    methods: Mapping[str, Attribution],
+    *,
+    robustness: Measure,
+    faithfulness: Measure,
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> tuple[Point, ...]:
+    """Each method as it is, for the trade-off across methods (tan2023 Figure 6)."""
+    if not methods:
+        raise UserError("A comparison needs at least one method.")
+    return tuple(
+        _point(name, None, attribution, robustness, faithfulness, level, resamples, seed)
+        for name, attribution in methods.items()
+    )
+
+
+def recommend(
+    points: Iterable[Point],
+    *,
+    robust: Direction = "lower is better",
+    level: float = 0.95,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Recommendation:
+    """The setting of highest faithfulness of each method (tan2023 Theorem 5.2), and the Pareto set.
+
+    `robust` is the direction of the robustness measure: better low for a local Lipschitz constant, better
+    high for a similarity. Faithfulness is better high.
+    """
+    known = tuple(points)
+    if not known:
+        raise UserError("There are no points to recommend from; run sweep or compare first.")
+    curves: dict[str, list[Point]] = {}
+    for point in known:
+        curves.setdefault(point.method, []).append(point)
+    best = {name: max(curve, key=_mean_faithfulness) for name, curve in curves.items()}
+    ties = {name: _ties(best[name], curve, level, resamples, seed) for name, curve in curves.items()}
+    edge = tuple(name for name, curve in curves.items() if _at_edge(best[name], curve))
+    return Recommendation(best, ties, edge, pareto(known, robust=robust))
+
+
+def pareto(points: Iterable[Point], *, robust: Direction = "lower is better") -> tuple[Point, ...]:
+    """The points that no other beats in mean robustness and mean faithfulness, most robust first."""
+    if robust not in get_args(Direction):
+        raise UserError(f"There is no direction '{robust}': {did_you_mean(robust, get_args(Direction))}")
+    sign = -1 if robust == "lower is better" else 1
+    placed = [(sign * p.robustness_mean.value, p.faithfulness_mean.value, p) for p in points]
+    kept = [(r, f, p) for r, f, p in placed if not any(_beats(a, b, r, f) for a, b, _ in placed)]
+    return tuple(p for _, _, p in sorted(kept, key=lambda place: (-place[0], -place[1])))
+
+
+def interior_optimum(maps: Float[Tensor, "n b *shape"], contributions: Inputs) -> Promise:
+    """Whether tan2023 Theorem 5.2 applies, from SmoothGrad maps at rising sigma, the gradient first.
+
+    `contributions` are the marginal ones, p of Definition 3.4. With t = ||p|| / ||gradient|| and alpha > 0 a
+    best sigma strictly between 0 and infinity exists if the zero map is no worse than the gradient, or if
+    2 t - 1 - alpha^2 t^2 < 0 and alpha t < 1. The last is missing in the paper, and without it the theorem
+    fails. alpha is the smallest over these maps, where the theorem asks for all sigma.
+    """
+    gradient, p = maps[0].flatten(1), contributions.flatten(1)
+    alpha = torch.stack([cosine(map, contributions) for map in maps]).amin(0)
+    t = p.norm(dim=1) / gradient.norm(dim=1)
+    zero_is_no_worse = gradient.square().sum(1) >= 2 * (gradient * p).sum(1)
+    shrinking_helps = (2 * t - 1 - (alpha * t).square() < 0) & (alpha * t < 1)
+    return Promise(alpha, t, (alpha > 0) & (p.norm(dim=1) > 0) & (zero_is_no_worse | shrinking_helps))
+
+
+def _point(
+    method: str,
+    setting: float | None,
+    attribution: Attribution,
+    robustness: Measure,
+    faithfulness: Measure,
+    level: float,
+    resamples: int,
+    seed: int,
+) -> Point:
+    rows = [tuple(measure(attribution).double().tolist()) for measure in (robustness, faithfulness)]
+    if len(rows[0]) != len(rows[1]):
+        raise UserError(
+            f"Robustness has {len(rows[0])} values, faithfulness {len(rows[1])}; measure the same examples."
+        )
+    means = [bootstrap_interval(row, level=level, resamples=resamples, seed=seed) for row in rows]
+    return Point(method, setting, rows[0], rows[1], means[0], means[1])
+
+
+def _mean_faithfulness(point: Point) -> float:
+    return point.faithfulness_mean.value
+
+
+def _ties(best: Point, curve: list[Point], level: float, resamples: int, seed: int) -> tuple[float, ...]:
+    return tuple(
+        point.setting
+        for point in curve
+        if point is not best
+        and point.setting is not None
+        and not paired_difference(
+            best.faithfulness, point.faithfulness, level=level, resamples=resamples, seed=seed
+        ).excludes_zero
+    )
+
+
+def _at_edge(best: Point, curve: list[Point]) -> bool:
+    settings = [point.setting for point in curve if point.setting is not None]
+    return best.setting is not None and best.setting in (min(settings), max(settings))
+
+
+def _beats(r: float, f: float, other_r: float, other_f: float) -> bool:
+    return r >= other_r and f >= other_f and (r > other_r or f > other_f)

@@ -1,0 +1,76 @@
+"""The vocabulary: what a batch, a map and a model are, and what the interchangeable parts promise.
+
+Axes: b examples, c channels, h w pixels, k classes, n draws, d flattened features.
+The protocols describe; nothing inherits from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor, nn
+
+Images: TypeAlias = Float[Tensor, "b c h w"]
+"""Pixels in [0, 1]; the model owns its normalisation."""
+Inputs: TypeAlias = Float[Tensor, "b *shape"]
+"""Images, or anything else with one example a row (the 2-D toy)."""
+Bytes: TypeAlias = UInt8[Tensor, "b c h w"]
+"""Images as stored: 0 to 255."""
+Labels: TypeAlias = Int[Tensor, " b"]
+Logits: TypeAlias = Float[Tensor, "b k"]
+PerExample: TypeAlias = Float[Tensor, " b"]
+Flags: TypeAlias = Bool[Tensor, " b"]
+
+Seed: TypeAlias = int | Int[Tensor, " b"]
+"""One number for the batch (example i draws from stream i), or one stream key for each example."""
+
+Model: TypeAlias = nn.Module
+"""Images `b c h w` in [0, 1] to logits `b k`."""
+ScalarField: TypeAlias = Callable[[Tensor], Tensor]
+"""Inputs `b ...` to one number for each example, `b`."""
+
+
+@runtime_checkable
+class Attribution(Protocol):
+    """Maps shaped like x, one example independent of the next; leaves nothing behind on the model."""
+
+    def __call__(self, model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor: ...
+
+
+@runtime_checkable
+class Metric(Protocol):
+    """One number for each example."""
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, *, seed: Seed = 0
+    ) -> Tensor: ...
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """A perturbed batch inside the ball and the box, with what it did to each map."""
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, *, seed: Seed = 0
+    ) -> Any: ...
+
+
+@runtime_checkable
+class Regularizer(Protocol):
+    """A penalty for each example, differentiable to the weights."""
+
+    def __call__(self, model: Model, x: Tensor, y: Tensor, *, seed: Seed | None = None) -> Tensor: ...
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """A distribution of perturbations with the constants its theorems need."""
+
+    def sample(self, shape: tuple[int, ...], seed: int, dtype: torch.dtype = ...) -> Tensor: ...
+
+    def tv_slope(self, d: int) -> float:
+        """gamma of tan2023 Theorem 4.3: total variation of two shifted copies over their distance."""
+        ...

@@ -1,0 +1,116 @@
+"""Small nets in float64 that between them hold every structure the differentiated maps must survive."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+SIDE = 12
+CLASSES = 5
+
+
+class Residual(nn.Module):
+    """BatchNorm, max-pool, a residual sum, and one activation module used three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(6)
+        self.conv1 = nn.Conv2d(6, 6, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(6)
+        self.conv2 = nn.Conv2d(6, 6, 3, padding=1)
+        self.act = nn.Softplus(beta=3)
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.pool(self.act(self.bn1(self.stem(x))))
+        out = self.act(out + self.conv2(self.act(self.bn2(self.conv1(out)))))
+        return self.head(out.mean((2, 3)))
+
+
+class FunctionalReLU(nn.Module):
+    """No activation module at all: F.relu, torch.relu and an in-place one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 5, 3, padding=1)
+        self.conv2 = nn.Conv2d(5, 6, 3, stride=2, padding=1)
+        self.fc1 = nn.Linear(6 * (SIDE // 2) ** 2, 12)
+        self.fc2 = nn.Linear(12, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.conv1(x))
+        out = torch.relu(self.conv2(out))
+        out = F.relu(self.fc1(out.flatten(1)), inplace=True)
+        return self.fc2(out)
+
+
+def _mlp() -> nn.Module:
+    width = [3 * SIDE * SIDE, 16, 14, 12]
+    layers = [part for a, b in pairwise(width) for part in (nn.Linear(a, b), nn.Softplus(3))]
+    return nn.Sequential(nn.Flatten(), *layers, nn.Linear(width[-1], CLASSES))
+
+
+def _lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.Softplus(3), nn.Conv2d(4, 4, 3, padding=1), nn.Softplus(3), nn.MaxPool2d(2),
+        nn.Conv2d(4, 6, 3, padding=1), nn.Softplus(3), nn.Conv2d(6, 6, 3, padding=1), nn.Softplus(3), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(6 * (SIDE // 4) ** 2, 10), nn.Softplus(3), nn.Linear(10, CLASSES),
+    )  # fmt: skip
+
+
+def _vgg() -> nn.Module:
+    """VGG16-BN's thirteen convolutions, narrow, with its five pools where the side still allows them."""
+    parts: list[nn.Module] = []
+    channels, side = 3, SIDE
+    for block, depth in enumerate((2, 2, 3, 3, 3)):
+        for _ in range(depth):
+            width = 4 + block
+            parts += [nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.Softplus(3)]
+            channels = width
+        if side % 2 == 0:
+            parts.append(nn.MaxPool2d(2))
+            side //= 2
+    return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
+
+
+def _lively(model: nn.Module) -> nn.Module:
+    """Weights large enough that nothing vanishes, and BatchNorm statistics that are not the initial ones."""
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean, -0.3, 0.3)
+            nn.init.uniform_(module.running_var, 0.3, 1.5)
+            nn.init.uniform_(module.weight, 0.7, 1.4)
+            nn.init.uniform_(module.bias, -0.3, 0.3)
+        elif isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+            if module.bias is not None:
+                nn.init.uniform_(module.bias, -0.2, 0.2)
+    return model.double().eval()
+
+
+NETS = {
+    "mlp": _mlp,
+    "lenet": _lenet,
+    "residual": Residual,
+    "functional_relu": FunctionalReLU,
+    "vgg": _vgg,
+}
+
+
+def net(name: str, seed: int = 0) -> nn.Module:
+    """A net by name with seeded float64 weights, in eval mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _lively(NETS[name]())
+
+
+def batch(b: int = 3, seed: int = 0, side: int = SIDE) -> tuple[Tensor, Tensor]:
+    """Pixels in [0, 1] in float64 and a class for each."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(b, 3, side, side, generator=generator, dtype=torch.float64)
+    return x, torch.randint(CLASSES, (b,), generator=generator)

@@ -1,0 +1,98 @@
+"""Maps differentiated again, against central differences in float64: to x and to every weight."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import NETS, batch, net
+from small_attributions import small
+from torch import Tensor, nn
+
+import gyrograd as gg
+
+METHODS = [name for name, entry in gg.available("attribution").items() if entry.differentiable]
+STEPS = (1e-5, 1e-6, 1e-7)
+BAR = 1e-5
+
+
+def projected(explain, model: nn.Module, x: Tensor, target: Tensor, along: Tensor, graph: bool) -> Tensor:
+    return (explain(model, x, target, create_graph=graph) * along).sum()
+
+
+def central_difference(value, tensor: Tensor, direction: Tensor, step: float) -> float:
+    with torch.no_grad():
+        start = tensor.clone()
+        above, below = (value(tensor.copy_(start + sign * step * direction)) for sign in (1, -1))
+        tensor.copy_(start)
+    return float((above - below) / (2 * step))
+
+
+def relative_errors(explain, model: nn.Module, x: Tensor, target: Tensor, seed: int = 0) -> dict[str, float]:
+    """Error of the directional derivative of <along, map>, one random direction for x and for each weight."""
+    generator = torch.Generator().manual_seed(seed)
+    along = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    x = x.clone().requires_grad_()
+    tensors = {"x": x, **dict(model.named_parameters())}
+    exact = torch.autograd.grad(
+        projected(explain, model, x, target, along, graph=True), list(tensors.values()), allow_unused=True
+    )
+    errors = {}
+    for (key, tensor), gradient in zip(tensors.items(), exact, strict=True):
+        direction = torch.randn(tensor.shape, generator=generator, dtype=x.dtype)
+        slope = 0.0 if gradient is None else float((gradient * direction).sum())
+
+        def value(_: Tensor) -> Tensor:
+            return projected(explain, model, x, target, along, graph=False)
+
+        errors[key] = min(_error(slope, central_difference(value, tensor, direction, step)) for step in STEPS)
+    return errors
+
+
+def _error(slope: float, measured: float) -> float:
+    """Relative, with a floor: a derivative that is exactly zero leaves rounding noise only.
+
+    The smallest error over three steps counts: a difference whose two ends lie on either side of a kink (a ReLU,
+    a max-pool winner) measures no derivative, and a wrong derivative agrees with none of them.
+    """
+    return abs(slope - measured) / max(abs(slope), abs(measured), 1e-2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("structure", sorted(NETS))
+def test_derivatives_of_the_map_to_x_and_every_weight_match_finite_differences(structure, name):
+    x, target = batch(2, seed=3)
+    errors = relative_errors(small(name), net(structure), x, target)
+    assert max(errors.values()) <= BAR, errors
+
+
+@pytest.mark.parametrize("quantity", ["probability", "log_probability", "loss"])
+@pytest.mark.parametrize("name", METHODS)
+def test_derivatives_match_for_every_quantity(name, quantity):
+    x, target = batch(2, seed=4)
+    errors = relative_errors(small(name, quantity=quantity), net("residual"), x, target)
+    assert max(errors.values()) <= BAR, errors
+
+
+@pytest.mark.parametrize("baseline", ["mean", "blur", 0.5, (0.1, 0.2, 0.3)])
+@pytest.mark.parametrize("rule", ["left", "right", "midpoint"])
+def test_integrated_gradients_match_for_every_baseline_and_rule(baseline, rule):
+    x, target = batch(2, seed=5)
+    explain = gg.attribution("ig", steps=4, baseline=baseline, rule=rule)
+    assert max(relative_errors(explain, net("lenet"), x, target).values()) <= BAR
+
+
+@pytest.mark.parametrize("name", ["gradient", "input_x_gradient", "integrated_gradients"])
+def test_derivatives_match_on_a_smoothed_model_cut_into_parts(name):
+    x, target = batch(2, seed=6)
+    calm = gg.smoothed(net("residual"), gg.kernel("gaussian", sigma=0.1), draws=5, max_batch=4)
+    assert max(relative_errors(small(name), calm, x, target).values()) <= BAR
+
+
+def test_the_harness_sees_a_map_whose_graph_is_cut():
+    """The fault of Captum's input x gradient: a detached gradient times x."""
+
+    def detached(model, x, target, *, create_graph=False):
+        return x * gg.attribution("gradient")(model, x.detach(), target)
+
+    x, target = batch(2, seed=3)
+    assert relative_errors(detached, net("lenet"), x, target)["x"] > 0.05

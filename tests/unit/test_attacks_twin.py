@@ -1,0 +1,115 @@
+"""Piecewise linear nets: a twin where it helps, a flag and a NaN where nothing does, never a robust number."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from attacked_nets import fingerprint
+from nets import SIDE, batch, net
+from torch import nn
+
+import gyrograd as gg
+from gyrograd.attacks.twin import guide_for
+from gyrograd.errors import UserError
+from gyrograd.models import with_activation
+
+GRADIENT = gg.attribution("gradient")
+
+
+def kinked(activation: type[nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [
+        nn.Flatten(),
+        nn.Linear(3 * SIDE * SIDE, 16),
+        activation(),
+        nn.Linear(16, 12),
+        activation(),
+        nn.Linear(12, 5),
+    ]
+    return nn.Sequential(*layers).double().eval()
+
+
+@pytest.mark.parametrize("name", ["targeted_map", "untargeted_map", "top_k", "mass_center", "manipulate"])
+def test_without_a_twin_the_attack_on_a_relu_net_is_stuck_and_says_so(name):
+    x, target = batch(3)
+    hit = gg.attack(name, steps=3, twin_beta=None, penalty=0.0, restore=False)(
+        kinked(nn.ReLU), GRADIENT, x, target
+    )
+    assert hit.stuck.all()
+    assert hit.value.isnan().all()
+    assert any("zero derivative" in flag and "3 of 3 images" in flag for flag in hit.flags)
+
+
+def test_with_the_twin_the_same_net_is_moved_and_judged_on_itself():
+    x, target = batch(3)
+    model = kinked(nn.ReLU)
+    hit = gg.attack("untargeted_map", steps=10, eps=0.1)(model, GRADIENT, x, target)
+    assert not hit.stuck.any()
+    assert (hit.value < hit.start).all()
+    torch.testing.assert_close(hit.map, GRADIENT(model, hit.x, target))
+    assert hit.flags == ("piecewise linear: searched on a Softplus twin, beta=20",)
+
+
+def test_a_net_no_twin_can_be_made_of_is_flagged_with_the_reason():
+    x, target = batch(2)
+    hit = gg.attack("targeted_map", steps=2, restore=False)(kinked(nn.LeakyReLU), GRADIENT, x, target)
+    assert hit.value.isnan().all()
+    assert any(flag.startswith("no twin: Sequential has no ReLU") for flag in hit.flags)
+
+
+def test_smooth_models_are_attacked_as_they_are():
+    x, _ = batch(1)
+    trained_smooth = with_activation(net("functional_relu"), "softplus", 3.0, example=x)
+    for model in (net("residual"), net("mlp"), trained_smooth):
+        assert guide_for(model, x, "auto").model is model
+        assert guide_for(model, x, "auto").note == ""
+
+
+@pytest.mark.parametrize("model", [net("functional_relu"), kinked(nn.ReLU)], ids=["functional", "modules"])
+def test_the_twin_shares_the_weights_and_leaves_the_model_alone(model):
+    x, target = batch(2)
+    before, logits = fingerprint(model), model(x)
+    guide = guide_for(model, x, 5)
+    assert {id(p) for p in guide.model.parameters()} == {id(p) for p in model.parameters()}
+    assert not torch.allclose(guide.model(x), logits, atol=1e-6)
+    gg.attack("targeted_map", steps=3, twin_beta=(5, 50))(model, GRADIENT, x, target)
+    assert fingerprint(model) == before
+    assert torch.equal(model(x), logits)
+
+
+def test_a_sharper_twin_is_nearer_to_the_model():
+    x, _ = batch(2)
+    model = kinked(nn.ReLU)
+    gaps = [(guide_for(model, x, beta).model(x) - model(x)).abs().max() for beta in (1, 10, 100)]
+    assert gaps[0] > gaps[1] > gaps[2] > 0
+
+
+def test_a_growing_twin_sharpens_geometrically_from_first_to_last_step():
+    x, _ = batch(1)
+    guide = guide_for(kinked(nn.ReLU), x, (10, 1000))
+    betas = []
+    for step in range(3):
+        guide.set_step(step, 3)
+        betas.append(next(m.beta for m in guide.model.modules() if isinstance(m, nn.Softplus)))
+    assert betas == pytest.approx([10, 100, 1000])
+    assert guide.note.endswith("beta=10 to 1000")
+
+
+def test_the_twin_goes_inside_a_smoothed_model():
+    x, target = batch(2)
+    calm = gg.smoothed(net("functional_relu"), gg.kernel("gaussian", sigma=0.05), draws=4, max_batch=3)
+    hit = gg.attack("targeted_map", steps=2, eps=0.1)(calm, GRADIENT, x, target)
+    assert any("Softplus twin" in flag for flag in hit.flags)
+    assert not hit.stuck.any()
+
+
+def test_a_twin_asked_for_where_there_is_nothing_to_swap_is_refused():
+    x, target = batch(1)
+    with pytest.raises(UserError, match="no ReLU to swap"):
+        gg.attack("targeted_map", twin_beta=20)(net("mlp"), GRADIENT, x, target)
+
+
+@pytest.mark.parametrize("wrong", [0, -1.0, (10.0, 0.0), "never"])
+def test_what_is_no_sharpness_is_refused(wrong):
+    with pytest.raises(UserError, match="give a sharpness such as 20"):
+        gg.attack("top_k", twin_beta=wrong)
