@@ -33,7 +33,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "adversarial_insertion": {"ratios": (0.0, 0.3, 0.7, 1.0)},
     "top_k_intersection": {"k": 10},
 }
-DRAWN = ("random_perturbation_similarity", "local_lipschitz", "model_lipschitz", "max_sensitivity", "infidelity")
+DRAWN = (
+    "random_perturbation_similarity",
+    "local_lipschitz",
+    "model_lipschitz",
+    "max_sensitivity",
+    "infidelity",
+)
 WITHOUT_MAP = ("accuracy", "model_lipschitz", "model_smoothness")
 every = pytest.mark.parametrize("name", sorted(ENTRIES))
 
@@ -207,7 +213,11 @@ def test_the_clean_map_is_made_once(name):
 
     x, target = batch(3)
     measure(name, net("lenet"), x, target, attribution=counted)
-    draws = small(name).draws if name in {"random_perturbation_similarity", "local_lipschitz", "max_sensitivity"} else 0
+    draws = (
+        small(name).draws
+        if name in {"random_perturbation_similarity", "local_lipschitz", "max_sensitivity"}
+        else 0
+    )
     expected = 0 if name in WITHOUT_MAP else 3 * (1 + draws)
     # Attack responses need the attacked map as well; two of them need nothing else.
     if takes_perturbed(name) and name not in {"adversarial_insertion", "similarity_to_target"}:
@@ -218,7 +228,9 @@ def test_the_clean_map_is_made_once(name):
 @pytest.mark.parametrize("name", ATTACK_RESPONSES)
 def test_attack_responses_without_perturbed_inputs_name_the_fix(name):
     x, target = batch(2)
-    with pytest.raises(UserError, match=r"run an attack and pass its result: metric\(..., perturbed=result.x\)"):
+    with pytest.raises(
+        UserError, match=r"run an attack and pass its result: metric\(..., perturbed=result.x\)"
+    ):
         small(name)(net("lenet"), gg.attribution("gradient"), x, target)
 
 

@@ -89,6 +89,25 @@ def test_with_a_quarter_taken_out_of_the_second_fraction_too_lemma_c8_fails():
     assert np.abs(slope_at(wrong)).max() > 0.1
 
 
+def test_the_l2_kernel_measures_all_channels_from_the_image_to_the_perturbed_one():
+    x, target = batch(2)
+    model, labels, fill = net("lenet"), segment(x, "grid", grid=2), x.mean((2, 3), keepdim=True).expand_as(x)
+    lime = Lime(
+        segments="grid", grid=2, sampling="enumerate", distance="l2", width=4.0, ridge=0.2, baseline="mean"
+    )
+    maps = lime(model, x, target)
+    for i in range(2):
+        second, first = 0.2 * torch.eye(4).double(), torch.zeros(4).double()
+        for bits in itertools.product((0.0, 1.0), repeat=4):
+            eps = torch.tensor(bits).double()
+            z = torch.where(eps[labels[i]] > 0, x[i], fill[i])
+            weight = math.exp(-(x[i] - z).square().sum().item() / 16)
+            second += weight * torch.outer(eps, eps)
+            first += weight * model(z[None])[0, target[i]].item() * eps
+        expected = torch.linalg.solve(second, first)[labels[i]]
+        torch.testing.assert_close(maps[i], expected.expand(3, 12, 12), rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("intercept", [False, True])
 def test_no_other_coefficients_fit_better(intercept):
     d = 5

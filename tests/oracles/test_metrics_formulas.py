@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from nets import batch, net
 
 import gyrograd as gg
-from gyrograd.metrics import CenterDislocation, CosineDistance, MapSimilarity, RankCorrelation, TopKIntersection
+from gyrograd.metrics import (
+    CenterDislocation,
+    CosineDistance,
+    MapSimilarity,
+    RankCorrelation,
+    TopKIntersection,
+)
 from gyrograd.metrics.insertion import positions
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
@@ -128,7 +134,9 @@ def test_local_lipschitz_of_normalised_clipped_pictures():
             change = pixels(gradient(model, near, label)) - pixels(gradient(model, x[i], label))
             ratios.append(np.linalg.norm(change) / (near - x[i]).norm().item())
         expected.append(max(ratios))
-    metric = gg.metric("local_lipschitz", sigma=sigma, draws=draws, reduce="abs_sum", normalize="max", clip=True)
+    metric = gg.metric(
+        "local_lipschitz", sigma=sigma, draws=draws, reduce="abs_sum", normalize="max", clip=True
+    )
     values = metric(model, gg.attribution("gradient"), x, target, seed=SEED)
     np.testing.assert_allclose(values, expected, rtol=1e-9)
 
@@ -219,7 +227,9 @@ def test_rank_correlation_center_dislocation_and_cosine_distance(seed):
             "cosd": scipy.spatial.distance.cosine(before.ravel(), after.ravel()),
             "signed cosd": scipy.spatial.distance.cosine(a[i].ravel(), b[i].ravel()),
             "cdl": np.linalg.norm(centres[0] - centres[1]),
-            "cdl supplement": sum(abs(p - q) for p, q in zip(scaled[0].ravel(), scaled[1].ravel(), strict=True)),
+            "cdl supplement": sum(
+                abs(p - q) for p, q in zip(scaled[0].ravel(), scaled[1].ravel(), strict=True)
+            ),
         }
         for name, value in expected.items():
             assert values[name][i].item() == pytest.approx(value, abs=1e-12), name
@@ -280,7 +290,9 @@ def test_values_over_eps_and_their_area():
 
 def slow_curve(model, x, label, order_map, ratios, *, insert, empty, ties="exact"):
     """joo2023's game on one image, pixel by pixel."""
-    flat = [(-order_map[r, c].item(), r, c) for r in range(order_map.shape[0]) for c in range(order_map.shape[1])]
+    flat = [
+        (-order_map[r, c].item(), r, c) for r in range(order_map.shape[0]) for c in range(order_map.shape[1])
+    ]
     ranked = sorted(flat)
     curve = []
     for ratio in ratios:
@@ -305,7 +317,9 @@ def test_pixel_games(game, ratios):
     perturbed = x.flip(3)
     model = net("lenet")
     attacked = game == "adversarial_insertion"
-    shares = {"paper": [i / 20 for i in range(21)], "reference": [i / 20 for i in range(20)]}.get(ratios, ratios)
+    shares = {"paper": [i / 20 for i in range(21)], "reference": [i / 20 for i in range(20)]}.get(
+        ratios, ratios
+    )
     curves = []
     for i, label in enumerate(target):
         map = gradient(model, (perturbed if attacked else x)[i], label).abs().sum(0)
@@ -328,7 +342,14 @@ def test_ties_are_taken_in_order_or_left_out(ties):
     curves = metric.curve_of_map(model, coarse, x, target)
     for i, label in enumerate(target):
         expected = slow_curve(
-            model, x[i], label, coarse[i].abs().sum(0), shares, insert=True, empty=torch.zeros_like(x[i]), ties=ties
+            model,
+            x[i],
+            label,
+            coarse[i].abs().sum(0),
+            shares,
+            insert=True,
+            empty=torch.zeros_like(x[i]),
+            ties=ties,
         )
         np.testing.assert_allclose(curves[i], expected, rtol=1e-9)
     assert (curves[2].max() == curves[2].min()).item() is (ties == "strict")
@@ -341,7 +362,9 @@ def test_positions_rank_every_pixel_once_and_larger_ones_first(seed, levels):
     for i in range(2):
         values = map[i].flatten().tolist()
         assert sorted(exact[i].tolist()) == list(range(20))
-        assert exact[i].tolist() == [sum(w > v or (w == v and q < p) for q, w in enumerate(values)) for p, v in enumerate(values)]
+        assert exact[i].tolist() == [
+            sum(w > v or (w == v and q < p) for q, w in enumerate(values)) for p, v in enumerate(values)
+        ]
         assert strict[i].tolist() == [sum(w >= v for w in values) - 1 for v in values]
 
 
@@ -351,7 +374,12 @@ def test_the_substrate_is_what_the_model_sees_as_zero_or_what_is_asked_for():
     model = Normalized(net("lenet"), mean, (0.3, 0.3, 0.3)).double()
     grey = torch.tensor(mean, dtype=torch.float64).view(3, 1, 1).expand(3, 12, 12)
     own = x.mean((2, 3), keepdim=True).expand_as(x)
-    cases = {"model_zero": grey.expand_as(x), "zero": torch.zeros_like(x), "mean": own, 0.25: torch.full_like(x, 0.25)}
+    cases = {
+        "model_zero": grey.expand_as(x),
+        "zero": torch.zeros_like(x),
+        "mean": own,
+        0.25: torch.full_like(x, 0.25),
+    }
     for substrate, empty in cases.items():
         curve = gg.metric("insertion", substrate=substrate, ratios=(0.0, 1.0)).curve(
             model, gg.attribution("gradient"), x, target
@@ -368,7 +396,9 @@ def test_insertion_ends_where_deletion_begins():
     taken_out = gg.metric("deletion").curve(model, explain, x, target)
     torch.testing.assert_close(put_in[:, -1], taken_out[:, 0])
     torch.testing.assert_close(put_in[:, 0], taken_out[:, -1])
-    torch.testing.assert_close(put_in[:, -1], torch.softmax(model(x), 1).gather(1, target[:, None])[:, 0].detach())
+    torch.testing.assert_close(
+        put_in[:, -1], torch.softmax(model(x), 1).gather(1, target[:, None])[:, 0].detach()
+    )
 
 
 SLOW_AGREEMENT = {
@@ -406,7 +436,9 @@ def test_faithfulness(similarity, contribution):
 
 
 def test_faithfulness_of_single_elements_is_equation_1():
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 6), torch.nn.Softplus(), torch.nn.Linear(6, 3))
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.Linear(4, 6), torch.nn.Softplus(), torch.nn.Linear(6, 3)
+    )
     model = model.double()
     x, target = 0.1 + 0.8 * torch.rand(3, 4, dtype=torch.float64), torch.tensor([0, 1, 2])
     metric = gg.metric("faithfulness", segments="pixels", reference=0.05)
@@ -415,14 +447,19 @@ def test_faithfulness_of_single_elements_is_equation_1():
         for j in range(4):
             without = x[i].clone()
             without[j] = 0.05
-            p.append((logit(model, x[i], target[i]) - logit(model, without, target[i])).item() / (x[i, j].item() - 0.05))
+            p.append(
+                (logit(model, x[i], target[i]) - logit(model, without, target[i])).item()
+                / (x[i, j].item() - 0.05)
+            )
         assert value.item() == pytest.approx(1 / np.linalg.norm(gradient(model, x[i], target[i]).numpy() - p))
 
 
 def test_faithfulness_of_superpixels_compares_each_image_on_its_own_groups():
     x, target = batch(2, side=24)
     x[1] = x[1].mean((1, 2), keepdim=True) + 0.001 * x[1]  # far fewer superpixels than noise has
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Softplus(), torch.nn.Flatten(), torch.nn.LazyLinear(5))
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Softplus(), torch.nn.Flatten(), torch.nn.LazyLinear(5)
+    )
     model = model.double()
     model(x)
     metric = gg.metric("faithfulness", segments="quickshift", similarity="pearson", contribution="difference")
@@ -448,13 +485,17 @@ def test_infidelity(rescale, perturbation):
                 corner = noise("uniform", 3, (2,), draw)[i]
                 top, left = (int(u * (12 - patch + 1)) for u in corner.tolist())
                 shake = torch.zeros_like(x[i])
-                shake[:, top : top + patch, left : left + patch] = x[i, :, top : top + patch, left : left + patch]
+                shake[:, top : top + patch, left : left + patch] = x[
+                    i, :, top : top + patch, left : left + patch
+                ]
             promised.append((shake * map).sum().item())
             happened.append((logit(model, x[i], label) - logit(model, x[i] - shake, label)).item())
         p, h = np.array(promised), np.array(happened)
         factor = (p @ h) / (p @ p) if rescale else 1.0
         expected.append(np.mean((factor * p - h) ** 2))
-    metric = gg.metric("infidelity", sigma=sigma, draws=draws, perturbation=perturbation, patch=patch, rescale=rescale)
+    metric = gg.metric(
+        "infidelity", sigma=sigma, draws=draws, perturbation=perturbation, patch=patch, rescale=rescale
+    )
     values = metric(model, gg.attribution("gradient"), x, target, seed=SEED)
     np.testing.assert_allclose(values, expected, rtol=1e-8)
 
@@ -474,3 +515,15 @@ def test_accuracy():
     assert gg.metric("accuracy")(model, None, x, target).tolist() == expected
     right = model(x).argmax(1)
     assert gg.metric("accuracy")(model, None, x, right).tolist() == [1.0] * 8
+
+
+@pytest.mark.parametrize("percent", range(0, 101, 7))
+def test_a_share_is_that_many_pixels_in_spite_of_rounding(percent):
+    """0.28 * 100 is 28.000000000000004 and 0.57 * 100 is 56.99999999999999: both are whole shares of pixels."""
+    count = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(100, 1, bias=False)).double()
+    torch.nn.init.ones_(count[1].weight)
+    x = torch.ones(1, 1, 10, 10, dtype=torch.float64)
+    for share in (percent / 100, 0.29, 0.57, 0.58):
+        metric = gg.metric("insertion", ratios=(share,), quantity="logit")
+        value = metric(count, gg.attribution("gradient"), x, torch.zeros(1, dtype=torch.int64))
+        assert value.item() == round(100 * share)

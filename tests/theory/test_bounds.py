@@ -40,7 +40,7 @@ from gyrograd.theory import measured as m
 
 SEEDS = st.integers(0, 10_000)
 SIZES = st.integers(2, 5)
-FEW = settings(max_examples=15)
+FEW = settings(max_examples=10)
 STEP = 0.9
 """Points compared are at most this far apart (the printed LIME bound asks for at most 1)."""
 
@@ -56,7 +56,7 @@ def known_net(kind: str, seed: int, d: int) -> Known:
 KINDS = st.sampled_from(["plane", "quadratic", "softplus unit", "softplus net"])
 
 
-def pairs(known: Known, seed: int, d: int, draws: int = 6):
+def pairs(known: Known, seed: int, d: int, draws: int = 4):
     """Examples and points near them, all of norm at most the net's radius."""
     x = inside(seed + 7, 3, d, known.radius - STEP)
     return x, m.points_near(x, STEP, draws, seed=seed)

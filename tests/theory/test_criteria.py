@@ -121,9 +121,11 @@ def test_derivatives_to_x_and_every_weight_match_finite_differences(structure, n
 def test_a_detached_clean_gradient_lets_only_the_moved_one_learn(name):
     model, (x, target) = net("mlp"), batch(2, seed=3)
     weights = list(model.parameters())
-    frozen = input_gradient(lambda z: quantity_of(model(z), target), x)
+    live = input_gradient(lambda z: quantity_of(model(z), target), x, create_graph=True)
+    frozen = live.detach()
     constant = CRITERIA[name](model, x, target, clean=frozen, create_graph=True)
     detached = CRITERIA[name](model, x, target, detach_clean=True, create_graph=True)
+    handed = CRITERIA[name](model, x, target, clean=live, detach_clean=True, create_graph=True)
     whole = CRITERIA[name](model, x, target, create_graph=True)
     grads = [
         torch.cat(
@@ -134,11 +136,12 @@ def test_a_detached_clean_gradient_lets_only_the_moved_one_learn(name):
                 )
             ]
         )
-        for v in (constant, detached, whole)
+        for v in (constant, detached, handed, whole)
     ]
     assert torch.allclose(detached, whole, rtol=1e-12)
     assert torch.allclose(grads[0], grads[1], rtol=1e-10, atol=1e-14)
-    assert not torch.allclose(grads[1], grads[2], rtol=1e-2)
+    assert torch.allclose(grads[0], grads[2], rtol=1e-10, atol=1e-14)
+    assert not torch.allclose(grads[0], grads[3], rtol=1e-2)
 
 
 def test_a_clean_gradient_at_hand_is_used_and_stays_in_the_graph():
@@ -314,6 +317,9 @@ def test_mistakes_get_a_sentence():
     model, (x, target) = net("mlp"), batch(2)
     with pytest.raises(UserError, match="give delta the shape of x"):
         c.l2_criterion(model, x, target, x[:1])
+    for bound in (c.frobenius_bound, c.product_bound, c.squared_bound):
+        with pytest.raises(UserError, match="give delta the shape of x"):
+            bound(model, x, target, x[:1])
     with pytest.raises(UserError, match="give target=None"):
         c.l2_criterion(lambda z: z.sum(1), x, target, x)
     with pytest.raises(UserError, match="pick one logit"):

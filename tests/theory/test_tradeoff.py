@@ -154,6 +154,10 @@ def test_the_promise_is_kept_for_short_contributions_and_withheld_for_long_ones(
     kept = [interior_optimum(maps, share * gradient).kept.item() for share in (0.2, 0.6, 0.99, 1.01, 3.0)]
     assert kept == [True, True, True, False, False]
     assert not interior_optimum(maps, -0.5 * gradient).kept.item()
+    # Far from the gradient's direction the zero map is no worse than the gradient: that alone is enough.
+    slanted = 0.55 * torch.tensor([[0.3, 0.91**0.5]], dtype=torch.float64)
+    assert 2 * 0.55 - 1 - (0.3 * 0.55) ** 2 > 0
+    assert interior_optimum(maps, slanted).kept.item()
     assert not interior_optimum(maps, 0 * gradient).kept.item()
 
 

@@ -17,9 +17,16 @@ ANYWHERE = torch.ones(2, dtype=torch.bool)
 
 
 def run(
-    how: Search, goal: Tensor, *, eps: float = 0.1, norm: str = "linf", kept=lambda z: ANYWHERE, slope=None
+    how: Search,
+    goal: Tensor,
+    *,
+    eps: float = 0.1,
+    norm: str = "linf",
+    kept=lambda z: ANYWHERE,
+    slope=None,
+    clean: Tensor | None = None,
 ):
-    """Search for the point nearest to the goal."""
+    """Search for the point nearest to the goal; `clean` is what x itself is worth, if not its distance."""
 
     def value(z: Tensor) -> Tensor:
         return (z - goal).square().flatten(1).sum(1)
@@ -29,7 +36,8 @@ def run(
         return Answer(gradient, Verdict(value(z), kept(z)) if verdict else None)
 
     derivative = slope or (lambda z, _: 2 * (z - goal))
-    return search(X, how, ball(norm, eps), Box(), ask, Verdict(value(X), ANYWHERE), keys(0, 2))
+    first = Verdict(value(X) if clean is None else clean, ANYWHERE)
+    return search(X, how, ball(norm, eps), Box(), ask, first, keys(0, 2))
 
 
 def test_the_loop_walks_downhill_to_the_nearest_point_of_the_ball():
@@ -93,6 +101,8 @@ def test_x_itself_is_the_first_candidate():
     found = run(Search(3, step_size=0.01), X)  # x is the goal: every step leads away or stays
     assert torch.equal(found.delta, torch.zeros_like(X))
     assert found.stuck.all()
+    elsewhere = run(Search(1, step_size=1e-4, start="random"), X)
+    assert torch.equal(elsewhere.delta, torch.zeros_like(X))
 
 
 def test_an_example_that_reaches_stop_at_stops_and_the_others_go_on():
@@ -100,16 +110,21 @@ def test_an_example_that_reaches_stop_at_stops_and_the_others_go_on():
     found = run(Search(20, step_size=0.01, stop_at=1e-9, selection="last", constraint="soft"), goal)
     assert found.steps.tolist() == [2, 9]
     torch.testing.assert_close(X + found.delta, goal)
+    traced = run(Search(20, step_size=0.01, stop_at=2e-3, constraint="soft", trace=True), goal)
+    assert traced.trace.shape == (21, 2)
+    assert (traced.trace[traced.steps[0] :, 0] == traced.trace[-1, 0]).all()
+    assert traced.trace[-1, 0] > 1e-4  # stopped short of the goal it would have reached
 
 
 def test_restarts_begin_elsewhere_and_keep_the_best():
     trap = lambda z, _: torch.zeros_like(z)  # noqa: E731
-    once = run(Search(1, start="random"), X + 0.05, slope=trap, eps=0.2)
-    often = run(Search(1, start="random", restarts=30, trace=True), X + 0.05, slope=trap, eps=0.2)
+    poor = {"slope": trap, "eps": 0.2, "clean": torch.full((2,), 9.0, dtype=torch.float64)}
+    once = run(Search(1, start="random"), X + 0.05, **poor)
+    often = run(Search(1, start="random", restarts=30, trace=True), X + 0.05, **poor)
     assert often.trace.shape == (60, 2)
     size = lambda found: (X + found.delta - X - 0.05).square().flatten(1).sum(1)  # noqa: E731
     torch.testing.assert_close(size(often), often.trace.amin(0))
-    assert (size(often) < size(once)).any()
+    assert (size(often) < size(once)).all()
 
 
 def test_the_trace_holds_every_iterate_the_first_being_the_start():

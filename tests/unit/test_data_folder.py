@@ -156,7 +156,7 @@ def test_every_kind_of_pixel_becomes_eight_bit_colour(tmp_path: Path) -> None:
     grey = np.tile(np.arange(8, dtype=np.uint8) * 30, (8, 1))
     expected = torch.from_numpy(grey)[None].expand(3, 8, 8)
     Image.fromarray(grey).save(tmp_path / "grey.png")
-    Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    Image.fromarray(grey.astype(np.uint16) * 256 + 37).save(tmp_path / "deep.png")
     Image.fromarray(grey).convert("LA").save(tmp_path / "grey_alpha.png")
     Image.fromarray(grey).convert("P").save(tmp_path / "palette.gif")
     Image.fromarray(np.stack([grey] * 3, -1)).convert("CMYK").save(tmp_path / "print.tif")

@@ -82,9 +82,9 @@ def test_the_background_does_not_know_the_label(monkeypatch: pytest.MonkeyPatch)
     assert not np.array_equal(images, others)
 
 
-def test_the_rim_of_the_picture_tells_nothing_of_the_class() -> None:
+def test_the_rim_of_the_picture_tells_nothing_of_the_class(test_set) -> None:
     """A nearest-centre classifier on the outermost pixels stays at chance (10 %) on fresh pictures."""
-    train, test = shapes("train", 3000), shapes("test")
+    train, test = shapes("train", 1500), test_set
 
     def rim(data) -> torch.Tensor:
         pixels = data.pixels()

@@ -80,10 +80,27 @@ def test_quickshift_settings_reach_it():
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
-def test_quickshift_takes_any_number_of_channels_and_noise_outside_the_box(channels):
-    labels = segment(smooth_images(2, 24, channels) * 1.4 - 0.2)
+def test_quickshift_takes_any_number_of_channels_and_cuts_noise_to_the_box(channels):
+    x = smooth_images(2, 24, channels) * 1.4 - 0.2
+    labels = segment(x)
     assert labels.shape == (2, 24, 24)
     assert labels.max() >= 1
+    assert torch.equal(labels, segment(x.clamp(0, 1)))
+
+
+def test_a_grey_image_has_the_segments_of_its_colour_copy():
+    x = smooth_images(2, 24, 1)
+    assert torch.equal(segment(x), segment(x.expand(2, 3, 24, 24)))
+
+
+@both
+def test_a_model_in_training_mode_is_explained_in_eval_mode_and_left_as_it_was(make):
+    x, target = batch(2)
+    explain, model = make(segments="grid", grid=3), net("residual")
+    calm = explain(model, x, target)
+    assert torch.equal(explain(model.train(), x, target), calm)
+    assert model.training
+    assert model.bn1.training
 
 
 def test_baselines():

@@ -256,6 +256,26 @@ def test_the_test_run_leaves_nothing_behind() -> None:
     assert all(p.grad is None for p in twin.parameters())
 
 
+def test_a_model_that_draws_does_not_move_the_random_state() -> None:
+    class Noisy(nn.ReLU):
+        def forward(self, z: Tensor) -> Tensor:
+            return F.relu(z + torch.rand_like(z))
+
+    before = torch.get_rng_state()
+    with_activation(Noisy(), "softplus")
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_module_under_two_names_stays_one_module() -> None:
+    relu = nn.ReLU()
+    block = nn.Sequential(relu, nn.Linear(4, 4))
+    twin = with_activation(nn.Sequential(block, relu, block), "softplus", example=EXAMPLE)
+    assert isinstance(twin, nn.Sequential)
+    assert twin[1] is twin[0][0]
+    assert twin[2] is twin[0]
+    assert isinstance(twin[1], nn.Softplus)
+
+
 def test_mode_of_a_model_with_calls_is_kept() -> None:
     for training in (True, False):
         twin = with_activation(Net(F.relu).train(training), "softplus", example=EXAMPLE)

@@ -81,7 +81,12 @@ SAME_FUNCTION = {
         lambda z: F.relu(F.linear(z, torch.eye(6).double())),
     ),
     "iterated over rows": (lambda z: torch.stack([F.relu(row) for row in z]), F.relu),
-    "minus a negative": (lambda z: F.relu(-(0.5 - z)), lambda z: F.relu(z - 0.5)),
+    "beside negative constants": (
+        lambda z: torch.cat([F.relu(z)[:, :3], -torch.ones_like(z)[:, :3]], 1),
+        # A multiple is not known to be nonnegative, so nothing is left out here.
+        lambda z: torch.cat([F.relu(z)[:, :3] * 1.0, -torch.ones_like(z)[:, :3]], 1),
+    ),
+    "minus a negative": (lambda z: F.relu(-(-0.5 - z)), lambda z: F.relu(z + 0.5)),
 }
 
 
@@ -90,9 +95,9 @@ SAME_FUNCTION = {
 def test_ways_to_write_the_same_function_give_the_same_map(explain, case):
     odd, plain = SAME_FUNCTION[case]
     x, target = points()
-    torch.testing.assert_close(
-        explain(Net(odd), x, target), explain(Net(plain), x, target), rtol=1e-5, atol=1e-7
-    )
+    expected = explain(Net(plain), x, target)
+    assert expected.abs().sum() > 0
+    torch.testing.assert_close(explain(Net(odd), x, target), expected, rtol=1e-5, atol=1e-7)
 
 
 @both
@@ -285,6 +290,18 @@ def test_maps_of_a_smoothed_model_are_the_mean_of_the_maps_of_its_draws():
     for explain in (LRP(first="same"), LRP(first="same", start="one", max_batch=2), GuidedBackprop()):
         mean = torch.stack([explain(core, x + shift, target) for shift in noise]).mean(0)
         torch.testing.assert_close(explain(calm, x, target), mean)
+
+
+def test_a_batchnorm_is_not_merged_into_a_layer_whose_output_goes_elsewhere_too():
+    norm = nn.BatchNorm1d(6).double().eval()
+    nn.init.uniform_(norm.running_var, 0.2, 3)
+    nn.init.uniform_(norm.weight, -1, 2)
+    x, target = points()
+    forked = Net(lambda z: F.relu(norm(z)) + F.relu(z))
+    straight = Net(lambda z: F.relu(norm(z)))
+    merge, ignore = LRP(first="same"), LRP(first="same", batchnorm="pass")
+    torch.testing.assert_close(merge(forked, x, target), ignore(forked, x, target))
+    assert not torch.allclose(merge(straight, x, target), ignore(straight, x, target))
 
 
 def test_lrp_settings_are_checked_and_named():

@@ -114,14 +114,15 @@ def search(
     """The perturbation the selection rule picks, x itself being the first candidate.
 
     "best" takes the lowest value, "last" the last iterate; under a hard constraint only iterates that keep the
-    label count. The first run starts as `start` says, every further restart at a random point.
+    label count. Every restart begins as `start` says, at a point of its own; after a clean start, at random.
     """
     found, value = torch.zeros_like(x), clean.value
     taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     moved, broken = torch.zeros_like(clean.kept), torch.zeros_like(clean.kept)
     rows: list[Tensor] = []
     for restart in range(how.restarts):
-        delta = box.cut(x, first_delta(x, how.start if restart == 0 else "random", ball, keys, restart))
+        start = "random" if restart > 0 and how.start == "clean" else how.start
+        delta = box.cut(x, first_delta(x, start, ball, keys, restart))
         active, memory = torch.ones_like(clean.kept), None
         for step in range(how.steps + 1):
             end = step == how.steps

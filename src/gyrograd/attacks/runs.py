@@ -1,7 +1,8 @@
 """From an attack's settings to its result: checks, the clean pass, the search in parts, the final look.
 
-The model is looked at once when clean, once a step (twice where a twin guides: the twin is differentiated, the
-model judges) and once at the end. Logits come from the forward pass that made the map wherever it made one.
+The model is looked at once when clean (and once more to see that the map has a derivative), once a step (twice
+where a twin guides: the twin is differentiated, the model judges) and once at the end. Logits come from the
+forward pass that made the map wherever it made one.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import check_images, check_target
 from gyrograd.numerics.modes import evaluating
-from gyrograd.numerics.random import Keys, keys
+from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.registry import make
-from gyrograd.types import Attribution, Images, Labels, Logits, Model, Seed
+from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, Seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,9 +151,13 @@ def _part(
     if surrogate is not attribution:
         hidden, _ = look(model, surrogate, x, target, graph=False)
         searched = job.scene(model, surrogate, x, target, hidden, logits)
+    blind = torch.zeros_like(logits[:, 0], dtype=torch.bool)
+    if job.sees_maps and job.search.steps > 0:
+        blind = _blind(guide.model, surrogate, x, target, streams)
     results = []
     for eps in job.eps:
         found = _search(job, model, surrogate if job.sees_maps else None, guide, box, searched, streams, eps)
+        found = replace(found, stuck=found.stuck | (blind & (eps > 0)))
         results.append(_result(job, model, attribution, scene, found, eps))
     return results
 
@@ -228,6 +233,16 @@ def derivative(
         total = objective(map, logits).sum()
         gradient = torch.autograd.grad(total, leaf, allow_unused=True)[0] if total.requires_grad else None
     return torch.zeros_like(x) if gradient is None else gradient, map.detach(), logits.detach()
+
+
+def _blind(model: Model, attribution: Attribution, x: Images, target: Labels, streams: Keys) -> Flags:
+    """Where the map has no derivative to x at all, whatever a penalty on the logits may add to the objective.
+
+    Asked of the map along a random direction, since an objective's own derivative may well vanish at x.
+    """
+    along = normal(streams, tuple(x.shape[1:]), stream=1 << 32, dtype=x.dtype)
+    gradient, *_ = derivative(model, attribution, x, target, lambda map, _: (map * along).flatten(1).sum(1))
+    return (gradient == 0).flatten(1).all(1)
 
 
 def _seen_by(guide: Guide, job: Job, scene: Scene) -> Aim:

@@ -21,7 +21,7 @@ BETA = 20.0
 """Sharpness of the twin unless set: joo2023's. (wang2020's and Ghorbani et al.'s code have 1.)"""
 KINKED = {"ReLU", "relu", "relu_"}
 
-TwinBeta = float | int | tuple[float, float] | str | None
+TwinBeta = float | int | tuple[float | int, float | int] | str | None
 """A sharpness, two of them (grows from the first to the last, geometrically), "auto", or None: no twin."""
 
 
@@ -32,7 +32,7 @@ class Guide:
     model: Model
     note: str = ""
     refusal: str = ""
-    growth: tuple[float, float] | None = None
+    growth: tuple[float | int, float | int] | None = None
 
     def set_step(self, step: int, steps: int) -> None:
         """Sharpen a growing twin to its beta at this step: geometric, as Dombrowski et al. do."""

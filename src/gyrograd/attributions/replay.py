@@ -151,6 +151,8 @@ class _Recorder(TorchFunctionMode):
         result = call.run({item: item.value for item in call.inputs})
         if not any(isinstance(item, Tensor) for item in _leaves(result)):
             return _plain(result, call)
+        if call.name in _MAKES_CONSTANTS and len(call.inputs) == 1:
+            return result
         self._refuse_hidden_graph(call)
         return self._overwrite(args, given, result, call) if overwrites else self._keep(args, result, call)
 
@@ -222,6 +224,8 @@ _SYNONYMS = {
 }  # fmt: skip
 # Their results are plain numbers: whatever the model does with those would be missing from the record.
 _LEAVES_TORCH = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__"}
+# They take no more than shape and type from their argument.
+_MAKES_CONSTANTS = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"}
 _WRITES_INTO = {"__setitem__", "copy_", "index_put_", "set_", "zero_", "requires_grad_", "detach_"}
 _PLAIN = (
     bool,

@@ -30,10 +30,13 @@ def check_count(what: str, value: int, usual: int) -> None:
 
 
 def parts(b: int, variants: int, max_batch: int) -> Iterator[tuple[slice, slice]]:
-    """Slices of examples and of variants that cover all pairs, each of at most `max_batch` pairs."""
+    """Slices of examples and of variants that cover all pairs, each of at most `max_batch` pairs.
+
+    Examples first: noise is drawn one variant at a time, for all examples of a part together.
+    """
     check_count("max_batch", max_batch, MAX_BATCH)
-    width = min(variants, max_batch)
-    height = max(1, max_batch // width)
+    height = min(b, max_batch)
+    width = max(1, max_batch // height)
     for first in range(0, b, height):
         for start in range(0, variants, width):
             yield slice(first, min(first + height, b)), slice(start, min(start + width, variants))

@@ -94,7 +94,8 @@ class LocalLipschitz:
     """Largest |map(x) - map(x')| / |x - x'| over normal draws x', both l2.
 
     tan2023's settings are the defaults: 50 draws, sigma 0.03 in pixel units, signed maps of all elements, no
-    clipping. `normalize="max"` divides each map by its largest size first, which gives Quantus' default.
+    clipping. `normalize="max"` divides each map by its largest size first (Quantus does so by default, with the
+    largest of the whole batch).
     A draw that clipping put back on x counts 0. A lower bound of the true constant: more draws can only raise it.
     """
 

@@ -132,11 +132,11 @@ def frobenius_bound(
     eps^2 / 2, and the bound strict. With 0 (the paper's Figure 3b) it is strict only where the Hessian is
     constant.
     """
-    field = scalar_field(f, target, quantity)
+    field, moved = scalar_field(f, target, quantity), _moved(x, delta)
     norm = hessian(field, x, None).flatten(1).norm(dim=1) if frobenius is None else frobenius
     size = _length(delta)
     change = size * norm + hessian_lipschitz * size.square() / 2
-    return _over(change, _length(input_gradient(field, _moved(x, delta))))
+    return _over(change, _length(input_gradient(field, moved)))
 
 
 def product_bound(
@@ -152,11 +152,9 @@ def product_bound(
 
     `hessian_lipschitz` as in frobenius_bound.
     """
-    field = scalar_field(f, target, quantity)
-    return _over(
-        _gradient_change(field, x, delta, hessian_lipschitz),
-        _length(input_gradient(field, _moved(x, delta))),
-    )
+    field, moved = scalar_field(f, target, quantity), _moved(x, delta)
+    change = _gradient_change(field, x, delta, hessian_lipschitz)
+    return _over(change, _length(input_gradient(field, moved)))
 
 
 def squared_bound(
@@ -174,8 +172,8 @@ def squared_bound(
     are apart by at most 2 ||a - b|| / (||a|| + ||b||) (Dunkl and Williams 1964). Never above
     `product_bound` where that is below 1, and a bound of 1 or more says nothing of a criterion in [0, 1].
     """
-    field = scalar_field(f, target, quantity)
-    sizes = _length(input_gradient(field, _moved(x, delta))) + _length(input_gradient(field, x))
+    field, moved = scalar_field(f, target, quantity), _moved(x, delta)
+    sizes = _length(input_gradient(field, moved)) + _length(input_gradient(field, x))
     return _over(_gradient_change(field, x, delta, hessian_lipschitz), sizes).square()
 
 
@@ -264,7 +262,6 @@ def _gradient_change(
     field: Callable[[Tensor], Tensor], x: Tensor, delta: Tensor, hessian_lipschitz: float
 ) -> Tensor:
     """||H delta|| plus what the Hessian can change on the way (Taylor's remainder)."""
-    _moved(x, delta)
     first = _length(hessian_vector_product(field, x, delta))
     return first + hessian_lipschitz * _length(delta).square() / 2
 

@@ -1,0 +1,187 @@
+"""Each flag is raised by the thing it looks for, and by nothing milder."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from nets import batch, net
+from torch import nn
+
+import gyrograd as gg
+from gyrograd.errors import UserError
+from gyrograd.metrics import suspicion, suspicions
+
+GRADIENT = gg.attribution("gradient")
+
+
+def edges(model, x, target, *, create_graph=False):
+    """A map that looks at the image alone."""
+    return x - x.roll(1, 3)
+
+
+def ruined(model, x, target, *, create_graph=False):
+    """joo2023's broken attribution: the border, whatever the image, with a trace of the gradient in it."""
+    frame = torch.ones_like(x)
+    frame[..., 2:-2, 2:-2] = 0
+    return frame + 1e-3 * GRADIENT(model, x, target, create_graph=create_graph)
+
+
+def test_a_relu_gradient_has_no_derivative_and_a_softplus_one_has():
+    x, target = batch()
+    flag = suspicion.zero_derivative(net("functional_relu"), GRADIENT, x, target)
+    assert flag is not None
+    assert (flag.name, flag.measured) == ("zero_derivative", 1.0)
+    assert suspicion.zero_derivative(net("residual"), GRADIENT, x, target) is None
+
+
+def test_input_times_relu_gradient_has_a_derivative():
+    x, target = batch()
+    assert suspicion.zero_derivative(net("functional_relu"), gg.attribution("xgrad"), x, target) is None
+
+
+def test_a_map_without_a_graph_has_no_derivative():
+    x, target = batch()
+    fixed = torch.rand_like(x)
+    flag = suspicion.zero_derivative(net("residual"), lambda m, x, t, *, create_graph=False: fixed, x, target)
+    assert flag is not None
+
+
+def test_constant_and_nearly_constant_maps_are_found_one_by_one():
+    maps = torch.rand(4, 3, 5, 5)
+    assert suspicion.constant_maps(maps) is None
+    maps[1] = 0
+    maps[2] = 0.7 + 1e-5 * maps[2]
+    assert suspicion.is_constant(maps).tolist() == [False, True, True, False]
+    flag = suspicion.constant_maps(maps)
+    assert flag is not None
+    assert flag.measured == 0.5
+    assert suspicion.constant_maps(maps, share=0.5) is None
+
+
+def test_one_map_for_every_image_is_found():
+    x, target = batch(4)
+    model = net("residual")
+    assert suspicion.same_map_everywhere(GRADIENT(model, x, target)) is None
+    assert suspicion.same_map_everywhere(ruined(model, x, target)) is not None
+
+
+def test_ruined_attributions_are_calm_but_empty():
+    x, target = batch(6)
+    model = net("lenet")
+    game, rps = gg.metric("insertion"), gg.metric("rps", draws=3)
+    target = model(x).argmax(1)
+    chance = game.chance(model, x, target)
+    stability = rps(model, ruined, x, target)
+    assert stability.mean() > 0.99
+    worst = game.curve_of_map(model, -GRADIENT(model, x, target).clamp(max=0), x, target).mean(1)
+    low = torch.minimum(worst, chance)
+    assert suspicion.calm_but_empty(stability, low, chance) is not None
+    assert suspicion.calm_but_empty(stability, chance + 0.1, chance) is None
+    assert suspicion.calm_but_empty(stability - 0.5, low, chance) is None
+
+
+def test_a_map_of_the_image_alone_ignores_the_model():
+    x, target = batch(4)
+    model = net("lenet")
+    assert suspicion.ignores_model(model, edges, x, target) is not None
+    assert suspicion.ignores_model(model, GRADIENT, x, target) is None
+
+
+def test_shuffled_weights_are_the_same_numbers_in_another_order():
+    model = net("residual")
+    before = [weight.clone() for weight in model.parameters()]
+    twin = suspicion.shuffled(model, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    for old, new in zip(before, twin.parameters(), strict=True):
+        assert torch.equal(old.flatten().sort().values, new.flatten().sort().values)
+        assert not torch.equal(old, new)
+    again = suspicion.shuffled(model, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("direction", ["higher is better", "lower is better"])
+def test_noise_that_does_more_harm_than_the_attack_is_found(direction):
+    sign = 1 if direction == "higher is better" else -1
+    attacked = sign * torch.tensor([0.1, 0.2, 0.3, 0.4])
+    assert suspicion.noise_beats_attack(attacked, attacked + sign * 0.2, direction) is None
+    flag = suspicion.noise_beats_attack(
+        attacked, attacked - sign * torch.tensor([0.1, 0.0, -0.1, -0.1]), direction
+    )
+    assert flag is not None
+    assert flag.measured == 0.5
+    with pytest.raises(UserError, match="no direction"):
+        suspicion.noise_beats_attack(attacked, attacked, "none")
+
+
+def test_changed_predictions_are_counted():
+    x, _ = batch(4)
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()).double()
+    other = x.clone()
+    other[0] = other[0].roll(1, 0) * torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1).roll(
+        int(model(x[:1]).argmax()) + 1, 0
+    )
+    assert suspicion.prediction_changed(model, x, x) is None
+    flag = suspicion.prediction_changed(model, x, other)
+    assert flag is not None
+    assert flag.measured == 0.25
+
+
+def test_training_mode_of_batchnorm_and_dropout_is_found():
+    model = net("residual")
+    assert suspicion.training_mode(model) is None
+    model.bn2.train()
+    assert suspicion.training_mode(model).measured == 1
+    assert suspicion.training_mode(nn.Sequential(nn.Dropout(0.5))) is not None
+    assert suspicion.training_mode(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) is None
+
+
+def test_saturated_probabilities_are_found_at_both_ends():
+    x, target = batch(4)
+    model = net("lenet")
+    assert suspicion.saturated(model, x, target) is None
+    with torch.no_grad():
+        model[-1].weight *= 1000
+    right, wrong = model(x).argmax(1), model(x).argmin(1)
+    assert suspicion.saturated(model, x, right).measured == 1
+    assert suspicion.saturated(model, x, wrong).measured == 1
+
+
+def test_too_few_draws_are_found_and_more_cure_it():
+    generator = torch.Generator().manual_seed(0)
+    examples = torch.randn(200, 1, generator=generator)
+    noise = torch.randn(200, 400, generator=generator)
+    noisy = examples + 2 * noise
+    flag = suspicion.too_few_draws(noisy[:, :4])
+    assert flag is not None
+    assert flag.measured == pytest.approx(1 / 2, abs=0.15)  # within 4 / 4, between 1 + 4 / 4
+    assert suspicion.too_few_draws(noisy) is None
+    assert suspicion.too_few_draws(examples) is not None
+    assert suspicion.too_few_draws(torch.ones(3, 5)) is None
+    with pytest.raises(UserError, match="at least two"):
+        suspicion.too_few_draws(noisy[:1])
+
+
+def test_a_maximum_that_still_grows_is_found():
+    rising = torch.arange(1.0, 11).expand(3, 10)
+    assert suspicion.still_growing(rising).measured == pytest.approx(0.5)
+    assert suspicion.still_growing(rising.flip(1)) is None
+    assert suspicion.still_growing(torch.zeros(2, 4)) is None
+    with pytest.raises(UserError, match="raise draws"):
+        suspicion.still_growing(rising[:, :1])
+
+
+def test_suspicions_gathers_the_flags_and_each_says_what_to_do():
+    x, target = batch(4)
+    assert suspicions(net("residual"), GRADIENT, x, target) == ()
+    found = suspicions(net("residual").train(), ruined, x, target)
+    assert {"training_mode", "same_map_everywhere", "ignores_model"} == {flag.name for flag in found}
+    for flag in found:
+        text = str(flag)
+        for part in (flag.raised_if, flag.explanation, flag.what_to_do):
+            assert len(part) > 15
+            assert part in text
+    names = {flag.name for flag in suspicions(net("functional_relu"), GRADIENT, x, target)}
+    assert "zero_derivative" in names
+    assert "zero_derivative" not in {
+        flag.name for flag in suspicions(net("functional_relu"), GRADIENT, x, target, differentiable=False)
+    }
