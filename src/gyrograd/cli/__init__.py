@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # The reader (`| head`) has seen enough. Python would complain once more at exit about the closed pipe.
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 0
     except OSError as trouble:
         print(f"gyrograd: {_disk_sentence(trouble)}", file=sys.stderr)
@@ -89,7 +89,7 @@ def _parser(verb: Verb, path: str) -> Any:
     about = parse(verb.__doc__ or "")
     helps = {parameter.arg_name: parameter.description for parameter in about.params}
     parser = ArgumentParser(prog=path, description=about.short_description, exit_on_error=False)
-    by_hand = set()
+    by_hand: set[str | int] = set()
     for name, parameter in inspect.signature(verb).parameters.items():
         if name == getattr(verb, "optional_positional", None):
             parser.add_argument(name, nargs="?", default=None, type=str, help=helps.get(name))

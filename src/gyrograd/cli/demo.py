@@ -96,7 +96,8 @@ def _objective(name: str) -> Any:
         if name == "cross-entropy":
             return loss
         some = slice(0, max(1, len(x) // REGULARISED))  # the order is random already
-        return loss + align(model, x[some], y[some]).mean()
+        total: Tensor = loss + align(model, x[some], y[some]).mean()
+        return total
 
     return objective
 

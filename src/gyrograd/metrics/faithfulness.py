@@ -113,7 +113,7 @@ class Faithfulness:
             without = torch.where(removed, gone, kept).flatten(2).unflatten(2, x.shape[1:])
             return whole[examples, None] - scored(model, without, target[examples], self.quantity)
 
-        loss = in_parts(losses, len(x), n, self.max_batch)
+        loss = in_parts(losses, x, n, self.max_batch)
         return loss if self.contribution == "difference" else self._slope(loss, x - reference, groups)
 
     def _slope(self, loss: Tensor, away: Tensor, groups: Tensor) -> Tensor:
@@ -186,7 +186,7 @@ class Infidelity:
             promised = (shake * map[examples, None]).flatten(2).sum(2)
             return torch.stack([promised, whole[examples, None] - after], 2)
 
-        return in_parts(both, len(x), self.draws, self.max_batch)
+        return in_parts(both, x, self.draws, self.max_batch)
 
     def shake(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
         """Perturbation number `draw` of each example; x minus it is what the model sees."""

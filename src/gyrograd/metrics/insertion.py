@@ -118,7 +118,7 @@ class PixelGame:
             mixed = torch.where(inside, first[examples, None], rest[examples, None])
             return scored(model, mixed, target[examples], self.quantity)
 
-        return in_parts(values, len(x), len(counts), self.max_batch)
+        return in_parts(values, x, len(counts), self.max_batch)
 
     def chance(self, model: Model, x: Images, target: Labels, *, seed: Seed = 0) -> PerExample:
         """The value of a random order of pixels: what a map that says nothing scores."""

@@ -227,7 +227,7 @@ class ModelLipschitz:
             away = (near - x[examples, None]).flatten(2).norm(dim=2)
             return _ratio((moved - clean[examples, None]).abs(), away)
 
-        return in_parts(slopes, len(x), self.draws, self.max_batch).amax(1)
+        return in_parts(slopes, x, self.draws, self.max_batch).amax(1)
 
 
 @register(
@@ -291,7 +291,7 @@ def _compared(
         before, here = (t[examples].repeat_interleave(n, 0) for t in (clean, x))
         return compare(before, moved.flatten(0, 1), here, near.flatten(0, 1)).view(-1, n)
 
-    return in_parts(values, len(x), draws, max_batch)
+    return in_parts(values, x, draws, max_batch)
 
 
 def _ratio(change: Tensor, distance: Tensor) -> Tensor:

@@ -6,19 +6,22 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.quantities import check_quantity, quantity_of
-from gyrograd.numerics.similarity import cosine_distance
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.numerics.similarity import cosine_distance, l2_distance
 from gyrograd.registry import register
 from gyrograd.regularizers.passes import (
     BatchNorm,
     Space,
     auxiliary_pass,
+    check_batch,
     check_choice,
     fresh_keys,
     input_scale,
+    may_look_at,
 )
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
@@ -53,9 +56,10 @@ class L2Cosine:
         check_quantity(self.quantity)
         check_choice("space", self.space, Space)
         check_choice("batchnorm", self.batchnorm, BatchNorm)
-        if min(self.l2, self.cosine) < 0 or max(self.l2, self.cosine) == 0:
+        # NaN and infinity fail the comparison too.
+        if not (min(self.l2, self.cosine) >= 0 and 0 < self.l2 + self.cosine < float("inf")):
             raise UserError(
-                f"The weights l2 = {self.l2} and cosine = {self.cosine} must be >= 0 and not both 0."
+                f"The weights l2 = {self.l2} and cosine = {self.cosine} must be finite, >= 0 and not both 0."
             )
         if not 0 < self.eps < float("inf"):
             raise UserError(f"eps is {self.eps}; give a finite radius above 0, such as 4 / 255.")
@@ -70,6 +74,11 @@ class L2Cosine:
         self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None, clean: Inputs | None = None
     ) -> dict[str, PerExample]:
         """The weighted terms by name; a term of weight 0 is left out. `clean`: the pixel gradient at x, if known."""
+        check_batch(x)
+        if clean is not None and clean.shape != x.shape:
+            raise UserError(
+                f"clean has shape {tuple(clean.shape)} and x {tuple(x.shape)}; give the gradient at x."
+            )
         keys = fresh_keys(seed, x)
         scale = input_scale(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
@@ -88,7 +97,7 @@ class L2Cosine:
         return totals
 
     def _gradient(self, model: Model, x: Tensor, y: Tensor, *, graph: bool) -> Tensor:
-        return input_gradient(lambda z: quantity_of(model(z), y, self.quantity), x, create_graph=graph)
+        return input_gradient(score(model, y, self.quantity, check=may_look_at(x)), x, create_graph=graph)
 
     def _moved(self, x: Tensor, keys: Tensor, draw: int) -> Tensor:
         return (
@@ -96,9 +105,7 @@ class L2Cosine:
         ).detach()
 
     def _distance(self, a: Tensor, b: Tensor) -> Tensor:
-        gap = (a - b).flatten(1)
-        # The norm of a zero gap has no derivative; its square has.
-        return gap.square().sum(1) if self.squared else gap.norm(dim=1)
+        return (a - b).flatten(1).square().sum(1) if self.squared else l2_distance(a, b)
 
 
 @register("regularizer", "l2", paper="joo2023", equation="Gamma^l2, before Eq. 1")

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
-from gyrograd.types import Model, Seed
+from gyrograd.numerics.checks import check_inputs
+from gyrograd.types import Inputs, Logits, Model, Seed
 
 BatchNorm = Literal["batch", "train", "frozen"]
 """batch: the batch's statistics, running ones left alone. train: those too are updated, as joo2023's code does.
@@ -58,8 +59,38 @@ def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
         return 1.0
     for module in model.modules():
         if isinstance(module, Normalized):
-            return module.std.reshape(1, -1, *(1 for _ in x.shape[2:]))
+            return module.std.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:]))
     return 1.0
+
+
+class Rescaled(nn.Module):
+    """A model as a function of its pixels over `scale`: derivatives to those are derivatives in that space."""
+
+    def __init__(self, core: Model, scale: Tensor) -> None:
+        super().__init__()
+        self.core, self.scale = core, scale
+
+    def forward(self, u: Inputs) -> Logits:
+        """Logits at the pixels u stands for."""
+        logits: Logits = self.core(u * self.scale)
+        return logits
+
+
+def seen_in(model: Model, x: Inputs, space: str) -> tuple[Model, Inputs]:
+    """Model and input such that derivatives to this input are those of the space (up to a shift, which has none)."""
+    scale = input_scale(model, x, space)
+    return (model, x) if isinstance(scale, float) else (Rescaled(model, scale), x / scale)
+
+
+def may_look_at(x: Tensor) -> bool:
+    """Whether values can be checked without waiting for a device: on the CPU."""
+    return x.device.type == "cpu"
+
+
+def check_batch(x: Tensor) -> None:
+    """Floating and finite with an example at least, where looking costs no waiting."""
+    if may_look_at(x):
+        check_inputs(x)
 
 
 def fresh_keys(seed: Seed | None, x: Tensor) -> Tensor:

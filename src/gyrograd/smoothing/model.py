@@ -58,7 +58,8 @@ class Smoothed(nn.Module):
         """Outputs summed over these draws, in one pass of the core."""
         rows = (x.unsqueeze(0) + noise.unsqueeze(1)).flatten(0, 1)
         outputs: Tensor = self.core(rows)
-        return outputs.unflatten(0, (len(noise), len(x))).sum(0)
+        total: Tensor = outputs.unflatten(0, (len(noise), len(x))).sum(0)
+        return total
 
     def _sum_cheaply(self, x: Tensor, noise: Tensor) -> Tensor:
         """The same; where a graph is built, activations are recomputed so that memory stays that of one part."""

@@ -1,0 +1,66 @@
+"""Adversarial training: the loss where it is worst nearby, instead of at x."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gyrograd.attacks import Pgd
+from gyrograd.attributions.gradient import score
+from gyrograd.errors import UserError
+from gyrograd.registry import register
+from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_choice, fresh_keys, may_look_at
+from gyrograd.types import Images, Labels, Model, PerExample, Seed
+
+
+@register(
+    "regularizer",
+    "adversarial",
+    aliases=("madry",),
+    paper="tan2023",
+    equation="Section 5 (adversarial training, after Madry et al. 2018)",
+)
+@dataclass(frozen=True)
+class Adversarial:
+    """The cross-entropy at images found by projected gradient ascent on it. It takes the place of the clean loss.
+
+    Seven steps from x, the worst iterate taken, the model in evaluation mode while it is attacked, as in Madry et
+    al.'s code; tan2023 has eps 8/255 and step_size 2/255 (open: 2.5 eps / steps). The images are constants to the
+    weights. This pass is the training pass, so BatchNorm's running statistics follow it (`batchnorm="train"`).
+    """
+
+    replaces_cross_entropy: ClassVar[bool] = True
+    eps: float = 8 / 255
+    norm: str = "linf"
+    steps: int = 7
+    step_size: float | None = None
+    start: str = "clean"
+    selection: str = "best"
+    batchnorm: str = "train"
+
+    def __post_init__(self) -> None:
+        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        if not 0 < self.eps < float("inf"):
+            raise UserError(f"eps is {self.eps}; give a finite radius above 0, such as 8 / 255.")
+        _ = self.attack  # its own settings are checked there
+
+    @property
+    def attack(self) -> Pgd:
+        """The attack that finds the images."""
+        return Pgd(
+            eps=self.eps,
+            norm=self.norm,
+            steps=self.steps,
+            step_size=self.step_size,
+            start=self.start,
+            selection=self.selection,
+        )
+
+    def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
+        found = self.images(model, x, y, seed=seed)
+        with auxiliary_pass(model, self.batchnorm):
+            return score(model, y, "loss", check=may_look_at(x))(found)
+
+    def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
+        """The images the loss is taken at: in the ball around x and in [0, 1]."""
+        return self.attack.images(model, x, y, seed=fresh_keys(seed, x))

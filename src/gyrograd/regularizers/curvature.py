@@ -1,0 +1,104 @@
+"""Flat explanations by little curvature: the input Hessian of a class's score, or of the loss, shall be small."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor
+
+from gyrograd.attributions.gradient import score
+from gyrograd.errors import UserError
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.registry import register
+from gyrograd.regularizers.passes import (
+    BatchNorm,
+    Space,
+    auxiliary_pass,
+    check_batch,
+    check_choice,
+    fresh_keys,
+    may_look_at,
+    seen_in,
+)
+from gyrograd.theory.curvature import Channels, Probe, squared_frobenius_norm, top_loss_curvature
+from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
+
+
+@register("regularizer", "hessian", paper="Dombrowski et al. 2022", equation="in joo2023, baseline 'Hessian'")
+@dataclass(frozen=True)
+class Hessian:
+    """||H v||^2 for a random v, H the input Hessian of the label's score: in expectation its squared Frobenius norm.
+
+    One v ~ N(0, I) for each example and call, as in joo2023's code; `draws` more are averaged, and
+    `probe="signs"` has less spread. The score of a piecewise linear net (ReLU) has no Hessian: refused.
+    """
+
+    draws: int = 1
+    probe: str = "normal"
+    quantity: str = "logit"
+    space: str = "normalized"
+    batchnorm: str = "batch"
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        check_choice("probe", self.probe, Probe)
+        check_choice("space", self.space, Space)
+        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        if self.draws < 1:
+            raise UserError(f"A Hessian norm needs at least one draw, not {self.draws}.")
+
+    def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
+        check_batch(x)
+        keys = fresh_keys(seed, x)
+        there, u = seen_in(model, x, self.space)
+        field = score(there, y, self.quantity, check=may_look_at(x))
+        with auxiliary_pass(model, self.batchnorm):
+            probe = cast(Probe, self.probe)
+            penalty = squared_frobenius_norm(
+                field, u, None, draws=self.draws, seed=keys, probe=probe, create_graph=True
+            )
+        _refuse_flat(penalty)
+        return penalty
+
+
+@register("regularizer", "ssr", paper="wang2020", equation="Definition 7, Proposition 3")
+@dataclass(frozen=True)
+class Ssr:
+    """Smooth surface regularisation: scale times the largest eigenvalue of the loss's input Hessian.
+
+    The Hessian is the closed form W (diag p - p p^T) W^T, W the gradients of the logits: exact for piecewise linear
+    nets, the Gauss-Newton part for others. Its top eigenvalue comes from a k x k problem (B1) and costs k backward
+    passes. No label is used. `scale` is the paper's s: 1 for pixels in [0, 1] (C2; 1e6 belongs to [0, 255]). The
+    paper mixes, beta s lambda + (1 - beta) CE; see docs/concepts/regularizers.md. `channels="mean"` averages W over
+    the colours first, as the released code does and the paper does not say.
+    """
+
+    scale: float = 1.0
+    channels: str = "all"
+    space: str = "pixel"
+    batchnorm: str = "batch"
+
+    def __post_init__(self) -> None:
+        check_choice("treatment of channels", self.channels, Channels)
+        check_choice("space", self.space, Space)
+        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        if not 0 < self.scale < math.inf:
+            raise UserError(f"scale is {self.scale}; give a finite factor above 0, such as 1.")
+
+    def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:  # noqa: ARG002
+        check_batch(x)
+        there, u = seen_in(model, x, self.space)
+        with auxiliary_pass(model, self.batchnorm):
+            channels = cast(Channels, self.channels)
+            return self.scale * top_loss_curvature(there, u, channels=channels, create_graph=True)
+
+
+def _refuse_flat(penalty: Tensor) -> None:
+    """Zero at every example: training would silently do nothing."""
+    if not penalty.detach().any():
+        raise UserError(
+            "The input Hessian is zero at every example, as it is for a piecewise linear (ReLU) net: use softplus "
+            "activations, quantity='loss', or the regularizers l2 and cosine, which need no second derivative."
+        )

@@ -1,0 +1,33 @@
+"""Unsure predictions: a regulariser that shrinks gradients without turning them, joo2023's warning example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gyrograd.errors import UserError
+from gyrograd.registry import register
+from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_batch, check_choice
+from gyrograd.types import Inputs, Labels, Logits, Model, PerExample, Seed
+
+
+@register("regularizer", "max_entropy", paper="joo2023", equation="Figure 1c")
+@dataclass(frozen=True)
+class MaxEntropy:
+    """Minus the entropy of the predicted probabilities, sum p log p: between -log k and 0.
+
+    joo2023 names no weight; after Pereyra et al. 2017 (confidence penalty). No label and no random number is used.
+    """
+
+    batchnorm: str = "batch"
+
+    def __post_init__(self) -> None:
+        check_choice("batchnorm", self.batchnorm, BatchNorm)
+
+    def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:  # noqa: ARG002
+        check_batch(x)
+        with auxiliary_pass(model, self.batchnorm):
+            logits: Logits = model(x)
+        if logits.shape[1] < 2:
+            raise UserError("A model of one logit has no entropy; give it one logit for each of two classes.")
+        log_p = logits.log_softmax(1)
+        return (log_p.exp() * log_p).sum(1)
