@@ -48,3 +48,8 @@ mutants: $(STAMP)
 .PHONY: exactness
 exactness: $(STAMP)
 	$(BIN)/python benchmarks/exactness.py
+
+# Metrics next to Quantus, same values, medians of runs in turns
+.PHONY: bench-metrics
+bench-metrics: $(STAMP)
+	$(BIN)/python benchmarks/metrics.py

@@ -13,6 +13,8 @@ from gyrograd.errors import UserError
 from gyrograd.registry import Entry, available, kinds, make
 
 if TYPE_CHECKING:
+    from gyrograd.models import load as load
+    from gyrograd.models import save as save
     from gyrograd.smoothing import smoothed as smoothed
 
 __version__ = "0.1.0"
@@ -25,14 +27,16 @@ __all__ = [
     "dataset",
     "kernel",
     "kinds",
+    "load",
     "metric",
     "model",
     "regularizer",
+    "save",
     "smoothed",
 ]
 
 # Verbs that are functions of their own, by the module that holds them (imported on first use).
-_LAZY = {"smoothed": "gyrograd.smoothing"}
+_LAZY = {"smoothed": "gyrograd.smoothing", "load": "gyrograd.models", "save": "gyrograd.models"}
 
 
 def attack(name: str, **settings: Any) -> Any:

@@ -45,14 +45,14 @@ class Record:
                 )
 
 
-def write_text(path: Path | str, text: str) -> None:
+def write_bytes(path: Path | str, content: bytes) -> None:
     """Write a file whole or not at all: a full disk or a kill leaves the old file as it was."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
@@ -60,6 +60,11 @@ def write_text(path: Path | str, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write text whole or not at all."""
+    write_bytes(path, text.encode("utf-8"))
 
 
 def write(path: Path | str, record: Record) -> None:

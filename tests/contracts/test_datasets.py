@@ -22,7 +22,9 @@ def pictures(tmp_path):
     for label in ("ant", "bee"):
         (tmp_path / label).mkdir()
         for i in range(3):
-            Image.fromarray(generator.integers(0, 255, (40, 36, 3), dtype=np.uint8)).save(tmp_path / label / f"{i}.png")
+            Image.fromarray(generator.integers(0, 255, (40, 36, 3), dtype=np.uint8)).save(
+                tmp_path / label / f"{i}.png"
+            )
     return tmp_path
 
 

@@ -10,8 +10,9 @@ from skimage.segmentation import quickshift
 from torch import nn
 
 import gyrograd as gg
+from gyrograd.attributions.baselines import baseline_of
 from gyrograd.attributions.lime import Lime
-from gyrograd.attributions.segments import baseline_of, distinct, every_coalition, segment, worths
+from gyrograd.attributions.segments import distinct, every_coalition, segment, worths
 from gyrograd.attributions.shap import Shap
 from gyrograd.errors import UserError
 
@@ -105,7 +106,7 @@ def test_a_model_in_training_mode_is_explained_in_eval_mode_and_left_as_it_was(m
 
 def test_baselines():
     x, _ = batch(2)
-    assert torch.equal(baseline_of(x), torch.zeros_like(x))
+    assert torch.equal(baseline_of(x, "zero"), torch.zeros_like(x))
     assert torch.equal(baseline_of(x, 0.5), torch.full_like(x, 0.5))
     assert torch.equal(baseline_of(x, x[0]), torch.stack([x[0], x[0]]))
     for i in range(2):

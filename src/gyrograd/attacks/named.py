@@ -29,7 +29,7 @@ from gyrograd.attacks.protocols import fill_in
 from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.runs import Job, run, transferred
 from gyrograd.attacks.twin import TwinBeta, check_twin_beta
-from gyrograd.attributions.segments import same_settings, settings_hash
+from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS, mass_center, reduce, top_k_mask

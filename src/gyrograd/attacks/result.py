@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -121,13 +119,4 @@ def _write_png(path: Path, pixels: Float[Tensor, "c h w"]) -> None:
     array = levels[0].numpy() if len(levels) == 1 else levels.movedim(0, -1).numpy()
     encoded = io.BytesIO()
     Image.fromarray(array).save(encoded, "PNG")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(encoded.getvalue())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    records.write_bytes(path, encoded.getvalue())

@@ -11,8 +11,8 @@ from torch import Tensor
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.types import Inputs
 
-Baseline = str | float | tuple[float, ...]
-"""`zero`, `mean` (each image's own mean colour), `blur` (the image, blurred), a grey value, or a colour."""
+Baseline = str | float | int | tuple[float, ...] | Tensor
+"""`zero`, `mean` (each image's own mean colour), `blur` (the image, blurred), a grey value, a colour, or images."""
 
 NAMED = ("zero", "mean", "blur")
 
@@ -26,22 +26,38 @@ def check_baseline(baseline: Baseline) -> None:
 def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:
     """The baseline of each example, shaped like x. `mean` and `blur` follow x, so derivatives pass through them."""
     check_baseline(baseline)
+    if isinstance(baseline, str):
+        return _named(x, baseline)
+    return _colour(x, baseline) if isinstance(baseline, tuple) else _given(x, baseline)
+
+
+def _named(x: Tensor, baseline: str) -> Tensor:
     if baseline == "zero":
         return torch.zeros_like(x)
     if baseline == "mean":
         return x.flatten(2).mean(2)[..., None, None].expand_as(x) if x.dim() == 4 else _refuse_flat("mean", x)
-    if baseline == "blur":
-        return _blurred(x) if x.dim() == 4 else _refuse_flat("blur", x)
-    return _colour(x, baseline)
+    return _blurred(x) if x.dim() == 4 else _refuse_flat("blur", x)
 
 
-def _colour(x: Tensor, baseline: Baseline) -> Tensor:
-    colour = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
-    if colour.dim() == 1 and len(colour) != x.shape[1]:
+def _colour(x: Tensor, baseline: tuple[float, ...]) -> Tensor:
+    if len(baseline) != x.shape[1]:
         raise UserError(
-            f"The baseline colour has {len(colour)} values for {x.shape[1]} channels; give one each."
+            f"The baseline colour has {len(baseline)} values for {x.shape[1]} channels; give one each."
         )
+    colour = torch.tensor(baseline, dtype=x.dtype, device=x.device)
     return colour.reshape(-1, *[1] * (x.dim() - 2)).expand_as(x)
+
+
+def _given(x: Tensor, baseline: float | Tensor) -> Tensor:
+    """A number everywhere, or a tensor that broadcasts to x."""
+    fill = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
+    try:
+        return fill.expand_as(x)
+    except RuntimeError:
+        raise UserError(
+            f"The baseline is shaped {tuple(fill.shape)} and does not broadcast to {tuple(x.shape)}; "
+            "give it the shape of x or of one image."
+        ) from None
 
 
 def _blurred(x: Tensor) -> Tensor:
@@ -57,4 +73,6 @@ def _blurred(x: Tensor) -> Tensor:
 
 
 def _refuse_flat(name: str, x: Tensor) -> Tensor:
-    raise UserError(f"Baseline '{name}' needs images b c h w, not {tuple(x.shape)}; use 'zero' or a number.")
+    raise UserError(
+        f"Baseline '{name}' needs images b c h w, not {tuple(x.shape)}; use baseline='zero' or a number."
+    )

@@ -16,12 +16,29 @@ from gyrograd.types import Model
 MAX_BATCH = 512
 """Images in one pass of the model, unless the setting `max_batch` says otherwise."""
 
-Explain = Callable[[Tensor, Tensor], Tensor]
+CPU_ROWS = 128
+"""The most on a CPU: with 512 the activations of a small net leave the cache and it takes twice as long."""
+
+Explain = Callable[..., Tensor]
+"""Some examples, their targets and whatever else comes one for each example, to their maps."""
 
 
 def rows_per_example(model: Model) -> int:
     """How many images one example costs inside the model (a smoothed model: its draws)."""
     return int(getattr(model, "rows_per_example", 1))
+
+
+def rows_at_once(max_batch: int, x: Tensor) -> int:
+    """The budget of rows on the device of x."""
+    if max_batch < 1:
+        raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
+    return min(max_batch, CPU_ROWS) if x.device.type == "cpu" else max_batch
+
+
+def is_out_of_memory(wrong: RuntimeError) -> bool:
+    """Whether a device, or the host's allocator, ran out."""
+    words = ("not enough memory", "can't allocate memory")
+    return isinstance(wrong, torch.OutOfMemoryError) or any(word in str(wrong) for word in words)
 
 
 def explain_in_parts(
@@ -33,14 +50,14 @@ def explain_in_parts(
     rows: int,
     max_batch: int,
     create_graph: bool,
+    others: tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """Maps of all examples, `max_batch` rows at a time, with the model in eval mode.
+    """Maps of all examples, `max_batch` rows at a time, with the model in eval mode; `others` are cut like x.
 
     Values are checked only where no graph is asked for: a loop that differentiates maps has checked its input,
     and a check waits for the device.
     """
-    if max_batch < 1:
-        raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
+    budget = rows_at_once(max_batch, x)
     if not create_graph:
         check_inputs(x)
     if target.shape != x.shape[:1]:
@@ -48,19 +65,24 @@ def explain_in_parts(
             f"The target has shape {tuple(target.shape)} for {len(x)} examples; give one class index for each."
         )
     with evaluating(model):
-        parts = list(_parts(explain, x, target, size=min(len(x), max(1, max_batch // rows))))
+        parts = list(_parts(explain, (x, target, *others), size=min(len(x), max(1, budget // rows))))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _parts(explain: Explain, x: Tensor, target: Tensor, size: int) -> Iterator[Tensor]:
-    start, bar = 0, iter(track(range(len(x)), len(x), "explaining"))
-    while start < len(x):
-        stop = min(start + size, len(x))
+def _parts(explain: Explain, columns: tuple[Tensor, ...], size: int) -> Iterator[Tensor]:
+    b = len(columns[0])
+    start, bar = 0, iter(track(range(b), b, "explaining"))
+    while start < b:
+        stop = min(start + size, b)
         try:
-            part = explain(x[start:stop], target[start:stop])
-        except torch.OutOfMemoryError:
-            if size == 1:
+            part = explain(*(column[start:stop] for column in columns))
+        except RuntimeError as wrong:
+            if size == 1 or not is_out_of_memory(wrong):
                 raise
+            part = None
+        if part is None:
+            # Outside the handler, so that the failed part's tensors are gone before the next try.
+            torch.cuda.empty_cache()
             size //= 2
             continue
         yield part

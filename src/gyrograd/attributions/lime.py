@@ -8,25 +8,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gyrograd.attributions.baselines import Baseline, baseline_of
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import (
     Segments,
     as_images,
-    baseline_of,
     check_common,
     check_name,
     check_settings,
     distinct,
     every_coalition,
     padded,
-    same_settings,
     segment,
     segment_counts,
-    settings_hash,
     spread,
     uniform_table,
     worths,
 )
+from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Labels, Model
@@ -64,7 +63,7 @@ class Lime:
     ridge: float = 1.0
     reduction: str = "sum"
     intercept: bool = False
-    baseline: str | float | int | Tensor = "zero"
+    baseline: Baseline = "zero"
     quantity: str = "logit"
     sampling: str = "bernoulli"
     seed: int = 0

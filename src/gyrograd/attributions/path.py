@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_at_once, rows_per_example
 from gyrograd.attributions.gradient import score
+from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
@@ -38,7 +39,7 @@ def path_points(rule: str, steps: int) -> tuple[list[float], list[float]]:
     equation="Section 3.2, Integrated Gradient",
     differentiable=True,
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class IntegratedGradients:
     """(x - baseline) times the mean gradient along the path between them.
 
@@ -62,19 +63,33 @@ class IntegratedGradients:
         if self.rule not in get_args(Rule):
             raise UserError(f"There is no path rule '{self.rule}': {did_you_mean(self.rule, get_args(Rule))}")
 
+    def __eq__(self, other: object) -> bool:
+        return same_settings(self, other)
+
+    def __hash__(self) -> int:
+        return settings_hash(self)
+
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
-        def explain(x: Tensor, target: Tensor) -> Tensor:
-            return self._map(model, x if create_graph else x.detach(), target, create_graph)
+        def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
+            return self._map(model, x, target, start, create_graph)
+
+        x = x if create_graph else x.detach()
 
         rows = (self.steps + (self.rule == "trapezoid")) * rows_per_example(model)
         return explain_in_parts(
-            explain, model, x, target, rows=rows, max_batch=self.max_batch, create_graph=create_graph
+            explain,
+            model,
+            x,
+            target,
+            rows=rows,
+            max_batch=self.max_batch,
+            create_graph=create_graph,
+            others=(baseline_of(x, self.baseline),),
         )
 
-    def _map(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> Tensor:
-        start = baseline_of(x, self.baseline)
+    def _map(self, model: Model, x: Tensor, target: Tensor, start: Tensor, create_graph: bool) -> Tensor:
         positions, weights = path_points(self.rule, self.steps)
-        at_once = max(1, self.max_batch // (len(x) * rows_per_example(model)))
+        at_once = max(1, rows_at_once(self.max_batch, x) // (len(x) * rows_per_example(model)))
         mean = torch.zeros_like(x)
         for first in range(0, len(positions), at_once):
             alpha = _column(positions[first : first + at_once], x)

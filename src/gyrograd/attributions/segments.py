@@ -7,16 +7,15 @@ A coalition keeps some segments of an image and replaces the others by the basel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torchvision.transforms.functional import gaussian_blur
 
-from gyrograd.attributions.batching import MAX_BATCH, rows_per_example
+from gyrograd.attributions.baselines import check_baseline
+from gyrograd.attributions.batching import MAX_BATCH, is_out_of_memory, rows_at_once, rows_per_example
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.checks import check_inputs, check_target
 from gyrograd.numerics.modes import evaluating
@@ -26,12 +25,8 @@ from gyrograd.progress import track
 from gyrograd.types import Images, Inputs, Model
 
 SEGMENTS = ("grid", "pixels", "quickshift")
-BASELINES = ("blur", "mean", "zero")
 ENUMERABLE = 12
 """The most segments of which all coalitions are tried: 2^12 = 4096 forward rows an image."""
-
-CPU_ROWS = 64
-"""Rows of a forward on a CPU: larger batches leave the cache (measured: 512 rows take up to twice the time)."""
 
 Segments: TypeAlias = Int[Tensor, "b h w"]
 Coalitions: TypeAlias = Bool[Tensor, "n s"]
@@ -113,40 +108,6 @@ def _without_gaps(labels: Tensor) -> Tensor:
     return numbered
 
 
-def baseline_of(x: Inputs, how: str | float | int | Tensor = "zero") -> Inputs:
-    """What stands in for a removed segment, shaped like x.
-
-    "zero" is black, "mean" each channel's mean over the image, "blur" the image under a Gaussian of an eighth
-    of its shorter side; a number fills, and a tensor that broadcasts to x is taken as given.
-    """
-    if isinstance(how, str):
-        return _named_baseline(x, how)
-    fill = torch.as_tensor(how, dtype=x.dtype, device=x.device)
-    try:
-        return fill.expand_as(x)
-    except RuntimeError:
-        raise UserError(
-            f"The baseline is shaped {tuple(fill.shape)} and does not broadcast to {tuple(x.shape)}; "
-            "give it the shape of x or of one image."
-        ) from None
-
-
-def _named_baseline(x: Tensor, how: str) -> Tensor:
-    check_name("baseline", how, BASELINES)
-    if how == "zero":
-        return torch.zeros_like(x)
-    if x.ndim != 4 or min(x.shape[2:]) < 4:
-        raise UserError(
-            f"baseline='{how}' needs images of 4 x 4 pixels or more; use baseline='zero' or a tensor."
-        )
-    if how == "mean":
-        return x.mean((2, 3), keepdim=True).expand_as(x)
-    side = min(x.shape[2:])
-    # The window ends at two sigmas, which stays inside the image: reflection at the border asks for that.
-    blurred: Tensor = gaussian_blur(x, [2 * (side // 4) + 1] * 2, [side / 8] * 2)
-    return blurred
-
-
 def every_coalition(s: int, device: torch.device) -> Coalitions:
     """All 2^s coalitions; row i holds the bits of i, so the first is empty and the last is whole."""
     if s > ENUMERABLE:
@@ -207,9 +168,7 @@ def worths(
         return quantity_of(logits.double(), target[owner[start:stop]].long(), quantity)
 
     with torch.no_grad(), evaluating(model):
-        size = max(1, max_batch // rows_per_example(model))
-        if x.device.type == "cpu":
-            size = min(size, CPU_ROWS)
+        size = max(1, rows_at_once(max_batch, x) // rows_per_example(model))
         chunks = _in_chunks(worth_of_rows, len(owner), size)
         whole = torch.cat(list(track(chunks, -(-len(owner) // size), "coalitions")))
     return list(whole.split(counts))
@@ -246,17 +205,12 @@ def _unless_out_of_memory(run: Callable[[int, int], Tensor], start: int, stop: i
     try:
         return run(start, stop)
     except RuntimeError as wrong:
-        if stop - start == 1 or not _is_out_of_memory(wrong):
+        if stop - start == 1 or not is_out_of_memory(wrong):
             raise
     # Outside the handler, so that the failed chunk's tensors are gone before the next try.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return None
-
-
-def _is_out_of_memory(wrong: RuntimeError) -> bool:
-    words = ("not enough memory", "can't allocate memory")
-    return isinstance(wrong, torch.OutOfMemoryError) or any(word in str(wrong) for word in words)
 
 
 def spread(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) -> Inputs:
@@ -291,26 +245,7 @@ def check_common(segments: str | Tensor, baseline: Any, quantity: str, draws: in
     """The settings both methods have, looked at when the method is made."""
     if isinstance(segments, str):
         check_name("segmentation", segments, SEGMENTS)
-    if isinstance(baseline, str):
-        check_name("baseline", baseline, BASELINES)
+    check_baseline(baseline)
     check_quantity(quantity)
     if min(draws, max_batch) < 1:
         raise UserError(f"draws={draws} and max_batch={max_batch}; give 1 or more of each.")
-
-
-def same_settings(one: Any, other: object) -> bool:
-    """Equal class and equal settings, tensors by their values (the dataclass's own test fails on tensors)."""
-    names = [field.name for field in fields(one)]
-    return type(one) is type(other) and all(_same(getattr(one, n), getattr(other, n)) for n in names)
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return a.dtype == b.dtype and torch.equal(a.cpu(), b.cpu())
-    return not isinstance(a, Tensor) and not isinstance(b, Tensor) and bool(a == b)
-
-
-def settings_hash(one: Any) -> int:
-    """A hash that agrees with `same_settings`: tensors count by their shape."""
-    values = (getattr(one, field.name) for field in fields(one))
-    return hash((type(one), *(v.shape if isinstance(v, Tensor) else v for v in values)))

@@ -10,26 +10,25 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gyrograd.attributions.baselines import Baseline, baseline_of
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import (
     Coalitions,
     Segments,
     as_images,
-    baseline_of,
     check_common,
     check_name,
     check_settings,
     distinct,
     every_coalition,
     padded,
-    same_settings,
     segment,
     segment_counts,
-    settings_hash,
     spread,
     uniform_table,
     worths,
 )
+from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Labels, Model
 
@@ -61,7 +60,7 @@ class Shap:
     kernel_size: float = 1.0
     max_dist: float = 200.0
     ratio: float = 0.1
-    baseline: str | float | int | Tensor = "zero"
+    baseline: Baseline = "zero"
     quantity: str = "logit"
     sampling: str = "paired"
     seed: int = 0

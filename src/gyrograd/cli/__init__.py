@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -54,7 +55,17 @@ def _run(words: list[str]) -> int:
     if isinstance(chosen, dict):
         _print_overview(path, chosen)
         return 0
-    return int(chosen(**_arguments(chosen, path, rest)) or 0)
+    settings = _arguments(chosen, path, rest)
+    _flush_denormals()
+    return int(chosen(**settings) or 0)
+
+
+def _flush_denormals() -> None:
+    """Numbers below 1e-38 count as zero. Softplus gradients are full of them and a CPU takes many times as long."""
+    if "torch" in sys.modules or importlib.util.find_spec("torch") is not None:
+        import torch
+
+        torch.set_flush_denormal(True)
 
 
 def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]]:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from gyrograd.numerics.statistics import Interval
     from gyrograd.types import Model
 
-ATTACK_EPS = 4 / 255
+ATTACK_EPS = 8 / 255
 NOISE_EPS = 16 / 255
+PIXELS = ((0.38, 0.38, 0.38), (0.2, 0.2, 0.2))
+"""Mean and deviation of the embedded images."""
 REGULARISED = 4
 """One image in so many is regularised: a quarter of each batch costs a quarter and aligns as well."""
 
@@ -32,7 +34,7 @@ class Measured:
 
 
 def demo(
-    out: Path = Path("out/demo"), epochs: int = 8, train: int = 3000, images: int = 100, seed: int = 0
+    out: Path = Path("out/demo"), epochs: int = 8, train: int = 2500, images: int = 100, seed: int = 0
 ) -> None:
     """Train a LeNet with cross-entropy and one with l2 + cosine on embedded data, attack both, and compare.
 
@@ -68,7 +70,7 @@ def _trained_and_measured(
     from gyrograd.models import save
     from gyrograd.training import Recipe, predictions, train
 
-    model = gg.model("lenet", activation="softplus", beta=3, normalize="cifar10", seed=seed)
+    model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
     console.print(f"Training a LeNet with {name}, {epochs} epochs ...")
     started = time.monotonic()
     train(model, learn, Recipe(epochs=epochs, crop=0, seed=seed), _objective(name))
@@ -89,7 +91,8 @@ def _objective(name: str) -> Any:
 
     from gyrograd import regularizer
 
-    align = regularizer("l2_cosine")
+    # Stronger than joo2023's for CIFAR-10: these images are smoother, so their gradients agree more to begin with.
+    align = regularizer("l2_cosine", l2=0.5, cosine=5.0, eps=NOISE_EPS)
 
     def objective(model: Model, x: Tensor, y: Tensor) -> Tensor:
         loss = F.cross_entropy(model(x), y)
@@ -105,18 +108,17 @@ def _objective(name: str) -> Any:
 def _measurements(model: Model, data: Dataset, seed: int) -> tuple[dict[str, Any], Any]:
     """Per image: stability under noise, faithfulness before and after the attack, and what the attack did."""
     import gyrograd as gg
-    from gyrograd.numerics.maps import reduce
-    from gyrograd.numerics.similarity import cosine
+    from gyrograd.metrics import TopKIntersection
 
     x, y = data.pixels(), data.labels
     gradient = gg.attribution("gradient")
     hit = gg.attack("targeted_map", eps=ATTACK_EPS, steps=40)(model, gradient, x, y, seed=seed)
-    kept = cosine(reduce(hit.map, "abs_sum"), reduce(hit.map_clean, "abs_sum"))
+    kept = TopKIntersection(k=100)(hit.map_clean, hit.map)
     values = {
         "RPS": gg.metric("rps", eps=NOISE_EPS, draws=5)(model, gradient, x, y, seed=seed),
         "Insertion": gg.metric("insertion")(model, gradient, x, y),
         "Adv-Insertion": gg.metric("adversarial_insertion")(model, gradient, x, y, perturbed=hit.x),
-        "map kept": kept,
+        "top 100 kept": kept,
         "attack success": (hit.prediction_kept & (kept < 0.5)).double(),
         "prediction kept": hit.prediction_kept.double(),
     }
@@ -126,9 +128,9 @@ def _measurements(model: Model, data: Dataset, seed: int) -> tuple[dict[str, Any
 COLUMNS = {
     "RPS": "RPS (cosine, noise 16/255)",
     "Insertion": "Insertion",
-    "Adv-Insertion": "Adv-Insertion (eps 4/255)",
-    "map kept": "cosine of attacked and clean map",
-    "attack success": "attack success (that cosine < 0.5, prediction kept)",
+    "Adv-Insertion": "Adv-Insertion (eps 8/255)",
+    "top 100 kept": "top 100 pixels kept under attack",
+    "attack success": "attack success (half of them lost)",
     "prediction kept": "prediction kept",
 }
 
@@ -184,17 +186,24 @@ def _write_report(nets: list[Measured], data: Dataset, out: Path) -> Path:
 
 
 def _verdict(nets: list[Measured]) -> tuple[str, ...]:
+    plain, aligned = nets
+    return (
+        f"Trained with l2 + cosine, the net's explanations {_change('RPS', nets)} under noise and "
+        f"{_change('top 100 kept', nets)} under attack.",
+        f"It costs {plain.accuracy - aligned.accuracy:+.1%} of accuracy and "
+        f"{aligned.seconds / plain.seconds:.1f} times the training time. Longer training on real images shows more: see the papers' tables.",
+    )
+
+
+def _change(key: str, nets: list[Measured]) -> str:
+    """Steadier or not, with the paired difference and its interval."""
     from gyrograd.numerics.statistics import paired_difference
 
-    plain, aligned = nets
-    change = paired_difference(aligned.values["map kept"], plain.values["map kept"])
-    direction = "hold still better" if change.low > 0 else "do not hold still significantly better"
-    return (
-        f"Trained with l2 + cosine, the net's explanations {direction} under attack: the cosine of attacked "
-        f"and clean map changes by {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}].",
-        f"The price is {plain.accuracy - aligned.accuracy:+.1%} of accuracy and "
-        f"{aligned.seconds / plain.seconds:.1f} times the training time.",
+    change = paired_difference(nets[1].values[key], nets[0].values[key])
+    word = (
+        "hold no stiller" if not change.excludes_zero else "hold stiller" if change.value > 0 else "move more"
     )
+    return f"{word} ({COLUMNS[key]}: {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}])"
 
 
 def _picture(net: Measured, data: Dataset) -> bytes:
@@ -214,7 +223,7 @@ def _picture(net: Measured, data: Dataset) -> bytes:
 
 def _caption(net: Measured) -> str:
     return (
-        f"LeNet trained with {net.name}: image, attacked image (eps 4/255), difference, map before and after."
+        f"LeNet trained with {net.name}: image, attacked image (eps 8/255), difference, map before and after."
     )
 
 

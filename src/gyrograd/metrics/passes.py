@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions.batching import MAX_BATCH, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_inputs, check_target
 from gyrograd.numerics.modes import evaluating
@@ -21,9 +21,6 @@ from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
 
 Measure = Callable[[slice, slice], Tensor]
 """Examples and variants, as slices, to values `e n ...` for each pair of them."""
-
-CPU_ROWS = 128
-"""Rows in one pass on a CPU, at most: with 512 the activations leave the cache and a small net takes twice as long."""
 
 
 def check_count(what: str, value: int, usual: int) -> None:
@@ -47,7 +44,8 @@ def parts(b: int, variants: int, max_batch: int) -> Iterator[tuple[slice, slice]
 
 def in_parts(measure: Measure, x: Inputs, variants: int, max_batch: int) -> Float[Tensor, "b n ..."]:
     """The values of all pairs of an example of x and a variant, put together from the parts."""
-    at_once = min(max_batch, CPU_ROWS) if x.device.type == "cpu" else max_batch
+    check_count("max_batch", max_batch, MAX_BATCH)
+    at_once = rows_at_once(max_batch, x)
     rows: dict[int, list[Tensor]] = {}
     for examples, these in parts(len(x), variants, at_once):
         rows.setdefault(examples.start, []).append(measure(examples, these))

@@ -22,6 +22,8 @@ from gyrograd.registry import lookup, make
 Statistics = Sequence[Sequence[float | int]]
 """A pair: mean and standard deviation, one number for each channel."""
 
+INITS = ("default", "he")
+
 WRAPPERS: dict[str, Callable[..., nn.Module]] = {
     "activation": swapped_again,
     "normalized": Normalized,
@@ -39,6 +41,7 @@ def build(
     seed: int | None = None,
     pretrained: bool = False,
     weights: Path | str | None = None,
+    init: str = "default",
     **settings: Any,
 ) -> nn.Module:
     """A model of images in [0, 1] by name: a registered one, `torchvision:NAME` or `timm:NAME`.
@@ -50,11 +53,14 @@ def build(
 
     Like any nn.Module, the result is in train mode: call `.eval()` before explaining. It carries `.spec`.
     """
+    if init != "default" and (pretrained or weights is not None):
+        raise UserError("init draws new weights and pretrained or weights brings old ones; leave one out.")
     if beta is not None and activation is None:
         raise UserError("beta is the sharpness of an activation; give activation='softplus' with it.")
     statistics = _statistics(normalize)
     with _seeded(seed):
         model, own_statistics = _backbone(name, num_classes, pretrained, settings)
+        _initialise(model, init)
     if weights is not None:
         load_state(model, weights)
     if activation is not None:
@@ -96,6 +102,19 @@ def _backbone(
     bound.apply_defaults()
     attach_spec(model, ModelSpec(entry.name, bound.arguments))
     return model, None
+
+
+def _initialise(model: nn.Module, init: str) -> None:
+    """Draw the weights of convolutions and linear layers anew, if another start than torch's is asked for."""
+    if init not in INITS:
+        raise UserError(f"There is no init '{init}': {did_you_mean(init, INITS)}")
+    if init == "default":
+        return
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
 
 
 def _class_count(model: nn.Module) -> int:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from gyrograd.errors import UserError
 from gyrograd.models.assembly import rebuilt
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import fit, is_pickled
+from gyrograd.records import write_bytes
 
 SCHEMA = 1
 
@@ -39,7 +38,7 @@ def save(path: Path | str, model: nn.Module, *, facts: dict[str, Any] | None = N
     _check_spec_fits(spec, tensors)
     note = {"schema": SCHEMA, "spec": json.loads(spec.to_json()), "facts": facts or {}}
     signed = _json({**note, "sha256": _digest(note, tensors)})
-    _write_bytes(Path(path), to_bytes(tensors, {"gyrograd": signed}))
+    write_bytes(path, to_bytes(tensors, {"gyrograd": signed}))
 
 
 def load(path: Path | str) -> nn.Module:
@@ -133,19 +132,3 @@ def _json(note: Mapping[str, Any]) -> str:
         return json.dumps(dict(note), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as wrong:
         raise UserError(f"The facts of a checkpoint must be plain JSON values ({wrong}).") from None
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    """Write whole or not at all, like records.write_text."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
@@ -75,10 +76,8 @@ class L2Cosine:
     ) -> dict[str, PerExample]:
         """The weighted terms by name; a term of weight 0 is left out. `clean`: the pixel gradient at x, if known."""
         check_batch(x)
-        if clean is not None and clean.shape != x.shape:
-            raise UserError(
-                f"clean has shape {tuple(clean.shape)} and x {tuple(x.shape)}; give the gradient at x."
-            )
+        if clean is not None:
+            self._check_clean(clean, x)
         keys = fresh_keys(seed, x)
         scale = input_scale(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
@@ -95,6 +94,16 @@ class L2Cosine:
                 [cosine_distance(scale * there, scale * here) for there in near]
             )
         return totals
+
+    def _check_clean(self, clean: Tensor, x: Tensor) -> None:
+        if clean.shape != x.shape:
+            raise UserError(
+                f"clean has shape {tuple(clean.shape)} and x {tuple(x.shape)}; give the gradient at x."
+            )
+        if torch.is_grad_enabled() and not (self.detach_clean or clean.requires_grad):
+            raise UserError(
+                "detach_clean=False needs a clean gradient with a graph; make it with create_graph=True."
+            )
 
     def _gradient(self, model: Model, x: Tensor, y: Tensor, *, graph: bool) -> Tensor:
         return input_gradient(score(model, y, self.quantity, check=may_look_at(x)), x, create_graph=graph)

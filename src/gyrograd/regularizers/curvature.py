@@ -15,15 +15,20 @@ from gyrograd.registry import register
 from gyrograd.regularizers.passes import (
     BatchNorm,
     Space,
+    WrittenOut,
     auxiliary_pass,
     check_batch,
     check_choice,
     fresh_keys,
     may_look_at,
     seen_in,
+    uses_batch_statistics,
 )
 from gyrograd.theory.curvature import Channels, Probe, squared_frobenius_norm, top_loss_curvature
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
+
+_ASKED = 4
+"""Examples at which a net in training mode is asked whether it is piecewise linear."""
 
 
 @register("regularizer", "hessian", paper="Dombrowski et al. 2022", equation="in joo2023, baseline 'Hessian'")
@@ -52,15 +57,24 @@ class Hessian:
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
         check_batch(x)
         keys = fresh_keys(seed, x)
+        penalty = self._norm(model, x, y, keys, self.batchnorm, graph=True)
+        _refuse_flat(penalty)
+        if uses_batch_statistics(model, self.batchnorm):
+            # Batch statistics bend a ReLU net too, in training mode alone: what it will be is the question.
+            some = slice(_ASKED)
+            _refuse_flat(self._norm(model, x[some], y[some], keys[some], "frozen", graph=False))
+        return penalty
+
+    def _norm(
+        self, model: Model, x: Tensor, y: Tensor, keys: Tensor, batchnorm: str, *, graph: bool
+    ) -> Tensor:
         there, u = seen_in(model, x, self.space)
         field = score(there, y, self.quantity, check=may_look_at(x))
-        with auxiliary_pass(model, self.batchnorm):
+        with auxiliary_pass(model, batchnorm), WrittenOut():
             probe = cast(Probe, self.probe)
-            penalty = squared_frobenius_norm(
-                field, u, None, draws=self.draws, seed=keys, probe=probe, create_graph=True
+            return squared_frobenius_norm(
+                field, u, None, draws=self.draws, seed=keys, probe=probe, create_graph=graph
             )
-        _refuse_flat(penalty)
-        return penalty
 
 
 @register("regularizer", "ssr", paper="wang2020", equation="Definition 7, Proposition 3")

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import Normalized
@@ -37,7 +39,7 @@ def check_choice(what: str, value: str, choices: object) -> None:
 @contextmanager
 def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
     """BatchNorm as chosen for the block; every flag is put back. In evaluation mode nothing changes."""
-    layers = [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
+    layers = _training_layers(model)
     before = [layer.track_running_stats for layer in layers]
     try:
         for layer in layers:
@@ -51,6 +53,52 @@ def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
         for layer, tracks in zip(layers, before, strict=True):
             layer.track_running_stats = tracks
             layer.train()
+
+
+def uses_batch_statistics(model: Model, batchnorm: str) -> bool:
+    """Whether examples see one another in such a pass."""
+    return batchnorm != "frozen" and bool(_training_layers(model))
+
+
+def _training_layers(model: Model) -> list[_BatchNorm]:
+    return [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
+
+
+class WrittenOut(TorchFunctionMode):
+    """Batch normalisation by the batch out of elementary operations, for the block.
+
+    torch's own kernel can be differentiated twice and no more; the derivative of a Hessian to the weights is the third.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.batch_norm:
+            return _batch_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """The arguments and the result of `torch.nn.functional.batch_norm`."""
+    if not training:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
+    if running_mean is not None:
+        with torch.no_grad():  # moves the running statistics; its result is not needed
+            F.batch_norm(x, running_mean, running_var, None, None, True, momentum, eps)
+    axes, shape = (0, *range(2, x.dim())), (1, -1, *(1 for _ in x.shape[2:]))
+    centred = x - x.mean(axes, keepdim=True)
+    out = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
+    out = out if weight is None else out * weight.view(shape)
+    return out if bias is None else out + bias.view(shape)
 
 
 def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:

@@ -1,0 +1,116 @@
+"""The command line as a user meets it: a process of its own, its exit code, what it prints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+GYROGRAD = [sys.executable, "-c", "import sys; from gyrograd.cli import main; sys.exit(main())"]
+
+
+def gyrograd(*words: str, timeout: int = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | environment
+    return subprocess.run([*GYROGRAD, *words], capture_output=True, text=True, timeout=timeout, env=settings)
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A folder of two classes, one image of which is cut off."""
+    for label in ("ant", "bee"):
+        (tmp_path / label).mkdir()
+        Image.fromarray(np.zeros((40, 40, 3), np.uint8)).save(tmp_path / label / "a.png")
+    whole = (tmp_path / "bee" / "a.png").read_bytes()
+    (tmp_path / "bee" / "b.png").write_bytes(whole[: len(whole) // 2])
+    return tmp_path
+
+
+def test_without_words_it_lists_its_verbs():
+    result = gyrograd()
+    assert result.returncode == 0
+    for verb in ("demo", "list", "data", "doctor"):
+        assert verb in result.stdout
+
+
+def test_version_and_help():
+    assert gyrograd("--version").stdout.startswith("gyrograd ")
+    assert "cifar10 is the one" in gyrograd("data", "fetch", "--help").stdout
+
+
+def test_the_doctor_finds_this_installation_sound():
+    result = gyrograd("doctor", "--json")
+    findings = {row["what"]: row for row in json.loads(result.stdout)}
+    assert result.returncode == 0
+    assert findings["torch pair"]["state"] == "ok"
+    assert "broken" not in {row["state"] for row in findings.values()}
+
+
+BAD = {
+    "unknown verb": (["lsit"], "did you mean 'list'"),
+    "unknown inner verb": (["data", "fetsch", "cifar10"], "did you mean 'fetch'"),
+    "unknown kind": (["list", "atribution"], "did you mean 'attribution'"),
+    "unknown option": (["list", "--jsn"], "list --help"),
+    "missing name": (["data", "show"], "name"),
+    "unknown data set": (["data", "show", "shaeps"], "did you mean 'shapes'"),
+    "not a number": (["data", "show", "shapes", "--n", "many"], "n"),
+    "needs no fetching": (["data", "fetch", "shapes"], "needs no fetching"),
+    "missing folder": (["data", "check", "folder", "--path", "/nonexistent/folder"], "/nonexistent/folder"),
+    "no training epochs": (["demo", "--epochs", "0"], "at least one epoch"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(BAD))
+def test_a_mistake_is_one_sentence_and_exit_code_2(case):
+    words, sentence = BAD[case]
+    result = gyrograd(*words)
+    assert result.returncode == 2
+    assert sentence in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_truncated_image_is_named(pictures):
+    result = gyrograd("data", "check", "folder", "--path", str(pictures))
+    assert result.returncode == 2
+    assert str(pictures / "bee" / "b.png") in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_cifar10_that_is_not_there_says_how_to_get_it(tmp_path):
+    result = gyrograd("data", "check", "cifar10", GYROGRAD_DATA=str(tmp_path))
+    assert result.returncode == 2
+    assert "gyrograd data fetch cifar10" in result.stderr
+
+
+def test_an_output_that_cannot_be_written_is_one_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    result = gyrograd("data", "show", "shapes", "--n", "1", "--out", str(tmp_path / "file" / "a.png"))
+    assert result.returncode == 2
+    assert "Traceback" not in result.stderr
+
+
+def test_the_demo_ends_with_the_path_of_its_report(tmp_path):
+    result = gyrograd(
+        "demo", "--epochs", "1", "--train", "128", "--images", "4", "--out", str(tmp_path), timeout=300
+    )
+    assert result.returncode == 0, result.stderr
+    report = Path(result.stdout.strip().splitlines()[-1])
+    page = report.read_text(encoding="utf-8")
+    assert report == tmp_path / "report.html"
+    for words in (
+        "cross-entropy",
+        "l2 + cosine",
+        "Adv-Insertion",
+        "prediction kept",
+        "data:image/png;base64,",
+    ):
+        assert words in page
+    assert {"cross-entropy.json", "l2-cosine.json", "l2-cosine.safetensors"} <= {
+        p.name for p in tmp_path.iterdir()
+    }
