@@ -27,7 +27,7 @@ from gyrograd import records
 from gyrograd.attributions import Gradient, InputXGradient, IntegratedGradients, OnSmoothed
 from gyrograd.metrics import CenterDislocation, CosineDistance, RankCorrelation, TopKIntersection
 from gyrograd.models import load
-from gyrograd.numerics.maps import frame_target, normalize, reduce
+from gyrograd.numerics.maps import frame_target, reduce
 from gyrograd.numerics.similarity import cosine
 from gyrograd.numerics.statistics import area_over_eps, bootstrap_interval
 from gyrograd.reporting import map_grid
@@ -260,22 +260,11 @@ def picture(net: nn.Module, x: Tensor, y: Tensor, classes: tuple[str, ...], out:
         figures.append(hit)
     hit = figures[-1]
     some = slice(0, 6)
-    images = {
-        "image": hit.x_clean,
-        "attacked, 8/255": hit.x,
-        "difference x 10": (hit.x - hit.x_clean) * 10 + 0.5,
-    }
     maps = {"map": hit.map_clean, "map, attacked": hit.map}
-    png = map_grid(
-        {key: value[some].permute(0, 2, 3, 1).cpu().numpy() for key, value in images.items()},
-        {
-            key: normalize(reduce(value[some], "abs_sum"), "max").detach().cpu().numpy()
-            for key, value in maps.items()
-        },
-        [classes[int(label)] for label in y[some]],
-    )
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "targeted_attack.png").write_bytes(png)
+    shown = {key: reduce(value[some], "abs_sum").detach().cpu().numpy() for key, value in maps.items()}
+    # Maps only: the images belong to their owners.
+    png = map_grid({}, shown, [classes[int(label)] for label in y[some]])
+    records.write_bytes(out / "targeted_maps.png", png)
     header = [
         "eps",
         "cosine to the frame before",

@@ -7,6 +7,7 @@ the tests survive is a hole in them, and the exit code says so.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -39,7 +40,11 @@ def caught(mutant: dict[str, str]) -> tuple[bool, float, str]:
         environment = os.environ | {"PYTHONPATH": f"{folder}/src", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "-o", "addopts=", "-q", "-x", "--tb=no"]
         result = subprocess.run(
-            [*command, *mutant["tests"].split()], cwd=ROOT, env=environment, capture_output=True, text=True
+            [*command, *shlex.split(mutant["tests"])],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
         )
     failed = [
         line.removeprefix("FAILED ") for line in result.stdout.splitlines() if line.startswith("FAILED ")

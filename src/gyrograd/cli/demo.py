@@ -129,7 +129,7 @@ COLUMNS = {
     "RPS": "RPS (cosine, noise 16/255)",
     "Insertion": "Insertion",
     "Adv-Insertion": "Adv-Insertion (eps 8/255)",
-    "top 100 kept": "top 100 pixels kept under attack",
+    "top 100 kept": "top 100 pixels kept",
     "attack success": "attack success (half of them lost)",
     "prediction kept": "prediction kept",
 }
@@ -188,10 +188,10 @@ def _write_report(nets: list[Measured], data: Dataset, out: Path) -> Path:
 def _verdict(nets: list[Measured]) -> tuple[str, ...]:
     plain, aligned = nets
     return (
-        f"Trained with l2 + cosine, the net's explanations {_change('RPS', nets)} under noise and "
-        f"{_change('top 100 kept', nets)} under attack.",
-        f"It costs {plain.accuracy - aligned.accuracy:+.1%} of accuracy and "
-        f"{aligned.seconds / plain.seconds:.1f} times the training time. Longer training on real images shows more: see the papers' tables.",
+        f"Trained with l2 + cosine, the net's explanations {_change('RPS', nets)}.",
+        f"Under attack they {_change('top 100 kept', nets)}.",
+        f"The price: {plain.accuracy - aligned.accuracy:+.1%} of accuracy and "
+        f"{aligned.seconds / plain.seconds:.1f} times the training time.",
     )
 
 
@@ -200,10 +200,10 @@ def _change(key: str, nets: list[Measured]) -> str:
     from gyrograd.numerics.statistics import paired_difference
 
     change = paired_difference(nets[1].values[key], nets[0].values[key])
-    word = (
-        "hold no stiller" if not change.excludes_zero else "hold stiller" if change.value > 0 else "move more"
-    )
-    return f"{word} ({COLUMNS[key]}: {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}])"
+    word = "hold stiller" if change.value > 0 else "move more"
+    if not change.excludes_zero:
+        word = "hold no stiller"
+    return f"{word}: {COLUMNS[key]} {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
 
 
 def _picture(net: Measured, data: Dataset) -> bytes:

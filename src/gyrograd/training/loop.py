@@ -45,7 +45,16 @@ def cross_entropy(model: Model, x: Images, y: Labels) -> Tensor:
 
 
 def train(model: Model, data: Dataset, recipe: Recipe, objective: Objective = cross_entropy) -> list[float]:
-    """Train the model in place; the mean loss of each epoch comes back. Same seed, same weights on a CPU."""
+    """Train the model in place; the mean loss of each epoch comes back. Same seed, same weights on a CPU.
+
+    Objectives that draw from torch's generator find it seeded; the caller's is left as it was.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(recipe.seed)
+        return _train(model, data, recipe, objective)
+
+
+def _train(model: Model, data: Dataset, recipe: Recipe, objective: Objective) -> list[float]:
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=recipe.epochs)
     losses = []
