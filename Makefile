@@ -53,3 +53,8 @@ exactness: $(STAMP)
 .PHONY: bench-metrics
 bench-metrics: $(STAMP)
 	$(BIN)/python benchmarks/metrics.py
+
+# Every backbone's parameters, forward and double-backward time. Writes results/backbones.md
+.PHONY: backbones
+backbones: $(STAMP)
+	$(BIN)/python benchmarks/backbones.py

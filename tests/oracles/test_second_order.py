@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from nets import NETS, batch, net
 from small_attributions import small
 from torch import Tensor, nn
@@ -86,6 +87,38 @@ def test_derivatives_match_on_a_smoothed_model_cut_into_parts(name):
     x, target = batch(2, seed=6)
     calm = gg.smoothed(net("residual"), gg.kernel("gaussian", sigma=0.1), draws=5, max_batch=4)
     assert max(relative_errors(small(name), calm, x, target).values()) <= BAR
+
+
+class Attention(nn.Module):
+    """Patches, one block of fused attention, a mean: what a vision transformer does, small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, 8, 4, stride=4)
+        self.norm = nn.LayerNorm(8)
+        self.qkv = nn.Linear(8, 24)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.patch(x).flatten(2).transpose(1, 2)
+        q, k, v = (
+            part.unflatten(2, (2, 4)).transpose(1, 2) for part in self.qkv(self.norm(tokens)).chunk(3, dim=2)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return self.head(F.gelu(tokens + mixed).mean(1))
+
+
+@pytest.mark.parametrize("name", sorted(set(METHODS) - {"guided_backprop", "lrp"}))
+def test_derivatives_match_on_fused_attention(name):
+    torch.manual_seed(0)
+    x, target = batch(2, seed=7)
+    assert max(relative_errors(small(name), Attention().double().eval(), x, target).values()) <= BAR
+
+
+@pytest.mark.parametrize("name", ["guided_backprop", "lrp"])
+def test_replayed_methods_refuse_attention_by_name(name):
+    with pytest.raises(gg.UserError, match="has no rule for 'layer_norm'"):
+        small(name)(Attention().double().eval(), *batch(2))
 
 
 def test_the_harness_sees_a_map_whose_graph_is_cut():
