@@ -13,6 +13,7 @@ from gyrograd.errors import UserError
 from gyrograd.registry import Entry, available, kinds, make
 
 if TYPE_CHECKING:
+    from gyrograd.attributions import predicted as predicted
     from gyrograd.models import load as load
     from gyrograd.models import save as save
     from gyrograd.smoothing import smoothed as smoothed
@@ -30,13 +31,19 @@ __all__ = [
     "load",
     "metric",
     "model",
+    "predicted",
     "regularizer",
     "save",
     "smoothed",
 ]
 
 # Verbs that are functions of their own, by the module that holds them (imported on first use).
-_LAZY = {"smoothed": "gyrograd.smoothing", "load": "gyrograd.models", "save": "gyrograd.models"}
+_LAZY = {
+    "smoothed": "gyrograd.smoothing",
+    "load": "gyrograd.models",
+    "save": "gyrograd.models",
+    "predicted": "gyrograd.attributions",
+}
 
 
 def attack(name: str, **settings: Any) -> Any:

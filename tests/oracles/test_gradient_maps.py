@@ -152,3 +152,25 @@ def test_out_of_memory_halves_the_part_until_it_fits(monkeypatch):
     monkeypatch.setattr(model, "forward", small_card)
     torch.testing.assert_close(gg.attribution("gradient")(model, x, target), expected, rtol=1e-9, atol=1e-12)
     assert seen == [8, 4, 2, 2, 2, 2]
+
+
+def test_the_predicted_class_is_that_of_evaluation_and_can_be_explained():
+    x, _ = batch()
+    model = net("residual")
+    expected = model(x).argmax(1)
+    assert torch.equal(gg.predicted(model.train(), x), expected)
+    assert model.training
+    maps = gg.attribution("gradient")(model, x, gg.predicted(model, x))
+    assert torch.equal(maps, gg.attribution("gradient")(model, x, expected))
+
+
+def test_a_baseline_given_for_each_example_is_cut_with_the_batch():
+    x, target = batch(5)
+    model, start = net("lenet"), 1 - x
+    whole = gg.attribution("ig", steps=6, baseline=start)(model, x, target)
+    parts = gg.attribution("ig", steps=6, baseline=start, max_batch=7)(model, x, target)
+    torch.testing.assert_close(parts, whole, rtol=1e-9, atol=1e-12)
+    alone = gg.attribution("ig", steps=6, baseline=start[2:3])(model, x[2:3], target[2:3])
+    torch.testing.assert_close(alone[0], whole[2], rtol=1e-9, atol=1e-12)
+    assert gg.attribution("ig", baseline=start) == gg.attribution("ig", baseline=start.clone())
+    assert gg.attribution("ig", baseline=start) != gg.attribution("ig", baseline=x)

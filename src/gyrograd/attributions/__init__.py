@@ -7,6 +7,7 @@ from gyrograd.attributions.lrp import LRP
 from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
+from gyrograd.attributions.targets import predicted
 
 __all__ = [
     "LRP",
@@ -17,6 +18,7 @@ __all__ = [
     "Lime",
     "OnSmoothed",
     "Shap",
+    "predicted",
     "smoothgrad",
     "unigrad",
 ]

@@ -1,0 +1,21 @@
+"""Which class is explained, where it is not the label: the one the model chose."""
+
+from __future__ import annotations
+
+import torch
+
+from gyrograd.numerics.checks import check_inputs
+from gyrograd.numerics.modes import evaluating
+from gyrograd.types import Inputs, Labels, Model
+
+
+@torch.no_grad()
+def predicted(model: Model, x: Inputs) -> Labels:
+    """The model's class for each example, in evaluation mode: `attribution(model, x, predicted(model, x))`.
+
+    wang2020 and Dombrowski et al. explain the prediction, joo2023 the label.
+    """
+    check_inputs(x)
+    with evaluating(model):
+        classes: Labels = model(x).argmax(1)
+    return classes
