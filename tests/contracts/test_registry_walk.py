@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,8 @@ def test_every_entry_is_listed_by_the_command_line(kind, capsys):
 def test_every_kind_has_a_contract_suite_that_walks_the_registry(kind):
     suite = Path(__file__).parent / SUITES[kind]
     assert f'available("{kind}")' in suite.read_text(encoding="utf-8")
+
+
+def test_a_command_run_from_python_leaves_the_processors_denormals_alone(capsys):
+    assert main(["list", "kernel"]) == 0
+    assert sys.float_info.min / 4 > 0

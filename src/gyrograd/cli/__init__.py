@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from gyrograd.errors import UserError, did_you_mean
@@ -56,16 +57,26 @@ def _run(words: list[str]) -> int:
         _print_overview(path, chosen)
         return 0
     settings = _arguments(chosen, path, rest)
-    _flush_denormals()
-    return int(chosen(**settings) or 0)
+    with _denormals_flushed():
+        return int(chosen(**settings) or 0)
 
 
-def _flush_denormals() -> None:
-    """Numbers below 1e-38 count as zero. Softplus gradients are full of them and a CPU takes many times as long."""
-    if "torch" in sys.modules or importlib.util.find_spec("torch") is not None:
-        import torch
+@contextmanager
+def _denormals_flushed() -> Iterator[None]:
+    """Numbers below 1e-38 count as zero. Softplus gradients are full of them and a CPU takes many times as long.
 
-        torch.set_flush_denormal(True)
+    The processor's state is put back: whoever calls `main` from Python has denormals again afterwards.
+    """
+    if importlib.util.find_spec("torch") is None:
+        yield
+        return
+    import torch
+
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
 
 
 def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]]:
