@@ -1,7 +1,7 @@
 """Break the code on purpose and see the tests go red: `make mutants [AREA=attributions]`.
 
-Each fault of mutants.toml is written into a copy of the sources and its tests run against that copy. A fault
-the tests survive is a hole in them, and the exit code says so.
+Each fault of the lists here (TOML files) is written into a copy of the sources and its tests run against that
+copy. A fault the tests survive is a hole in them, and the exit code says so.
 """
 
 from __future__ import annotations
@@ -53,10 +53,21 @@ def caught(mutant: dict[str, str]) -> tuple[bool, float, str]:
     return bool(failed), time.monotonic() - started, failed[0] if failed else ""
 
 
+def listed() -> dict[str, list[dict[str, str]]]:
+    """The faults by area, out of every list beside this file."""
+    lists: dict[str, list[dict[str, str]]] = {}
+    for path in sorted(Path(__file__).parent.glob("*.toml")):
+        for area, mutants in tomllib.loads(path.read_text(encoding="utf-8")).items():
+            lists.setdefault(area, []).extend(mutants)
+    return lists
+
+
 def main(areas: list[str]) -> int:
-    lists = tomllib.loads((Path(__file__).parent / "mutants.toml").read_text(encoding="utf-8"))
     chosen = [
-        (area, mutant) for area, mutants in lists.items() if not areas or area in areas for mutant in mutants
+        (area, mutant)
+        for area, mutants in listed().items()
+        if not areas or area in areas
+        for mutant in mutants
     ]
     survivors = 0
     with ThreadPoolExecutor(max_workers=2) as pool:

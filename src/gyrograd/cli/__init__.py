@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 from gyrograd.errors import UserError, did_you_mean
@@ -16,14 +16,23 @@ Verb = Callable[..., Any]
 
 def verbs() -> dict[str, Verb | dict[str, Verb]]:
     """Name to function; a folder of verbs is a dictionary. The verbs' files import what is heavy when they run."""
-    from gyrograd.cli import data, demo, doctor, names
+    from gyrograd.cli import attack, compare, data, demo, doctor, explain, leaderboard, names, report
 
     return {
         "demo": demo.demo,
+        "explain": explain.explain,
+        "attack": attack.attack,
+        "report": report.report,
+        "compare": compare.compare,
+        "leaderboard": leaderboard.leaderboard,
         "list": names.show,
         "data": {"fetch": data.fetch, "check": data.check, "show": data.show},
         "doctor": doctor.doctor,
     }
+
+
+READING = {"report", "compare", "leaderboard", "list", "doctor"}
+"""Verbs that compute nothing and start without torch."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +66,7 @@ def _run(words: list[str]) -> int:
         _print_overview(path, chosen)
         return 0
     settings = _arguments(chosen, path, rest)
-    with _denormals_flushed():
+    with nullcontext() if path.split()[1] in READING else _denormals_flushed():
         return int(chosen(**settings) or 0)
 
 
@@ -112,8 +121,13 @@ def _parser(verb: Verb, path: str) -> Any:
     helps = {parameter.arg_name: parameter.description for parameter in about.params}
     parser = ArgumentParser(prog=path, description=about.short_description, exit_on_error=False)
     by_hand: set[str | int] = set()
+    several = getattr(verb, "several_positional", None)
     for name, parameter in inspect.signature(verb).parameters.items():
-        if name == getattr(verb, "optional_positional", None):
+        if several and parameter.default is inspect.Parameter.empty:
+            # all of them by hand, so that they keep their order
+            parser.add_argument(name, nargs="+" if name == several else None, type=str, help=helps.get(name))
+            by_hand.add(name)
+        elif name == getattr(verb, "optional_positional", None):
             parser.add_argument(name, nargs="?", default=None, type=str, help=helps.get(name))
             by_hand.add(name)
         elif parameter.default is False:

@@ -1,12 +1,14 @@
 """What is explained: backbones of the three papers, models of other libraries, and what wraps them.
 
-`build` makes a model by name; `wrappers` and `activations` turn a model into a model; `checkpoints` keeps it.
+`build` makes a model by name; `opened` opens one from a file or a name; `wrappers` and `activations` turn a
+model into a model; `checkpoints` keeps it, and `zoo` holds trained ones.
 """
 
 from gyrograd.models import googlenet, lenet, mlp, resnet, swin, vgg
 from gyrograd.models.activations import SwapReport, swap_report, with_activation
 from gyrograd.models.assembly import build, rebuilt
-from gyrograd.models.checkpoints import load, save
+from gyrograd.models.checkpoints import save
+from gyrograd.models.opening import load, opened
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import Normalized, Probability, logits_of
@@ -23,6 +25,7 @@ __all__ = [
     "load_state",
     "logits_of",
     "mlp",
+    "opened",
     "rebuilt",
     "resnet",
     "save",

@@ -1,9 +1,10 @@
 """Random numbers that belong to an example, not to a batch.
 
 A number is a pure function of (key of the example, stream, position): Philox4x32-10 (Salmon et al. 2011), a
-counter through ten keyed rounds, written in tensor operations. So the results do not depend on batch size,
-device or number of processes, and the global generators are neither read nor moved. `stream` keeps the draws
-of different purposes apart. A shape (n, ...) is a prefix of every (m, ...) with m > n.
+counter through ten keyed rounds, written in tensor operations; on CUDA in one kernel, to the same bits. So the
+results do not depend on batch size, device or number of processes, and the global generators are neither read nor
+moved. `stream` keeps the draws of different purposes apart. A shape (n, ...) is a prefix of every (m, ...) with
+m > n.
 
 Uniform numbers are the same bits everywhere; normal ones go through log and cos in float64, where devices may
 differ in the last place.
@@ -17,6 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.kernels import philox_words
 from gyrograd.types import Inputs, Seed
 
 Keys: TypeAlias = Int[Tensor, " b"]
@@ -49,6 +51,9 @@ def keys(seed: Seed, b: int, device: torch.device | str | None = None) -> Keys:
 def subkeys(keys: Keys, stream: int) -> Keys:
     """A new key for each example, for a part with streams of its own (say, the map at each attack step)."""
     low, high = _split_stream(stream)
+    if keys.is_cuda and stream < 1 << 61:
+        places = 4 * stream + torch.arange(2, device=keys.device)
+        return _joined(philox_words(keys[:, None], places, _DERIVE | 1).unbind(1))
     return _joined(_philox((low, high, 1, _DERIVE >> 32), _split_keys(keys)))
 
 
@@ -98,6 +103,10 @@ def permutation(keys: Keys, n: int, *, stream: int = 0) -> Int[Tensor, "b n"]:
 def _words(keys: Keys, shape: tuple[int, ...], stream: int) -> Int[Tensor, "b ..."]:
     """One 32-bit word for each position, four from each counter value."""
     n = math.prod(shape)
+    if keys.is_cuda:
+        _split_stream(stream)
+        places = torch.arange(n, device=keys.device)
+        return philox_words(keys[:, None], places, stream).reshape(len(keys), *shape)
     blocks = torch.arange((n + 3) // 4, device=keys.device)
     low, high = _split_keys(keys)
     counter = ((blocks & _WORD)[None], (blocks >> 32)[None], *_split_stream(stream))

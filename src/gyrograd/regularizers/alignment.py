@@ -83,17 +83,25 @@ class L2Cosine:
         with auxiliary_pass(model, self.batchnorm):
             here = self._gradient(model, x, y, graph=not self.detach_clean) if clean is None else clean
             near = [
-                self._gradient(model, self._moved(x, keys, draw), y, graph=True) for draw in range(self.draws)
+                self._gradient(model, self.moved(x, keys, draw), y, graph=True) for draw in range(self.draws)
             ]
         here = here.detach() if self.detach_clean else here
-        totals: dict[str, Tensor] = {}
+        parts = [self.between(scale * here, scale * there) for there in near]
+        return {name: _mean([part[name] for part in parts]) for name in parts[0]}
+
+    def between(self, here: Inputs, there: Inputs) -> dict[str, PerExample]:
+        """The weighted terms of two gradients in the chosen space; a term of weight 0 is left out."""
+        terms: dict[str, Tensor] = {}
         if self.l2:
-            totals["l2"] = self.l2 * _mean([self._distance(scale * there, scale * here) for there in near])
+            terms["l2"] = self.l2 * self._distance(there, here)
         if self.cosine:
-            totals["cosine"] = self.cosine * _mean(
-                [cosine_distance(scale * there, scale * here) for there in near]
-            )
-        return totals
+            terms["cosine"] = self.cosine * cosine_distance(there, here)
+        return terms
+
+    def moved(self, x: Inputs, keys: Tensor, draw: int = 0) -> Inputs:
+        """The images of a draw: x plus noise, uniform in the box of half side eps, not clipped."""
+        noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
+        return (x + self.eps * (2 * noise - 1)).detach()
 
     def _check_clean(self, clean: Tensor, x: Tensor) -> None:
         if clean.shape != x.shape:
@@ -107,11 +115,6 @@ class L2Cosine:
 
     def _gradient(self, model: Model, x: Tensor, y: Tensor, *, graph: bool) -> Tensor:
         return input_gradient(score(model, y, self.quantity, check=may_look_at(x)), x, create_graph=graph)
-
-    def _moved(self, x: Tensor, keys: Tensor, draw: int) -> Tensor:
-        return (
-            x + self.eps * (2 * random.uniform(keys, x.shape[1:], stream=draw, dtype=x.dtype) - 1)
-        ).detach()
 
     def _distance(self, a: Tensor, b: Tensor) -> Tensor:
         return (a - b).flatten(1).square().sum(1) if self.squared else l2_distance(a, b)

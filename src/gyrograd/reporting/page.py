@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gyrograd.records import write_text
+from gyrograd.reporting.templates import rendered
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,7 @@ class Section:
 
 def page(title: str, lead: tuple[str, ...], sections: tuple[Section, ...], footer: tuple[str, ...]) -> str:
     """The page as HTML; all text is escaped."""
-    from jinja2 import Environment
-
-    template = (Path(__file__).parent / "page.html.jinja").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True)
-    return environment.from_string(template).render(title=title, lead=lead, sections=sections, footer=footer)
+    return rendered("page", title=title, lead=lead, sections=sections, footer=footer)
 
 
 def write_page(path: Path, html: str) -> None:

@@ -1,0 +1,310 @@
+"""gyrograd attack: adversarial images and what they do to the maps."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gyrograd.attacks import AttackResult
+    from gyrograd.cli.subject import Subject
+    from gyrograd.records import Record
+
+AT_ONCE = 16
+"""Images attacked before their pictures are written: what an interruption can cost."""
+IN_OVERVIEW = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """The numbers of the images done so far, and the first part whole, to be shown."""
+
+    here: Subject
+    settings: dict[str, Any]
+    first: AttackResult | None = None
+    parts: tuple[Record, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Images done."""
+        return sum(len(part.examples) for part in self.parts)
+
+    def and_then(self, hit: AttackResult) -> Attacked:
+        """With one more part, of which the numbers are kept."""
+        index = self.here.index[self.count : self.count + len(hit)]
+        record = hit.record(index)
+        record = replace(record, values={**record.values, "cosine": _cosines(hit)})
+        return replace(self, first=self.first or hit, parts=(*self.parts, record))
+
+
+def attack(
+    model: str,
+    data: str | list[str],
+    attack: str = "targeted_map",
+    method: str = "gradient",
+    eps: str | float = "8/255",
+    steps: int | None = None,
+    norm: str = "linf",
+    target: str = "predicted",
+    out: Path = Path("out/attack"),
+    images: int | None = None,
+    size: int | None = None,
+    split: str | None = None,
+    unlabelled: bool = False,
+    weights: Path | None = None,
+    classes: int | None = None,
+    normalize: str | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Attack the explanations of images: attacked images, maps before and after, and what it took.
+
+    Args:
+        model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
+            weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
+        data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
+            a pattern in quotes such as 'photos/*.png'.
+        attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` has all.
+        method: the attribution under attack, with settings in brackets: 'integrated_gradients(steps=20)'.
+        eps: how far a pixel may move: 8/255 or 0.03.
+        steps: gradient steps; the attack's own number if left out.
+        norm: linf or l2.
+        target: the class explained: predicted, label, or its number.
+        out: folder for the pictures and the record.
+        images: how many images at most; all files, or 16 of a registered set, if left out.
+        size: side of the images in pixels; what the model was made for, if it tells.
+        split: which split of the data; test, or none, if left out.
+        unlabelled: take no labels from sub-folders.
+        weights: state dict of the model, safetensors or .pt of tensors alone.
+        classes: class count of a model built by name.
+        normalize: cifar10 or imagenet, the statistics of a model that does not normalise by itself.
+        device: auto, cpu, cuda or cuda:INDEX.
+        seed: of the attack's random starts, and which images are chosen.
+        json: print one JSON document instead of a table.
+    """
+    from gyrograd.cli.subject import check_folder, check_target_word, subject
+
+    attacker, explainer = _attack(attack, eps, steps, norm), _method(method)
+    here = subject(
+        model, data, weights=weights, classes=classes, normalize=normalize, images=images, size=size, split=split,
+        unlabelled=unlabelled, device=device, seed=seed,
+    )  # fmt: skip
+    check_target_word(here, target)
+    check_folder(out)
+    settings = {
+        "model": model,
+        "data": here.data.name,
+        "method": repr(explainer),
+        "target": target,
+        "seed": seed,
+    }
+    done = _attacked(Attacked(here, settings), attacker, explainer, target, seed, out)
+    _write_overview(out, done)
+    record = _record(done)
+    if json:
+        print(json_format.dumps(_document(out, record), indent=1))
+    else:
+        _print(out, done, record)
+
+
+attack.several_positional = "data"  # type: ignore[attr-defined]
+
+
+def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
+    """The attack of this name; settings in its brackets come before the options."""
+    from gyrograd.cli.written import called, radius
+    from gyrograd.errors import UserError
+    from gyrograd.registry import make
+
+    name, settings = called(text)
+    options: dict[str, Any] = {"eps": radius(eps), "norm": norm}
+    if norm == "linf" and options["eps"] > 1:
+        raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
+    if steps is not None:
+        options["steps"] = steps
+    return make("attack", name, **(options | settings))
+
+
+def _method(text: str) -> Any:
+    from gyrograd.cli.written import called
+    from gyrograd.registry import make
+
+    name, settings = called(text)
+    return make("attribution", name, **settings)
+
+
+def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: int, out: Path) -> Attacked:
+    """All images, some at a time; pictures are written as they are done, the record also if it ends early."""
+    from gyrograd import records
+    from gyrograd.numerics import random
+    from gyrograd.progress import track
+
+    here = done.here
+    # A key for each image of the run, so that the result does not depend on how many are attacked at once.
+    streams = random.keys(seed, len(here.data), here.data.labels.device)
+    starts = range(0, len(here.data), AT_ONCE)
+    try:
+        for first in track(starts, len(starts), "attacking"):
+            hit = _part(here, attacker, explainer, target, first, streams[first : first + AT_ONCE])
+            hit.save(out, here.index[first : first + len(hit)])
+            done = done.and_then(hit)
+    finally:
+        if done.parts:
+            records.write(out / "record.json", _record(done))
+    return done
+
+
+def _part(
+    here: Subject, attacker: Any, explainer: Any, target: str, first: int, streams: Any
+) -> AttackResult:
+    import torch
+
+    from gyrograd.cli.subject import targets
+    from gyrograd.errors import UserError
+    from gyrograd.models import logits_of
+
+    x = here.pixels(first, first + AT_ONCE)
+    with torch.no_grad():
+        logits = logits_of(here.model, x)
+    hit = attacker(here.model, explainer, x, targets(here, target, logits, first), seed=streams)
+    if isinstance(hit, tuple):
+        raise UserError("The attack was given several eps; give one at a time: --eps 8/255.")
+    result: AttackResult = hit
+    return result
+
+
+def _record(done: Attacked) -> Record:
+    """One record of all parts, in the order of the images' numbers."""
+    from gyrograd.cli.subject import versions
+    from gyrograd.records import merge
+
+    merged = merge(done.parts)
+    names = dict(zip(done.here.index, done.here.names, strict=True))
+    facts = {
+        **versions(),
+        "names": [names[index] for index in merged.examples],
+        "flags": _flags(done.parts),
+        "notes": list(done.here.notes),
+        "complete": done.count == len(done.here.data),
+    }
+    return replace(merged, settings={**merged.settings, **done.settings}, facts=facts)
+
+
+def _cosines(hit: AttackResult) -> list[float | None]:
+    """Between the maps before and after; none where the search stood still, for then it says nothing."""
+    from gyrograd.numerics.similarity import cosine
+
+    values, stuck = cosine(hit.map_clean, hit.map).tolist(), hit.stuck.tolist()
+    return [None if still else value for value, still in zip(values, stuck, strict=True)]
+
+
+def _flags(parts: Sequence[Record]) -> list[str]:
+    """What the parts say, counts added up where they differ in nothing but their counts."""
+    import re
+
+    totals: dict[str, int] = {}
+    for flag in (flag for part in parts for flag in part.facts["flags"]):
+        found = re.fullmatch(r"(.*): (\d+) of \d+ images", flag)
+        key, count = (found[1], int(found[2])) if found else (flag, 0)
+        totals[key] = totals.get(key, 0) + count
+    whole = sum(len(part.examples) for part in parts)
+    return [f"{key}: {count} of {whole} images" if count else key for key, count in totals.items()]
+
+
+def _write_overview(out: Path, done: Attacked) -> None:
+    """The first images: before, after, the difference, and both maps on one scale."""
+    from gyrograd.numerics.maps import reduce
+    from gyrograd.records import write_bytes
+    from gyrograd.reporting.pictures import attack_sheet
+
+    hit = done.first
+    if hit is None:
+        return
+    rows = list(range(min(IN_OVERVIEW, len(hit))))
+    columns = {
+        "image": hit.x_clean,
+        "attacked": hit.x,
+        "map_clean": reduce(hit.map_clean),
+        "map_attacked": reduce(hit.map),
+    }
+    arrays = {key: value.detach().float().cpu() for key, value in columns.items()}
+    for key in ("image", "attacked"):
+        arrays[key] = arrays[key].expand(-1, 3, -1, -1).movedim(1, -1)
+    titles = [Path(name).name[-18:] for name in done.here.names[: len(rows)]]
+    write_bytes(out / "overview.png", attack_sheet({k: v.numpy() for k, v in arrays.items()}, rows, titles))
+
+
+SUMMARY = {
+    "start": "objective before",
+    "value": "objective after (lower: the attack got further)",
+    "prediction_kept": "prediction kept",
+    "cosine": "cosine to the map before (1: did not move)",
+    "linf": "largest change of a pixel",
+    "budget_used": "share of the budget used",
+}
+
+
+def _summary(record: Record) -> dict[str, dict[str, float | int | None]]:
+    """Mean and 95 % bootstrap interval of each column over the images that have a value."""
+    from gyrograd.numerics.statistics import bootstrap_interval
+
+    summary: dict[str, dict[str, float | int | None]] = {}
+    for key in SUMMARY:
+        present = [value for value in record.values[key] if value is not None and value == value]
+        if not present:
+            summary[key] = {"value": None, "low": None, "high": None, "n": 0}
+            continue
+        found = bootstrap_interval(present)
+        # One image has no interval.
+        low, high = (found.low, found.high) if len(present) > 1 else (None, None)
+        summary[key] = {"value": found.value, "low": low, "high": high, "n": len(present)}
+    return summary
+
+
+def _in_words(found: dict[str, float | int | None]) -> str:
+    if found["value"] is None:
+        return "none: no image could be searched"
+    if found["low"] is None or found["high"] is None:
+        return f"{found['value']:.4g} (one image, no interval)"
+    return f"{found['value']:.4g} [{found['low']:.4g}, {found['high']:.4g}]"
+
+
+def _document(out: Path, record: Record) -> dict[str, Any]:
+    """The record as it was written, its summary, and where things are."""
+    written = json_format.loads((out / "record.json").read_text(encoding="utf-8"))
+    columns = written["values"]
+    return {
+        "record": str(out / "record.json"),
+        "overview": str(out / "overview.png"),
+        "settings": written["settings"],
+        "summary": _summary(record),
+        "flags": record.facts["flags"],
+        "notes": record.facts["notes"],
+        "examples": [
+            {"index": index, "name": name, **{key: column[row] for key, column in columns.items()}}
+            for row, (index, name) in enumerate(zip(record.examples, record.facts["names"], strict=True))
+        ],
+    }
+
+
+def _print(out: Path, done: Attacked, record: Record) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    eps = float(record.settings["eps"])
+    title = f"{record.name}, eps {eps:.4g} ({eps * 255:.3g}/255), {done.count} images: mean, 95 % interval"
+    table = Table("", "", title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
+    for key, found in _summary(record).items():
+        table.add_row(SUMMARY[key], escape(_in_words(found)))
+    console.print(table)
+    for note in (*done.here.notes, *record.facts["flags"]):
+        console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{4 * done.count + 1} pictures; the first at a glance:", highlight=False)
+    print(out / "overview.png")

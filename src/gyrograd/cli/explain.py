@@ -1,0 +1,309 @@
+"""gyrograd explain: images to heat maps."""
+
+from __future__ import annotations
+
+import json as json_format
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from gyrograd.cli.subject import Subject
+    from gyrograd.records import Record
+
+AT_ONCE = 16
+"""Images explained before their pictures are written: what an interruption can cost."""
+IN_OVERVIEW = 8
+TITLE = 22
+"""Letters that fit above a picture of the overview."""
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One image: what the model says of it and the class explained. `totals`: the sum of each method's map."""
+
+    index: int
+    name: str
+    predicted: int
+    probability: float
+    target: int
+    label: int | None
+    totals: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What there is to see of one image: its pixels `h w 3` and its maps `h w` by method."""
+
+    index: int
+    name: str
+    image: NDArray[np.float32]
+    maps: dict[str, NDArray[np.float32]]
+
+
+def explain(
+    model: str,
+    data: str | list[str],
+    method: str = "gradient",
+    target: str = "predicted",
+    out: Path = Path("out/explain"),
+    images: int | None = None,
+    size: int | None = None,
+    split: str | None = None,
+    unlabelled: bool = False,
+    weights: Path | None = None,
+    classes: int | None = None,
+    normalize: str | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    json: bool = False,
+) -> None:
+    """Explain images: a heat map for each method, alone and laid over the image, and a table of predictions.
+
+    Args:
+        model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
+            weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
+        data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
+            a pattern in quotes such as 'photos/*.png'.
+        method: attributions apart by commas, with settings in brackets: gradient,'smoothgrad(sigma=0.2)'.
+        target: the class explained: predicted, label, or its number.
+        out: folder for the pictures and the record.
+        images: how many images at most; all files, or 16 of a registered set, if left out.
+        size: side of the images in pixels; what the model was made for, if it tells.
+        split: which split of the data; test, or none, if left out.
+        unlabelled: take no labels from sub-folders.
+        weights: state dict of the model, safetensors or .pt of tensors alone.
+        classes: class count of a model built by name.
+        normalize: cifar10 or imagenet, the statistics of a model that does not normalise by itself.
+        device: auto, cpu, cuda or cuda:INDEX.
+        seed: which images are chosen.
+        json: print one JSON document instead of a table.
+    """
+    from gyrograd.cli.subject import check_folder, check_target_word, subject
+
+    methods = _methods(method)
+    here = subject(
+        model, data, weights=weights, classes=classes, normalize=normalize, images=images, size=size, split=split,
+        unlabelled=unlabelled, device=device, seed=seed,
+    )  # fmt: skip
+    check_target_word(here, target)
+    check_folder(out)
+    settings = {
+        "model": model,
+        "data": here.data.name,
+        "methods": _reprs(methods),
+        "target": target,
+        "seed": seed,
+    }
+    done, shown = _explained(here, methods, target, out, settings)
+    _write_overview(out, shown)
+    if json:
+        print(json_format.dumps(_document(out, here, done), indent=1))
+    else:
+        _print(out, here, done)
+
+
+explain.several_positional = "data"  # type: ignore[attr-defined]
+
+
+def _methods(text: str) -> dict[str, Any]:
+    """Attributions by the words they were asked for with."""
+    from gyrograd.cli.written import called, several
+    from gyrograd.registry import make
+
+    calls = {word: called(word) for word in several(text)}
+    return {word: make("attribution", name, **settings) for word, (name, settings) in calls.items()}
+
+
+def _reprs(methods: dict[str, Any]) -> dict[str, str]:
+    return {word: repr(method) for word, method in methods.items()}
+
+
+def _explained(
+    here: Subject, methods: dict[str, Any], target: str, out: Path, settings: dict[str, Any]
+) -> tuple[list[Explained], list[Seen]]:
+    """All images, some at a time, and the first as they look.
+
+    Pictures are written as they are done, and the record also if it ends early.
+    """
+    from gyrograd import records
+    from gyrograd.progress import track
+
+    done: list[Explained] = []
+    shown: list[Seen] = []
+    starts = range(0, len(here.data), AT_ONCE)
+    try:
+        for first in track(starts, len(starts), "explaining"):
+            for row, one in _part(here, methods, target, first):
+                _write_pictures(out, one)
+                done.append(row)
+                shown += [one] if len(shown) < IN_OVERVIEW else []
+    finally:
+        if done:
+            records.write(out / "record.json", _record(here, done, settings))
+    return done, shown
+
+
+def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> list[tuple[Explained, Seen]]:
+    """Some images with the maps of every method, before any of them is written."""
+    import torch
+
+    from gyrograd.cli.subject import targets
+    from gyrograd.models import logits_of
+    from gyrograd.numerics.maps import reduce
+
+    x = here.pixels(first, first + AT_ONCE)
+    with torch.no_grad():
+        logits = logits_of(here.model, x)
+    chosen = targets(here, target, logits, first)
+    maps = {word: reduce(method(here.model, x, chosen)).detach() for word, method in methods.items()}
+    part = []
+    for place in range(len(x)):
+        own = {word: map[place] for word, map in maps.items()}
+        row = _row(here, first + place, logits[place], int(chosen[place]), own)
+        part.append((row, _seen(row, x[place], own)))
+    return part
+
+
+def _row(here: Subject, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]) -> Explained:
+    return Explained(
+        index=here.index[place],
+        name=here.names[place],
+        predicted=int(logits.argmax()),
+        probability=float(logits.softmax(0).max()),
+        target=target,
+        label=int(here.data.labels[place]) if here.labelled else None,
+        totals={word: float(map.double().sum()) for word, map in maps.items()},
+    )
+
+
+def _seen(row: Explained, x: Tensor, maps: dict[str, Tensor]) -> Seen:
+    image = x.float() if len(x) == 3 else x[:1].float().expand(3, -1, -1)
+    arrays = {word: map.float().cpu().numpy() for word, map in maps.items()}
+    return Seen(row.index, row.name, image.movedim(0, -1).cpu().numpy(), arrays)
+
+
+def _slug(word: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in word).strip("_")
+
+
+def _files(index: int, methods: Iterable[str]) -> dict[str, str]:
+    """The pictures of an image by what they show."""
+    number = f"{index:05d}"
+    files = {"image": f"{number}_image.png"}
+    for word in methods:
+        files[word] = f"{number}_{_slug(word)}.png"
+        files[f"{word} overlay"] = f"{number}_{_slug(word)}_overlay.png"
+    return files
+
+
+def _write_pictures(out: Path, one: Seen) -> None:
+    from gyrograd.cli.heat import heat, overlay, write_png
+
+    files = _files(one.index, one.maps)
+    write_png(out / files["image"], one.image)
+    for word, map in one.maps.items():
+        write_png(out / files[word], heat(map))
+        write_png(out / files[f"{word} overlay"], overlay(one.image, map))
+
+
+def _record(here: Subject, done: list[Explained], settings: dict[str, Any]) -> Record:
+    from gyrograd.cli.subject import versions
+    from gyrograd.records import Record
+
+    values: dict[str, list[float | None]] = {
+        "predicted": [float(one.predicted) for one in done],
+        "probability": [one.probability for one in done],
+        "target": [float(one.target) for one in done],
+    }
+    if here.labelled:
+        values["label"] = [None if one.label is None else float(one.label) for one in done]
+    for word in done[0].totals:
+        values[f"{word}: total"] = [one.totals[word] for one in done]
+    facts = {
+        **versions(),
+        "names": [one.name for one in done],
+        "pictures": [_files(one.index, one.totals) for one in done],
+        "notes": list(_notes(here, done)),
+        "complete": len(done) == len(here.data),
+    }
+    return Record("explain", settings, [one.index for one in done], values, facts)
+
+
+def _notes(here: Subject, done: list[Explained]) -> tuple[str, ...]:
+    """What a reader must know; a map of zeros is black in the picture and says nothing."""
+    empty = {word: sum(one.totals[word] == 0 for one in done) for word in done[0].totals}
+    return (
+        *here.notes,
+        *(f"{word} gave a map of zeros for {n} of {len(done)} images." for word, n in empty.items() if n),
+    )
+
+
+def _write_overview(out: Path, shown: list[Seen]) -> None:
+    """The first images and all their maps in one picture."""
+    import numpy as np
+
+    from gyrograd.records import write_bytes
+    from gyrograd.reporting import map_grid
+
+    maps = {_title(word): np.stack([one.maps[word] for one in shown]) for word in shown[0].maps}
+    images = {"image": np.stack([one.image for one in shown])}
+    # Between dollar signs matplotlib reads formulas; file names have none.
+    names = [Path(one.name).name[-18:].replace("$", r"\$") for one in shown]
+    write_bytes(out / "overview.png", map_grid(images, maps, names))
+
+
+def _title(word: str) -> str:
+    """The method's name with its settings below it, in lines as wide as the picture."""
+    import textwrap
+
+    name, bracket, settings = word.partition("(")
+    return "\n".join([name, *textwrap.wrap(bracket + settings, TITLE)])
+
+
+def _document(out: Path, here: Subject, done: list[Explained]) -> dict[str, Any]:
+    examples = [
+        {
+            "index": one.index,
+            "name": one.name,
+            "predicted": one.predicted,
+            "probability": one.probability,
+            "target": one.target,
+            "label": one.label,
+            "pictures": {what: str(out / file) for what, file in _files(one.index, one.totals).items()},
+        }
+        for one in done
+    ]
+    return {"record": str(out / "record.json"), "notes": list(_notes(here, done)), "examples": examples}
+
+
+def _print(out: Path, here: Subject, done: list[Explained]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    heads = ["image", *(["label"] if here.labelled else []), "prediction", "probability", "explained"]
+    table = Table(*heads, box=None, pad_edge=False)
+    for one in done:
+        label = [] if one.label is None else [here.data.classes[one.label]]
+        cells = [
+            one.name,
+            *label,
+            here.class_name(one.predicted),
+            f"{one.probability:.3f}",
+            here.class_name(one.target),
+        ]
+        table.add_row(*(escape(cell) for cell in cells))
+    console.print(table)
+    for note in _notes(here, done):
+        console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
+    count = sum(len(_files(one.index, one.totals)) for one in done) + 1
+    console.print(f"{count} pictures; all at a glance:", highlight=False)
+    print(out / "overview.png")

@@ -1,0 +1,17 @@
+"""gyrograd report: an audit's page again, from its card."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def report(folder: Path) -> None:
+    """Write report.html, report.md and figures/ of an audit again, from its card.json and pictures.npz.
+
+    Args:
+        folder: what the audit wrote, or its card.json.
+    """
+    from gyrograd.reporting import read_card, write_report
+    from gyrograd.reporting.schema import card_path
+
+    print(write_report(read_card(folder), card_path(folder).parent))

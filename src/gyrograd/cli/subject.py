@@ -1,0 +1,141 @@
+"""What a command looks at: the model and the images of its two words, opened, checked and fitted together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gyrograd.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gyrograd.data import Dataset
+    from gyrograd.types import Model
+
+LOOKED_AT = 8
+"""Images the model is tried on before anything else is done."""
+FROM_A_SET = 16
+"""Images taken of a registered set, which may hold thousands; files are all taken."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model and its images. `names` and `index` tell the images; `notes` what a reader must know of them."""
+
+    model: Model
+    data: Dataset
+    names: tuple[str, ...]
+    index: tuple[int, ...]
+    classes: int
+    notes: tuple[str, ...]
+
+    @property
+    def labelled(self) -> bool:
+        """Do the labels mean anything?"""
+        from gyrograd.data.opening import is_labelled
+
+        return is_labelled(self.data)
+
+    def class_name(self, index: int) -> str:
+        """The name of a class where the images and the model have the same ones, else its number."""
+        named = self.labelled and len(self.data.classes) == self.classes
+        return self.data.classes[index] if named else str(index)
+
+    def pixels(self, first: int, last: int) -> Tensor:
+        """Some of the images on the model's device."""
+        import torch
+
+        return self.data.pixels(torch.arange(first, min(last, len(self.data))))
+
+
+def subject(
+    model: str,
+    data: str | list[str],
+    *,
+    weights: Path | None,
+    classes: int | None,
+    normalize: str | None,
+    images: int | None,
+    size: int | None,
+    split: str | None,
+    unlabelled: bool,
+    device: str,
+    seed: int,
+) -> Subject:
+    """Open both, try the model on a few images, and see that labels and classes fit."""
+    import torch
+
+    from gyrograd.data.opening import check_labels_fit, is_registered, opened_with_names
+    from gyrograd.models.opening import checked, image_size, notes, opened
+
+    data = data[0] if isinstance(data, list) and len(data) == 1 else data
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    net = opened(model, weights=weights, classes=classes, normalize=normalize, device=place)
+    of_a_set = isinstance(data, str) and is_registered(data)
+    found = opened_with_names(
+        data,
+        images=FROM_A_SET if images is None and of_a_set else images,
+        size=size if size is not None or of_a_set else image_size(net),
+        split=split,
+        seed=seed,
+        labelled=False if unlabelled else None,
+    )
+    shown = found.data.to(place)
+    net = checked(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
+    with torch.no_grad():
+        k = net(shown.pixels(torch.arange(1))).shape[1]
+    check_labels_fit(shown, k)
+    here = Subject(net, shown, found.names, found.index, k, notes(net))
+    return replace(here, notes=(*here.notes, *_label_notes(here)))
+
+
+def _label_notes(here: Subject) -> tuple[str, ...]:
+    if here.labelled and len(here.data.classes) != here.classes:
+        return (
+            f"{here.data.name} has {len(here.data.classes)} classes and the model {here.classes}: its labels may not "
+            "be the model's.",
+        )
+    return ()
+
+
+def targets(here: Subject, target: str, logits: Tensor, first: int) -> Tensor:
+    """The classes explained: the model's own choice, the labels, or one class for all."""
+    if target == "predicted":
+        return logits.argmax(1)
+    if target == "label":
+        return here.data.labels[first : first + len(logits)]
+    return logits.argmax(1).new_full((len(logits),), int(target))
+
+
+def check_target_word(here: Subject, target: str) -> None:
+    """predicted, label (where there are labels) or the number of a class."""
+    if target == "label" and not here.labelled:
+        raise UserError("The images have no labels; explain the predicted class: --target predicted.")
+    if target in {"predicted", "label"}:
+        return
+    if not target.isdecimal() or int(target) >= here.classes:
+        raise UserError(
+            f"There is no target '{target}'; give predicted, label, or a class from 0 to {here.classes - 1}."
+        )
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that cannot be written before anything is computed for it."""
+    import os
+
+    nearest = next(place for place in (out, *out.absolute().parents) if place.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{nearest} is a file where a folder is needed; give another folder with --out.")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{nearest} cannot be written; give another folder with --out.")
+
+
+def versions() -> dict[str, Any]:
+    """What a record must say of the program that wrote it."""
+    import torch
+
+    from gyrograd import __version__
+
+    return {"gyrograd": __version__, "torch": torch.__version__}

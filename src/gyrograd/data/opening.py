@@ -1,0 +1,225 @@
+"""Any images from one text: a registered set, a folder with or without classes, one image or several."""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from gyrograd.data.dataset import Dataset
+from gyrograd.data.folder import _chosen, _classes, _home, _image_files, _labelled_files, folder, read_image
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.registry import available, lookup, make
+
+UNLABELLED = ("unlabelled",)
+"""The classes of images without labels; every label is then 0 and means nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """Images with a name for each (its file, or its set and number) and its number in the whole set."""
+
+    data: Dataset
+    names: tuple[str, ...]
+    index: tuple[int, ...]
+
+
+def opened(
+    text: str | Sequence[str],
+    *,
+    images: int | None = None,
+    size: int | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    labelled: bool | None = None,
+) -> Dataset:
+    """The images a text names: a registered set (`shapes`), a folder, an image, a pattern (`photos/*.png`), several.
+
+    Args:
+        text: what to open; `./` before a path tells it from the name of a set.
+        images: how many at most, chosen by the seed; all of them if left out.
+        size: side of the square images given out; files need it, sets have their own and are scaled to it.
+        split: which split, `test` for a set that has one.
+        seed: which images are chosen.
+        labelled: True if the sub-folders of a folder are its classes, False to leave labels out; found out if
+            left out. Without labels the classes are `UNLABELLED`.
+    """
+    return opened_with_names(text, images=images, size=size, split=split, seed=seed, labelled=labelled).data
+
+
+def opened_with_names(
+    text: str | Sequence[str],
+    *,
+    images: int | None = None,
+    size: int | None = None,
+    split: str | None = None,
+    seed: int = 0,
+    labelled: bool | None = None,
+) -> Opened:
+    """As `opened`, with the name and the number of each image."""
+    _check_counts(images, size)
+    paths = [text] if isinstance(text, str) else list(text)
+    if len(paths) == 1 and is_registered(paths[0]):
+        return _from_registry(paths[0], images, size, split, seed, labelled)
+    with warnings.catch_warnings():
+        # Pillow warns of pictures above 90 megapixels and refuses twice that; the refusal is enough.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        if len(paths) == 1 and Path(paths[0]).expanduser().is_dir():
+            return _from_folder(Path(paths[0]).expanduser(), images, size, split, seed, labelled)
+        return _from_files(paths, images, size, split, seed, labelled)
+
+
+def is_registered(text: str) -> bool:
+    """Is this the name of a set, and not a path?"""
+    return text in {key for entry in available("dataset").values() for key in (entry.name, *entry.aliases)}
+
+
+def is_labelled(data: Dataset) -> bool:
+    """Do the labels mean anything?"""
+    return data.classes != UNLABELLED
+
+
+def check_labels_fit(data: Dataset, classes: int) -> None:
+    """Refuse labels the model has no class for."""
+    if is_labelled(data) and int(data.labels.max()) >= classes:
+        raise UserError(
+            f"{data.name} has {len(data.classes)} classes and the model {classes}; give a model of these classes, "
+            "or leave the labels out with --unlabelled."
+        )
+
+
+def _from_registry(
+    name: str, images: int | None, size: int | None, split: str | None, seed: int, labelled: bool | None
+) -> Opened:
+    entry = lookup("dataset", name)
+    takes = inspect.signature(entry.factory).parameters
+    if "path" in takes:
+        raise UserError(f"'{name}' reads your own images: give the path of the folder itself.")
+    if split is not None and "split" not in takes:
+        raise UserError(f"{name} has no splits; leave out --split.")
+    settings: dict[str, Any] = {"split": split or "test"} if "split" in takes else {}
+    whole: Dataset = make("dataset", name, **settings)
+    if whole.images.ndim != 4:
+        raise UserError(f"{name} holds points, not images; give a set of images, such as shapes.")
+    index = whole.chosen(min(images or len(whole), len(whole)), seed) if images else torch.arange(len(whole))
+    data = _scaled(whole.rows(index), size)
+    if labelled is False:
+        data = _without_labels(data)
+    numbers = tuple(int(i) for i in index)
+    return Opened(data, tuple(f"{entry.name} {i}" for i in numbers), numbers)
+
+
+def _from_folder(
+    path: Path, images: int | None, size: int | None, split: str | None, seed: int, labelled: bool | None
+) -> Opened:
+    home = _home(path, split)
+    labelled = _has_classes(home) if labelled is None else labelled
+    classes = _classes(home, split) if labelled else UNLABELLED
+    found = _labelled_files(home, classes) if labelled else [(file, 0) for file in _image_files(home)]
+    data = folder(path, split, _known_size(size), limit=images, seed=seed, labelled=labelled)
+    number = {file: i for i, (file, _) in enumerate(found)}
+    files = [file for file, _ in _chosen(found, images, seed)]
+    return Opened(
+        data, tuple(str(file.relative_to(home)) for file in files), tuple(number[file] for file in files)
+    )
+
+
+def _from_files(
+    paths: Sequence[str],
+    images: int | None,
+    size: int | None,
+    split: str | None,
+    seed: int,
+    labelled: bool | None,
+) -> Opened:
+    files = [file for path in paths for file in _matching(path)]
+    if labelled or split is not None:
+        raise UserError(
+            "Single images have neither labels nor splits; give the folder that holds the classes."
+        )
+    number = {file: i for i, file in enumerate(files)}
+    taken = [file for file, _ in _chosen([(file, 0) for file in number], images, seed)]
+    side = _known_size(size)
+    pixels = torch.stack([read_image(file, (side, side)) for file in taken])
+    data = Dataset(pixels, torch.zeros(len(taken), dtype=torch.int64), UNLABELLED, _called(taken))
+    return Opened(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
+
+
+def _matching(path: str) -> list[Path]:
+    """The file of this name, or the files a pattern matches."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return [place]
+    if place.is_dir():
+        raise UserError(f"{place} is a folder among several paths; give one folder, or images alone.")
+    found = sorted(Path(name) for name in glob.glob(str(place), recursive=True) if Path(name).is_file())
+    if not found:
+        raise UserError(f"There is no file, folder or data set '{path}': {_hint(path)}")
+    return found
+
+
+def _hint(path: str) -> str:
+    """The nearest name beside a path that does not exist, or among the sets."""
+    place = Path(path).expanduser()
+    sets = set(available("dataset")) - {"folder", "toy2d"}
+    if place.parent == Path() and not place.suffix:
+        return did_you_mean(path, sets)
+    if not place.parent.is_dir():
+        return f"there is no folder {place.parent}."
+    return did_you_mean(place.name, {child.name for child in place.parent.iterdir()})
+
+
+def _called(files: Iterable[Path]) -> str:
+    names = [str(file) for file in files]
+    return names[0] if len(names) == 1 else f"{len(names)} images ({names[0]}, ...)"
+
+
+def _has_classes(home: Path) -> bool:
+    """Sub-folders are classes; images beside them make it unclear which is meant."""
+    children = [child for child in home.iterdir() if not child.name.startswith(".")]
+    folders = [child for child in children if child.is_dir() and _image_files(child)]
+    beside = {file for file in _image_files(home) if file.parent == home}
+    if folders and beside:
+        raise UserError(
+            f"{home} holds both images and folders of images; move the images into a folder of their class, "
+            "or read all without labels: --unlabelled."
+        )
+    return bool(folders)
+
+
+def _known_size(size: int | None) -> int:
+    if size is None:
+        raise UserError(
+            "The model does not tell which size of images it was made for; say it with --size, such as --size 224."
+        )
+    return size
+
+
+def _scaled(data: Dataset, size: int | None) -> Dataset:
+    """The same images at another size: bilinear, without aliasing; masks by the nearest pixel."""
+    if size is None or tuple(data.images.shape[2:]) == (size, size):
+        return data
+    scaled = F.interpolate(data.images.float(), (size, size), mode="bilinear", antialias=True)
+    masks = None
+    if data.masks is not None:
+        masks = F.interpolate(data.masks[:, None].float(), (size, size))[:, 0] > 0.5
+    return replace(data, images=scaled.round().clamp(0, 255).byte(), masks=masks)
+
+
+def _without_labels(data: Dataset) -> Dataset:
+    return replace(data, labels=torch.zeros_like(data.labels), classes=UNLABELLED)
+
+
+def _check_counts(images: int | None, size: int | None) -> None:
+    if images is not None and images < 1:
+        raise UserError(f"{images} images were asked for; give at least 1, or leave it out for all.")
+    if size is not None and size < 1:
+        raise UserError(f"The size is {size}; give the side of the images in pixels, such as 32.")

@@ -1,0 +1,98 @@
+"""A model out of the user's own Python file: `path/to/file.py:factory`. Its code is run, as was asked for."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from gyrograd.errors import UserError, did_you_mean
+
+
+def made_by_file(path: Path, name: str, classes: int | None = None) -> nn.Module:
+    """What `name` of this file is or makes: a module, or a function or class that gives one when called.
+
+    `classes` goes to its `num_classes`, which it must have then.
+    """
+    found = _member(path, name)
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise UserError(
+            f"'{name}' of {path} is a {type(found).__name__}; name a function that returns the model."
+        )
+    settings = _settings(path, name, found, classes)
+    with _beside(path):
+        model = _called(path, name, found, settings)
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{path}:{name} returned a {type(model).__name__}; it must return a torch.nn.Module.")
+    return model
+
+
+def _member(path: Path, name: str) -> Any:
+    if not path.is_file():
+        raise UserError(f"There is no file {path}; give the Python file that makes the model.")
+    module = _imported(path)
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise UserError(f"{path} has no '{name}': {did_you_mean(name, own)}")
+    return getattr(module, name)
+
+
+def _imported(path: Path) -> ModuleType:
+    """The file as a module, findable while it runs (dataclasses look themselves up)."""
+    spec = importlib.util.spec_from_file_location(f"gyrograd_user_file_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} is no Python file; give FILE.py:FACTORY.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        with _beside(path):
+            spec.loader.exec_module(module)
+    except Exception as wrong:
+        raise UserError(f"{path} could not be run ({_in_words(wrong)}); mend it and try again.") from wrong
+    return module
+
+
+def _settings(path: Path, name: str, factory: Any, classes: int | None) -> dict[str, Any]:
+    if classes is None:
+        return {}
+    try:
+        takes = inspect.signature(factory).parameters
+    except (TypeError, ValueError):
+        takes = {}  # type: ignore[assignment]
+    if "num_classes" not in takes:
+        raise UserError(f"{path}:{name} takes no num_classes; leave --classes out.")
+    return {"num_classes": classes}
+
+
+def _called(path: Path, name: str, factory: Any, settings: dict[str, Any]) -> Any:
+    try:
+        return factory(**settings)
+    except Exception as wrong:
+        raise UserError(
+            f"{path}:{name} failed ({_in_words(wrong)}); it is called without arguments"
+            f"{' but num_classes' if settings else ''} and returns the model."
+        ) from wrong
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[None]:
+    """Files beside this one can be imported, as when it is run as a script."""
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def _in_words(wrong: Exception) -> str:
+    return f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:200]}".rstrip(": ")

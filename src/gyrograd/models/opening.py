@@ -1,0 +1,218 @@
+"""Any model from one text: a checkpoint, a zoo name, a library's model, the user's own file, a saved program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.models import checkpoints, zoo
+from gyrograd.models.archives import content_of, scripted
+from gyrograd.models.assembly import build
+from gyrograd.models.exported import exported
+from gyrograd.models.factories import made_by_file
+from gyrograd.models.outputs import checked, notes
+from gyrograd.models.specs import spec_of
+from gyrograd.models.weights import load_state
+from gyrograd.models.wrappers import NORMALIZATIONS, Normalized
+from gyrograd.registry import available, lookup
+
+__all__ = ["checked", "image_size", "load", "notes", "opened"]
+
+SOURCES = ("torchvision", "timm")
+ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
+UNTRAINED = "The model has no trained weights (none were given): what its explanations show is chance."
+_NAME_THE_MODEL = (
+    "name its model (torchvision:resnet18, FILE.py:FACTORY, ...) and give the file with --weights"
+)
+
+
+def opened(
+    text: str,
+    *,
+    weights: Path | None = None,
+    classes: int | None = None,
+    normalize: str | None = None,
+    device: torch.device | str = "cpu",
+) -> nn.Module:
+    """The model a text names, in eval mode on the device: images in [0, 1] to logits.
+
+    `text`: a gyrograd checkpoint; a name of the zoo (`cifar10/lenet-ce`) or the registry (`resnet20`);
+    `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `FILE.py:FACTORY`, which
+    runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a name.
+    `weights`: a state dict for a model that is not a file of its own, `classes` its class count, `normalize`
+    ("cifar10", "imagenet") the channel statistics it was trained with, if it does not hold them itself.
+    """
+    place = _device(device)
+    file = _own_file(text)
+    if file is not None:
+        model = made_by_file(*file, classes)
+        if weights is not None:
+            load_state(model, weights)
+    elif text.partition(":")[0] in SOURCES and ":" in text:
+        return _placed(_from_library(text, weights, classes, normalize), place, text)
+    elif _is_path(text):
+        model = _from_file(Path(text).expanduser(), weights, classes, normalize, place)
+    elif text in zoo.names():
+        _refuse_settings(text, weights=weights, classes=classes, normalize=normalize)
+        model = zoo.load(text)
+    else:
+        _check_registered(text)
+        model = _untrained_unless(weights, build(text, num_classes=classes, weights=weights, seed=0))
+    return _placed(_normalized(model, normalize), place, text)
+
+
+def load(text: Path | str) -> nn.Module:
+    """A trained model, on the CPU and in eval mode: the path of a checkpoint, or a name of the zoo."""
+    path = Path(text).expanduser()
+    if not path.is_file() and str(text) in zoo.names():
+        return zoo.load(str(text))
+    if not path.exists() and isinstance(text, str) and not path.suffix and zoo.names():
+        raise UserError(
+            f"There is no checkpoint and no zoo model '{text}': {did_you_mean(text, zoo.names())}"
+        )
+    return checkpoints.load(path)
+
+
+def image_size(model: nn.Module) -> int | None:
+    """The side of the square images a model was made for, where it can be known."""
+    spec = spec_of(model)
+    if spec is not None and isinstance(spec.settings.get("image_size"), int):
+        return int(spec.settings["image_size"])
+    if spec is not None and spec.name.startswith("torchvision:"):
+        return _torchvision_size(spec.name.partition(":")[2])
+    for module in model.modules():
+        size = vars(module).get("image_size")
+        if isinstance(size, int):
+            return size
+        trained: Any = vars(module).get("default_cfg") or vars(module).get("pretrained_cfg")
+        if isinstance(trained, dict) and "input_size" in trained:
+            return int(trained["input_size"][-1])
+    return None
+
+
+def _own_file(text: str) -> tuple[Path, str] | None:
+    """`FILE.py:FACTORY` taken apart."""
+    if text.endswith(".py"):
+        raise UserError(f"{text} is a Python file; say which function of it makes the model: {text}:FACTORY.")
+    found = re.fullmatch(r"(.+\.py):(\w+)", text)
+    return (Path(found[1]).expanduser(), found[2]) if found else None
+
+
+def _from_library(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
+    name = text.removesuffix(":pretrained")
+    pretrained = name != text
+    if pretrained and weights is not None:
+        raise UserError(f"{text} brings its own weights; leave out --weights, or ':pretrained'.")
+    if pretrained:
+        return build(name, num_classes=classes, pretrained=True, normalize=normalize)
+    model = build(name, num_classes=classes, weights=weights, normalize=normalize, seed=0)
+    return _untrained_unless(weights, model)
+
+
+def _untrained_unless(weights: Path | None, model: nn.Module) -> nn.Module:
+    """The model, with a note for `notes` where its weights are as they were drawn."""
+    if weights is None:
+        model.__dict__["note"] = UNTRAINED
+    return model
+
+
+def _from_file(
+    path: Path, weights: Path | None, classes: int | None, normalize: str | None, device: torch.device
+) -> nn.Module:
+    """A model that is a file of its own, by what is in the file."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the file of the model in it.")
+    if not path.is_file():
+        raise UserError(f"There is no file {path}; check the path.")
+    content = content_of(path)
+    if content == "pickle":
+        raise UserError(f"{path} holds weights or a pickled model, which could run code; {_NAME_THE_MODEL}.")
+    if content == "safetensors":
+        raise UserError(f"{path} holds weights without a model; {_NAME_THE_MODEL}.")
+    if content == "other" and path.suffix != ".safetensors":
+        raise UserError(
+            f"{path} is no model gyrograd can open; give a checkpoint, a TorchScript or torch.export file, or "
+            "FILE.py:FACTORY."
+        )
+    if content == "torchscript":
+        _refuse_settings(str(path), weights=weights, classes=classes)
+        return scripted(path, device)
+    if content == "export":
+        _refuse_settings(str(path), weights=weights, classes=classes)
+        return exported(path, device)
+    _refuse_settings(str(path), weights=weights, classes=classes, normalize=normalize)
+    return checkpoints.load(path)
+
+
+def _refuse_settings(text: str, **settings: Any) -> None:
+    for name, value in settings.items():
+        if value is not None:
+            raise UserError(f"{text} is a whole model with its own {name}; leave out --{name}.")
+
+
+def _is_path(text: str) -> bool:
+    """A file that is there, or a text that can only be meant as one."""
+    path = Path(text).expanduser()
+    written = text.startswith(("/", "./", "../", "~")) or path.suffix.lower() in ENDINGS
+    return written or (path.exists() and text not in available("model") and text not in zoo.names())
+
+
+def _check_registered(text: str) -> None:
+    """A near miss is looked for among all names there are."""
+    known = {key for entry in available("model").values() for key in (entry.name, *entry.aliases)}
+    if text in known:
+        lookup("model", text)
+        return
+    source, colon, _ = text.partition(":")
+    if colon:
+        raise UserError(f"There is no model source '{source}': {did_you_mean(source, SOURCES)}")
+    hint = did_you_mean(text, {*known, *zoo.names()})
+    raise UserError(f"There is no file and no model '{text}': {hint}")
+
+
+def _normalized(model: nn.Module, normalize: str | None) -> nn.Module:
+    if normalize is None:
+        return model
+    if normalize not in NORMALIZATIONS:
+        raise UserError(f"There is no normalisation '{normalize}': {did_you_mean(normalize, NORMALIZATIONS)}")
+    mean, std = NORMALIZATIONS[normalize]
+    return Normalized(model, mean=mean, std=std)
+
+
+def _device(name: torch.device | str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as wrong:
+        reason = str(wrong).partition("\n")[0].rstrip(".")
+        raise UserError(
+            f"There is no device '{name}' here ({reason}); give cpu, cuda or cuda:INDEX."
+        ) from None
+    if device.type == "meta":
+        raise UserError("Tensors on the device 'meta' hold no numbers; give cpu, cuda or cuda:INDEX.")
+    return device
+
+
+def _placed(model: nn.Module, device: torch.device, text: str) -> nn.Module:
+    """On the device and in eval mode; weights that hold no numbers cannot be moved."""
+    bare = [name for name, tensor in model.named_parameters() if tensor.is_meta]
+    if bare:
+        raise UserError(
+            f"The weights of {text} are on the device 'meta' ('{bare[0]}'), where they have no values; "
+            "build it on the CPU or load its state dict with --weights."
+        )
+    return model.to(device).eval()
+
+
+def _torchvision_size(name: str) -> int | None:
+    """What the library's own weights were made for; nothing is fetched."""
+    from torchvision.models import get_model_weights
+
+    preset = get_model_weights(name).DEFAULT.transforms()
+    size = getattr(preset, "crop_size", [None])
+    return int(size[0]) if size[0] else None

@@ -1,0 +1,160 @@
+"""What a model gives back, made into logits: the checks that need images, and the wrappers they may call for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gyrograd.errors import UserError
+from gyrograd.models.wrappers import logits_of
+from gyrograd.numerics.checks import check_images
+from gyrograd.numerics.modes import evaluating
+from gyrograd.types import Images, Inputs, Logits, Model
+
+SUM_TOLERANCE = 1e-3
+"""Rows of half-precision probabilities add up to 1 only so far; rows of logits miss it by far more."""
+
+
+class PickedLogits(nn.Module):
+    """A model that returns several things, of which one is the logits: that one."""
+
+    def __init__(self, core: nn.Module, key: str | int) -> None:
+        super().__init__()
+        self.core = core
+        self.key = key
+        self.training = core.training
+
+    @property
+    def note(self) -> str:
+        return f"The model returns several outputs; its logits are taken to be '{self.key}', the only ones that fit."
+
+    def forward(self, x: Inputs) -> Logits:
+        """The one output that is logits."""
+        logits: Logits = _parts(self.core(x))[self.key]
+        return logits
+
+
+class LogProbabilities(nn.Module):
+    """A model that returns probabilities, as logits: their logarithm, whose softmax they are.
+
+    Explaining them as if they were logits would apply softmax twice and flatten every probability. A logit is
+    then a log-probability, which differs from the model's own hidden logit by one number for each image.
+    """
+
+    note = (
+        "The model returns probabilities; their logarithm is used as logits, so a 'logit' that is explained is a "
+        "log-probability. Return logits to explain those."
+    )
+
+    def __init__(self, core: nn.Module) -> None:
+        super().__init__()
+        self.core = core
+        self.training = core.training
+
+    def forward(self, x: Inputs) -> Logits:
+        """Log-probabilities; a probability of zero counts as the smallest number there is."""
+        probabilities: Logits = self.core(x)
+        return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+
+
+def checked(model: Model, x: Images) -> Model:
+    """The model, wrapped where its output calls for it, after one look at these images (a few will do).
+
+    Weights finite and on the device of x; one row of finite logits for each image, at least two classes.
+    Of a tuple, dict or ModelOutput the logits are taken where only one part can be them; probabilities (rows of
+    numbers >= 0 that add up to 1) become their logarithms. `notes` tells what was done.
+    """
+    check_images(x)
+    _check_weights(model, x.device)
+    with evaluating(model), torch.no_grad():
+        out = _ran(model, x)
+        if not isinstance(out, Tensor):
+            model = PickedLogits(model, _logits_key(out, len(x)))
+        logits = logits_of(model, x)
+        if logits.shape[1] < 2:
+            raise UserError(
+                "The model returns one number an image; explanations ask which class was chosen, so return a logit "
+                "for each class (two for yes and no)."
+            )
+        if _are_probabilities(logits):
+            model = LogProbabilities(model)
+    return model
+
+
+def notes(model: Model) -> tuple[str, ...]:
+    """What `checked` and `opened` did to a model, a sentence each, outermost first."""
+    found = []
+    layer: Any = model
+    while isinstance(layer, nn.Module):
+        found.append(getattr(layer, "note", ""))
+        layer = getattr(layer, "core", None)
+    return tuple(note for note in found if isinstance(note, str) and note)
+
+
+def _check_weights(model: nn.Module, device: torch.device) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.device.type != device.type or (device.index or 0) != (tensor.device.index or 0):
+            raise UserError(
+                f"The model's '{name}' is on {tensor.device} and the images are on {device}; "
+                f"move the model: model.to('{device}')."
+            )
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            raise UserError(
+                f"The model's '{name}' holds NaN or infinite weights; its training diverged or the file is damaged, "
+                "so give other weights."
+            )
+
+
+def _ran(model: nn.Module, x: Tensor) -> Any:
+    """The model's answer; what it raises about images it was not made for becomes one sentence."""
+    try:
+        return model(x)
+    except UserError:
+        raise
+    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError) as wrong:
+        lines = [line.strip() for line in str(wrong).splitlines() if line.strip()]
+        # Of a scripted model's traceback the last line says what happened.
+        reason = (lines[-1] if lines else type(wrong).__name__)[:200]
+        raise UserError(
+            f"The model cannot take images of {' x '.join(str(side) for side in x.shape[1:])} ({reason}); "
+            "give the size it was made for with --size."
+        ) from wrong
+
+
+def _parts(out: Any) -> dict[str | int, Any]:
+    """The outputs by name, or by place where they have none."""
+    if isinstance(out, Mapping):
+        return dict(out.items())
+    if isinstance(out, tuple) and hasattr(out, "_asdict"):
+        return dict(out._asdict())
+    if isinstance(out, tuple | list):
+        return dict(enumerate(out))
+    fields = vars(out) if hasattr(out, "__dict__") else {}
+    return {name: value for name, value in fields.items() if not name.startswith("_")}
+
+
+def _logits_key(out: Any, b: int) -> str | int:
+    """Which output is the logits: the one of that name, or the only one with a row of numbers for each image."""
+    parts = _parts(out)
+    fitting = [
+        key
+        for key, value in parts.items()
+        if isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 2 and len(value) == b
+    ]
+    if "logits" in fitting:
+        return "logits"
+    if len(fitting) != 1:
+        found = ", ".join(f"'{key}'" for key in parts) or "nothing"
+        raise UserError(
+            f"The model returned a {type(out).__name__} of {found}, in which {len(fitting)} could be the logits; "
+            "wrap it to return the logits only."
+        )
+    return fitting[0]
+
+
+def _are_probabilities(logits: Logits) -> bool:
+    near_one = (logits.sum(1) - 1).abs() < SUM_TOLERANCE
+    return bool((logits >= 0).all() and near_one.all())

@@ -1,0 +1,201 @@
+"""Convolutions whose second derivative costs what it should.
+
+torch differentiates a convolution's gradient by convolutions with kernels as large as the image, and computes
+weight gradients nobody asked for. Here each derivative of a convolution, of any order, is one of three: the
+convolution itself, its gradient to the input, its gradient to the weight. All three have fast kernels and are
+derivatives of one another, so nothing else is ever called. Values and derivatives are those of torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
+
+
+class FastConvolutions(TorchFunctionMode):
+    """For the block, convolutions are made to be differentiated twice: same values, cheaper second derivatives.
+
+    The graph keeps it: `backward` may be called outside the block.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _DIMENSIONS and torch.is_grad_enabled():
+            return _convolved(func, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How the kernel moves over the image."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    def convolution(self, x: Tensor, weight: Tensor) -> Tensor:
+        """x convolved with the weight."""
+        out: Tensor = torch.ops.aten.convolution(x, weight, None, *self._numbers())
+        return out
+
+    def input_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        """The slope of a value to the output, carried to the input; of x only the shape counts."""
+        out: Tensor = self._backward(slope, x, weight, (True, False, False))[0]
+        return out
+
+    def weight_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
+        """The slope of a value to the output, carried to the weight, of which only the shape counts."""
+        out: Tensor = self._backward(slope, x, weight, (False, True, False))[1]
+        return out
+
+    def _backward(self, slope: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, ...]) -> Any:
+        return torch.ops.aten.convolution_backward(slope, x, weight, None, *self._numbers(), list(wanted))
+
+    def _numbers(self) -> tuple[Any, ...]:
+        still = [0] * len(self.stride)  # output padding, of transposed convolutions only
+        return list(self.stride), list(self.padding), list(self.dilation), False, still, self.groups
+
+
+def _convolved(
+    func: Any,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Tensor:
+    """The arguments and the result of torch's convolutions."""
+    n = _DIMENSIONS[func]
+    if isinstance(padding, str) or x.dim() != n + 2 or not (x.requires_grad or weight.requires_grad):
+        out: Tensor = func(x, weight, bias, stride, padding, dilation, groups)
+        return out
+    geometry = Geometry(_each(stride, n), _each(padding, n), _each(dilation, n), groups)
+    out = _AlongInput.apply(x, weight, geometry)
+    if weight.requires_grad:
+        # A node of its own: torch walks to it only when a weight's gradient is asked for.
+        out = _Joined.apply(out, _AlongWeight.apply(weight, (x,), geometry, out.shape))
+    return out if bias is None else out + bias.view(-1, *(1 for _ in range(n)))
+
+
+def _each(value: Any, n: int) -> tuple[int, ...]:
+    numbers = (value,) if isinstance(value, int) else tuple(value)
+    return numbers * n if len(numbers) == 1 else numbers
+
+
+class _AlongInput(torch.autograd.Function):
+    """The convolution, as a function of its input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.geometry = geometry
+        return geometry.convolution(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        return _InputGradient.apply(slope, weight, x.detach(), ctx.geometry), None, None
+
+
+class _AlongWeight(torch.autograd.Function):
+    """Nothing to the value, its gradient to the weight to the derivative.
+
+    x comes in a tuple: a tensor argument would be an edge to x, and torch would walk here for x's gradient too.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: tuple[Tensor], geometry: Geometry, shape: torch.Size) -> Tensor:
+        ctx.save_for_backward(weight)
+        (ctx.x,), ctx.geometry = x, geometry
+        return weight.new_empty(()).expand(shape)  # never read, so it takes no memory
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        (weight,) = ctx.saved_tensors
+        return _WeightGradient.apply(slope, ctx.x, weight.detach(), ctx.geometry), None, None, None
+
+
+class _Joined(torch.autograd.Function):
+    """The value of the first; the slope goes to both."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, _: Tensor) -> Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        return slope, slope
+
+
+class _Convolution(torch.autograd.Function):
+    """The convolution as a step of a derivative, where both gradients are wanted as a rule."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.geometry = geometry
+        return geometry.convolution(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        to_x, to_weight, _ = ctx.needs_input_grad
+        return (
+            _InputGradient.apply(slope, weight, x.detach(), ctx.geometry) if to_x else None,
+            _WeightGradient.apply(slope, x, weight.detach(), ctx.geometry) if to_weight else None,
+            None,
+        )
+
+
+class _InputGradient(torch.autograd.Function):
+    """Linear in the slope and in the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, slope: Tensor, weight: Tensor, like: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(slope, weight)
+        ctx.geometry = geometry
+        return geometry.input_gradient(slope, weight, like)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        slope, weight = ctx.saved_tensors
+        to_slope, to_weight = ctx.needs_input_grad[:2]
+        return (
+            _Convolution.apply(v, weight, ctx.geometry) if to_slope else None,
+            _WeightGradient.apply(slope, v, weight.detach(), ctx.geometry) if to_weight else None,
+            None,
+            None,
+        )
+
+
+class _WeightGradient(torch.autograd.Function):
+    """Linear in the slope and in the input."""
+
+    @staticmethod
+    def forward(ctx: Any, slope: Tensor, x: Tensor, like: Tensor, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(slope, x)
+        ctx.geometry = geometry
+        return geometry.weight_gradient(slope, like, x)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        slope, x = ctx.saved_tensors
+        to_slope, to_x = ctx.needs_input_grad[:2]
+        return (
+            _Convolution.apply(x, v, ctx.geometry) if to_slope else None,
+            _InputGradient.apply(slope, v, x.detach(), ctx.geometry) if to_x else None,
+            None,
+            None,
+        )

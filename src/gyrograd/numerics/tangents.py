@@ -1,0 +1,447 @@
+"""Logits and directional derivatives from one forward pass, whose ordinary backward pass is second order.
+
+The weight gradient of <v, input gradient of g> equals the weight gradient of the derivative of g along v, as long
+as v is a constant. That derivative rides along as further rows of the batch: every layer carries them by its own
+linear part, so only first-order kernels run, forward and backward. Exact, and many times cheaper on a GPU than
+differentiating a gradient.
+
+Rows of a batch: `clean` images, `moved` images, then for each moved image its tangent. Batch normalisation in
+training mode takes its statistics from the clean rows alone and applies them to all; they depend on the weights
+like everything else, so a layer before it gains nothing by changing its scale.
+"""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from gyrograd.errors import UserError
+from gyrograd.numerics.kernels import softplus_bend
+from gyrograd.types import Inputs, Logits
+
+
+def joint_pass(
+    model: nn.Module, clean: Inputs, moved: Float[Tensor, "m *shape"], along: Float[Tensor, "_ *shape"]
+) -> tuple[Logits, Float[Tensor, "m k"]]:
+    """Logits of the clean images, and the derivatives of the moved images' logits along `along`.
+
+    A model with a layer that is not known here (attention, say) is refused with the layer's name.
+    """
+    if moved.shape != along.shape:
+        raise UserError(
+            f"The directions have shape {tuple(along.shape)} for images of shape {tuple(moved.shape)}; "
+            "give one direction for each moved image."
+        )
+    rows = Rows(len(clean), len(moved))
+    batch = torch.cat([clean, moved, along])
+    if clean.dim() == 4 and clean.is_contiguous(memory_format=torch.channels_last):
+        batch = batch.contiguous(memory_format=torch.channels_last)
+    with _Carrying(rows):
+        out = model(_marked(batch))
+    return out[: rows.clean], out[rows.primal :]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a batch are what."""
+
+    clean: int
+    moved: int
+
+    @property
+    def primal(self) -> int:
+        """Rows that are images."""
+        return self.clean + self.moved
+
+    @property
+    def total(self) -> int:
+        """All rows."""
+        return self.clean + 2 * self.moved
+
+    def split(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Clean rows, moved rows, tangents."""
+        return z[: self.clean], z[self.clean : self.primal], z[self.primal :]
+
+
+class _Carrying(TorchFunctionMode):
+    """Every operation on a marked batch treats its tangent rows as tangents."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows = rows
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _any_marked((*args, *kwargs.values())):
+            return func(*args, **kwargs)
+        rule = _RULES.get(func)
+        if rule is None:
+            return func(*args, **kwargs) if _asks_only(func) else _refused(func)
+        out = rule(self.rows, func, *args, **kwargs)
+        if len(out) != self.rows.total:
+            raise _unknown(func)
+        return _marked(out)
+
+
+def _marked(z: Tensor) -> Tensor:
+    z._carries_tangents = True  # type: ignore[attr-defined]
+    return z
+
+
+def _is_marked(value: Any) -> bool:
+    return isinstance(value, Tensor) and getattr(value, "_carries_tangents", False)
+
+
+def _any_marked(values: tuple[Any, ...]) -> bool:
+    return any(
+        _is_marked(value) or (isinstance(value, list | tuple) and any(_is_marked(item) for item in value))
+        for value in values
+    )
+
+
+def _asks_only(func: Any) -> bool:
+    """Shape, type and place of a tensor, not its values."""
+    owner = getattr(func, "__self__", None)
+    name = getattr(owner, "__name__", "") if func.__name__ == "__get__" else func.__name__
+    return name in _QUESTIONS
+
+
+_QUESTIONS = {
+    "shape",
+    "ndim",
+    "dtype",
+    "device",
+    "layout",
+    "is_cuda",
+    "requires_grad",
+    "dim",
+    "size",
+    "numel",
+    "__len__",
+    "is_floating_point",
+    "is_contiguous",
+}
+
+
+def _refused(func: Any) -> Any:
+    raise _unknown(func)
+
+
+def _unknown(func: Any) -> UserError:
+    name = getattr(func, "__name__", str(func))
+    return UserError(
+        f"The joint pass does not know how '{name}' carries a derivative; train this model with fast=False."
+    )
+
+
+def _linear(rows: Rows, func: Any, *args: Any, **kwargs: Any) -> Tensor:
+    """An operation without a constant part treats all rows alike."""
+    out: Tensor = func(*args, **kwargs)
+    return out
+
+
+def _sum(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
+    """A constant that is added moves images, not tangents."""
+    if _is_marked(a) and _is_marked(b):
+        return _linear(rows, func, a, b, **kwargs)
+    if not _is_marked(a):
+        raise _unknown(func)  # constant minus batch; no net here writes it
+    return torch.cat([func(a[: rows.primal], b, **kwargs), a[rows.primal :]])
+
+
+def _product(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
+    """A constant factor is linear; a product of two batches is not, and a batch is no divisor."""
+    if _is_marked(a) == _is_marked(b) or (_is_marked(b) and func in _QUOTIENTS):
+        raise _unknown(func)
+    return _linear(rows, func, a, b, **kwargs)
+
+
+def _joined(rows: Rows, func: Any, parts: Any, dim: int = 0) -> Tensor:
+    if dim == 0 or not all(_is_marked(part) for part in parts):
+        raise _unknown(func)
+    return _linear(rows, func, parts, dim)
+
+
+def _padded(rows: Rows, func: Any, z: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Tensor:
+    if mode == "constant" and value:
+        raise _unknown(func)
+    return _linear(rows, func, z, pad, mode, value)
+
+
+def _dropped(
+    rows: Rows, func: Any, z: Tensor, p: float | int = 0.5, training: bool = True, inplace: bool = False
+) -> Tensor:
+    if training and p > 0:
+        raise _unknown(func)  # a tangent would need its image's mask
+    return z
+
+
+def _weighted(
+    rows: Rows, func: Any, z: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Tensor:
+    """A convolution or a linear layer; its bias is a constant."""
+    out: Tensor = func(z, weight, None, *args, **kwargs)
+    return out if bias is None else _Bias.apply(out, bias, rows.primal)
+
+
+class _Bias(torch.autograd.Function):
+    """A bias for the images among the rows, added in place."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, bias: Tensor, images: int) -> Tensor:
+        ctx.images = images
+        ctx.mark_dirty(z)
+        z[:images] += bias.view(-1, *(1 for _ in z.shape[2:]))
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        return slope, slope[: ctx.images].sum((0, *range(2, slope.dim()))), None
+
+
+def _elementwise(rows: Rows, func: Any, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """An activation: its slope at the image times the tangent."""
+    clean, moved, tangents = rows.split(z)
+    kwargs.pop("inplace", None)
+    if not moved.requires_grad:
+        moved = moved.detach().requires_grad_()
+    value = func(moved, *args, **kwargs)
+    (slope,) = torch.autograd.grad(value.sum(), moved, create_graph=True)
+    return torch.cat([func(clean, *args, **kwargs), value, slope * tangents])
+
+
+def _softplus(rows: Rows, func: Any, z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
+    out: Tensor = _Softplus.apply(z, rows, float(beta), float(threshold))
+    return out
+
+
+class _Softplus(torch.autograd.Function):
+    """Softplus of the images, its slope times the tangents; written into one buffer, since copies cost as much."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, rows: Rows, beta: float, threshold: float) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.rows, ctx.beta, ctx.threshold = rows, beta, threshold
+        _, moved, tangents = rows.split(z)
+        out = torch.empty_like(z)
+        torch.ops.aten.softplus.out(z[: rows.primal], beta, threshold, out=out[: rows.primal])
+        # torch's backward is its slope times what is handed in.
+        torch.ops.aten.softplus_backward.grad_input(
+            tangents, moved, beta, threshold, grad_input=out[rows.primal :]
+        )
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        (z,) = ctx.saved_tensors
+        rows, beta, threshold = ctx.rows, ctx.beta, ctx.threshold
+        _, moved, tangents = rows.split(z)
+        at_tangents = slope[rows.primal :]
+        out = torch.empty_like(z)
+        backward = torch.ops.aten.softplus_backward.grad_input
+        images = slice(rows.primal)
+        backward(slope[images], z[images], beta, threshold, grad_input=out[images])
+        backward(at_tangents, moved, beta, threshold, grad_input=out[rows.primal :])
+        out[rows.clean : rows.primal] += _softplus_bend(moved, tangents, at_tangents, beta, threshold)
+        return out, None, None, None
+
+
+def _softplus_bend(z: Tensor, tangent: Tensor, slope: Tensor, beta: float, threshold: float) -> Tensor:
+    if z.is_cuda:
+        return softplus_bend(z, tangent, slope, beta, threshold)
+    gate = torch.sigmoid(beta * z)
+    bend = torch.where(beta * z > threshold, 0.0, beta * gate * (1 - gate))
+    return bend * tangent * slope
+
+
+def _max_pooled(rows: Rows, func: Any, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if given.pop("return_indices", False):
+        raise _unknown(func)
+    size = _pair(given["kernel_size"])
+    stride = _pair(given.get("stride") or size)
+    window = (size, stride, _pair(given.get("padding", 0)), _pair(given.get("dilation", 1)))
+    out: Tensor = _MaxPool.apply(z, rows, (*window, bool(given.get("ceil_mode", False))))
+    return out
+
+
+def _pair(value: Any) -> list[int]:
+    return [value, value] if isinstance(value, int) else list(value)
+
+
+class _MaxPool(torch.autograd.Function):
+    """The largest value of each window; a tangent is read at the place of its image's largest."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, rows: Rows, window: tuple[Any, ...]) -> Tensor:
+        value, places = torch.ops.aten.max_pool2d_with_indices(z[: rows.primal], *window)
+        there = places[rows.clean :]
+        tangents = z[rows.primal :].flatten(2).gather(2, there.flatten(2)).view_as(there)
+        ctx.save_for_backward(z, torch.cat([places, there]))
+        ctx.window = window
+        return torch.cat([value, tangents])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        z, places = ctx.saved_tensors
+        slope = slope.contiguous(memory_format=_format(z))
+        return torch.ops.aten.max_pool2d_with_indices_backward(slope, z, *ctx.window, places), None, None
+
+
+def _batch_normed(
+    rows: Rows,
+    func: Any,
+    z: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    channels = z.shape[1]
+    weight = z.new_ones(channels) if weight is None else weight
+    bias = z.new_zeros(channels) if bias is None else bias
+    if training:
+        out: Tensor = _BatchNorm.apply(z, weight, bias, running_mean, running_var, rows, momentum, eps)
+        return out
+    assert running_var is not None
+    scale = weight * torch.rsqrt(running_var + eps)
+    images = func(z[: rows.primal], running_mean, running_var, weight, bias, False, momentum, eps)
+    return torch.cat([images, z[rows.primal :] * _by_channel(scale, z)])
+
+
+class _BatchNorm(torch.autograd.Function):
+    """Batch normalisation by the clean rows' statistics, for all rows; the slope reaches those statistics too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        rows: Rows,
+        momentum: float,
+        eps: float,
+    ) -> Tensor:
+        clean, moved, tangents = rows.split(z)
+        normed, mean, inverse, reserve, kind = torch._batch_norm_impl_index(
+            clean, weight, bias, running_mean, running_var, True, momentum, eps, torch.backends.cudnn.enabled
+        )
+        ctx.save_for_backward(z, weight, mean, inverse, reserve)
+        ctx.running, ctx.rows, ctx.eps, ctx.kind = (running_mean, running_var), rows, eps, kind
+        scale = inverse * weight
+        out = torch.empty_like(z)
+        out[: rows.clean] = normed
+        torch.addcmul(
+            _by_channel(bias - mean * scale, z),
+            moved,
+            _by_channel(scale, z),
+            out=out[rows.clean : rows.primal],
+        )
+        torch.mul(tangents, _by_channel(scale, z), out=out[rows.primal :])
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        z, weight, mean, inverse, reserve = ctx.saved_tensors
+        rows = ctx.rows
+        clean, moved, tangents = rows.split(z)
+        at_clean, at_moved, at_tangents = rows.split(slope)
+        scale = inverse * weight
+        to_clean, to_weight, to_bias = torch.ops.aten._batch_norm_impl_index_backward(
+            ctx.kind,
+            clean,
+            at_clean.contiguous(memory_format=_format(z)),
+            weight,
+            *ctx.running,
+            mean,
+            inverse,
+            True,
+            ctx.eps,
+            [True] * 3,
+            reserve,
+        )
+        out = torch.empty_like(z)
+        torch.mul(slope[rows.clean :], _by_channel(scale, z), out=out[rows.clean :])
+        axes = (0, *range(2, z.dim()))
+        total = at_moved.sum(axes)
+        to_scale = (at_moved * moved).sum(axes) - mean * total + (at_tangents * tangents).sum(axes)
+        # mean and 1 / deviation of the clean rows: their slopes go back to each clean value
+        count = clean[:, 0].numel()
+        bend = -to_scale * weight * inverse**3 / count
+        shift = -scale * total / count - bend * mean
+        torch.addcmul(to_clean + _by_channel(shift, z), clean, _by_channel(bend, z), out=out[: rows.clean])
+        return out, to_weight + to_scale * inverse, to_bias + total, None, None, None, None, None
+
+
+def _by_channel(values: Tensor, z: Tensor) -> Tensor:
+    return values.view(1, -1, *(1 for _ in z.shape[2:]))
+
+
+def _format(z: Tensor) -> torch.memory_format:
+    last = z.dim() == 4 and z.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format
+
+
+_QUOTIENTS = {torch.div, torch.Tensor.div, torch.Tensor.__truediv__, operator.truediv}
+
+Rule = Callable[..., Tensor]
+_RULES: dict[Any, Rule] = {
+    **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d, F.linear), _weighted),
+    **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _max_pooled),
+    F.batch_norm: _batch_normed,
+    F.softplus: _softplus,
+    **dict.fromkeys(
+        (
+            F.relu,
+            torch.relu,
+            F.silu,
+            F.gelu,
+            F.elu,
+            F.leaky_relu,
+            torch.tanh,
+            torch.sigmoid,
+            torch.Tensor.relu,
+        ),
+        _elementwise,
+    ),
+    **dict.fromkeys(
+        (
+            F.avg_pool2d,
+            F.adaptive_avg_pool2d,
+            torch.flatten,
+            torch.Tensor.flatten,
+            torch.Tensor.view,
+            torch.Tensor.reshape,
+            torch.Tensor.contiguous,
+            torch.Tensor.mean,
+            torch.mean,
+            torch.Tensor.__getitem__,
+        ),
+        _linear,
+    ),
+    **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__iadd__), _sum),
+    **dict.fromkeys((torch.sub, torch.Tensor.sub, torch.Tensor.__sub__), _sum),
+    **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, *_QUOTIENTS), _product),
+    torch.cat: _joined,
+    F.pad: _padded,
+    F.dropout: _dropped,
+}

@@ -1,0 +1,77 @@
+"""Cross-entropy and alignment in two passes of first-order kernels: the fast way to train with l2 + cosine.
+
+The penalty's weight gradient needs no derivative of a gradient: with v, the penalty's slope to the gradient near x,
+held constant, it is the weight gradient of the derivative of the logit along v. A first small pass finds v; the
+second carries images, moved images and their tangents in one batch (`numerics.tangents`) next to cross-entropy.
+Equal to `F.cross_entropy(model(x), y) + align(model, x, y).mean()` for a model without batch normalisation.
+With it, the first pass uses the statistics of its own images and the second those of the whole clean batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.numerics.tangents import joint_pass
+from gyrograd.regularizers.alignment import L2Cosine
+from gyrograd.regularizers.passes import auxiliary_pass, input_scale
+from gyrograd.types import Images, Inputs, Labels, Logits, Model
+
+Classifying = Callable[[Logits, Labels], Tensor]
+"""Logits and labels to the mean loss that is trained next to the penalty."""
+
+
+def check_joint(align: L2Cosine) -> None:
+    """Refuse the settings that need a second derivative after all."""
+    if align.draws != 1 or not align.detach_clean or align.quantity != "logit":
+        raise UserError(
+            "The joint pass knows one draw, a constant clean gradient and the logit; "
+            f"train {align} with fast=False."
+        )
+
+
+def joint_loss(
+    model: Model,
+    x: Images,
+    y: Labels,
+    align: L2Cosine,
+    moved: Float[Tensor, "m c h w"],
+    classifying: Classifying = F.cross_entropy,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """What to call `backward` on, and the mean terms it stands for. The first len(moved) images are aligned.
+
+    The returned scalar has the gradient of the objective, not its value; the terms are the values.
+    """
+    part = len(moved)
+    v, terms = _slope(model, x[:part], y[:part], align, moved)
+    logits, derivatives = joint_pass(model, x, moved, v)
+    loss = classifying(logits, y)
+    along = derivatives.gather(1, y[:part, None]).mean()
+    return loss + along, {"cross_entropy": loss.detach(), **terms}
+
+
+def _slope(
+    model: Model, x: Inputs, y: Labels, align: L2Cosine, moved: Inputs
+) -> tuple[Inputs, dict[str, Tensor]]:
+    """The penalty's slope to each moved image's gradient, and the terms; one pass over both kinds of image."""
+    both = torch.cat([x, moved]).contiguous(memory_format=_layout(x)).requires_grad_()
+    with auxiliary_pass(model, "batch"):
+        logits = model(both)
+    (gradients,) = torch.autograd.grad(logits.gather(1, torch.cat([y, y])[:, None]).sum(), both)
+    scale = input_scale(model, x, align.space)
+    here, there = gradients.chunk(2)
+    there = there.detach().requires_grad_()
+    values = align.between(scale * here, scale * there)
+    total = torch.stack(list(values.values())).sum()
+    (v,) = torch.autograd.grad(total, there)
+    return v, {name: value.detach().mean() for name, value in values.items()}
+
+
+def _layout(x: Tensor) -> torch.memory_format:
+    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+    return torch.channels_last if last else torch.contiguous_format

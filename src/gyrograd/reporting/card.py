@@ -1,0 +1,137 @@
+"""An audit's card as a report: report.html, report.md, figures/; pure functions of card.json and pictures.npz."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gyrograd.records import write_bytes, write_text
+from gyrograd.reporting import table
+from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, plane_chart
+from gyrograd.reporting.markdown import markdown_report
+from gyrograd.reporting.pictures import (
+    ARRAYS,
+    AttackPictures,
+    attack_pictures,
+    attack_sheet,
+    load_arrays,
+    scale_bar,
+)
+from gyrograd.reporting.schema import checked
+from gyrograd.reporting.templates import rendered
+from gyrograd.reporting.wording import eps_text
+
+PICTURED = 4
+"""So many of the worst attacks are shown."""
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One of the most damaging attacks: what the card says of it, and its pictures if there are any."""
+
+    title: str
+    facts: dict[str, Any]
+    pictures: AttackPictures | None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """All that the page and the Markdown say, from one card."""
+
+    card: dict[str, Any]
+    rows: list[table.Row]
+    groups: list[tuple[str, list[dict[str, Any]]]]
+    attacks: list[Attack]
+    no_pictures: str | None
+    eps_panels: list[Chart]
+    eps: Chart | None
+    games: list[Chart]
+    plane: Chart | None
+    sheet: bytes | None
+
+    @property
+    def charts(self) -> list[Chart]:
+        """Those that become files."""
+        return [each for each in (self.eps, *self.games, self.plane) if each is not None]
+
+
+def write_report(card: dict[str, Any], folder: Path) -> Path:
+    """Write report.html, report.md and figures/ into the audit's folder; returns the page's path."""
+    shown = contents(checked(card), folder)
+    for chart in shown.charts:
+        write_text(folder / "figures" / f"{chart.name}.svg", chart.svg_file)
+        write_bytes(folder / "figures" / f"{chart.name}.png", chart.png)
+    if shown.sheet is not None:
+        write_bytes(folder / "figures" / "attacks.png", shown.sheet)
+    write_text(folder / "report.md", markdown_report(shown))
+    write_text(folder / "report.html", html_report(shown))
+    return folder / "report.html"
+
+
+def contents(card: dict[str, Any], folder: Path) -> Contents:
+    """A checked card and its pictures, drawn and put in order."""
+    card = _filled(card)
+    arrays = load_arrays(card["pictures"], folder)
+    worst = card["worst"][:PICTURED]
+    attacks = [_attack(facts, card, arrays) for facts in worst]
+    panels, sheet = eps_charts(card) or ([], None)
+    games = [chart for name in ("insertion", "deletion") if (chart := game_chart(card, name))]
+    return Contents(
+        card,
+        table.rows(card),
+        table.grouped_columns(card),
+        attacks,
+        arrays if isinstance(arrays, str) else _rows_missing(attacks),
+        panels,
+        sheet,
+        games,
+        plane_chart(card),
+        _sheet(attacks, arrays),
+    )
+
+
+def html_report(shown: Contents) -> str:
+    """The page: one file, opens offline."""
+    return rendered(
+        "card",
+        shown=shown,
+        card=shown.card,
+        labels=labels_of(shown.card),
+        scale=scale_bar(),
+        settings=json.dumps(shown.card["settings"], indent=1, sort_keys=True),
+    )
+
+
+def _filled(card: dict[str, Any]) -> dict[str, Any]:
+    """The card with nothing unknown where a list or an object is."""
+    fields = ("command", "versions", "hardware", "seconds", "peak_memory_mb", "seed")
+    empty: dict[str, Any] = {"settings": {}, "bounds": [], "worst": [], "flags": [], "complete": True}
+    empty["rerun"] = dict.fromkeys(fields)
+    return card | {key: value for key, value in empty.items() if card[key] is None}
+
+
+def _attack(facts: dict[str, Any], card: dict[str, Any], arrays: dict[str, Any] | str) -> Attack:
+    labels = labels_of(card)
+    parts = [f"Image {facts['example']}", labels.get(facts["method"], facts["method"])]
+    if facts.get("attack"):
+        parts.append(f"{facts['attack']} at eps {eps_text(facts.get('eps'))}")
+    pictures = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"])
+    return Attack(", ".join(parts), facts, pictures)
+
+
+def _rows_missing(attacks: list[Attack]) -> str | None:
+    if any(attack.pictures is None for attack in attacks):
+        return (
+            "Some pictures are not here: the arrays hold fewer rows than the card names; run the audit again."
+        )
+    return None
+
+
+def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:
+    drawn = [attack.facts for attack in attacks if attack.pictures is not None]
+    if isinstance(arrays, str) or not drawn:
+        return None
+    titles = [f"image {facts['example']}" for facts in drawn]
+    return attack_sheet({key: arrays[key] for key in ARRAYS}, [facts["row"] for facts in drawn], titles)

@@ -1,0 +1,482 @@
+"""Charts of a card: drawn once, kept as PNG and as SVG whose colours follow the page from light to dark."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gyrograd.reporting.palette import DARK, LIGHT, series
+from gyrograd.reporting.wording import Number, Stat, eps_text, known, number, readable, signed, with_interval
+
+Axis = Any
+Draw = Callable[[Axis], None]
+
+PANEL = (3.5, 2.7)
+"""Inches. Small enough that its letters are readable on a phone, two or three stand side by side on a desk."""
+LEGEND_BELOW = 0.44
+"""Inches from the axis to the legend: room for ticks and a label."""
+SHEET_COLUMNS = 3
+FONT = 9.0
+GREY = {"color": LIGHT["dim"], "dash": (0, (4, 2))}
+"""Noise, the yardstick."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A drawing: `svg` for the page itself, `svg_file` and `png` for the folder, and the numbers it shows."""
+
+    name: str
+    alt: str
+    svg: str
+    svg_file: str
+    png: bytes
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = field(default=())
+
+
+def chart(
+    name: str,
+    alt: str,
+    draws: Sequence[Draw],
+    *,
+    header: tuple[str, ...] = (),
+    rows: Sequence[tuple[str, ...]] = (),
+    size: tuple[float, float] = PANEL,
+    image: bool = True,
+) -> Chart:
+    """One chart of one or more panels. Same input, same bytes. `image=False` leaves out what only files need."""
+    import matplotlib
+
+    with matplotlib.rc_context(_style(name)):
+        figure = _figure(draws, size)
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+        svg = _themed(buffer.getvalue().decode("utf-8"), alt)
+        figure.set_layout_engine("none")  # the places found once serve the second drawing
+        png = _png(figure) if image else b""
+    return Chart(name, alt, svg, _standalone(svg), png, header, tuple(rows))
+
+
+def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
+    """How far attack and noise of growing eps turn the map: a panel a method, and all of them on one sheet."""
+    curve = (card.get("curves") or {}).get("eps")
+    if not curve or not curve["lines"]:
+        return None
+    limits = _limits([stat for line in curve["lines"] for stat in line["y"]])
+    labels = labels_of(card)
+    names = [name for name in _order(card) if any(line["method"] == name for line in curve["lines"])]
+    draws: list[Draw] = []
+    panels: list[Chart] = []
+    for name in names:
+        lines = [line for line in curve["lines"] if line["method"] == name]
+        draw = _eps_panel(labels[name], lines, _order(card).index(name), curve, limits)
+        alt = f"{labels[name]}: {curve.get('label') or 'similarity'} over eps. " + _ends(lines)
+        panels.append(chart(f"eps-{len(panels)}", alt, [draw], image=False))
+        draws.append(draw)
+    header, rows = _eps_table(curve, labels)
+    alt = f"{curve.get('label') or 'similarity'} over eps, a panel for each of {len(names)} methods."
+    return panels, chart("eps", alt, draws, header=header, rows=rows)
+
+
+def game_chart(card: dict[str, Any], name: str) -> Chart | None:
+    """Insertion or deletion: the probability as pixels come or go, a line a method."""
+    curve = (card.get("curves") or {}).get(name)
+    if not curve or not curve["lines"]:
+        return None
+    labels, order = labels_of(card), _order(card)
+
+    def draw(axis: Axis) -> None:
+        for line in curve["lines"]:
+            _game_line(axis, line, order.index(line["method"]), labels[line["method"]])
+        direction = "higher is better" if name == "insertion" else "lower is better"
+        _finish(
+            axis,
+            f"{name.capitalize()} ({direction})",
+            curve.get("x_label") or "share of pixels",
+            curve.get("label") or "probability",
+        )
+        _legend(axis)
+
+    rows = [_game_row(labels[line["method"]], line) for line in curve["lines"]]
+    alt = f"{name.capitalize()} curves of {len(rows)} methods. " + "; ".join(
+        f"{row[0]}: halfway {row[2]}" for row in rows
+    )
+    return chart(name, alt, [draw], header=("method", "start", "halfway", "end"), rows=rows, size=(4.1, 3.7))
+
+
+def plane_chart(card: dict[str, Any]) -> Chart | None:
+    """Robustness against faithfulness: each method and setting a point, the Pareto line, the point to take."""
+    plane = card.get("plane")
+    points = [point for point in (plane or {}).get("points", ()) if _placed(point)]
+    if not plane or not points:
+        return None
+    labels, order = labels_of(card), _order(card)
+    chosen = plane.get("recommended")
+
+    def draw(axis: Axis) -> None:
+        _pareto_line(axis, points)
+        for name in [name for name in order if any(point["method"] == name for point in points)]:
+            mine = [point for point in points if point["method"] == name]
+            _sweep(axis, mine, order.index(name), labels[name])
+        for point in points:
+            if is_recommended(point, chosen):
+                _ring(axis, point)
+        _finish(axis, "", plane.get("x_label") or "robustness", plane.get("y_label") or "faithfulness")
+        _legend(axis)
+
+    rows = [_plane_row(point, labels, chosen) for point in points]
+    alt = f"Robustness and faithfulness of {len(points)} settings. " + _recommended_words(
+        points, labels, chosen
+    )
+    header = ("method", "setting", "robustness", "faithfulness", "")
+    return chart("plane", alt, [draw], header=header, rows=rows, size=(4.3, 4.0))
+
+
+def change_chart(
+    name: str, column: dict[str, Any], points: Sequence[tuple[str, dict[str, Any], str]]
+) -> Chart:
+    """B - A of one column: a dot and its interval for each method, against zero."""
+    looks = {"better": (LIGHT["s2"], "^"), "worse": (LIGHT["s1"], "v")}
+
+    def draw(axis: Axis) -> None:
+        axis.axvline(0, color=LIGHT["ink"], linewidth=1)
+        for row, (_, change, verdict) in enumerate(points):
+            colour, marker = looks.get(verdict, (LIGHT["dim"], "o"))
+            axis.errorbar(change["value"], row, xerr=_arms(change), color=colour, marker=marker, markersize=6)
+        axis.set_ylim(len(points) - 0.5, -0.5)
+        axis.set_yticks(range(len(points)), [_drawable(label) for label, _, _ in points])
+        _finish(axis, column["label"], f"B - A ({column['direction']} is better)", "")
+
+    alt = f"Change of {column['label']}. " + "; ".join(
+        f"{label} {signed(change)}" for label, change, _ in points
+    )
+    return chart(name, alt, [draw], size=(4.0, 1.0 + 0.26 * len(points)), image=False)
+
+
+def labels_of(card: dict[str, Any]) -> dict[str, str]:
+    """Method name to what stands in the report; lines may name methods the table does not have."""
+    labels = {name: readable(name) for name in _order(card)}
+    return labels | {m["name"]: m.get("label") or m["name"] for m in card["methods"]}
+
+
+def setting_text(point: dict[str, Any]) -> str:
+    """A point's setting as it reads, `0.1` or `8/255`; nothing where it has none."""
+    setting = point.get("setting")
+    if setting is None:
+        return ""
+    return eps_text(setting) if point.get("setting_name") == "eps" else f"{setting:.3g}"
+
+
+def is_recommended(point: dict[str, Any], chosen: dict[str, Any] | None) -> bool:
+    """Whether a point of the plane is the one to take."""
+    wanted = None if chosen is None else (chosen["method"], chosen.get("setting"))
+    return wanted == (point["method"], point.get("setting"))
+
+
+def _order(card: dict[str, Any]) -> list[str]:
+    """Every method a chart can meet, in the table's order, so that each keeps its colour."""
+    curves = [(card.get("curves") or {}).get(name) or {} for name in ("eps", "insertion", "deletion")]
+    met = [line["method"] for curve in curves for line in curve.get("lines", ())]
+    met += [point["method"] for point in (card.get("plane") or {}).get("points", ())]
+    return list(dict.fromkeys([*(method["name"] for method in card["methods"]), *met]))
+
+
+def _eps_panel(
+    label: str,
+    lines: list[dict[str, Any]],
+    index: int,
+    curve: dict[str, Any],
+    limits: tuple[Number, Number],
+) -> Draw:
+    look = series(index)
+
+    def draw(axis: Axis) -> None:
+        for line in lines:
+            noise = line["label"].startswith("noise")
+            colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
+            xs, values, low, high = _stat_columns(line["x"], line["y"])
+            axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+            marker = "" if noise else look.marker
+            axis.plot(xs, values, color=colour, linestyle=dash, marker=marker, label=_drawable(line["label"]))
+        ticks = sorted({x for line in lines for x in line["x"]})
+        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ylim(*limits)
+        _finish(axis, label, curve.get("x_label") or "eps", curve.get("label") or "similarity")
+        _legend(axis)
+
+    return draw
+
+
+def _game_line(axis: Axis, line: dict[str, Any], index: int, label: str) -> None:
+    look = series(index)
+    x, y = np.asarray(line["x"], float), _floats(line["y"])
+    if line.get("low") is not None and line.get("high") is not None:
+        band = _floats(line["low"]), _floats(line["high"])
+        axis.fill_between(x, *band, color=look.colour, alpha=0.10, linewidth=0)
+    # A marker now and then, each line's at a place of its own.
+    every = (index % 4, max(1, len(x) // 5))
+    axis.plot(
+        x,
+        y,
+        color=look.colour,
+        linestyle=look.dash,
+        marker=look.marker,
+        markevery=every,
+        label=_drawable(label),
+    )
+
+
+def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> None:
+    """One method's points with their intervals; the settings of a sweep are joined and written beside them."""
+    look = series(index)
+    swept = sorted(points, key=lambda point: point.get("setting") or 0.0)
+    x, y = zip(*(_place(point) for point in swept), strict=True)
+    axis.plot(x, y, color=look.colour, linewidth=0.8, alpha=0.6, zorder=2)
+    for point in swept:
+        across, up = point["robustness"], point["faithfulness"]
+        axis.errorbar(
+            *_place(point), xerr=_arms(across), yerr=_arms(up), color=look.colour, linewidth=0.8, zorder=2
+        )
+    axis.plot(
+        x,
+        y,
+        color=look.colour,
+        linestyle="",
+        marker=look.marker,
+        markersize=6,
+        zorder=3,
+        label=_drawable(label),
+    )
+    for point in swept:
+        if point.get("setting") is not None:
+            axis.annotate(
+                setting_text(point),
+                _place(point),
+                xytext=(5, 5 if index % 2 else -11),  # neighbours write on different sides
+                textcoords="offset points",
+                fontsize=FONT - 1.5,
+                color=LIGHT["dim"],
+            )
+
+
+def _pareto_line(axis: Axis, points: list[dict[str, Any]]) -> None:
+    best = sorted(_place(point) for point in points if point.get("pareto"))
+    if len(best) > 1:
+        x, y = zip(*best, strict=True)
+        axis.plot(
+            x, y, color=LIGHT["dim"], linestyle=(0, (4, 2)), linewidth=1.2, label="Pareto line", zorder=1
+        )
+
+
+def _ring(axis: Axis, point: dict[str, Any]) -> None:
+    axis.plot(
+        *_place(point),
+        marker="o",
+        markersize=15,
+        markerfacecolor="none",
+        markeredgecolor=LIGHT["ink"],
+        markeredgewidth=1.4,
+        linestyle="",
+        label="recommended",
+        zorder=4,
+    )
+
+
+def _placed(point: dict[str, Any]) -> bool:
+    return known(point.get("robustness")) and known(point.get("faithfulness"))
+
+
+def _place(point: dict[str, Any]) -> tuple[Number, Number]:
+    return point["robustness"]["value"], point["faithfulness"]["value"]
+
+
+def _arms(stat: Stat) -> list[list[Number]]:
+    low, high = stat.get("low"), stat.get("high")
+    if low is None or high is None:
+        return [[0.0], [0.0]]
+    # A bound on the wrong side of the mean, off by a rounding, is no reason to fail.
+    return [[max(0.0, stat["value"] - low)], [max(0.0, high - stat["value"])]]
+
+
+def _stat_columns(xs: Sequence[Number], stats: Sequence[Stat | None]) -> tuple[Any, Any, Any, Any]:
+    """x, value, low and high of the points that were measured; an unknown interval has no width."""
+    kept = [(x, stat) for x, stat in zip(xs, stats, strict=True) if stat is not None and known(stat)]
+    values = [stat["value"] for _, stat in kept]
+    low = [stat["value"] if stat.get("low") is None else stat["low"] for _, stat in kept]
+    high = [stat["value"] if stat.get("high") is None else stat["high"] for _, stat in kept]
+    return [x for x, _ in kept], values, low, high
+
+
+def _limits(stats: Sequence[Stat | None]) -> tuple[Number, Number]:
+    """One scale for all panels: 0 to 1, wider where the numbers are."""
+    seen = [
+        stat[key]
+        for stat in stats
+        if stat is not None
+        for key in ("value", "low", "high")
+        if stat.get(key) is not None
+    ]
+    low, high = min([0.0, *seen]), max([1.0, *seen])
+    room = 0.03 * (high - low)
+    return low - room, high + room
+
+
+def _eps_table(
+    curve: dict[str, Any], labels: dict[str, str]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    eps = sorted({x for line in curve["lines"] for x in line["x"]})
+    rows = []
+    for line in curve["lines"]:
+        at = dict(zip(line["x"], line["y"], strict=True))
+        rows.append((labels[line["method"]], line["label"], *(with_interval(at.get(x)) for x in eps)))
+    return ("method", "pushed by", *(f"eps {x:g}" for x in eps)), rows
+
+
+def _game_row(label: str, line: dict[str, Any]) -> tuple[str, str, str, str]:
+    y = line["y"]
+    if not y:
+        return label, number(None), number(None), number(None)
+    return label, number(y[0]), number(y[len(y) // 2]), number(y[-1])
+
+
+def _plane_row(
+    point: dict[str, Any], labels: dict[str, str], chosen: dict[str, Any] | None
+) -> tuple[str, ...]:
+    words = f"{point.get('setting_name') or 'setting'} {setting_text(point)}" if setting_text(point) else ""
+    mark = "Pareto" if point.get("pareto") else ""
+    if is_recommended(point, chosen):
+        mark = "recommended"
+    values = (with_interval(point["robustness"]), with_interval(point["faithfulness"]))
+    return labels[point["method"]], words, *values, mark
+
+
+def _recommended_words(points: list[dict[str, Any]], labels: dict[str, str], chosen: Any) -> str:
+    found = [point for point in points if is_recommended(point, chosen)]
+    if not found:
+        return "No setting is recommended."
+    return f"Recommended: {labels[found[0]['method']]} {setting_text(found[0])}".strip() + "."
+
+
+def _ends(lines: list[dict[str, Any]]) -> str:
+    parts = [
+        f"{line['label']}: {with_interval(line['y'][-1])} at eps {line['x'][-1]:g}"
+        for line in lines
+        if line["x"]
+    ]
+    return "; ".join(parts) + "."
+
+
+def _floats(values: Sequence[Number | None]) -> Any:
+    return np.asarray([np.nan if value is None else value for value in values], float)
+
+
+def _figure(draws: Sequence[Draw], size: tuple[float, float]) -> Any:
+    from matplotlib.figure import Figure
+
+    columns = min(SHEET_COLUMNS, len(draws))
+    rows = -(-len(draws) // columns)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axis, draw in zip(axes, draws, strict=False):
+        draw(axis)
+    for axis in list(axes)[len(draws) :]:
+        axis.set_axis_off()
+    return figure
+
+
+def _finish(axis: Axis, title: str, x_label: str, y_label: str) -> None:
+    axis.set_title(_drawable(title, 36), fontsize=FONT + 1, loc="left", fontweight="bold")
+    axis.set_xlabel(textwrap.fill(_drawable(x_label, 90), 46))
+    axis.set_ylabel(textwrap.fill(_drawable(y_label, 70), 36))
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _legend(axis: Axis) -> None:
+    from matplotlib.transforms import ScaledTranslation
+
+    handles, labels = axis.get_legend_handles_labels()
+    lines = axis.get_xlabel().count("\n")
+    below = axis.transAxes + ScaledTranslation(0, -LEGEND_BELOW - lines * 0.15, axis.figure.dpi_scale_trans)
+    axis.legend(
+        handles,
+        labels,
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=below,
+        ncols=min(2, max(1, len(labels))),
+        frameon=False,
+    )
+
+
+def _drawable(text: str, longest: int = 28) -> str:
+    """Text that fits, in letters every font has. A leading underscore would hide a line of the legend."""
+    letters = "".join(letter if letter.isprintable() and ord(letter) < 256 else "?" for letter in text)
+    letters = letters if len(letters) <= longest else f"{letters[: longest - 2]}.."
+    return f" {letters}" if letters.startswith("_") else letters
+
+
+def _style(name: str) -> Any:
+    ink, dim, line = LIGHT["ink"], LIGHT["dim"], LIGHT["line"]
+    return {
+        # Names are text: a dollar sign in one begins no formula.
+        "text.parse_math": False,
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.size": FONT,
+        "font.family": "DejaVu Sans",
+        "text.color": ink,
+        "axes.labelcolor": dim,
+        "axes.edgecolor": dim,
+        "axes.linewidth": 0.8,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": line,
+        "grid.linewidth": 0.6,
+        "xtick.color": dim,
+        "ytick.color": dim,
+        "legend.fontsize": FONT - 1,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 4.5,
+    }
+
+
+def _png(figure: Any) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=160, facecolor=LIGHT["paper"], metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _themed(svg: str, alt: str) -> str:
+    """The drawing without its prologue and unused names, its colours as variables of the page, letters of the page."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
+    used = set(re.findall(r"(?:url\(|href=\")#([\w.-]+)", svg))
+    svg = re.sub(r' id="([^"]+)"', lambda found: found[0] if found[1] in used else "", svg)
+    svg = re.sub(r"font-family: [^;\"]+", "font-family: system-ui, sans-serif", svg)
+    for name, value in LIGHT.items():
+        svg = svg.replace(value, f"var(--{name})")
+    box = re.search(r'viewBox="([^"]+)"', svg)
+    opening = (
+        f'<svg class="chart" role="img" aria-label="{html.escape(alt)}" viewBox="{box[1] if box else ""}"'
+    )
+    names = ' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
+    return re.sub(r"<svg[^>]*>", lambda _: opening + names, svg, count=1)
+
+
+def _standalone(svg: str) -> str:
+    """The drawing as a file of its own, with the colours it needs."""
+    light, dark = (";".join(f"--{name}:{value}" for name, value in each.items()) for each in (LIGHT, DARK))
+    style = (
+        f"<style>svg{{{light};background:var(--paper)}}"
+        f"@media (prefers-color-scheme: dark){{svg{{{dark}}}}}</style>"
+    )
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + re.sub(
+        r"(<svg[^>]*>)", lambda found: found[1] + style, svg, count=1
+    )

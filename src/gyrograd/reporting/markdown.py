@@ -1,0 +1,177 @@
+"""The report as Markdown: the same words and numbers, with the figures of the folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gyrograd.reporting.charts import Chart
+from gyrograd.reporting.table import Row
+from gyrograd.reporting.wording import duration, number, readable, with_interval
+
+if TYPE_CHECKING:
+    from gyrograd.reporting.card import Contents
+
+BADGES = {"steady": "✔ steady", "shaky": "▲ shaky", "unsafe": "✖ unsafe", None: "no grade"}
+
+
+def markdown_report(shown: Contents) -> str:
+    """The whole report; names are escaped, so that none can become markup."""
+    parts = (_head, _methods, _attacks, _charts, _bounds, _flags, _rerun)
+    return "\n\n".join(block for part in parts for block in part(shown) if block) + "\n"
+
+
+def escaped(text: object) -> str:
+    """Text as it is, on one line: nothing in it becomes Markdown or HTML."""
+    one_line = " ".join(str(text).split())
+    return re.sub(r"([\\`*_{}\[\]<>|#~$&])", r"\\\1", one_line)
+
+
+def table_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of escaped cells."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(_cells(line)) + " |" for line in lines)
+
+
+def _cells(line: Sequence[str]) -> list[str]:
+    return [cell if cell == "---" else escaped(cell) for cell in line]
+
+
+def _head(shown: Contents) -> list[str]:
+    card = shown.card
+    unfinished = "> **This audit was interrupted.** What follows is what it had measured by then."
+    sentences = " ".join(escaped(sentence) for sentence in card["verdict"]["sentences"])
+    accuracy = f"Accuracy {with_interval(card['accuracy'])}." if card["accuracy"] else ""
+    data = card["data"]
+    return [
+        f"# {escaped(card['title'])}",
+        "" if card["complete"] else unfinished,
+        f"**{BADGES[card['verdict']['grade']]}** {sentences}",
+        f"Model: {escaped(card['model']['source'])}, {escaped(card['model'].get('description') or '')}. "
+        f"Data: {escaped(data['source'])}, {data['images']:,} images. {accuracy}".strip(),
+    ]
+
+
+def _methods(shown: Contents) -> list[str]:
+    columns = [column for _, group in shown.groups for column in group]
+    header = ["method", *(f"{column['label']} ({column['direction']} is better)" for column in columns)]
+    notes = [f"- {escaped(row.label)}: {escaped(note)}" for row in shown.rows for note in row.notes]
+    details = [
+        f"- {escaped(column['label'])}: {escaped(column['detail'])}"
+        for column in columns
+        if column.get("detail")
+    ]
+    return [
+        "## Methods",
+        "Means over images with 95 % bootstrap intervals. ● best of its column, ○ level with it (their intervals "
+        "meet).",
+        table_text(header, [_method_row(row) for row in shown.rows]),
+        "\n".join(details),
+        "\n".join(notes),
+    ]
+
+
+def _method_row(row: Row) -> list[str]:
+    marks = {"best": "● ", "level": "○ ", "": ""}
+    cells = [f"{marks[cell.mark]}{cell.value} {cell.interval}".strip() for cell in row.cells]
+    return [f"{row.label}{' (recommended)' if row.recommended else ''}", *cells]
+
+
+def _attacks(shown: Contents) -> list[str]:
+    if not shown.attacks:
+        return []
+    picture = (
+        "![Image, attacked image, difference, map before, map after](figures/attacks.png)"
+        if shown.sheet
+        else ""
+    )
+    lines = [f"- {escaped(attack.title)}: {_attack_words(attack.facts)}" for attack in shown.attacks]
+    return ["## The most damaging attacks found", picture, shown.no_pictures or "", "\n".join(lines)]
+
+
+def _attack_words(facts: dict[str, Any]) -> str:
+    words = f"cosine of the map before and after {number(facts.get('cosine'))}"
+    before, after = facts.get("before"), facts.get("after")
+    if before and after:
+        words += f"; prediction {_class(before)} before, {_class(after)} after"
+    return words + "."
+
+
+def _class(found: dict[str, Any]) -> str:
+    return f"{escaped(found['label'])} ({number(found.get('probability'))})"
+
+
+def _charts(shown: Contents) -> list[str]:
+    blocks: list[str] = []
+    if shown.eps:
+        blocks += ["## Growing eps", *_figure(shown.eps)]
+    if shown.games:
+        blocks += ["## Insertion and deletion", *(b for chart in shown.games for b in _figure(chart))]
+    if shown.plane:
+        why = (shown.card["plane"].get("recommended") or {}).get("why") or ""
+        blocks += ["## Robustness against faithfulness", escaped(why), *_figure(shown.plane)]
+    return blocks
+
+
+def _figure(chart: Chart) -> list[str]:
+    return [f"![{escaped(chart.alt)}](figures/{chart.name}.png)", table_text(chart.header, chart.rows)]
+
+
+def _bounds(shown: Contents) -> list[str]:
+    bounds = shown.card["bounds"]
+    if not bounds:
+        return []
+    words = {True: "holds", False: "does not hold", None: "not tested"}
+    rows = [
+        (
+            bound["label"],
+            bound.get("reference") or "",
+            number(bound.get("bound")),
+            number(bound.get("measured")),
+            words[bound.get("holds")],
+            bound.get("note") or "",
+        )
+        for bound in bounds
+    ]
+    return ["## Bounds", table_text(("what", "reference", "bound", "measured", "", "note"), rows)]
+
+
+def _flags(shown: Contents) -> list[str]:
+    lines = [
+        f"- **{escaped(readable(flag['name']))}** ({escaped(flag.get('where') or 'all')}, measured "
+        f"{number(flag.get('measured'))})\n"
+        f"  - Raised if: {escaped(flag['raised_if'])}\n"
+        f"  - Why it matters: {escaped(flag['explanation'])}\n"
+        f"  - What to do: {escaped(flag['what_to_do'])}"
+        for flag in shown.card["flags"]
+    ]
+    return ["## Reasons for doubt", "\n".join(lines) or "None of the checks was raised."]
+
+
+def _rerun(shown: Contents) -> list[str]:
+    card = shown.card
+    rerun = card["rerun"]
+    versions = ", ".join(f"{name} {number}" for name, number in (rerun.get("versions") or {}).items())
+    facts = [
+        ("versions", versions),
+        ("hardware", rerun.get("hardware")),
+        ("time", duration(rerun.get("seconds"))),
+        ("seed", rerun.get("seed")),
+        ("model sha256", card["model"].get("sha256")),
+        ("data sha256", card["data"].get("sha256")),
+    ]
+    return [
+        "## Run it again",
+        _fenced(rerun.get("command") or ""),
+        "\n".join(f"- {name}: {escaped(value)}" for name, value in facts if value not in (None, "")),
+        _fenced(json.dumps(card["settings"], indent=1, sort_keys=True)),
+    ]
+
+
+def _fenced(text: str) -> str:
+    """A block of code; its fence is longer than any run of backticks in it."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}\n{text}\n{fence}" if text else ""

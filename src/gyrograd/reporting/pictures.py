@@ -1,0 +1,142 @@
+"""The pictures beside a card: images and maps of the worst attacks, as PNG on one shared scale."""
+
+from __future__ import annotations
+
+import base64
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gyrograd.reporting.figures import MAP_COLOURS
+
+Array = NDArray[Any]
+
+ARRAYS = ("image", "attacked", "map_clean", "map_attacked")
+SCALE_END = 99.5
+"""Percentile of the two maps at which their shared scale ends: one bright pixel would leave all others black."""
+CHANGE = 20
+"""How often the difference of the images is enlarged; grey is no change."""
+SIDE = 160
+"""Pixels a side at least, so that small images are not smeared when they are shown large."""
+
+
+@dataclass(frozen=True)
+class AttackPictures:
+    """One attack as PNG data addresses; `scale` is where the maps' shared scale ends."""
+
+    image: str
+    attacked: str
+    difference: str
+    map_clean: str
+    map_attacked: str
+    scale: float
+
+
+def load_arrays(name: str | None, folder: Path) -> dict[str, Array] | str:
+    """The arrays of the card's pictures, or the sentence that says why there are none."""
+    if name is None:
+        return "This audit kept no pictures."
+    path = folder / Path(name).name
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in ARRAYS if key in stored.files}
+    except FileNotFoundError:
+        return f"The pictures are not here: {path.name} is missing; run the audit again to have them."
+    except (ValueError, OSError, zipfile.BadZipFile, EOFError, TypeError, AttributeError):
+        return f"The pictures cannot be read: {path.name} is damaged; run the audit again to have them."
+    return _fitting(arrays, path.name)
+
+
+def _fitting(arrays: dict[str, Array], name: str) -> dict[str, Array] | str:
+    missing = [key for key in ARRAYS if key not in arrays]
+    if missing:
+        return f"The pictures are not complete: {name} lacks {', '.join(missing)}; run the audit again."
+    shape = arrays["image"].shape
+    same = arrays["attacked"].shape == shape and all(
+        arrays[key].shape == shape[:3] for key in ("map_clean", "map_attacked")
+    )
+    if len(shape) != 4 or shape[3] != 3 or not same:
+        return (
+            f"The pictures do not fit one another: {name} holds images of shape {shape}; run the audit again."
+        )
+    return arrays
+
+
+def attack_pictures(arrays: dict[str, Array], row: int) -> AttackPictures | None:
+    """The five pictures of one row; None where the arrays do not have that row."""
+    if not 0 <= row < len(arrays["image"]):
+        return None
+    image, attacked, clean, moved = (np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS)
+    end = shared_scale(clean, moved)
+    return AttackPictures(
+        _address(image),
+        _address(attacked),
+        _address(difference(image, attacked)),
+        _address(coloured(clean, end)),
+        _address(coloured(moved, end)),
+        end,
+    )
+
+
+def shared_scale(clean: Array, moved: Array) -> float:
+    """Where the scale of both maps ends; 1 for maps of zeros."""
+    both = np.abs(np.stack([clean, moved]))
+    end = float(np.percentile(both, SCALE_END))
+    return end if end > 0 else float(both.max()) or 1.0
+
+
+def difference(image: Array, attacked: Array) -> Array:
+    """What the attack changed, enlarged, around grey."""
+    return ((attacked - image) * CHANGE + 0.5).clip(0, 1)
+
+
+def coloured(map: Array, end: float) -> Array:
+    """A map as colours; `end` and beyond are brightest."""
+    from matplotlib import colormaps
+
+    colours: Array = colormaps[MAP_COLOURS]((np.abs(map) / end).clip(0, 1))[..., :3]
+    return colours
+
+
+def scale_bar() -> str:
+    """The map colours from zero to the end of the scale."""
+    return _address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
+
+
+def attack_sheet(arrays: dict[str, Array], rows: list[int], titles: list[str]) -> bytes:
+    """The attacks below one another as one PNG file, a row each."""
+    from matplotlib.figure import Figure
+
+    names = ("image", "attacked", f"difference x {CHANGE}", "map before", "map after")
+    figure = Figure(figsize=(1.5 * len(names), 1.75 * len(rows)), dpi=120, layout="constrained")
+    axes = figure.subplots(len(rows), len(names), squeeze=False)
+    for line, (row, title) in enumerate(zip(rows, titles, strict=True)):
+        image, attacked, clean, moved = (np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS)
+        end = shared_scale(clean, moved)
+        cells = (image, attacked, difference(image, attacked), coloured(clean, end), coloured(moved, end))
+        for axis, name, cell in zip(axes[line], names, cells, strict=True):
+            axis.imshow(cell.clip(0, 1), interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            axis.set_title(name, fontsize=8)
+            axis.spines[:].set_visible(False)
+        axes[line, 0].set_ylabel(title, fontsize=7, parse_math=False)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def _address(picture: Array, grow: bool = True) -> str:
+    from PIL import Image
+
+    image = Image.fromarray((picture.clip(0, 1) * 255).round().astype(np.uint8))
+    times = -(-SIDE // max(1, max(image.size))) if grow else 1
+    if times > 1:
+        image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -1,0 +1,128 @@
+"""The table of methods: which cell is best, which are level with it, and where each stands in its range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gyrograd.reporting.wording import Number, Stat, bracket, known, number
+
+GROUPS = {"noise": "Under noise", "attack": "Under attack", "faithfulness": "Faithfulness"}
+Mark = Literal["best", "level", ""]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Where an interval and its value lie in the column's range, in per cent."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as it reads: `mark` says best, level with the best (their intervals meet), or neither."""
+
+    key: str
+    label: str
+    group: str
+    higher: bool
+    """Whether higher is better."""
+    value: str
+    interval: str
+    mark: Mark
+    bar: Bar | None
+    first: bool
+    """Whether its group begins with it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method and its cells."""
+
+    name: str
+    label: str
+    notes: tuple[str, ...]
+    recommended: bool
+    cells: tuple[Cell, ...]
+
+
+def grouped_columns(card: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The columns by group, in the order noise, attack, faithfulness; empty groups are left out."""
+    groups = [(title, [c for c in card["columns"] if c["group"] == key]) for key, title in GROUPS.items()]
+    return [(title, columns) for title, columns in groups if columns]
+
+
+def rows(card: dict[str, Any]) -> list[Row]:
+    """A row a method, cells in the order of the groups."""
+    columns = [column for _, group in grouped_columns(card) for column in group]
+    firsts = {group[0]["key"] for _, group in grouped_columns(card)}
+    marks = {column["key"]: _marks(card["methods"], column) for column in columns}
+    return [
+        Row(
+            method["name"],
+            method.get("label") or method["name"],
+            tuple(method.get("notes") or ()),
+            bool(method.get("recommended")),
+            tuple(_cell(method, column, marks[column["key"]], column["key"] in firsts) for column in columns),
+        )
+        for method in card["methods"]
+    ]
+
+
+def best_value(stats: list[Stat | None], direction: str) -> float | None:
+    """The highest or the lowest known value."""
+    values = [stat["value"] for stat in stats if stat is not None and known(stat)]
+    if not values:
+        return None
+    return float(max(values) if direction == "higher" else min(values))
+
+
+def _cell(method: dict[str, Any], column: dict[str, Any], marks: dict[str, Mark], first: bool) -> Cell:
+    stat = method["columns"].get(column["key"])
+    return Cell(
+        column["key"],
+        column["label"],
+        GROUPS[column["group"]],
+        column["direction"] == "higher",
+        number(stat["value"] if stat is not None else None),
+        bracket(stat),
+        marks[method["name"]],
+        _bar(stat, column.get("range")),
+        first,
+    )
+
+
+def _marks(methods: list[dict[str, Any]], column: dict[str, Any]) -> dict[str, Mark]:
+    stats = {method["name"]: method["columns"].get(column["key"]) for method in methods}
+    best = best_value(list(stats.values()), column["direction"])
+    winners = [stat for stat in stats.values() if known(stat) and stat["value"] == best]
+    return {name: _mark(stat, best, winners) for name, stat in stats.items()}
+
+
+def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
+    if stat is None or not known(stat):
+        return ""
+    if stat["value"] == best:
+        return "best"
+    return "level" if any(_meet(stat, winner) for winner in winners) else ""
+
+
+def _meet(a: Stat, b: Stat) -> bool:
+    """Whether two intervals share a number; an unknown interval meets nothing."""
+    ends = (a.get("low"), a.get("high"), b.get("low"), b.get("high"))
+    if any(end is None for end in ends):
+        return False
+    return bool(a["low"] <= b["high"] and b["low"] <= a["high"])
+
+
+def _bar(stat: Stat | None, span: list[Number] | None) -> Bar | None:
+    if stat is None or not known(stat) or span is None:
+        return None
+
+    def share(value: Number | None) -> float:
+        place = stat["value"] if value is None else value
+        return round(100 * min(1.0, max(0.0, (place - span[0]) / (span[1] - span[0]))), 1)
+
+    return Bar(share(stat.get("low")), share(stat["value"]), share(stat.get("high")))

@@ -1,0 +1,41 @@
+"""Pages from templates: all text is escaped, one style for all, nothing fetched from elsewhere."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gyrograd.reporting import wording
+from gyrograd.reporting.palette import DARK, LIGHT
+
+FILTERS = {
+    "number": wording.number,
+    "bracket": wording.bracket,
+    "with_interval": wording.with_interval,
+    "signed": wording.signed,
+    "eps_text": wording.eps_text,
+    "duration": wording.duration,
+    "readable": wording.readable,
+}
+
+
+def rendered(name: str, **values: Any) -> str:
+    """The page of the template `NAME.html.jinja`."""
+    text: str = _environment().get_template(f"{name}.html.jinja").render(light=LIGHT, dark=DARK, **values)
+    return text
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        autoescape=True,
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    return environment

@@ -1,0 +1,138 @@
+"""report, compare and leaderboard as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import cards
+import pages
+import pytest
+
+from gyrograd import cli
+from gyrograd.cli.compare import compare
+from gyrograd.cli.leaderboard import leaderboard
+from gyrograd.cli.report import report
+
+VERBS = {"report": report, "compare": compare, "leaderboard": leaderboard}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audits")
+    cards.write_audit(folder / "a")
+    cards.write_audit(folder / "b", gain=0.2, source="cifar10/lenet-l2-cosine")
+    return folder
+
+
+@pytest.fixture
+def gyrograd(monkeypatch, capsys):
+    """Run words; gives the exit code, what was printed and what was complained."""
+    monkeypatch.setattr(cli, "verbs", lambda: VERBS)
+    monkeypatch.setenv("COLUMNS", "220")
+
+    def run(*words):
+        code = cli.main([str(word) for word in words])
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return run
+
+
+def test_a_report_is_made_again_from_its_card(tmp_path, gyrograd):
+    folder = cards.write_audit(tmp_path / "a")
+    short = cards.card() | {"curves": None}
+    (folder / "card.json").write_text(json.dumps(short), encoding="utf-8")
+    code, out, _ = gyrograd("report", folder)
+    path = folder / "report.html"
+    assert (code, out.strip()) == (0, str(path))
+    whole = path.read_bytes()
+    path.unlink()
+    code, out, _ = gyrograd("report", folder / "card.json")
+    assert (code, out.strip()) == (0, str(path))
+    assert path.read_bytes() == whole
+
+
+def test_compare_prints_the_sentence_the_table_and_the_page(house, tmp_path, gyrograd):
+    page = tmp_path / "deep" / "compare.html"
+    code, out, _ = gyrograd("compare", house / "a", house / "b", "--out", page)
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[:2] == ["A: cifar10/lenet-ce on cifar10", "B: cifar10/lenet-l2-cosine on cifar10"]
+    assert lines[2].startswith("B is steadier than A under attack: +0.1")
+    assert lines[-1] == str(page)
+    assert sum("better, paired" in line for line in lines) == 18
+    assert pages.read(page.read_text(encoding="utf-8")).complaints == []
+
+
+def test_compare_for_machines_is_one_document(house, tmp_path, gyrograd):
+    page = tmp_path / "c.html"
+    code, out, _ = gyrograd("compare", house / "a" / "card.json", house / "b", "--out", page, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["page"] == str(page)
+    assert len(found["changes"]) == 42
+    assert all(row["paired"] for row in found["changes"])
+
+
+def test_the_leaderboard_lies_in_its_folder(house, gyrograd):
+    code, out, _ = gyrograd("leaderboard", house)
+    page = house / "leaderboard.html"
+    assert code == 0
+    assert out.splitlines()[-1] == str(page)
+    assert pages.read(page.read_text(encoding="utf-8")).complaints == []
+    code, out, _ = gyrograd("leaderboard", house, "--json")
+    assert [row["model"] for row in json.loads(out)["boards"][0]["rows"] if row["recommended"]] == [
+        "cifar10/lenet-l2-cosine",
+        "cifar10/lenet-ce",
+    ]
+
+
+def test_a_card_that_cannot_be_read_is_left_out_aloud(tmp_path, gyrograd):
+    cards.write_audit(tmp_path / "good")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "card.json").write_text("{")
+    code, _, err = gyrograd("leaderboard", tmp_path)
+    assert code == 0
+    assert err.startswith("gyrograd: left out: ")
+    assert "bad" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("report", "{}/none"), "There is no card.json at"),
+        (("report", "{}/a/pictures.npz"), "no valid JSON"),
+        (("compare", "{}/a", "{}/none"), "There is no card.json at"),
+        (("compare", "{}/a"), "'gyrograd compare --help'"),
+        (("compare", "{}/a", "{}/a", "--out", "{}/a/card.json/x.html"), "check the path"),
+        (("leaderboard", "{}/none"), "There is no folder"),
+        (("leaderboard", "{}/a/records"), "gyrograd audit MODEL DATA"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(words, sentence, house, gyrograd):
+    code, out, err = gyrograd(*(word.format(house) for word in words))
+    assert (code, out) == (2, "")
+    assert sentence in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_damaged_values_are_one_sentence(tmp_path, house, gyrograd):
+    a = cards.write_audit(tmp_path / "a")
+    (a / "records" / "table" / "gradient.json").write_text("{")
+    code, _, err = gyrograd("compare", a, house / "b", "--out", tmp_path / "c.html")
+    assert code == 2
+    assert "gradient.json is not a record" in err
+    assert not (tmp_path / "c.html").exists()
+
+
+def test_reports_need_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None; "
+        "import gyrograd.reporting, gyrograd.cli.report, gyrograd.cli.compare, gyrograd.cli.leaderboard; "
+        "from gyrograd.reporting.templates import rendered; "
+        "print(len(rendered('page', title='t', lead=(), sections=(), footer=())) > 100)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (result.stdout, result.stderr) == ("True\n", "")

@@ -1,0 +1,378 @@
+"""A text becomes the model it names, and what a model returns becomes logits."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import json
+import warnings
+
+import bad_files
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import gyrograd as gg
+from gyrograd.errors import UserError
+from gyrograd.models import load_state, save, zoo
+from gyrograd.models.archives import content_of
+from gyrograd.models.exported import _is_arithmetic
+from gyrograd.models.opening import checked, image_size, load, notes, opened
+from gyrograd.models.outputs import LogProbabilities, PickedLogits
+
+X = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    return bad_files.kit(tmp_path_factory.mktemp("kit"))
+
+
+@pytest.fixture(scope="module")
+def source(kit):
+    """The net the kit's script, program and weights were made from."""
+    model = bad_files.net()
+    load_state(model, kit.weights)
+    return model
+
+
+def test_a_checkpoint_is_the_model_that_was_saved(kit):
+    model = opened(kit.model)
+    assert torch.equal(model(X), gg.model("lenet", image_size=8, num_classes=3, seed=0).eval()(X))
+    assert not model.training
+    assert notes(model) == ()
+
+
+def test_a_factory_gets_its_weights_and_classes(kit, source):
+    assert torch.equal(opened(f"{kit.factories}:net", weights=kit.weights)(X), source(X))
+    assert opened(f"{kit.factories}:net", classes=7)(X).shape == (3, 7)
+    with pytest.raises(UserError, match="takes no num_classes; leave --classes out"):
+        opened(f"{kit.factories}:sizeless", classes=7)
+
+
+def test_a_factory_may_import_what_lies_beside_it_and_the_path_is_put_back(tmp_path):
+    import sys
+
+    (tmp_path / "beside_it.py").write_text("WIDTH = 5\n")
+    (tmp_path / "nets.py").write_text(
+        "from torch import nn\nfrom beside_it import WIDTH\nmodel = nn.Linear(2, WIDTH)\n"
+    )
+    before = list(sys.path)
+    assert opened(f"{tmp_path / 'nets.py'}:model").out_features == 5
+    assert sys.path == before
+
+
+def test_a_script_gives_the_logits_it_was_made_from(kit, source):
+    model = opened(str(kit.script))
+    torch.testing.assert_close(model(X), source(X))
+    maps = gg.attribution("gradient")(model, X, torch.tensor([0, 1, 2]))
+    torch.testing.assert_close(maps, gg.attribution("gradient")(source, X, torch.tensor([0, 1, 2])))
+
+
+def test_a_frozen_script_can_be_explained(source, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.freeze(torch.jit.script(source)), str(tmp_path / "frozen.pt"))
+    model = checked(opened(str(tmp_path / "frozen.pt")), X)
+    torch.testing.assert_close(model(X), source(X))
+
+
+@pytest.mark.parametrize("b", [1, 3, 5])
+def test_an_export_gives_the_logits_it_was_made_from_at_any_batch_size(b, kit, source):
+    x = torch.rand(b, 3, 8, 8)
+    model = opened(str(kit.export))
+    torch.testing.assert_close(model(x), source(x))
+    assert image_size(model) == 8
+
+
+def test_an_attack_on_an_export_searches_on_its_softplus_twin(kit):
+    model, target = opened(str(kit.export)), torch.tensor([0, 1, 2])
+    hit = gg.attack("targeted_map", steps=2)(model, gg.attribution("gradient"), X, target)
+    assert not hit.stuck.any()
+    assert any("Softplus twin" in flag for flag in hit.flags)
+
+
+def test_the_mode_of_an_export_can_be_set_without_complaint(kit):
+    model = opened(str(kit.export))
+    assert model.train() is model
+    assert model.eval() is model
+
+
+def test_the_suffix_of_a_file_is_not_believed(kit, source, tmp_path):
+    (tmp_path / "a.pt2").write_bytes(kit.script.read_bytes())
+    (tmp_path / "b.pt").write_bytes(kit.export.read_bytes())
+    assert content_of(tmp_path / "a.pt2") == "torchscript"
+    assert content_of(tmp_path / "b.pt") == "export"
+    torch.testing.assert_close(opened(str(tmp_path / "b.pt"))(X), source(X))
+
+
+def test_library_models_take_weights_and_say_when_they_have_none(tmp_path):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        trained = gg.model("torchvision:squeezenet1_1", num_classes=4).eval()
+    torch.save(trained.state_dict(), tmp_path / "w.pt")
+    x = torch.rand(2, 3, 32, 32)
+    model = opened("torchvision:squeezenet1_1", classes=4, weights=tmp_path / "w.pt")
+    assert torch.equal(model(x), trained(x))
+    assert notes(model) == ()
+    bare = opened("timm:test_resnet", classes=4)
+    assert "no trained weights" in notes(checked(bare, x))[0]
+    assert image_size(bare) == 160
+    assert image_size(model) == 224
+
+
+def test_a_model_without_weights_is_the_same_each_time_and_moves_no_generator():
+    before = torch.get_rng_state()
+    first, second = (opened("lenet", classes=3) for _ in range(2))
+    assert torch.equal(first.fc2.weight, second.fc2.weight)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert image_size(first) == 32
+
+
+def test_a_normalisation_is_put_before_a_model_that_has_none(kit, source):
+    model = opened(f"{kit.factories}:net", weights=kit.weights, normalize="imagenet")
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    torch.testing.assert_close(model(X), source((X - mean) / std))
+    with pytest.raises(UserError, match="leave out --normalize"):
+        opened(kit.model, normalize="imagenet")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings", "sentence"),
+    [
+        ("torchvision:resnet18:pretrained", {"weights": "w.pt"}, "brings its own weights"),
+        ("torchvision:resnet18:pretrained", {"classes": 3}, "have their own classes"),
+        ("lenet", {"device": "meta"}, "'meta' hold no numbers"),
+        ("lenet", {"device": "cuda:99"}, "no device 'cuda:99'"),
+        ("lenet", {"classes": 3, "weights": "nowhere.pt"}, "no file of weights at nowhere.pt"),
+        ("./lenet", {}, "no file lenet"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(text, settings, sentence):
+    from pathlib import Path
+
+    if "weights" in settings:
+        settings = {**settings, "weights": Path(settings["weights"])}
+    with pytest.raises(UserError, match=sentence):
+        opened(text, **settings)
+
+
+# --- the zoo --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "HOME", tmp_path / "zoo")
+    return tmp_path / "zoo"
+
+
+def stocked() -> nn.Module:
+    model = gg.model("lenet", image_size=8, num_classes=3, seed=5).eval()
+    zoo.add("tiny/lenet-ce", model, {"accuracy": 0.5, "command": "gyrograd train"})
+    return model
+
+
+def test_an_empty_zoo_has_no_names(home):
+    assert zoo.names() == ()
+    with pytest.raises(UserError, match="no model 'tiny/lenet-ce' in the zoo: there are none"):
+        zoo.load("tiny/lenet-ce")
+
+
+def test_a_zoo_model_is_found_by_name_with_its_card(home):
+    model = stocked()
+    assert zoo.names() == ("tiny/lenet-ce",)
+    assert zoo.card("tiny/lenet-ce")["accuracy"] == 0.5
+    for way in (zoo.load, load, opened):
+        found = way("tiny/lenet-ce")
+        assert torch.equal(found(X), model(X))
+        assert not found.training
+
+
+def test_load_takes_paths_too_and_a_near_miss_is_suggested(home, tmp_path):
+    model = stocked()
+    save(tmp_path / "a.safetensors", model)
+    assert torch.equal(load(tmp_path / "a.safetensors")(X), model(X))
+    for way in (load, opened):
+        with pytest.raises(UserError, match="did you mean 'tiny/lenet-ce'"):
+            way("tiny/lenet-cce")
+    with pytest.raises(UserError, match="no checkpoint at"):
+        load("b.safetensors")
+
+
+def test_a_zoo_model_whose_hash_is_not_the_cards_is_refused(home):
+    stocked()
+    other = gg.model("lenet", image_size=8, num_classes=3, seed=6)
+    save(home / "tiny" / "lenet-ce.safetensors", other)
+    with pytest.raises(UserError, match="its hash is not the card's"):
+        zoo.load("tiny/lenet-ce")
+
+
+@pytest.mark.parametrize("content", [None, "no json", "[]", json.dumps({"accuracy": 1})])
+def test_a_card_that_is_missing_or_damaged_is_one_sentence(home, content):
+    stocked()
+    path = home / "tiny" / "lenet-ce.json"
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.raises(UserError, match="missing or damaged"):
+        zoo.load("tiny/lenet-ce")
+
+
+@pytest.mark.parametrize("name", ["", "a//b", "../a", "a/..", "a/"])
+def test_a_name_that_leads_out_of_the_zoo_is_refused(home, name):
+    with pytest.raises(UserError, match="no name for the zoo"):
+        zoo.add(name, gg.model("lenet"), {})
+
+
+# --- what comes out -------------------------------------------------------------------------------------
+
+
+class Answering(nn.Module):
+    """Gives back its logits in some wrapping."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.net, self.wrap = bad_files.net(), wrap
+
+    def forward(self, x):
+        return self.wrap(self.net(x))
+
+
+Named = collections.namedtuple("Named", ["features", "logits"])
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    loss: None = None
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda z: (z,),
+        lambda z: [z, z[:, None].expand(-1, 4, -1)],
+        lambda z: {"logits": z, "other": z + 1},
+        lambda z: {"out": z, "aux": [z]},
+        lambda z: Named(z * 3, z),
+        lambda z: Output(z),
+        lambda z: collections.OrderedDict(logits=z, hidden_states=(z, z)),
+    ],
+)
+def test_the_logits_are_picked_where_they_can_only_be_one(wrap):
+    model = Answering(wrap)
+    picked = checked(model, X)
+    assert isinstance(picked, PickedLogits)
+    assert torch.equal(picked(X), model.net(X))
+    assert len(notes(picked)) == 1
+
+
+def test_a_model_of_plain_logits_comes_back_as_it_is():
+    model = Answering(lambda z: z)
+    assert checked(model, X) is model
+
+
+@given(seed=st.integers(0, 2**31), scale=st.floats(0.1, 30), k=st.integers(2, 9))
+def test_the_softmax_of_wrapped_probabilities_is_the_probabilities(seed, scale, k):
+    z = torch.randn(4, k, generator=torch.Generator().manual_seed(seed)) * scale
+
+    class Fixed(nn.Module):
+        def forward(self, x):
+            return z.softmax(1) + 0 * x.mean()
+
+    model = checked(Fixed(), torch.zeros(4, 1, 2, 2))
+    assert isinstance(model, LogProbabilities)
+    torch.testing.assert_close(model(torch.zeros(4, 1, 2, 2)).softmax(1), z.softmax(1))
+
+
+@given(seed=st.integers(0, 2**31), shift=st.floats(0.01, 3))
+def test_positive_logits_are_not_taken_for_probabilities(seed, shift):
+    z = torch.randn(4, 5, generator=torch.Generator().manual_seed(seed)).softmax(1) + shift
+
+    class Fixed(nn.Module):
+        def forward(self, x):
+            return z
+
+    model = Fixed()
+    assert checked(model, torch.zeros(4, 1, 2, 2)) is model
+
+
+def test_the_map_of_wrapped_probabilities_is_that_of_the_log_probability():
+    model = Answering(lambda z: z.softmax(1))
+    target = torch.tensor([0, 1, 2])
+    through = gg.attribution("gradient")(checked(model, X), X, target)
+    direct = gg.attribution("gradient", quantity="log_probability")(model.net, X, target)
+    torch.testing.assert_close(through, direct)
+
+
+def test_checking_leaves_modes_and_weights_alone():
+    model = Answering(lambda z: (z,)).train()
+    model.net[1].eval()
+    before = copy.deepcopy(model.state_dict())
+    checked(model, X)
+    assert model.training
+    assert not model.net[1].training
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+
+
+def test_outputs_of_training_alone_do_not_matter():
+    class WithAuxiliaryHead(Answering):
+        def forward(self, x):
+            z = self.net(x)
+            return (z, z) if self.training else z
+
+    model = WithAuxiliaryHead(None).train()
+    assert checked(model, X) is model
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence"),
+    [
+        (lambda m: m.net[0].to("meta"), "'net.0.weight' is on meta and the images are on cpu"),
+        (lambda m: m.net[0].bias.data.fill_(float("inf")), "'net.0.bias' holds NaN or infinite"),
+    ],
+)
+def test_weights_that_cannot_work_are_named(spoil, sentence):
+    model = Answering(lambda z: z)
+    spoil(model)
+    with pytest.raises(UserError, match=sentence):
+        checked(model, X)
+
+
+# --- what a program may say -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Symbol('s31', positive=True, integer=True)",
+        "2*s0 + 1",
+        "Max(1, s0 // 4)",
+        "FloorDiv(Symbol('s0', integer=True), 2)**2",
+        "L['x'].size()[0] >= 2 and L['x'].size()[1] == 3",
+        "-oo",
+    ],
+)
+def test_arithmetic_on_sizes_passes(text):
+    assert _is_arithmetic(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "__import__('os').system('true')",
+        "().__class__.__bases__[0].__subclasses__()",
+        "L['x'].__class__",
+        "(lambda: 1)()",
+        "[c for c in (1, 2)]",
+        "open('a')",
+        "Symbol('s').func",
+        "f'{L}'",
+        "s0; s1",
+        "exec",
+        "",
+    ],
+)
+def test_anything_else_does_not(text):
+    assert not _is_arithmetic(text)

@@ -1,0 +1,409 @@
+"""The report card: a pure function of card and pictures, valid, offline, safe against hostile names."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+
+import cards
+import numpy as np
+import pages
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from gyrograd.errors import UserError
+from gyrograd.reporting import Figure, Section, Table, map_grid, page, read_card, write_report
+from gyrograd.reporting.charts import eps_charts, labels_of, plane_chart, setting_text
+from gyrograd.reporting.markdown import escaped
+from gyrograd.reporting.palette import DARK, LIGHT, series
+from gyrograd.reporting.pictures import attack_pictures, difference, shared_scale
+from gyrograd.reporting.schema import checked
+from gyrograd.reporting.table import rows
+from gyrograd.reporting.wording import bracket, duration, eps_text, number, signed, with_interval
+
+HOSTILE = "<script>alert(1)</script>\"' onload=x $\\frac{|`*_[a](http://evil) 猫\n# &lt;"
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory):
+    folder = cards.write_audit(tmp_path_factory.mktemp("audit"))
+    write_report(read_card(folder), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(audit):
+    return (audit / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A card of two methods and nothing that takes long to draw."""
+    card = cards.card()
+    card["methods"] = card["methods"][:2]
+    return card | {"curves": None, "plane": None}
+
+
+def decoded(address: str) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))))
+
+
+def test_the_page_is_valid_and_fetches_nothing(html):
+    assert pages.read(html).complaints == []
+
+
+def test_the_page_says_what_the_card_says_in_order(html):
+    text = " ".join(pages.read(html).text.split())
+    card = cards.card()
+    wanted = [card["title"], *card["verdict"]["sentences"], "Under noise", "Image 17, Gradient"]
+    wanted += [
+        "cat, 0.910",
+        "cat, 0.880",
+        "How close the map stays",
+        "Insertion (higher is better)",
+        "Pareto line",
+    ]
+    wanted += ["wang2020 Theorem 1", "Zero derivative", card["rerun"]["command"], card["model"]["sha256"]]
+    places = [text.index(piece) for piece in wanted]
+    assert places == sorted(places)
+
+
+def test_every_value_of_the_table_stands_there_with_its_interval(html):
+    text = " ".join(pages.read(html).text.split())
+    for method in cards.card()["methods"]:
+        for stat in method["columns"].values():
+            assert f"{stat['value']:.3f}[{stat['low']:.3f}, {stat['high']:.3f}]" in text
+
+
+def test_the_same_card_gives_the_same_bytes(audit, tmp_path, small):
+    small = checked(small)
+    (tmp_path / "pictures.npz").write_bytes((audit / "pictures.npz").read_bytes())
+    first = write_report(small, tmp_path).read_bytes()
+    assert write_report(json.loads(json.dumps(small)), tmp_path).read_bytes() == first
+
+
+def test_figures_are_files_too(audit):
+    names = {path.name for path in (audit / "figures").iterdir()}
+    charts = {f"{name}.{end}" for name in ("eps", "insertion", "deletion", "plane") for end in ("png", "svg")}
+    assert names == charts | {"attacks.png"}
+    for name in names:
+        if name.endswith(".svg"):
+            assert ET.parse(audit / "figures" / name).getroot().tag.endswith("svg")
+        else:
+            Image.open(audit / "figures" / name).verify()
+
+
+def test_charts_follow_the_page_from_light_to_dark(audit, html):
+    drawing = html[html.index("<svg") : html.index("</svg>")]
+    assert "var(--s0)" in drawing
+    assert not re.search(r"#[0-9a-f]{6}(?![0-9a-f])", drawing)
+    assert (audit / "figures" / "eps.svg").read_text().count("prefers-color-scheme: dark") == 1
+    assert set(LIGHT) == set(DARK)
+    assert len(set(LIGHT.values())) == len(LIGHT)
+
+
+def test_forty_methods_look_different():
+    assert len({series(index) for index in range(40)}) == 40
+
+
+def test_the_markdown_has_the_table_and_figures_that_exist(audit):
+    text = (audit / "report.md").read_text(encoding="utf-8")
+    for path in re.findall(r"\]\((figures/[^)]+)\)", text):
+        assert (audit / path).exists()
+    assert text.count("](figures/") == 5
+    head = next(line for line in text.splitlines() if line.startswith("| method | Steady under noise"))
+    row = next(line for line in text.splitlines() if line.startswith("| SmoothGrad (recommended)"))
+    assert head.count("|") == row.count("|") == len(cards.COLUMNS) + 2
+
+
+def hostile(value):
+    """Every text in the card, and every name of a column or method, turned against the page."""
+    if isinstance(value, str):
+        return value + HOSTILE
+    if isinstance(value, list):
+        return [hostile(item) for item in value]
+    if isinstance(value, dict):
+        return {key: hostile(item) for key, item in value.items()}
+    return value
+
+
+def test_hostile_names_stay_text(tmp_path):
+    card = cards.card()
+    kept = {key: card[key] for key in ("kind", "schema", "pictures")}
+    wild = hostile(card) | kept
+    wild["verdict"]["grade"] = "shaky"
+    for column, plain in zip(wild["columns"], card["columns"], strict=True):
+        column.update(group=plain["group"], direction=plain["direction"], key=plain["key"])
+    wild["methods"] = wild["methods"][:2]
+    for name in ("eps", "insertion", "deletion"):
+        wild["curves"][name]["lines"] = wild["curves"][name]["lines"][:2]
+    np.savez(tmp_path / "pictures.npz", **cards.pictures())
+    page = write_report(wild, tmp_path).read_text(encoding="utf-8")
+    found = pages.read(page)
+    assert found.complaints == []
+    assert [tag for tag, _ in found.tags].count("script") == 1
+    assert "alert(1)" in found.text
+    for path in (tmp_path / "figures").glob("*.svg"):
+        assert not [node for node in ET.parse(path).iter() if node.tag.endswith("script")]
+    # In Markdown, only the two blocks of code may hold such text as it is.
+    prose = re.sub(r"(?ms)^(`{3,})\n.*?^\1$", "", (tmp_path / "report.md").read_text(encoding="utf-8"))
+    assert not re.search(r"(?<!\\)<script", prose)
+    assert not re.search(r"(?<!\\)\[a(?<!\\)\]\(http", prose)
+
+
+@given(st.text())
+def test_escaped_text_is_one_line_without_markup(text):
+    assert "\n" not in escaped(text)
+    assert not re.search(r"(?<!\\)(?:\\\\)*[<`*\[|]", escaped(text))
+
+
+def test_a_card_of_the_least_a_card_must_have(tmp_path):
+    card = cards.card()
+    least = {key: card[key] for key in ("schema", "kind", "title", "verdict")}
+    least |= {"model": {"source": "a"}, "data": {"source": "b", "images": 1}, "columns": [], "methods": []}
+    text = " ".join(pages.read(write_report(least, tmp_path).read_text()).text.split())
+    assert "No method was measured." in text
+    assert text.count("Not measured in this audit.") == 3
+    assert "None of the checks was raised." in text
+    assert "interrupted" not in text
+    assert not (tmp_path / "figures").exists()
+    assert "None" not in (tmp_path / "report.md").read_text().replace("None of the checks", "")
+
+
+def test_what_was_not_measured_is_a_dash_and_never_best(tmp_path, small):
+    small = copy.deepcopy(small)
+    columns = small["methods"][0]["columns"]
+    columns["rps"], columns["insertion"] = None, {"value": None, "low": None, "high": None, "n": 0}
+    columns["deletion"] = {"value": 0.01, "low": None, "high": None, "n": 1}
+    del columns["top_k_kept"]
+    cells = {cell.key: cell for cell in rows(checked(small))[0].cells}
+    for key in ("rps", "insertion", "top_k_kept"):
+        assert (cells[key].value, cells[key].mark, cells[key].bar) == ("–", "", None)
+    assert (cells["deletion"].value, cells["deletion"].interval, cells["deletion"].mark) == (
+        "0.010",
+        "",
+        "best",
+    )
+    assert pages.read(write_report(small, tmp_path).read_text()).complaints == []
+
+
+def test_points_that_were_not_measured_are_left_out_of_the_charts():
+    card = cards.card()
+    card["methods"] = card["methods"][:1]
+    lines = [line for line in card["curves"]["eps"]["lines"] if line["method"] == "gradient"]
+    lines[0]["y"] = [None] * 4
+    lines[1]["y"][0] = {"value": 0.5, "low": None, "high": None, "n": 1}
+    card["curves"] = {"eps": card["curves"]["eps"] | {"lines": lines}, "insertion": None}
+    panels, sheet = eps_charts(checked(card))
+    assert len(panels) == 1
+    assert sheet.rows[0][2:] == ("–",) * 4
+    assert sheet.rows[1][2] == "0.500"
+
+
+def test_a_verdict_without_a_grade_says_so(tmp_path, small):
+    page = write_report(small | {"verdict": {"grade": None, "sentences": ["Nothing can be said."]}}, tmp_path)
+    assert "– no grade" in pages.read(page.read_text()).text
+    assert "**no grade**" in (tmp_path / "report.md").read_text()
+
+
+def test_an_interrupted_audit_says_so_at_the_top(tmp_path, small):
+    page = write_report(small | {"complete": False}, tmp_path).read_text()
+    assert "This audit was interrupted." in page
+    assert page.index("This audit was interrupted.") < page.index('class="verdict"')
+    assert "interrupted" in (tmp_path / "report.md").read_text()
+
+
+def test_missing_pictures_are_said_to_be_missing(tmp_path, small):
+    assert "pictures.npz is missing" in write_report(small, tmp_path).read_text()
+    (tmp_path / "pictures.npz").write_bytes(b"PK\x03\x04 cut off")
+    assert "pictures.npz is damaged" in write_report(small, tmp_path).read_text()
+    arrays = cards.pictures()
+    np.savez(tmp_path / "pictures.npz", image=arrays["image"])
+    assert "lacks attacked, map_clean, map_attacked" in write_report(small, tmp_path).read_text()
+    np.savez(tmp_path / "pictures.npz", **arrays | {"map_clean": arrays["map_clean"][:, :5]})
+    assert "do not fit one another" in write_report(small, tmp_path).read_text()
+    np.savez(tmp_path / "pictures.npz", **{key: value[:1] for key, value in arrays.items()})
+    assert "hold fewer rows" in write_report(small, tmp_path).read_text()
+
+
+def test_a_pickle_among_the_pictures_is_not_run(tmp_path, small):
+    class Trap:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "sprung"), "w"))
+
+    np.savez(tmp_path / "pictures.npz", **cards.pictures() | {"image": np.array([Trap()], dtype=object)})
+    assert "is damaged" in write_report(small, tmp_path).read_text()
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_both_maps_of_an_attack_share_one_scale():
+    arrays = cards.pictures(rows=1, side=160)
+    arrays["map_clean"] = np.full((1, 160, 160), 0.5, np.float32)
+    arrays["map_attacked"] = np.full((1, 160, 160), 1.0, np.float32)
+    shown = attack_pictures(arrays, 0)
+    before, after = decoded(shown.map_clean), decoded(shown.map_attacked)
+    assert shown.scale == pytest.approx(1.0)
+    assert before.sum() < after.sum()
+    arrays["map_clean"] = np.full((1, 160, 160), 1.0, np.float32)
+    assert (decoded(attack_pictures(arrays, 0).map_clean) == after).all()
+
+
+def test_the_difference_is_enlarged_twenty_times_around_grey():
+    image = np.full((2, 2, 3), 0.5)
+    assert difference(image, image + 0.01) == pytest.approx(0.5 + 0.2)
+    assert difference(image, image) == pytest.approx(0.5)
+
+
+def test_maps_of_zeros_have_a_scale():
+    assert shared_scale(np.zeros((2, 2)), np.zeros((2, 2))) == 1.0
+    spike = np.zeros((50, 50))
+    spike[0, 0] = 3.0
+    assert shared_scale(spike, np.zeros((50, 50))) == 3.0
+
+
+def test_the_best_of_each_column_is_marked_by_its_direction():
+    table = {row.name: {cell.key: cell.mark for cell in row.cells} for row in rows(checked(cards.card()))}
+    for key, *_, direction in cards.COLUMNS:
+        values = {m["name"]: m["columns"][key]["value"] for m in cards.card()["methods"]}
+        best = (max if direction == "higher" else min)(values, key=values.__getitem__)
+        assert [name for name, marks in table.items() if marks[key] == "best"] == [best]
+
+
+def test_level_means_that_the_intervals_meet():
+    card = cards.card()
+    for method, (low, high) in zip(card["methods"], [(0.8, 1.0), (0.5, 0.8), (0.5, 0.79)], strict=False):
+        method["columns"]["rps"] = {"value": (low + high) / 2, "low": low, "high": high, "n": 9}
+    card["methods"] = card["methods"][:3]
+    marks = [row.cells[0].mark for row in rows(checked(card))]
+    assert marks == ["best", "level", ""]
+
+
+def test_bars_stand_within_the_range():
+    card = cards.card()
+    card["columns"][0]["range"] = [-1, 1]
+    card["methods"][0]["columns"]["rps"] = {"value": 0.0, "low": -3.0, "high": 0.5, "n": 9}
+    bar = rows(checked(card))[0].cells[0].bar
+    assert (bar.low, bar.value, bar.high) == (0.0, 50.0, 75.0)
+
+
+WRONG = {
+    "no schema": (lambda c: c.pop("schema"), "names no schema"),
+    "newer": (lambda c: c.update(schema=2), "pip install -U gyrograd"),
+    "other kind": (lambda c: c.update(kind="run"), "'kind' is 'run'"),
+    "no title": (lambda c: c.pop("title"), "'title' is missing"),
+    "grade": (lambda c: c["verdict"].update(grade="fine"), "'verdict.grade' is 'fine'"),
+    "text for number": (
+        lambda c: c["methods"][2]["columns"]["rps"].update(value="high"),
+        "'methods[2].columns.rps.value' is text",
+    ),
+    "truth for number": (lambda c: c["accuracy"].update(value=True), "'accuracy.value' is true or false"),
+    "list for object": (lambda c: c.update(model=[]), "'model' is a list where an object belongs"),
+    "object for list": (lambda c: c.update(flags={}), "'flags' is an object where a list belongs"),
+    "uneven": (lambda c: c["curves"]["eps"]["lines"][0]["x"].pop(), "curves.eps"),
+    "range": (lambda c: c["columns"][0].update(range=[1, 0]), "not two rising numbers"),
+    "twice": (lambda c: c["methods"].append(c["methods"][0]), "names a method twice"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(WRONG))
+def test_a_malformed_card_is_one_sentence_and_nothing_is_written(case, tmp_path):
+    damage, sentence = WRONG[case]
+    card = cards.card()
+    damage(card)
+    with pytest.raises(UserError, match=re.escape(sentence)) as caught:
+        write_report(card, tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def places(value, at=()):
+    """Every place in the card."""
+    yield at
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inner:
+        yield from places(item, (*at, key))
+
+
+CARD = cards.card(n=3)
+EVERYWHERE = [at for at in places(CARD) if at]
+
+
+@given(st.sampled_from(EVERYWHERE), st.sampled_from([None, True, 3, 0.5, "x", [], {}, [None], {"a": 1}]))
+def test_any_damage_is_a_sentence_or_harmless(at, value):
+    card = copy.deepcopy(CARD)
+    inner = card
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    try:
+        whole = checked(card)
+    except UserError:
+        return
+    assert checked(whole) == whole
+    rows(whole)
+
+
+def test_files_that_are_no_card(tmp_path):
+    with pytest.raises(UserError, match="There is no card.json at"):
+        read_card(tmp_path)
+    (tmp_path / "card.json").write_text("{")
+    with pytest.raises(UserError, match="no valid JSON"):
+        read_card(tmp_path)
+    (tmp_path / "card.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="no valid JSON"):
+        read_card(tmp_path)
+    (tmp_path / "card.json").write_text(json.dumps(CARD | {"accuracy": {"value": float("nan")}}))
+    assert read_card(tmp_path)["accuracy"]["value"] is None
+
+
+def test_numbers_read_as_people_write_them():
+    assert [number(v) for v in (None, 0.0, 0.12345, -0.5, 12.4, 123456.0, 0.00012)] == [
+        "–", "0.000", "0.123", "-0.500", "12.400", "1.23e+05", "0.00012",
+    ]  # fmt: skip
+    assert [eps_text(v) for v in (None, 8 / 255, 0.0314, 0.05, 0.5 / 255)] == [
+        "–",
+        "8/255",
+        "8/255",
+        "0.05",
+        "0.00196",
+    ]
+    assert [duration(v) for v in (None, 93.1, 720, 12600)] == ["–", "93 s", "12 min", "3.5 h"]
+    stat = {"value": 0.31, "low": 0.27, "high": 0.35, "n": 9}
+    assert with_interval(stat) == "0.310 [0.270, 0.350]"
+    assert signed(stat) == "+0.310 [+0.270, +0.350]"
+    assert signed({"value": -0.1, "low": None, "high": None}) == "-0.100"
+    assert bracket(None) == bracket({"value": 1.0, "low": None, "high": None}) == ""
+
+
+def test_the_plane_names_settings_in_their_unit_and_methods_the_table_lacks():
+    card = cards.card()
+    card["methods"] = [method for method in card["methods"] if method["name"] != "smoothgrad"]
+    point = card["plane"]["points"][2]
+    assert (setting_text(point), setting_text({"setting": 8 / 255, "setting_name": "eps"})) == (
+        "0.1",
+        "8/255",
+    )
+    assert setting_text({"setting": None}) == ""
+    assert labels_of(checked(card))["smoothgrad"] == "Smoothgrad"
+    card["plane"]["points"] = [*card["plane"]["points"][:4], point | {"method": "lime", "robustness": None}]
+    chart = plane_chart(checked(card))
+    assert chart.alt == "Robustness and faithfulness of 4 settings. Recommended: Smoothgrad 0.1."
+    assert [row[4] for row in chart.rows] == ["", "", "recommended", "Pareto"]
+    card["plane"]["recommended"] = None
+    assert plane_chart(checked(card)).alt.endswith("No setting is recommended.")
+
+
+def test_a_page_of_sections_is_valid_and_its_text_stays_text():
+    picture = map_grid({"image": np.zeros((1, 4, 4, 3))}, {"map": np.ones((1, 4, 4))}, ["cat"])
+    table = Table(("", HOSTILE), ((HOSTILE, "1"),))
+    sections = (Section(HOSTILE, (HOSTILE,), table, (Figure(picture, HOSTILE),)), Section("empty"))
+    found = pages.read(page(HOSTILE, (HOSTILE,), sections, (HOSTILE,)))
+    assert found.complaints == []
+    assert "script" not in [tag for tag, _ in found.tags]
+    assert found.text.count("alert(1)") == 9  # title twice, lead, heading, text, two cells, caption, footer
