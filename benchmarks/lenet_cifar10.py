@@ -14,13 +14,10 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 import gyrograd as gg
 from gyrograd.numerics.statistics import bootstrap_interval
-from gyrograd.training import Recipe, cross_entropy, predictions, train
-from gyrograd.types import Model
+from gyrograd.training import TrainSettings, fit, predictions
 
 
 def main() -> None:
@@ -42,16 +39,21 @@ def main() -> None:
     trained(options) if options.verb == "train" else evaluated(options)
 
 
-def aligned(model: Model, x: Tensor, y: Tensor) -> Tensor:
-    return F.cross_entropy(model(x), y) + gg.regularizer("l2_cosine")(model, x, y).mean()
-
-
 def trained(options: argparse.Namespace) -> None:
     data = gg.dataset("cifar10", split="train", root=options.data).to(options.device)
     model = gg.model("lenet", activation="softplus", beta=3, normalize="cifar10", seed=0).to(options.device)
-    objective = cross_entropy if options.objective == "cross_entropy" else aligned
+    terms = {} if options.objective == "cross_entropy" else {"l2_cosine": {}}
     started = time.monotonic()
-    train(model, data, Recipe(epochs=options.epochs), objective)
+    settings = TrainSettings(
+        epochs=options.epochs,
+        weight_decay=4e-5,
+        clip=0.5,
+        crop=4,
+        flip=True,
+        terms=terms,
+        device=options.device,
+    )
+    fit(model, data, settings)
     facts = {"objective": options.objective, "epochs": options.epochs, "seconds": time.monotonic() - started}
     gg.save(options.out, model.to("cpu"), facts=facts)
     print(options.out, facts)

@@ -14,6 +14,7 @@ from gyrograd.registry import Entry, available, kinds, make
 
 if TYPE_CHECKING:
     from gyrograd.attributions import predicted as predicted
+    from gyrograd.audit import audit as audit
     from gyrograd.models import load as load
     from gyrograd.models import save as save
     from gyrograd.smoothing import smoothed as smoothed
@@ -24,6 +25,7 @@ __all__ = [
     "UserError",
     "attack",
     "attribution",
+    "audit",
     "available",
     "dataset",
     "kernel",
@@ -39,6 +41,7 @@ __all__ = [
 
 # Verbs that are functions of their own, by the module that holds them (imported on first use).
 _LAZY = {
+    "audit": "gyrograd.audit",
     "smoothed": "gyrograd.smoothing",
     "load": "gyrograd.models",
     "save": "gyrograd.models",

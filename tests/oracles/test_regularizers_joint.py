@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 import gyrograd as gg
 from gyrograd.numerics import random
@@ -40,16 +41,60 @@ def test_the_gradient_is_that_of_the_objective(name: str, train: bool, align: L2
     torch.testing.assert_close(terms["cross_entropy"], F.cross_entropy(model(x), y).detach())
 
 
-def test_batch_statistics_change_the_direction_little() -> None:
-    # The two ways see statistics of different images, so they agree closely, not to the last digit.
+class Noted(TorchFunctionMode):
+    """Batch normalisation in elementary operations: the first pass notes its statistics, the next ones use them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statistics: list = []
+        self.left = None
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        kwargs = kwargs or {}
+        if func is not F.batch_norm:
+            return func(*args, **kwargs)
+        z, axes = args[0], (0, 2, 3)
+        if self.left is None:
+            mean = z.mean(axes, keepdim=True)
+            self.statistics.append((mean, (z - mean).square().mean(axes, keepdim=True)))
+        mean, variance = self.statistics[-1] if self.left is None else next(self.left)
+        out = (z - mean) / (variance + kwargs["eps"]).sqrt()
+        return out * kwargs["weight"].view(1, -1, 1, 1) + kwargs["bias"].view(1, -1, 1, 1)
+
+
+def test_batch_normalisation_takes_the_whole_batchs_statistics_as_functions_of_the_weights() -> None:
     model = gg.model("resnet20", activation="softplus", beta=3, normalize="cifar10", seed=0).double().train()
-    x, y, keys = torch.rand(32, 3, 32, 32, dtype=torch.float64), torch.arange(32) % 10, random.keys(3, 32)
-    align = L2Cosine(l2=0.0, cosine=100.0)
-    scalar, _ = joint_loss(model, x, y, align, align.moved(x, keys))
-    found = torch.cat([g.flatten() for g in torch.autograd.grad(scalar, list(model.parameters()))])
-    total = F.cross_entropy(model(x), y) + align(model, x, y, seed=keys).mean()
-    expected = torch.cat([g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))])
-    assert F.cosine_similarity(found, expected, dim=0) > 0.9
+    x, y, keys = torch.rand(8, 3, 32, 32, dtype=torch.float64), torch.arange(8), random.keys(3, PART)
+    align = L2Cosine(l2=3.0, cosine=10.0)
+    moved = align.moved(x[:PART], keys)
+    scalar, terms = joint_loss(model, x, y, align, moved)
+    found = torch.autograd.grad(scalar, list(model.parameters()))
+
+    with Noted() as norm:
+        total = F.cross_entropy(model(x), y)
+        gradients = []
+        for images in (x[:PART], moved):
+            norm.left = iter(norm.statistics)
+            leaf = images.clone().requires_grad_()
+            value = model(leaf).gather(1, y[:PART, None]).sum()
+            gradients += torch.autograd.grad(value, leaf, create_graph=True)
+    scale = torch.tensor([0.2023, 0.1994, 0.2010], dtype=torch.float64).view(1, -1, 1, 1)
+    values = align.between(scale * gradients[0].detach(), scale * gradients[1])
+    total = total + sum(value.mean() for value in values.values())
+    expected = torch.autograd.grad(total, list(model.parameters()))
+    for key, value in values.items():
+        torch.testing.assert_close(terms[key], value.mean().detach(), rtol=1e-6, atol=1e-12)
+    largest = max(float(one.abs().max()) for one in expected)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9 * largest)
+
+
+def test_the_running_statistics_move_once_a_step() -> None:
+    model = gg.model("resnet20", activation="softplus", beta=3, normalize="cifar10", seed=0).train()
+    x, y = torch.rand(4, 3, 32, 32), torch.arange(4)
+    joint_loss(model, x, y, L2Cosine(), L2Cosine().moved(x[:2], random.keys(0, 2)))
+    assert {int(v) for k, v in model.state_dict().items() if k.endswith("num_batches_tracked")} == {1}
+    assert all(module.track_running_stats for module in model.modules() if isinstance(module, nn.BatchNorm2d))
 
 
 @pytest.mark.parametrize("change", [{"draws": 2}, {"detach_clean": False}, {"quantity": "probability"}])

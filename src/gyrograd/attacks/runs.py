@@ -8,7 +8,7 @@ forward pass that made the map wherever it made one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,8 @@ from gyrograd.attributions.batching import rows_per_example
 from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import check_images, check_target
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.convolution import fast_convolutions
+from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.registry import make
 from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, Seed
@@ -102,10 +103,11 @@ def run(
     streams = keys(seed, len(x), x.device)
     x = x.detach()
     box = _box(job.box, x)
-    with evaluating(model):
+    with evaluating(model), ExitStack() as held:
         surrogate = _surrogate(job, model, attribution, x, target)
         guide = guide_for(model, x, job.twin_beta if job.sees_maps else None)
         size = _examples_at_once(job.max_batch, surrogate, model)
+        held.enter_context(weights_held(model, guide.model))
         parts = [
             _part(
                 _rows(job, part, len(x)),
@@ -227,7 +229,7 @@ def derivative(
     model: Model, attribution: Attribution | None, x: Images, target: Labels, objective: Objective
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The objective's derivative to x (zero where it does not depend on x), the map and the logits."""
-    with torch.enable_grad():
+    with torch.enable_grad(), fast_convolutions(x):
         leaf = x.detach().requires_grad_()
         map, logits = look(model, attribution, leaf, target, graph=True)
         total = objective(map, logits).sum()

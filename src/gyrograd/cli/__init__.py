@@ -16,12 +16,26 @@ Verb = Callable[..., Any]
 
 def verbs() -> dict[str, Verb | dict[str, Verb]]:
     """Name to function; a folder of verbs is a dictionary. The verbs' files import what is heavy when they run."""
-    from gyrograd.cli import attack, compare, data, demo, doctor, explain, leaderboard, names, report
+    from gyrograd.cli import (
+        attack,
+        audit,
+        compare,
+        data,
+        demo,
+        doctor,
+        explain,
+        leaderboard,
+        names,
+        report,
+        train,
+    )
 
     return {
         "demo": demo.demo,
+        "audit": audit.audit,
         "explain": explain.explain,
         "attack": attack.attack,
+        "train": train.train,
         "report": report.report,
         "compare": compare.compare,
         "leaderboard": leaderboard.leaderboard,
@@ -36,7 +50,10 @@ READING = {"report", "compare", "leaderboard", "list", "doctor"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit code: 0 done, 1 checked and found wanting, 2 a mistake, 130 interrupted."""
+    """Run one verb and return the exit code.
+
+    0 done, 1 checked and found wanting, 2 a mistake, 130 interrupted, 143 terminated.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         return _run(words)
@@ -105,12 +122,15 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     """The verb's settings out of the words; what does not fit is one sentence."""
     from jsonargparse import ArgumentError
 
+    # A verb may read settings of its own that no signature can list, such as --terms.l2.weight 0.1
+    take = getattr(verb, "free_settings", None)
+    words, free = take(words) if take else (words, {})
     try:
         settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
     except ArgumentError as wrong:
         what = " ".join(str(wrong).split()).rstrip(".")
         raise UserError(f"{what[0].upper()}{what[1:]}; '{path} --help' lists what it takes.") from None
-    return settings
+    return {**settings, **free}
 
 
 def _parser(verb: Verb, path: str) -> Any:
@@ -120,7 +140,7 @@ def _parser(verb: Verb, path: str) -> Any:
     about = parse(verb.__doc__ or "")
     helps = {parameter.arg_name: parameter.description for parameter in about.params}
     parser = ArgumentParser(prog=path, description=about.short_description, exit_on_error=False)
-    by_hand: set[str | int] = set()
+    by_hand: set[str | int] = {"settings"} if hasattr(verb, "free_settings") else set()
     several = getattr(verb, "several_positional", None)
     for name, parameter in inspect.signature(verb).parameters.items():
         if several and parameter.default is inspect.Parameter.empty:

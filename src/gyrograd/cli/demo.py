@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gyrograd.data import Dataset
     from gyrograd.numerics.statistics import Interval
+    from gyrograd.training import TrainSettings
     from gyrograd.types import Model
 
 ATTACK_EPS = 8 / 255
@@ -68,12 +67,12 @@ def _trained_and_measured(
 ) -> Measured:
     import gyrograd as gg
     from gyrograd.models import save
-    from gyrograd.training import Recipe, predictions, train
+    from gyrograd.training import fit, predictions
 
     model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
     console.print(f"Training a LeNet with {name}, {epochs} epochs ...")
     started = time.monotonic()
-    train(model, learn, Recipe(epochs=epochs, crop=0, seed=seed), _objective(name))
+    fit(model, learn, _settings(name, epochs, seed))
     seconds = time.monotonic() - started
     accuracy = float((predictions(model, test) == test.labels).double().mean())
     save(
@@ -86,23 +85,21 @@ def _trained_and_measured(
     return Measured(name, seconds, accuracy, values, attacked)
 
 
-def _objective(name: str) -> Any:
-    import torch.nn.functional as F
-
-    from gyrograd import regularizer
+def _settings(name: str, epochs: int, seed: int) -> TrainSettings:
+    from gyrograd.training import TrainSettings
 
     # Stronger than joo2023's for CIFAR-10: these images are smoother, so their gradients agree more to begin with.
-    align = regularizer("l2_cosine", l2=0.5, cosine=5.0, eps=NOISE_EPS)
-
-    def objective(model: Model, x: Tensor, y: Tensor) -> Tensor:
-        loss = F.cross_entropy(model(x), y)
-        if name == "cross-entropy":
-            return loss
-        some = slice(0, max(1, len(x) // REGULARISED))  # the order is random already
-        total: Tensor = loss + align(model, x[some], y[some]).mean()
-        return total
-
-    return objective
+    align = {"l2_cosine": {"l2": 0.5, "cosine": 5.0, "eps": NOISE_EPS}}
+    terms: dict[str, Any] = {} if name == "cross-entropy" else align
+    return TrainSettings(
+        terms=terms,
+        part=1 / REGULARISED,
+        epochs=epochs,
+        weight_decay=4e-5,
+        clip=0.5,
+        seed=seed,
+        device="cpu",
+    )
 
 
 def _measurements(model: Model, data: Dataset, seed: int) -> tuple[dict[str, Any], Any]:

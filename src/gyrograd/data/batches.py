@@ -39,11 +39,13 @@ def _batches(
             yield dataset.pixels(rows), dataset.labels[rows], rows
 
 
-def order(n: int, shuffle_seed: int | None, epoch: int = 0) -> Int[Tensor, " n"]:
-    """The order of an epoch: a permutation fixed by seed and epoch, or 0 .. n-1 without a seed."""
+def order(
+    n: int, shuffle_seed: int | None, epoch: int = 0, device: torch.device | str | None = None
+) -> Int[Tensor, " n"]:
+    """The order of an epoch: a permutation fixed by seed and epoch, or 0 .. n-1 without a seed; on any device."""
     if shuffle_seed is None:
-        return torch.arange(n)
-    return random.permutation(random.keys(shuffle_seed, 1), n, stream=epoch)[0]
+        return torch.arange(n, device=device)
+    return random.permutation(random.keys(shuffle_seed, 1, device), n, stream=epoch)[0]
 
 
 def augment(

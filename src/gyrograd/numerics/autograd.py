@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
+from gyrograd.numerics.convolution import fast_convolutions
 from gyrograd.types import Inputs, PerExample, ScalarField, Seed
 
 
@@ -23,7 +24,7 @@ def input_gradient(f: ScalarField, x: Inputs, *, create_graph: bool = False) -> 
 
     An x that requires grad stays part of the graph when `create_graph` is set; else a detached copy is used.
     """
-    with _differentiating(twice=create_graph):
+    with _differentiating(x, twice=create_graph):
         leaf = _leaf(x, keep=create_graph)
         return _gradient(_one_number_each(f, leaf), leaf, create_graph)
 
@@ -31,7 +32,7 @@ def input_gradient(f: ScalarField, x: Inputs, *, create_graph: bool = False) -> 
 def hessian_vector_product(f: ScalarField, x: Inputs, v: Inputs, *, create_graph: bool = False) -> Inputs:
     """The Hessian of f at each example times that example's v; zero where f is linear."""
     _check_same_shape(x, v)
-    with _differentiating(twice=True):
+    with _differentiating(x, twice=True):
         leaf = _leaf(x, keep=create_graph)
         slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)
         return _along(slope, leaf, v, create_graph)
@@ -41,7 +42,7 @@ def logit_jacobian(
     model: Callable[[Tensor], Tensor], x: Inputs, *, create_graph: bool = False
 ) -> Float[Tensor, "b k *shape"]:
     """Gradient of every logit to x, for each example: one forward pass and k backward passes."""
-    with _differentiating(twice=create_graph):
+    with _differentiating(x, twice=create_graph):
         leaf = _leaf(x, keep=create_graph)
         logits = model(leaf)
         if logits.dim() != 2 or len(logits) != len(x):
@@ -68,7 +69,7 @@ def top_eigenvalue(
     """
     if steps < 1:
         raise UserError(f"steps is {steps}; give at least 1, such as 50.")
-    with _differentiating(twice=True):
+    with _differentiating(x, twice=True):
         leaf = _leaf(x, keep=False)
         slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)
 
@@ -130,8 +131,8 @@ def _unit(v: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
 
 
 @contextmanager
-def _differentiating(*, twice: bool) -> Iterator[None]:
-    """Grad mode on, whatever the caller's; math attention where a second derivative may follow."""
+def _differentiating(x: Tensor, *, twice: bool) -> Iterator[None]:
+    """Grad mode on, whatever the caller's; attention and convolutions that a second derivative may follow."""
     if torch.is_inference_mode_enabled():
         raise UserError(
             "Gradients cannot be taken inside torch.inference_mode(); use torch.no_grad() instead."
@@ -140,7 +141,7 @@ def _differentiating(*, twice: bool) -> Iterator[None]:
         if not twice:
             yield
             return
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), fast_convolutions(x):
             yield
 
 

@@ -1,11 +1,15 @@
 """Regularisers: a penalty for each example that training makes small so that explanations hold still.
 
-Files: alignment (l2, cosine), curvature (Hessian, SSR), adversarial, entropy; passes (how they look at the model).
+Files: alignment (l2, cosine), curvature (Hessian, SSR), path (IG-NORM), triplet (IGA), adversarial, distillation
+(ATEX), entropy; inner (images at which a number is largest), passes (how they look at the model).
 """
 
 from gyrograd.regularizers.adversarial import Adversarial
 from gyrograd.regularizers.alignment import L2Cosine, cosine, l2
 from gyrograd.regularizers.curvature import Hessian, Ssr
+from gyrograd.regularizers.distillation import Atex
 from gyrograd.regularizers.entropy import MaxEntropy
+from gyrograd.regularizers.path import IgNorm
+from gyrograd.regularizers.triplet import Iga
 
-__all__ = ["Adversarial", "Hessian", "L2Cosine", "MaxEntropy", "Ssr", "cosine", "l2"]
+__all__ = ["Adversarial", "Atex", "Hessian", "IgNorm", "Iga", "L2Cosine", "MaxEntropy", "Ssr", "cosine", "l2"]

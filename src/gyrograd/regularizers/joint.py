@@ -4,7 +4,9 @@ The penalty's weight gradient needs no derivative of a gradient: with v, the pen
 held constant, it is the weight gradient of the derivative of the logit along v. A first small pass finds v; the
 second carries images, moved images and their tangents in one batch (`numerics.tangents`) next to cross-entropy.
 Equal to `F.cross_entropy(model(x), y) + align(model, x, y).mean()` for a model without batch normalisation.
-With it, the first pass uses the statistics of its own images and the second those of the whole clean batch.
+With it, both passes use the statistics of the whole clean batch: constants to an image's gradient, functions of the
+weights to the training. So no image's gradient runs through another image, and a part of a batch sees what the whole
+would. (A pass by the statistics of its own images, and one by the running statistics, both broke ResNet-18.)
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.tangents import joint_pass
 from gyrograd.regularizers.alignment import L2Cosine
-from gyrograd.regularizers.passes import auxiliary_pass, input_scale
+from gyrograd.regularizers.passes import input_scale, statistics_of
 from gyrograd.types import Images, Inputs, Labels, Logits, Model
 
 Classifying = Callable[[Logits, Labels], Tensor]
@@ -48,7 +50,7 @@ def joint_loss(
     The returned scalar has the gradient of the objective, not its value; the terms are the values.
     """
     part = len(moved)
-    v, terms = _slope(model, x[:part], y[:part], align, moved)
+    v, terms = _slope(model, x, y[:part], align, moved)
     logits, derivatives = joint_pass(model, x, moved, v)
     loss = classifying(logits, y)
     along = derivatives.gather(1, y[:part, None]).mean()
@@ -56,11 +58,11 @@ def joint_loss(
 
 
 def _slope(
-    model: Model, x: Inputs, y: Labels, align: L2Cosine, moved: Inputs
-) -> tuple[Inputs, dict[str, Tensor]]:
+    model: Model, x: Inputs, y: Int[Tensor, " m"], align: L2Cosine, moved: Float[Tensor, "m c h w"]
+) -> tuple[Float[Tensor, "m c h w"], dict[str, Tensor]]:
     """The penalty's slope to each moved image's gradient, and the terms; one pass over both kinds of image."""
-    both = torch.cat([x, moved]).contiguous(memory_format=_layout(x)).requires_grad_()
-    with auxiliary_pass(model, "batch"):
+    both = torch.cat([x[: len(moved)], moved]).contiguous(memory_format=_layout(x)).requires_grad_()
+    with statistics_of(model, x):
         logits = model(both)
     (gradients,) = torch.autograd.grad(logits.gather(1, torch.cat([y, y])[:, None]).sum(), both)
     scale = input_scale(model, x, align.space)

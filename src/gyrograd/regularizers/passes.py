@@ -101,6 +101,82 @@ def _batch_norm(
     return out if bias is None else out + bias.view(shape)
 
 
+@contextmanager
+def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
+    """For the block, batch normalisation that is in training mode uses the statistics of x, as constants.
+
+    Costs a forward pass of x, without a graph, where there is such a layer, and nothing where there is none.
+    """
+    if not _training_layers(model):
+        yield
+        return
+    with torch.no_grad(), auxiliary_pass(model, "batch"), _Recording() as seen:
+        model(x)
+    with auxiliary_pass(model, "batch"), _Repeating(seen.statistics):
+        yield
+
+
+class _Recording(TorchFunctionMode):
+    """Notes mean and variance of every batch normalisation by the batch, in the order of the calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.statistics: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm and _by_the_batch(*args, **kwargs):
+            z = args[0]
+            variance, mean = torch.var_mean(z, (0, *range(2, z.dim())), correction=0)
+            self.statistics.append((mean, variance))
+        return func(*args, **kwargs)
+
+
+class _Repeating(TorchFunctionMode):
+    """Gives every batch normalisation by the batch the statistics noted for it instead."""
+
+    def __init__(self, statistics: list[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self.left = iter(statistics)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm and _by_the_batch(*args, **kwargs):
+            return _with_statistics(next(self.left), *args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _by_the_batch(
+    x: Tensor,  # noqa: ARG001 - the arguments of batch_norm
+    running_mean: Tensor | None,  # noqa: ARG001
+    running_var: Tensor | None,  # noqa: ARG001
+    weight: Tensor | None = None,  # noqa: ARG001
+    bias: Tensor | None = None,  # noqa: ARG001
+    training: bool = False,
+    momentum: float = 0.1,  # noqa: ARG001
+    eps: float = 1e-5,  # noqa: ARG001
+) -> bool:
+    return training
+
+
+def _with_statistics(
+    statistics: tuple[Tensor, Tensor],
+    x: Tensor,
+    running_mean: Tensor | None,  # noqa: ARG001 - the arguments of batch_norm
+    running_var: Tensor | None,  # noqa: ARG001
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,  # noqa: ARG001
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    return F.batch_norm(x, *statistics, weight, bias, False, momentum, eps)
+
+
 def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
     """What a pixel gradient is multiplied by to be one in this space: the std of the model's normalisation, or 1."""
     if space == "pixel":

@@ -2,6 +2,7 @@
 
 criteria: joo2023's l2 and cosine criteria and the bound between them. curvature: the input Hessian and its
 norms. bounds: what wang2020 and tan2023 promise. measured: the empirical side. toy: tan2023's two variables.
+alignment_toy: the four nets of joo2023 Figure 1.
 tradeoff: robustness against faithfulness, and what to choose.
 """
 

@@ -1,5 +1,31 @@
-"""Training: one loop, any objective."""
+"""Training: one loop on Lightning Fabric, any model, data set and objective.
 
-from gyrograd.training.loop import Objective, Recipe, cross_entropy, predictions, train
+`fit(model, data, settings)` trains what is at hand; `train(settings, out)` builds everything from plain values and
+keeps the run in a folder; `recipe(name)` gives the settings of a paper. Files: settings, cookbook (what is asked for),
+building (model and data), objective, steps (one update), schedules, augmentation, loop, runs (what happens between
+steps), snapshots (the run on disk), stopping (signals), processes (several), logs.
+"""
 
-__all__ = ["Objective", "Recipe", "cross_entropy", "predictions", "train"]
+from gyrograd.training.cookbook import recipe, recipes
+from gyrograd.training.logs import read_log
+from gyrograd.training.loop import fit, predictions, train
+from gyrograd.training.objective import Objective, Term, objective_of
+from gyrograd.training.runs import Trained
+from gyrograd.training.settings import TrainSettings, settings_from
+from gyrograd.training.stopping import Stopped
+
+__all__ = [
+    "Objective",
+    "Stopped",
+    "Term",
+    "TrainSettings",
+    "Trained",
+    "fit",
+    "objective_of",
+    "predictions",
+    "read_log",
+    "recipe",
+    "recipes",
+    "settings_from",
+    "train",
+]

@@ -1,81 +1,184 @@
-"""One loop: batches in, an objective, an optimizer step. Any model, any data set, any objective."""
+"""One loop: any model, any data set, any objective, on one process or many. Killed at any moment, it loses nothing.
+
+Top to bottom: `train` (settings to files), `fit` (a model and data at hand), the loop itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from gyrograd.data import Dataset, augment, batches
-from gyrograd.errors import UserError
+from gyrograd.data import Dataset, batches
+from gyrograd.data.batches import order
+from gyrograd.models import save
 from gyrograd.numerics import random
 from gyrograd.numerics.modes import evaluating
-from gyrograd.progress import track
-from gyrograd.types import Images, Labels, Model
+from gyrograd.numerics.random import Keys
+from gyrograd.training import logs
+from gyrograd.training.augmentation import augmented
+from gyrograd.training.building import check_fit, check_resume, datasets, model_for
+from gyrograd.training.objective import Objective, objective_of
+from gyrograd.training.processes import Group, launched
+from gyrograd.training.runs import OnEpoch, Run, Trained
+from gyrograd.training.schedules import learning_rate
+from gyrograd.training.settings import TrainSettings
+from gyrograd.training.snapshots import Place
+from gyrograd.training.steps import set_learning_rate
+from gyrograd.training.stopping import Request, stop_requests
+from gyrograd.types import Inputs, Labels, Model
 
-Objective = Callable[[Model, Tensor, Tensor], Tensor]
-"""(model, x, y) to the scalar that is minimised."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to train. The defaults are joo2023's for LeNet on CIFAR-10, but for the number of epochs."""
-
-    epochs: int = 10
-    batch_size: int = 128
-    lr: float = 1e-3
-    weight_decay: float = 4e-5
-    clip: float = 0.5
-    """Largest global norm of the gradient; joo2023's code clips at 0.5 in every run."""
-    crop: int = 4
-    """Pixels the random crop may move; 0 switches crop and flip off."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1:
-            raise UserError(f"Training needs at least one epoch and one image a batch, not {self}.")
+AHEAD = 16
+"""Batches a GPU prepares at once."""
 
 
-def cross_entropy(model: Model, x: Images, y: Labels) -> Tensor:
-    """The mean cross-entropy of the clean images."""
-    return F.cross_entropy(model(x), y)
+def train(
+    settings: TrainSettings, out: Path | str, *, resume: str = "auto", on_epoch: OnEpoch | None = None
+) -> Trained:
+    """Build model and data, train, and write `model.safetensors`, `log.jsonl` and a checkpoint into the folder.
 
+    With test images the best epoch is kept too, as `best.safetensors`. A run that was killed goes on from its last
+    checkpoint; on a CPU the weights come out bit for bit as if it had not been.
 
-def train(model: Model, data: Dataset, recipe: Recipe, objective: Objective = cross_entropy) -> list[float]:
-    """Train the model in place; the mean loss of each epoch comes back. Same seed, same weights on a CPU.
-
-    Objectives that draw from torch's generator find it seeded; the caller's is left as it was.
+    Args:
+        settings: what to train, on what, for what, how.
+        out: the run's folder.
+        resume: auto (go on with the folder's run, if it is this one), never (the folder must hold no run) or
+            changed (go on with the folder's run under these settings, whatever its own were).
+        on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(recipe.seed)
-        return _train(model, data, recipe, objective)
+    check_resume(resume, Path(out))
+    group = launched(settings)
+    data, test = datasets(settings)
+    model = model_for(settings, data)
+    done = _fit(group, model, data, settings, objective_of(settings), test, Path(out), resume, on_epoch)
+    path = Path(out) / "model.safetensors"
+    if group.first:
+        last = {key: value for key, value in done.history[-1].items() if key != "seconds"}
+        save(path, done.model, facts={"data": data.name, "last_epoch": last})
+    return replace(done, path=path)
 
 
-def _train(model: Model, data: Dataset, recipe: Recipe, objective: Objective) -> list[float]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.lr, weight_decay=recipe.weight_decay)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=recipe.epochs)
-    losses = []
-    model.train()
-    for epoch in track(range(recipe.epochs), recipe.epochs, f"training on {data.name}"):
-        total = 0.0
-        for x, y, index in batches(data, recipe.batch_size, shuffle_seed=recipe.seed, epoch=epoch):
-            if recipe.crop:
-                # One key for each (example, epoch): the crop depends on neither batch size nor device.
-                keys = random.subkeys(random.keys(recipe.seed, len(data), index.device)[index], epoch)
-                x = augment(x, keys, pad=recipe.crop)
-            loss = objective(model, x, y)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-            optimizer.step()
-            total += float(loss.detach()) * len(x)
-        schedule.step()
-        losses.append(total / len(data))
-    model.eval()
-    return losses
+def fit(
+    model: Model,
+    data: Dataset,
+    settings: TrainSettings,
+    *,
+    objective: Objective | None = None,
+    test: Dataset | None = None,
+    out: Path | str | None = None,
+    resume: str = "auto",
+    on_epoch: OnEpoch | None = None,
+) -> Trained:
+    """Train the model in place, on the settings' device. Without a folder nothing is written.
+
+    Same seed, same weights on a CPU; torch's generators are left as they were.
+
+    Args:
+        model: any module from images to logits.
+        data: what it learns from.
+        settings: how; its model, start, data and test are not read.
+        objective: what is minimised, if not what the settings say.
+        test: images the accuracy is measured on after each epoch.
+        out: folder for checkpoint and log.
+        resume: as in `train`.
+        on_epoch: as in `train`.
+    """
+    objective = objective_of(settings) if objective is None else objective
+    folder = None if out is None else Path(out)
+    check_resume(resume, folder)
+    return _fit(launched(settings), model, data, settings, objective, test, folder, resume, on_epoch)
+
+
+def _fit(
+    group: Group,
+    model: Model,
+    data: Dataset,
+    settings: TrainSettings,
+    objective: Objective,
+    test: Dataset | None,
+    out: Path | None,
+    resume: str,
+    on_epoch: OnEpoch | None,
+) -> Trained:
+    check_fit(model, data, test, settings, objective, group)
+    run = Run.of(group, model, data, settings, objective, test, out, on_epoch)
+    place = run.begun(resume)
+    with _left_as_found(settings, group), stop_requests() as request:
+        _loop(run, place, request)
+    return run.finished(place)
+
+
+def _loop(run: Run, place: Place, request: Request) -> None:
+    """What a step needs is a function of (settings, epoch, batch): the loop can begin at any place."""
+    s, group, data = run.settings, run.group, run.data
+    keys = random.keys(s.seed, len(data), group.device)
+    steps = -(-len(data) // s.batch_size)
+    with logs.bar(s.epochs * steps, s.epochs, shown=group.first) as bar, run.scalars(place) as scalars:
+        while place.epoch < s.epochs and not place.ended:
+            started = time.monotonic()
+            run.model.train()
+            for x, y, own, count in _prepared(run, keys, place):
+                number = place.epoch * steps + place.batch
+                rate = learning_rate(s, place.epoch, place.batch, steps)
+                set_learning_rate(run.step.optimizer, rate)
+                _seed_generators(s.seed, number, group.share.index)
+                losses = run.step(x, y, own, count, number)
+                run.follow(number)
+                place.add(losses, count)
+                if run.looks(number, last=place.batch == steps):
+                    bar(number + 1, place.epoch, run.watched(place))
+                run.keep(place, request, last=place.batch == steps)
+            run.close_epoch(place, steps, time.monotonic() - started, scalars)
+
+
+def _prepared(run: Run, keys: Keys, place: Place) -> Iterator[tuple[Inputs, Labels, Keys, int]]:
+    """The epoch's batches from the place on: images, labels, keys, and rows over all processes.
+
+    A GPU makes several at once: they are small, and their kernels' launches would cost more than their work.
+    """
+    s, group, data = run.settings, run.group, run.data
+    left = order(len(data), s.seed, place.epoch, group.device).split(s.batch_size)[place.batch :]
+    at_once = AHEAD if group.device.type == "cuda" else 1
+    for first in range(0, len(left), at_once):
+        some = left[first : first + at_once]
+        rows = [batch[group.share.rows] for batch in some]
+        together = torch.cat(rows)
+        # One key for each (example, epoch): draws depend on neither batch size nor number of processes.
+        own = random.subkeys(keys[together], place.epoch)
+        x, y = augmented(data.pixels(together), own, s), data.labels[together]
+        sizes = [len(part) for part in rows]
+        for batch, *parts in zip(some, x.split(sizes), y.split(sizes), own.split(sizes), strict=True):
+            yield parts[0], parts[1], parts[2], len(batch)
+
+
+def _seed_generators(seed: int, number: int, process: int) -> None:
+    """torch's generators (dropout) begin anew at every step: a resumed run needs no state of theirs."""
+    torch.manual_seed(((seed * 0x9E3779B1 + number) * 4096 + process) % (1 << 63))
+
+
+@contextmanager
+def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
+    """Random generators, the precision of float32 products and the search for kernels are put back after the run."""
+    products: tuple[Any, ...] = (torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn).conv)
+    before, searched = [place.fp32_precision for place in products], torch.backends.cudnn.benchmark
+    devices = [group.device] if group.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            for place in products:
+                place.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
+            # a step that is captured runs long enough to make up for trying every kernel once
+            torch.backends.cudnn.benchmark = searched or settings.fast
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = searched
+            for place, value in zip(products, before, strict=True):
+                place.fp32_precision = value
 
 
 @torch.no_grad()

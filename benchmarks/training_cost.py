@@ -1,0 +1,188 @@
+"""What alignment costs: milliseconds and memory of a training step over those of cross-entropy, in one run.
+
+    python benchmarks/training_cost.py --device cuda --out results/training_cost.json
+    python benchmarks/training_cost.py --device cpu --nets lenet --batch 32
+
+Every way is set up once; then all are timed in turns, `--repeats` times, and medians and ranges are printed. Memory is
+what torch allocated at most during a step, less what was there before the net was built (CUDA only).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import gyrograd as gg
+from gyrograd import records
+from gyrograd.training import TrainSettings
+from gyrograd.training.capture import CapturedStep
+from gyrograd.training.objective import objective_of
+from gyrograd.training.processes import launched
+from gyrograd.training.steps import Step, optimizer_of
+
+ALIGN = {"l2_cosine": {"l2": 0.1, "cosine": 1.0}}
+WAYS: dict[str, dict[str, Any]] = {
+    "cross-entropy": {},
+    "l2 + cosine, double backward": {"terms": ALIGN, "fast": False},
+    "l2 + cosine, first-order passes": {"terms": ALIGN},
+    "... on 1/4 of a batch": {"terms": ALIGN, "part": 0.25},
+    "... on 3/16 of a batch, every 3rd step": {"terms": ALIGN, "part": 0.1875, "every": 3},
+    "... on 1/4 of a batch, every 4th step": {"terms": ALIGN, "part": 0.25, "every": 4},
+}
+SIDES = {"lenet": 32, "resnet18": 32, "resnet18 at 128 px": 128}
+
+
+@dataclass(eq=False)
+class Way:
+    """One objective on one net, ready to step."""
+
+    name: str
+    step: Callable[..., Any]
+    batch: tuple[Any, ...]
+    period: int
+    memory: float
+    times: list[float]
+
+    def run(self, steps: int) -> None:
+        for number in range(steps):
+            self.step(*self.batch, None, number)
+
+    def timed(self, steps: int) -> None:
+        wait(self.batch[0].device)
+        started = time.perf_counter()
+        self.run(steps)
+        wait(self.batch[0].device)
+        self.times.append(1000 * (time.perf_counter() - started) / steps)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def allocated(device: torch.device, *, most: bool = False) -> float:
+    if device.type != "cuda":
+        return 0.0
+    return (torch.cuda.max_memory_allocated() if most else torch.cuda.memory_allocated()) / 2**20
+
+
+def way(name: str, changes: dict[str, Any], net: str, options: argparse.Namespace) -> Way:
+    device = torch.device(options.device)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    before = allocated(device)
+    settings = TrainSettings(
+        **{"clip": 0.5, "fast": True, "precision": options.precision, "device": options.device} | changes
+    )
+    side = SIDES[net]
+    size = {"image_size": side} if net == "lenet" else {}
+    model = gg.model(net.split()[0], activation="softplus", beta=3, normalize="cifar10", seed=0, **size)
+    model = model.to(device).train()
+    x, y = (
+        torch.rand(options.batch, 3, side, side, device=device),
+        torch.arange(options.batch, device=device) % 10,
+    )
+    graph = device.type == "cuda"
+    if graph:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+        settings = TrainSettings(**{**vars(settings), "fast": True}) if not settings.terms else settings
+    objective = objective_of(settings)
+    fused = TrainSettings(**{**vars(settings), "fast": True, "terms": {}})
+    plain = Step(model, optimizer_of(model, fused), objective, launched(settings), settings.clip)
+    made = Way(
+        name,
+        CapturedStep(plain) if graph else plain,
+        (x, y, torch.arange(options.batch, device=device)),
+        settings.every,
+        0,
+        [],
+    )
+    made.run(2 * settings.every)
+    made.memory = allocated(device, most=True) - before
+    return made
+
+
+def measured(net: str, options: argparse.Namespace) -> list[Way]:
+    ways = []
+    for name, changes in WAYS.items():
+        if name.split(",")[-1].strip() == "double backward" and net == "resnet18 at 128 px":
+            continue  # 40 GB and seconds a step
+        ways.append(way(name, changes, net, options))
+    for _ in range(options.repeats):
+        for one in ways:
+            one.timed(options.steps)
+    return ways
+
+
+def rows(net: str, ways: list[Way]) -> list[dict[str, Any]]:
+    first = ways[0]
+    return [
+        {
+            "net": net,
+            "objective": one.name,
+            "ms": statistics.median(one.times),
+            "ms_low": min(one.times),
+            "ms_high": max(one.times),
+            "time_ratio": statistics.median(one.times) / statistics.median(first.times),
+            "memory_mb": one.memory,
+            "memory_ratio": one.memory / first.memory if first.memory else None,
+        }
+        for one in ways
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--precision", default="tf32", choices=["tf32", "fp32"])
+    parser.add_argument("--nets", nargs="+", default=list(SIDES), choices=list(SIDES))
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=None)
+    options = parser.parse_args()
+    torch.set_flush_denormal(True)
+    torch.backends.cudnn.benchmark = True
+    tf32 = options.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    device = (
+        torch.cuda.get_device_name()
+        if options.device.startswith("cuda")
+        else f"{torch.get_num_threads()} CPU threads"
+    )
+    table: list[dict[str, Any]] = []
+    for net in options.nets:
+        table += rows(net, measured(net, options))
+        for row in (row for row in table if row["net"] == net):
+            memory = f"{row['memory_mb']:6.0f} MB ({row['memory_ratio']:.2f})" if row["memory_ratio"] else ""
+            print(
+                f"{net:20} {row['objective']:42} {row['ms']:8.2f} ms [{row['ms_low']:.2f}, {row['ms_high']:.2f}]  "
+                f"{row['time_ratio']:5.2f} x  {memory}",
+                flush=True,
+            )
+    if options.out:
+        facts = {
+            "device": device,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "table": table,
+        }
+        settings = {key: value for key, value in vars(options).items() if key != "out"}
+        records.write(options.out, records.Record("training_cost", settings, facts=facts))
+
+
+if __name__ == "__main__":
+    main()

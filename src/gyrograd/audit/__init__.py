@@ -1,0 +1,25 @@
+"""The audit: one call that tells whether a model's explanations can be trusted.
+
+Files: presets (how much), methods (of what), measurements (the cells), theorems, table (records to numbers),
+plane (what to recommend), doubts (flags), verdict, summary, pictures, card, engine (all of it in order).
+"""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+from gyrograd.audit.card import Card
+from gyrograd.audit.engine import audit
+from gyrograd.audit.presets import PRESETS, Preset
+
+__all__ = ["PRESETS", "Card", "Preset", "audit"]
+
+
+class _CallableModule(ModuleType):
+    """`gyrograd.audit` is this folder as soon as it is imported; called, it is the function all the same."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Card:
+        return audit(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _CallableModule

@@ -1,0 +1,80 @@
+"""The report card: the document, the records behind it, the pictures, and their files."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gyrograd import records as disk
+from gyrograd.audit.summary import summary
+from gyrograd.evaluation import fingerprint
+from gyrograd.records import Record
+
+PICTURES = "pictures.npz"
+
+
+@dataclass(frozen=True, eq=False)
+class Card:
+    """What an audit found. `document` is what card.json holds; `records` the numbers of every example by cell."""
+
+    document: dict[str, Any]
+    records: dict[str, Record] = field(default_factory=dict)
+    pictures: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @property
+    def grade(self) -> str | None:
+        """steady, shaky or unsafe; None where the attacks had nothing to follow."""
+        found: str | None = self.document["verdict"]["grade"]
+        return found
+
+    def summary(self) -> str:
+        """Verdict, table of methods and flags, as text for a terminal."""
+        return summary(self.document)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write card.json, pictures.npz, the records that are not there yet, and the report; returns its path."""
+        folder = Path(folder)
+        for record in self.records.values():
+            self._write_record(folder / "records", record)
+        self._write_card(folder)
+        return self._write_report(folder)
+
+    def to_html(self, path: Path | str) -> Path:
+        """Write the page alone, self-contained."""
+        from gyrograd.reporting.card import contents, html_report
+        from gyrograd.reporting.schema import checked
+
+        with tempfile.TemporaryDirectory() as folder:
+            self._write_pictures(Path(folder))
+            disk.write_text(path, html_report(contents(checked(self.document), Path(folder))))
+        return Path(path)
+
+    def _write_pictures(self, folder: Path) -> None:
+        if self.pictures:
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **self.pictures)  # type: ignore[arg-type]
+            disk.write_bytes(folder / PICTURES, buffer.getvalue())
+
+    def _write_card(self, folder: Path) -> None:
+        self._write_pictures(folder)
+        text = json.dumps(self.document, indent=1, allow_nan=False)
+        disk.write_text(folder / "card.json", text + "\n")
+
+    def _write_report(self, folder: Path) -> Path:
+        from gyrograd.reporting.card import write_report
+
+        write_report(self.document, folder)
+        return folder / "report.html"
+
+    def _write_record(self, folder: Path, record: Record) -> None:
+        """An audit with a folder has its shards there already; one without writes each record whole."""
+        known = fingerprint([record.name, record.settings])
+        if not any(folder.glob(f"*-{known}")):
+            disk.write(folder / f"{known}.json", record)

@@ -1,0 +1,81 @@
+"""Which model, which data, which machine: what a rerun needs to know."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import resource
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.models import spec_of
+from gyrograd.types import Model
+
+
+def model_hash(model: Model) -> str:
+    """The sha256 of the architecture as printed and of every weight and buffer."""
+    total = hashlib.sha256(str(model).encode())
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(_bytes(tensor))
+    return total.hexdigest()
+
+
+def data_hash(x: Tensor, target: Tensor) -> str:
+    """The sha256 of the pixels and of the classes explained."""
+    total = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
+    total.update(_bytes(x))
+    total.update(_bytes(target))
+    return total.hexdigest()
+
+
+def model_description(model: Model) -> str:
+    """The backbone's name, or the class's, and the number of parameters."""
+    spec = spec_of(model)
+    return f"{spec.name if spec else type(model).__name__}, {parameters(model):,} parameters"
+
+
+def parameters(model: Model) -> int:
+    """How many numbers the model learned."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def versions() -> dict[str, str]:
+    """Of what decides the numbers."""
+    from gyrograd import __version__
+
+    return {"gyrograd": __version__, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def hardware(model: Model) -> str:
+    """Cores and processor; the accelerator where the model is on one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    place = next((p.device for p in model.parameters()), torch.device("cpu"))
+    extra = f", {torch.cuda.get_device_name(place)}" if place.type == "cuda" else ""
+    return f"{cores} cores, {platform.machine()}{extra}"
+
+
+def peak_memory_mb() -> float:
+    """The most main memory this process has held."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
+
+
+def rerun(model: Model, command: str | None, seconds: float, seed: int) -> dict[str, Any]:
+    """The card's last section."""
+    return {
+        "command": command or "gyrograd.audit(model, images, labels)",
+        "versions": versions(),
+        "hardware": hardware(model),
+        "seconds": round(seconds, 1),
+        "peak_memory_mb": peak_memory_mb(),
+        "seed": seed,
+    }
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

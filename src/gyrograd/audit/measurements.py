@@ -1,0 +1,330 @@
+"""What is measured of a model and its explanations: one cell each, examples in, columns out.
+
+model                      correct, probability, chance (insertion of a random order)
+METHOD                     rps[draw], insertion[point], deletion[point], and metrics asked for
+METHOD under ATTACK        cosine, kept, prediction_kept, adversarial_insertion, stuck: a column for each eps
+METHOD under noise         the same under random noise of the same budgets, the yardstick
+METHOD at SETTING          rps, insertion: the points of the plane
+bounds                     constants of the theorems and what was measured
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.attacks import AttackResult
+from gyrograd.attacks.named import settings_of
+from gyrograd.audit.methods import Method, built
+from gyrograd.audit.presets import Preset
+from gyrograd.audit.theorems import constants
+from gyrograd.evaluation import Cell, streams
+from gyrograd.metrics import (
+    MapSimilarity,
+    PixelGame,
+    RandomPerturbationSimilarity,
+    TopKIntersection,
+    deletion,
+    insertion,
+)
+from gyrograd.metrics.passes import logits_in_parts
+from gyrograd.registry import lookup, make
+from gyrograd.types import Attribution, Images, Labels, Model
+
+VERSION = 1
+"""Raise it when a change of this file changes values: records of older versions are then measured again."""
+
+NOISE = "noise"
+SWEPT = {"smoothgrad": "sigma", "unigrad": "eps"}
+"""The setting that is swept of each method on the plane."""
+
+Columns = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What is audited: a model, images, the class explained of each, and how much is measured.
+
+    `index` says which example of the data set each row is, `identity` names model and data by their hashes;
+    max_batch is the number of images in one pass.
+    """
+
+    model: Model
+    x: Images
+    target: Labels
+    index: tuple[int, ...]
+    preset: Preset
+    seed: int
+    identity: dict[str, Any]
+    max_batch: int
+
+    def rows(self, positions: Tensor) -> tuple[Images, Labels, Tensor]:
+        """Images, classes and random streams of these examples, where the model is."""
+        here = torch.tensor([self._row[int(p)] for p in positions])
+        keys = streams(self.seed, positions)
+        return self.x[here].to(self.device), self.target[here].to(self.device), keys.to(self.device)
+
+    @cached_property
+    def _row(self) -> dict[int, int]:
+        return {example: row for row, example in enumerate(self.index)}
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next((p.device for p in self.model.parameters()), self.x.device)
+
+    @property
+    def top(self) -> int:
+        """How many pixels count as the top of a map."""
+        return max(1, round(self.preset.kept * self.x[0, 0].numel()))
+
+    def game(self, make: Callable[..., PixelGame]) -> PixelGame:
+        """Insertion or deletion over the preset's shares of pixels."""
+        return make(ratios=self.preset.ratios, max_batch=self.max_batch)
+
+    def noise(self, draws: int) -> RandomPerturbationSimilarity:
+        """RPS with the preset's noise."""
+        return RandomPerturbationSimilarity(eps=self.preset.noise_eps, draws=draws, max_batch=self.max_batch)
+
+    def cell(
+        self, name: str, measure: Callable[[Tensor], Columns], limit: int | None = None, **settings: Any
+    ) -> Cell:
+        """A cell whose settings begin with model, data, seed and version."""
+        common = {**self.identity, "seed": self.seed, "version": VERSION}
+        return Cell(name, common | settings, measure, limit)
+
+
+@dataclass(eq=False)
+class Remembering:
+    """An attribution that makes the maps of one batch once and any others as they come."""
+
+    attribution: Attribution
+    x: Tensor = field(repr=False)
+    map: Tensor | None = field(default=None, repr=False)
+
+    def __call__(self, model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        same = not create_graph and x.shape == self.x.shape and x.data_ptr() == self.x.data_ptr()
+        if not same:
+            return self.attribution(model, x, target, create_graph=create_graph)
+        if self.map is None:
+            self.map = self.attribution(model, x, target).detach()
+        return self.map
+
+
+def all_cells(bench: Bench, methods: list[Method]) -> list[Cell]:
+    """Every cell of an audit, cheap ones and those of the first method first."""
+    cells = [model_cell(bench)]
+    for number, method in enumerate(methods):
+        radii = bench.preset.radii if number < bench.preset.curve_methods else (bench.preset.eps,)
+        cells += [method_cell(bench, method), noise_cell(bench, method, bench.preset.radii)]
+        cells += [attack_cell(bench, method, attack, radii) for attack in bench.preset.attacks]
+    cells += [
+        sweep_cell(bench, name, setting)
+        for name, settings in bench.preset.sweep.items()
+        for setting in settings
+    ]
+    return [*cells, bounds_cell(bench)]
+
+
+def model_cell(bench: Bench) -> Cell:
+    """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
+
+    def measure(positions: Tensor) -> Columns:
+        x, target, seed = bench.rows(positions)
+        logits = logits_in_parts(bench.model, x, bench.max_batch)
+        probability = logits.softmax(1).gather(1, target[:, None])[:, 0]
+        chance = bench.game(insertion).chance(bench.model, x, target, seed=seed)
+        return {"correct": logits.argmax(1) == target, "probability": probability, "chance": chance}
+
+    return bench.cell("model", measure, ratios=bench.preset.ratios)
+
+
+def method_cell(bench: Bench, method: Method) -> Cell:
+    """A method without an attacker: still under noise, and true to the model? The clean map is made once."""
+
+    def measure(positions: Tensor) -> Columns:
+        x, target, seed = bench.rows(positions)
+        explain = Remembering(method.attribution, x)
+        map = explain(bench.model, x, target)
+        columns = {
+            "rps": bench.noise(bench.preset.draws).per_draw(bench.model, explain, x, target, seed=seed),
+            "insertion": bench.game(insertion).curve_of_map(bench.model, map, x, target),
+            "deletion": bench.game(deletion).curve_of_map(bench.model, map, x, target),
+        }
+        for name, metric in further_metrics(bench, attacked=False).items():
+            columns[name] = metric(bench.model, explain, x, target, seed=seed)
+        return columns
+
+    preset = bench.preset
+    return bench.cell(
+        method.name,
+        measure,
+        method=described(method.attribution),
+        noise_eps=preset.noise_eps,
+        draws=preset.draws,
+        ratios=preset.ratios,
+        metrics=preset.metrics,
+    )
+
+
+def attack_cell(bench: Bench, method: Method, attack: str, radii: tuple[float, ...]) -> Cell:
+    """What an attack on the map did to it, at each radius; all measures look at the same attacked images."""
+    run = attack_of(bench, method, attack, radii)
+
+    def measure(positions: Tensor) -> Columns:
+        x, target, seed = bench.rows(positions)
+        hits = run(bench.model, method.attribution, x, target, seed=seed)
+        return _stacked([_response(bench, method, hit) for hit in hits])
+
+    return bench.cell(
+        under(method.name, attack),
+        measure,
+        bench.preset.attacked_images,
+        method=described(method.attribution),
+        attack=_decided(run, method),
+        ratios=bench.preset.ratios,
+        kept=bench.top,
+        metrics=bench.preset.metrics,
+    )
+
+
+def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...]) -> Any:
+    """The attack with the audit's settings, as far as it has them."""
+    given = {
+        "eps": radii,
+        "steps": bench.preset.steps,
+        "transfer_from": method.search,
+        "max_batch": max(1, bench.max_batch // 2),
+    }
+    return make("attack", attack, **_known("attack", attack, given))
+
+
+def noise_cell(bench: Bench, method: Method, radii: tuple[float, ...]) -> Cell:
+    """The yardstick: noise of the attacker's budgets, on the same images."""
+    run = make("attack", "random", eps=radii)
+
+    def measure(positions: Tensor) -> Columns:
+        x, target, seed = bench.rows(positions)
+        explain = Remembering(method.attribution, x)
+        hits = run(bench.model, explain, x, target, seed=seed)
+        return _stacked([_response(bench, method, hit) for hit in hits])
+
+    return bench.cell(
+        under(method.name, NOISE),
+        measure,
+        bench.preset.attacked_images,
+        method=described(method.attribution),
+        eps=radii,
+        ratios=bench.preset.ratios,
+        kept=bench.top,
+        metrics=bench.preset.metrics,
+    )
+
+
+def sweep_cell(bench: Bench, name: str, setting: float) -> Cell:
+    """One point of the plane: a smoothed gradient at one width."""
+    preset = bench.preset
+    settings = {SWEPT[name]: setting, "draws": preset.sweep_draws}
+    attribution = built(name, settings, bench.max_batch)
+
+    def measure(positions: Tensor) -> Columns:
+        x, target, seed = bench.rows(positions)
+        explain = Remembering(attribution, x)
+        map = explain(bench.model, x, target)
+        rps = bench.noise(preset.sweep_noise)(bench.model, explain, x, target, seed=seed)
+        curve = bench.game(insertion).curve_of_map(bench.model, map, x, target)
+        return {"rps": rps, "insertion": curve.mean(1)}
+
+    return bench.cell(
+        at(name, setting),
+        measure,
+        preset.sweep_images,
+        method=described(attribution),
+        noise_eps=preset.noise_eps,
+        draws=preset.sweep_noise,
+        ratios=preset.ratios,
+    )
+
+
+def bounds_cell(bench: Bench) -> Cell:
+    """The constants the theorems ask for, and what they speak of, as measured."""
+    preset = bench.preset
+
+    def measure(positions: Tensor) -> Columns:
+        x, target, seed = bench.rows(positions)
+        return constants(
+            bench.model, x, target, seed, preset.bound_sigma, preset.bound_draws, bench.max_batch
+        )
+
+    return bench.cell(
+        "bounds", measure, preset.bound_images, sigma=preset.bound_sigma, draws=preset.bound_draws
+    )
+
+
+def under(method: str, attack: str) -> str:
+    """The name of an attack's cell."""
+    return f"{method} under {attack}"
+
+
+def at(method: str, setting: float) -> str:
+    """The name of a cell of the plane."""
+    return f"{method} at {SWEPT[method]} {setting:.6g}"
+
+
+def further_metrics(bench: Bench, *, attacked: bool) -> dict[str, Any]:
+    """The metrics asked for by name: those that look at attacked images, or those that do not."""
+    found = {}
+    for name in bench.preset.metrics:
+        entry = lookup("metric", name)
+        metric = make("metric", name, **_known("metric", name, {"max_batch": bench.max_batch}))
+        takes = "perturbed" in inspect.signature(type(metric).__call__).parameters
+        needs = takes and getattr(metric, "attacked", True)
+        if needs == attacked:
+            found[entry.name] = metric
+    return found
+
+
+def described(attribution: Attribution | None) -> str | None:
+    """An attribution's settings as text; the size of a batch decides no value and is left out."""
+    if attribution is None:
+        return None
+    return re.sub(r",? ?max_batch=\d+", "", repr(attribution))
+
+
+def _response(bench: Bench, method: Method, hit: AttackResult) -> Columns:
+    """One attack's images, seen by every measure; nothing is said of images whose search stood still."""
+    kept = TopKIntersection(k=bench.top)(hit.map_clean, hit.map)
+    curve = bench.game(insertion).curve_of_map(bench.model, hit.map, hit.x_clean, hit.target)
+    columns = {
+        "cosine": MapSimilarity()(hit.map_clean, hit.map),
+        "kept": kept,
+        "prediction_kept": hit.prediction_kept.to(kept),
+        "adversarial_insertion": curve.mean(1),
+    }
+    for name, metric in further_metrics(bench, attacked=True).items():
+        columns[name] = metric(bench.model, method.attribution, hit.x_clean, hit.target, perturbed=hit.x)
+    blank = {name: torch.where(hit.stuck, torch.nan, column) for name, column in columns.items()}
+    return {**blank, "stuck": hit.stuck.to(kept)}
+
+
+def _stacked(results: list[Columns]) -> Columns:
+    return {name: torch.stack([result[name] for result in results], 1) for name in results[0]}
+
+
+def _known(kind: str, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Those of the settings that this entry has."""
+    parameters = inspect.signature(lookup(kind, name).factory).parameters
+    return {key: value for key, value in settings.items() if key in parameters}
+
+
+def _decided(attack: Any, method: Method) -> dict[str, Any]:
+    """All that decides what an attack finds."""
+    found = {key: value for key, value in settings_of(attack).items() if key != "max_batch"}
+    return {**found, "name": attack.name, "transfer_from": described(method.search)}

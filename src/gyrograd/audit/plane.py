@@ -1,0 +1,153 @@
+"""Robust or faithful: every method and smoothing width as a point, and which one to use."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gyrograd.audit.measurements import SWEPT, at
+from gyrograd.audit.methods import LABELS, Method
+from gyrograd.audit.presets import Preset
+from gyrograd.audit.table import Column, column, mean_over, points, stat
+from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
+from gyrograd.records import Record
+from gyrograd.theory import Point, recommend
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The point to use, what it gains and costs against the first method, why, whether it is that method, and how
+    many passes of the model a map takes."""
+
+    point: Point
+    gain: Interval
+    price: Interval
+    why: str
+    stay: bool = False
+    passes: int = 1
+
+    @property
+    def name(self) -> str:
+        """Such as "SmoothGrad with sigma 0.1"."""
+        return spoken(self.point)
+
+
+def spoken(point: Point) -> str:
+    """A point in words."""
+    label = LABELS.get(point.method, point.method)
+    return label if point.setting is None else f"{label} with {SWEPT[point.method]} {_number(point)}"
+
+
+def _number(point: Point) -> str:
+    if point.setting is None:
+        return ""
+    return f"{point.setting * 255:.3g}/255" if SWEPT[point.method] == "eps" else f"{point.setting:g}"
+
+
+def plane_points(records: Mapping[str, Record], methods: Sequence[Method], preset: Preset) -> list[Point]:
+    """Similarity under noise against insertion, on the images of the sweep and with its number of draws.
+
+    A method whose width is among the swept ones is there once, as a point of the sweep.
+    """
+    made = []
+    shared = _swept_examples(records, preset)
+    for method in methods:
+        record, own = records[method.name], own_setting(method)
+        if own is not None and own in preset.sweep.get(method.name, ()):
+            continue
+        rps = mean_over(points(record, "rps")[: preset.sweep_noise])
+        insertion = mean_over(points(record, "insertion"))
+        made.append(_point(method.name, own, rps, insertion, shared))
+    for name, settings in preset.sweep.items():
+        for setting in settings:
+            record = records[at(name, setting)]
+            made.append(_point(name, setting, column(record, "rps"), column(record, "insertion"), shared))
+    return [point for point in made if point is not None]
+
+
+def own_setting(method: Method) -> float | None:
+    """The width of a smoothed gradient; None for a method that has none."""
+    width = getattr(getattr(method.attribution, "kernel", None), SWEPT.get(method.name, ""), None)
+    return None if width is None else float(width)
+
+
+def _swept_examples(records: Mapping[str, Record], preset: Preset) -> list[int] | None:
+    """The examples of the sweep, or None where nothing is swept and all can be compared."""
+    swept = [records[at(name, setting)] for name, settings in preset.sweep.items() for setting in settings]
+    return swept[0].examples if swept else None
+
+
+def _point(
+    method: str, setting: float | None, rps: Column, insertion: Column, shared: Sequence[int] | None
+) -> Point | None:
+    """None where a value is missing: pairs of unequal examples cannot be compared."""
+    shared = list(rps) if shared is None else shared
+    rows = [(rps[example], insertion[example]) for example in shared]
+    robust = tuple(r for r, _ in rows if r is not None)
+    faithful = tuple(f for _, f in rows if f is not None)
+    if len(robust) < len(rows) or len(faithful) < len(rows):
+        return None
+    return Point(method, setting, robust, faithful, bootstrap_interval(robust), bootstrap_interval(faithful))
+
+
+def choice(
+    placed: Sequence[Point], first: Method, suspects: Collection[str], passes: Mapping[str, int] | None = None
+) -> Choice | None:
+    """The steadiest point among those not measurably less faithful than the most faithful one, nor than the first.
+
+    Within a method the most faithful width is tan2023 Theorem 5.2's; across methods the Pareto set holds it.
+    Methods under suspicion (maps that ignore model or image) are steady for free and are not recommended.
+    """
+    known = [point for point in placed if point.method not in suspects]
+    own = (first.name, own_setting(first))
+    start = next((point for point in placed if (point.method, point.setting) == own), None)
+    if not known or start is None:
+        return None
+    told = recommend(known, robust="higher is better")
+    peak = max(told.best.values(), key=lambda point: point.faithfulness_mean.value)
+    equal = [p for p in known if not _less_faithful(p, peak) and not _less_faithful(p, start)]
+    best = max(equal or [peak], key=lambda point: point.robustness_mean.value)
+    gain = paired_difference(best.robustness, start.robustness)
+    price = paired_difference(best.faithfulness, start.faithfulness)
+    times = (passes or {}).get(best.method, 1)
+    return Choice(best, gain, price, _why(best, peak, told.at_edge), best is start, times)
+
+
+def _less_faithful(point: Point, peak: Point) -> bool:
+    return paired_difference(peak.faithfulness, point.faithfulness).low > 0
+
+
+def _why(best: Point, peak: Point, at_edge: Sequence[str]) -> str:
+    reason = "it has the highest insertion of all that was measured"
+    if best is not peak:
+        reason = (
+            f"it is the steadiest whose insertion is not measurably below that of {spoken(peak)}, the highest"
+        )
+    edge = best.method in at_edge and best.setting is not None
+    hint = "; its best width lies at the edge of the sweep, so a wider sweep may find better" if edge else ""
+    return f"{spoken(best)}: {reason}{hint}."
+
+
+def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> dict[str, Any]:
+    """The plane as the card holds it."""
+    front = recommend(placed, robust="higher is better").pareto if placed else ()
+    recommended = None
+    if chosen is not None:
+        recommended = {"method": chosen.point.method, "setting": chosen.point.setting, "why": chosen.why}
+    return {
+        "x_label": f"robustness: cosine to the clean map under noise of {preset.noise_eps * 255:.3g}/255",
+        "y_label": "faithfulness: insertion",
+        "points": [
+            {
+                "method": point.method,
+                "setting": point.setting,
+                "setting_name": None if point.setting is None else SWEPT[point.method],
+                "robustness": stat(dict(enumerate(point.robustness))),
+                "faithfulness": stat(dict(enumerate(point.faithfulness))),
+                "pareto": any(point is other for other in front),
+            }
+            for point in placed
+        ],
+        "recommended": recommended,
+    }

@@ -1,0 +1,196 @@
+"""How much an audit measures, as data: quick, standard, thorough."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from gyrograd.errors import UserError, did_you_mean
+
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Preset:
+    """The settings of an audit.
+
+    methods: attributions by name, `method_settings` theirs. attacks: on the map, `steps` each; the first
+    `attacked_images` images are attacked, and the methods after the first `curve_methods` at `eps` alone, not at
+    the radii of `curve`. search_rows: a map that averages many passes of the model is attacked through one that
+    averages so many; every image found is judged by the map itself. noise_eps, draws: of the noise of RPS.
+    metrics: further ones by name. points: of the insertion and deletion curves. sweep: settings of SmoothGrad
+    (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
+    of RPS's noise. bound_images: images whose theorems are checked, at `bound_sigma`. flag_images: images that
+    self-suspicion looks at. pictures: attacked images shown. kept: the share of pixels that counts as the top.
+    """
+
+    methods: tuple[str, ...]
+    attacks: tuple[str, ...] = ("targeted_map", "top_k", "untargeted_map")
+    metrics: tuple[str, ...] = ()
+    method_settings: Settings = field(default_factory=dict)
+    eps: float = 8 / 255
+    curve: tuple[float, ...] = (2 / 255, 4 / 255)
+    curve_methods: int = 1
+    steps: int = 7
+    attacked_images: int = 16
+    search_rows: int = 3
+    noise_eps: float = 16 / 255
+    draws: int = 3
+    points: int = 11
+    sweep: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    sweep_images: int = 32
+    sweep_draws: int = 8
+    sweep_noise: int = 2
+    bound_images: int = 8
+    bound_sigma: float = 0.1
+    bound_draws: int = 8
+    flag_images: int = 20
+    pictures: int = 4
+    kept: float = 0.1
+    shard: int = 20
+
+    def __post_init__(self) -> None:
+        for name in ("methods", "attacks"):
+            if not getattr(self, name):
+                raise UserError(f"An audit needs {name}; name at least one, such as {EXAMPLES[name]}.")
+        for name in COUNTS:
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        for name in ("eps", "noise_eps", "bound_sigma"):
+            if not 0 < getattr(self, name) < 1:
+                raise UserError(
+                    f"{name} is {getattr(self, name)}; give a size in pixel units, such as 8 / 255."
+                )
+        if not 0 < self.kept < 1 or self.points < 2:
+            raise UserError(
+                f"kept is {self.kept} and points {self.points}; give a share below 1 and 2 or more."
+            )
+
+    @property
+    def radii(self) -> tuple[float, ...]:
+        """Every radius of the eps curve, rising; `eps` itself is always among them."""
+        return tuple(sorted({*(e for e in self.curve if e > 0), self.eps}))
+
+    @property
+    def ratios(self) -> tuple[float, ...]:
+        """Shares of pixels of insertion and deletion, from none to all."""
+        return tuple(i / (self.points - 1) for i in range(self.points))
+
+
+EXAMPLES = {"methods": "'gradient'", "attacks": "'top_k'"}
+COUNTS = (
+    "curve_methods",
+    "steps",
+    "attacked_images",
+    "search_rows",
+    "draws",
+    "sweep_images",
+    "sweep_draws",
+    "sweep_noise",
+    "bound_images",
+    "bound_draws",
+    "flag_images",
+    "pictures",
+    "shard",
+)
+
+PRESETS: dict[str, Preset] = {
+    "quick": Preset(
+        methods=("gradient", "input_x_gradient", "integrated_gradients", "smoothgrad"),
+        method_settings={"integrated_gradients": {"steps": 8}, "smoothgrad": {"draws": 8}},
+        sweep={"smoothgrad": (0.03, 0.1, 0.2), "unigrad": (8 / 255, 32 / 255)},
+    ),
+    "standard": Preset(
+        methods=(
+            "gradient",
+            "input_x_gradient",
+            "integrated_gradients",
+            "smoothgrad",
+            "unigrad",
+            "guided_backprop",
+            "lrp",
+        ),
+        method_settings={
+            "integrated_gradients": {"steps": 20},
+            "smoothgrad": {"draws": 20},
+            "unigrad": {"draws": 20, "eps": 16 / 255},
+        },
+        curve=(1 / 255, 2 / 255, 4 / 255, 16 / 255),
+        curve_methods=2,
+        steps=20,
+        attacked_images=40,
+        search_rows=5,
+        draws=10,
+        points=21,
+        sweep={
+            "smoothgrad": (0.02, 0.05, 0.1, 0.15, 0.25),
+            "unigrad": (8 / 255, 16 / 255, 32 / 255, 64 / 255),
+        },
+        sweep_images=100,
+        sweep_draws=20,
+        sweep_noise=4,
+        bound_images=20,
+        bound_draws=20,
+        flag_images=50,
+        shard=25,
+    ),
+    "thorough": Preset(
+        methods=(
+            "gradient",
+            "input_x_gradient",
+            "integrated_gradients",
+            "smoothgrad",
+            "unigrad",
+            "guided_backprop",
+            "lrp",
+            "lime",
+            "shap",
+        ),
+        attacks=("targeted_map", "top_k", "untargeted_map", "mass_center", "manipulate"),
+        method_settings={
+            "integrated_gradients": {"steps": 50},
+            "smoothgrad": {"draws": 50},
+            "unigrad": {"draws": 50, "eps": 16 / 255},
+            "shap": {"segments": "grid", "draws": 200},
+        },
+        curve=(1 / 255, 2 / 255, 4 / 255, 16 / 255),
+        curve_methods=99,
+        steps=100,
+        attacked_images=1000,
+        search_rows=16,
+        draws=10,
+        points=21,
+        sweep={
+            "smoothgrad": (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5),
+            "unigrad": (4 / 255, 8 / 255, 16 / 255, 32 / 255, 64 / 255, 128 / 255),
+        },
+        sweep_images=1000,
+        sweep_draws=50,
+        sweep_noise=10,
+        bound_images=100,
+        bound_draws=50,
+        flag_images=100,
+        pictures=6,
+        shard=25,
+    ),
+}
+"""quick: a hundred 32-pixel images of a small net in two minutes on two cores, attacked only briefly.
+standard: some ten times that. thorough: every method, longer attacks, up to a thousand images, hours."""
+
+
+def preset_of(preset: str | Preset, **changes: Any) -> Preset:
+    """A preset by name, with some settings changed; None leaves a setting as it is."""
+    if isinstance(preset, str) and preset not in PRESETS:
+        raise UserError(f"There is no preset '{preset}': {did_you_mean(preset, PRESETS)}")
+    chosen = PRESETS[preset] if isinstance(preset, str) else preset
+    known = [f.name for f in fields(Preset)]
+    for name in changes:
+        if name not in known:
+            raise UserError(f"An audit has no setting '{name}': {did_you_mean(name, known)}")
+    given = {name: value for name, value in changes.items() if value is not None}
+    return replace(chosen, **{name: _frozen(value) for name, value in given.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

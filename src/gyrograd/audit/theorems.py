@@ -1,0 +1,147 @@
+"""What the papers promise, next to what is measured on the audited images.
+
+Constants are the largest values found at the points a smoothed map looks at, so they are estimates from below:
+a bound built on them holds for those points. The mean over draws stands for the expectation the theorems
+speak of, and can exceed their bounds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.attributions.gradient import score
+from gyrograd.attributions.smooth import QuantityHead, smoothgrad
+from gyrograd.metrics.passes import logits_in_parts
+from gyrograd.numerics import random
+from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.modes import evaluating
+from gyrograd.records import Record
+from gyrograd.smoothing import Gaussian, smoothed
+from gyrograd.theory import bounds, measured, top_loss_curvature
+from gyrograd.types import Images, Labels, Model
+
+RADIUS = 0.05
+"""Of the l2 ball whose points are compared with x: about a change of 0.25/255 in every pixel of 32 x 32."""
+NEIGHBOURS = 3
+MOST_CLASSES = 50
+"""The curvature of the loss takes a backward pass for each class; with more classes it is left out."""
+
+
+def constants(
+    model: Model, x: Images, target: Labels, seed: Tensor, sigma: float, draws: int, max_batch: int
+) -> dict[str, Tensor]:
+    """For each example: slope and largest logit where SmoothGrad looks, and three changes near x."""
+    with evaluating(model):
+        near = measured.points_near(x, RADIUS, NEIGHBOURS, seed=seed)
+        looked = x + sigma * random.normal(seed, (draws, *x.shape[1:]), stream=2, dtype=x.dtype).transpose(
+            0, 1
+        )
+        logit = score(model, target, "logit", check=True)
+        loss = score(model, target, "loss", check=True)
+        calm = smoothgrad(sigma=sigma, draws=draws, max_batch=max_batch)
+        with torch.no_grad():
+            largest = torch.stack(
+                [_at(logits_in_parts(model, p, max_batch), target).abs() for p in looked]
+            ).amax(0)
+        return {
+            "slope": measured.largest_slope(logit, looked),
+            "largest": largest,
+            "smoothgrad_slope": measured.steepest(lambda p: calm(model, p, target), x, near).ratio,
+            "smoothed_slope": _smoothed_slope(model, x, target, near, sigma, draws, max_batch),
+            "curvature": _curvature(model, x),
+            "gradient_change": measured.largest_change(lambda p: input_gradient(loss, p), x, near),
+        }
+
+
+def _smoothed_slope(
+    model: Model, x: Images, target: Labels, near: Tensor, sigma: float, draws: int, max_batch: int
+) -> Tensor:
+    """How steep the smoothed probability of the class is near x."""
+    calm = smoothed(QuantityHead(model, "probability"), Gaussian(sigma), draws, max_batch=max_batch).eval()
+    with torch.no_grad():
+        return measured.steepest(lambda p: _at(calm(p), target), x, near).ratio
+
+
+def _curvature(model: Model, x: Images) -> Tensor:
+    if logits_in_parts(model, x[:1]).shape[1] > MOST_CLASSES:
+        return x.new_full((len(x),), torch.nan)
+    return top_loss_curvature(model, x)
+
+
+def _at(values: Tensor, target: Labels) -> Tensor:
+    return values.gather(1, target[:, None])[:, 0]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One theorem of one example: what it allows and what was found."""
+
+    label: str
+    reference: str
+    note: str
+    bound: list[float]
+    found: list[float]
+
+    def row(self) -> dict[str, Any]:
+        """The example that comes nearest to its bound; holds if every one does."""
+        ratios = [f / b if b > 0 else float(f > 0) * 1e9 for f, b in zip(self.found, self.bound, strict=True)]
+        nearest = max(range(len(ratios)), key=ratios.__getitem__)
+        held = sum(f <= b for f, b in zip(self.found, self.bound, strict=True))
+        return {
+            "label": self.label,
+            "reference": self.reference,
+            "bound": self.bound[nearest],
+            "measured": self.found[nearest],
+            "holds": held == len(ratios),
+            "note": f"holds on {held} of {len(ratios)} images, the nearest to its bound is shown; {self.note}",
+        }
+
+
+def promises(record: Record) -> list[dict[str, Any]]:
+    """Every theorem whose constants are known, from the record of the bounds' cell."""
+    sigma = float(record.settings["sigma"])
+    columns = {name: [float(v) for v in column if v is not None] for name, column in record.values.items()}
+    made = [*_of_smoothing(columns, sigma), _of_curvature(columns)]
+    return [promise.row() for promise in made if promise.bound and len(promise.bound) == len(promise.found)]
+
+
+def _of_smoothing(columns: dict[str, list[float]], sigma: float) -> list[Promise]:
+    estimated = "constants are the largest found, so estimates from below"
+    found, smooth = columns["smoothgrad_slope"], columns["smoothed_slope"]
+    return [
+        Promise(
+            f"slope of the SmoothGrad map, sigma {sigma:g}, from the model's slope",
+            "tan2023 Theorem C.7",
+            estimated,
+            [bounds.smoothgrad_bound_from_lipschitz(one, sigma) for one in columns["slope"]],
+            found,
+        ),
+        Promise(
+            f"slope of the SmoothGrad map, sigma {sigma:g}, from the largest logit",
+            "wang2020 Theorem 2, sharp constant",
+            estimated,
+            [float(bounds.smoothgrad_bound_from_largest(one, sigma)) for one in columns["largest"]],
+            found,
+        ),
+        Promise(
+            f"slope of the smoothed probability, sigma {sigma:g}",
+            "tan2023 Theorem 4.3",
+            "no constant is estimated; the mean over draws stands for the expectation",
+            [bounds.smoothed_lipschitz(Gaussian(sigma), 1, spread=1.0)] * len(smooth),
+            smooth,
+        ),
+    ]
+
+
+def _of_curvature(columns: dict[str, list[float]]) -> Promise:
+    return Promise(
+        f"change of the loss gradient within l2 radius {RADIUS:g}",
+        "wang2020 Theorem 3 with Proposition 3",
+        "the bound holds to first order; kinks of the net inside the ball can break it",
+        [float(bounds.gradient_change_bound(RADIUS, one)) for one in columns["curvature"]],
+        columns["gradient_change"],
+    )

@@ -1,0 +1,138 @@
+"""The verdict: a grade by stated thresholds, and three sentences out of the numbers.
+
+What is graded is the first method (the plain gradient unless others are named): how much of the top of its map,
+the tenth of the pixels ranked highest, stays in place. Shares of pixels are graded and not cosines, since maps
+of sizes are all alike to a cosine (two unrelated ones reach 0.5 to 0.7), while two unrelated tops share a tenth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from gyrograd.audit.methods import Method
+from gyrograd.audit.plane import Choice
+from gyrograd.audit.presets import Preset
+from gyrograd.audit.table import Stat
+
+Grade = Literal["steady", "shaky", "unsafe"]
+
+HALF = 0.5
+"""Steady needs this much to stay under the worst attack found: more of the picture stays than goes."""
+QUARTER = 0.25
+"""Below this under attack a map is unsafe: nearer to the tenth that chance keeps than to half."""
+
+OPENINGS: dict[str, str] = {
+    "steady": "The explanations of this model hold still",
+    "shaky": "Read the explanations of this model with care",
+    "unsafe": "Do not rely on single explanations of this model",
+}
+
+
+def grade_of(columns: Mapping[str, Stat | None], *, suspect: bool = False) -> Grade | None:
+    """steady: at least half of the top stays under the worst attack found. unsafe: less than a quarter does, or
+    less than half under noise of the same size, without any attacker. shaky: everything between.
+
+    Intervals decide, so few images give "shaky". A map under suspicion (it ignores the model or the image, or
+    ranks pixels no better than chance) is steady for free and never called so. None where the attacks had
+    nothing to follow.
+    """
+    attack, noise = columns.get("top_k_kept"), columns.get("noise_kept")
+    if attack is None or noise is None:
+        return None
+    if _low(attack) >= HALF:
+        return "shaky" if suspect else "steady"
+    return "unsafe" if _high(attack) < QUARTER or _high(noise) < HALF else "shaky"
+
+
+def sentences(
+    method: Method,
+    columns: Mapping[str, Stat | None],
+    chosen: Choice | None,
+    preset: Preset,
+    *,
+    suspect: bool = False,
+    kept: Stat | None = None,
+) -> list[str]:
+    """Can they be trusted; what noise and an attacker do; what to use instead, at which price."""
+    grade = grade_of(columns, suspect=suspect)
+    advice = _advice(method, chosen, kept)
+    if grade is None:
+        opening = f"No attack found a derivative of the {method.label} map to follow"
+        return [f"{opening}, so nothing is said of it under attack.", _noise_alone(columns, preset), advice]
+    return [_trust(grade, method, columns, preset), _damage(columns, preset), advice]
+
+
+def _trust(grade: Grade, method: Method, columns: Mapping[str, Stat | None], preset: Preset) -> str:
+    reasons = {
+        "steady": "under the worst attack found at least half of the pixels the {map} map ranks highest stay",
+        "shaky": "these images show neither that half of the pixels the {map} map ranks highest stay under attack, nor "
+        "that most of them go",
+        "unsafe": "most of the pixels the {map} map ranks highest are others once pixels change by at most "
+        f"{preset.eps * 255:.3g}/255",
+    }
+    attack = columns["top_k_kept"] or {}
+    reason = reasons[grade] if attack.get("n") != 1 else "one image cannot tell more of the {map} map"
+    if grade == "shaky" and _low(attack) >= HALF:
+        reason = "the {map} map holds still, but by its flags it would do so without telling anything"
+    return f"{OPENINGS[grade]}: {reason.format(map=method.label)}."
+
+
+def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
+    noise, attack = (shown(columns[key], percent=True) for key in ("noise_kept", "top_k_kept"))
+    same = columns["prediction_kept"] or {}
+    return (
+        f"Of the top {preset.kept:.0%} of pixels, random noise of {preset.eps * 255:.3g}/255 leaves {noise} in "
+        f"place, and an attacker with the same budget {attack}, while the predicted class stays on "
+        f"{same.get('value') or 0:.0%} of the images."
+    )
+
+
+def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
+    eps = f"{preset.eps * 255:.3g}/255"
+    return (
+        f"Random noise of {eps} leaves {shown(columns.get('noise_kept'), percent=True)} of the top "
+        f"{preset.kept:.0%} of pixels in place."
+    )
+
+
+def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
+    """`kept`: what an attack leaves of the top of the chosen map, where it was attacked."""
+    if chosen is None:
+        return "Nothing is recommended: no method here is both measured and above suspicion."
+    if chosen.stay:
+        return (
+            f"Stay with {method.label}: nothing measured is steadier without being measurably less faithful."
+        )
+    gain, price = chosen.gain, chosen.price
+    steadier = f"similarity under noise {_change(gain.value, gain.low, gain.high)}"
+    faithful = f"insertion {_change(price.value, price.low, price.high)}"
+    cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
+    attacked = f"; an attacker leaves {shown(kept, percent=True)} of its top pixels in place" if kept else ""
+    return f"Use {chosen.name} instead of {method.label}: {steadier}, {faithful}, {cost}{attacked}."
+
+
+def shown(stat: Stat | None, *, percent: bool = False) -> str:
+    """A number with its interval, such as 0.26 [0.22, 0.30] or 26 % [22, 30]."""
+    if stat is None or stat["value"] is None:
+        return "an unknown share" if percent else "unknown"
+    scale, form = (100, ".0f") if percent else (1, ".3f")
+    unit = " %" if percent else ""
+    value = f"{stat['value'] * scale:{form}}{unit}"
+    if stat["low"] is None or stat["high"] is None:
+        return value
+    return f"{value} [{stat['low'] * scale:{form}}, {stat['high'] * scale:{form}}]"
+
+
+def _change(value: float, low: float, high: float) -> str:
+    if not (abs(low) < 1e9 and abs(high) < 1e9):
+        return f"{value:+.3f}"
+    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def _low(stat: Stat) -> float:
+    return -1.0 if stat["low"] is None else float(stat["low"])
+
+
+def _high(stat: Stat) -> float:
+    return 2.0 if stat["high"] is None else float(stat["high"])

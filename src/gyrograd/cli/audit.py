@@ -1,0 +1,152 @@
+"""gyrograd audit: can this model's explanations be trusted?"""
+
+from __future__ import annotations
+
+import json as json_format
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def audit(
+    model: str,
+    data: str | list[str],
+    preset: str = "quick",
+    methods: str | None = None,
+    attacks: str | None = None,
+    metrics: str | None = None,
+    eps: str | float | None = None,
+    steps: int | None = None,
+    images: int | None = None,
+    out: Path | None = None,
+    size: int | None = None,
+    split: str | None = None,
+    unlabelled: bool = False,
+    weights: Path | None = None,
+    classes: int | None = None,
+    normalize: str | None = None,
+    device: str = "auto",
+    seed: int = 0,
+    fresh: bool = False,
+    json: bool = False,
+) -> int:
+    """Can this model's explanations be trusted? Measures, attacks, recommends, and writes a report card.
+
+    Args:
+        model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
+            weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
+        data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
+            a pattern in quotes such as 'photos/*.png'.
+        preset: how much is measured: quick (minutes), standard (ten times that), thorough (hours).
+        methods: explanations apart by commas, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
+            is the one that is graded. The preset's own if left out.
+        attacks: attacks apart by commas; the preset's own if left out. Noise of the same size is always there.
+        metrics: further metrics apart by commas; `gyrograd list metric` has all.
+        eps: how far a pixel may move under attack: 8/255 or 0.03.
+        steps: gradient steps of each attack.
+        images: how many images at most; 100 of a registered set, all files otherwise.
+        out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
+        size: side of the images in pixels; what the model was made for, if it tells.
+        split: which split of the data; test, or none, if left out.
+        unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
+        weights: state dict of the model, safetensors or .pt of tensors alone.
+        classes: class count of a model built by name.
+        normalize: cifar10 or imagenet, the statistics of a model that does not normalise by itself.
+        device: auto, cpu, cuda or cuda:INDEX.
+        seed: of noise and attacks, and which images are chosen.
+        fresh: measure everything anew, whatever an earlier run left in the folder.
+        json: print the card as one JSON document instead of a table.
+    """
+    command = _command(locals())
+    from gyrograd.audit import audit as audited
+    from gyrograd.cli.subject import check_folder, subject
+    from gyrograd.data.opening import is_registered
+
+    settings = _settings(preset, methods, attacks, metrics, eps, steps)
+    folder = Path("out/audit") / _slug(f"{model} {data}") if out is None else out
+    check_folder(folder)
+    of_a_set = isinstance(data, str) and is_registered(data)
+    here = subject(
+        model, data, weights=weights, classes=classes, normalize=normalize,
+        images=FROM_A_SET if images is None and of_a_set else images, size=size, split=split,
+        unlabelled=unlabelled, device=device, seed=seed,
+    )  # fmt: skip
+    try:
+        card = audited(
+            here.model, here.data, index=here.index, out=folder, seed=seed, fresh=fresh, model_name=model,
+            data_name=here.data.name, notes=here.notes, command=command, **settings,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        print(
+            f"gyrograd: interrupted; what was measured is kept in {folder}, the same command goes on from there.",
+            file=sys.stderr,
+        )
+        return 130
+    print(
+        json_format.dumps(card.document, indent=1) if json else f"{card.summary()}\n{folder / 'report.html'}"
+    )
+    return 0
+
+
+FROM_A_SET = 100
+"""Images taken of a registered set, which may hold thousands."""
+
+
+def _settings(
+    preset: str,
+    methods: str | None,
+    attacks: str | None,
+    metrics: str | None,
+    eps: str | float | None,
+    steps: int | None,
+) -> dict[str, Any]:
+    """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
+    from gyrograd.audit.presets import preset_of
+    from gyrograd.cli.written import called, radius, several
+    from gyrograd.registry import lookup
+
+    chosen = preset_of(preset)
+    named = dict(called(text) for text in several(methods)) if methods is not None else {}
+    known = {lookup("attribution", name).name: own for name, own in named.items()}
+    return {
+        "preset": preset,
+        "methods": list(known) if methods is not None else None,
+        "method_settings": {**chosen.method_settings, **_merged(chosen.method_settings, known)},
+        "attacks": _looked_up("attack", attacks),
+        "metrics": _looked_up("metric", metrics),
+        "eps": None if eps is None else radius(eps),
+        "steps": steps,
+    }
+
+
+def _merged(own: Mapping[str, Mapping[str, Any]], given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """What is written in brackets comes before the preset's settings of that method."""
+    return {name: {**own.get(name, {}), **settings} for name, settings in given.items()}
+
+
+def _looked_up(kind: str, text: str | None) -> list[str] | None:
+    from gyrograd.cli.written import several
+    from gyrograd.registry import lookup
+
+    return None if text is None else [lookup(kind, name).name for name in several(text)]
+
+
+def _command(words: dict[str, Any]) -> str:
+    """The command that gives this audit again: what was given and is not the default."""
+    import inspect
+
+    parts = ["gyrograd", "audit"]
+    for name, parameter in inspect.signature(audit).parameters.items():
+        value = words[name]
+        if parameter.default is inspect.Parameter.empty:
+            parts += [shlex.quote(str(each)) for each in (value if isinstance(value, list) else [value])]
+        elif name not in ("fresh", "json") and value != parameter.default:
+            parts += [f"--{name}"] if value is True else [f"--{name}", shlex.quote(str(value))]
+    return " ".join(parts)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[-80:] or "audit"

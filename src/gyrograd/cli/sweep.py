@@ -1,0 +1,127 @@
+"""`gyrograd sweep`: a grid of trainings, in this process or on a Ray cluster, and the one to take."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gyrograd.errors import UserError
+
+if TYPE_CHECKING:
+    from gyrograd.training.clusters import Outcome
+    from gyrograd.training.sweep import Swept
+    from gyrograd.training.tables import Table
+    from gyrograd.training.trials import Trial
+
+
+def sweep(
+    file: Path,
+    out: Path | None = None,
+    seeds: list[int] | None = None,
+    max_accuracy_loss: float = 0.01,
+    images: int = 200,
+    ray: str | None = None,
+    max_retries: int = 2,
+    cpus: float = 1,
+    gpus: float | None = None,
+    json: bool = False,
+) -> int:
+    """Train every point of a grid with every seed, and choose the highest Grad RPS within a point of CE accuracy.
+
+    Exit code 1: a trial failed, or no point is within the limit.
+
+    Args:
+        file: YAML with settings of `gyrograd train` (recipe, epochs, ...), a grid of dotted keys
+            (terms.l2_cosine.l2: [0.01, 0.1]) and perhaps seeds ([0, 1, 2]).
+        out: folder for trials and table, out/FILE by default; a sweep that was interrupted goes on there.
+        seeds: instead of the file's.
+        max_accuracy_loss: largest loss of accuracy against cross-entropy; 0.01 is one point.
+        images: test images on which Grad RPS is measured.
+        ray: local (a Ray cluster of this machine), auto (one that runs already) or its address.
+        max_retries: on Ray, how often a trial whose worker died is tried again.
+        cpus: on Ray, processors of a trial.
+        gpus: on Ray, GPUs of a trial or a share of one.
+        json: print the table as JSON for machines.
+    """
+    from gyrograd.training import Stopped
+    from gyrograd.training.clusters import Cluster
+    from gyrograd.training.measuring import Measuring
+    from gyrograd.training.sweep import sweep as swept
+
+    base, grid, own_seeds = _plan(file)
+    folder = Path("out") / file.stem if out is None else out
+    try:
+        done = swept(
+            base,
+            grid,
+            out=folder,
+            seeds=own_seeds if seeds is None else seeds,
+            max_accuracy_loss=max_accuracy_loss,
+            measuring=Measuring(images=images),
+            ray=None if ray is None else Cluster(ray, max_retries, cpus, gpus),
+            says=_say,
+        )
+    except Stopped as stopped:
+        print(f"gyrograd: {stopped}", file=sys.stderr)
+        return stopped.exit_code
+    _print(done, json)
+    return 1 if done.failures or done.selection.chosen is None else 0
+
+
+sweep.optional_values = {"ray": "local"}  # type: ignore[attr-defined]
+"""`--ray` alone means `--ray local`."""
+
+
+def rich_table(table: Table, *, unbroken: bool = False) -> Any:
+    """The table for a terminal; `unbroken`: only its first column may be broken into lines."""
+    from rich.markup import escape
+    from rich.table import Table as Shown
+
+    shown = Shown(box=None, pad_edge=False)
+    for number, title in enumerate(table.header):
+        shown.add_column(escape(title), no_wrap=unbroken and number > 0)
+    for row in table.rows:
+        shown.add_row(*(escape(cell) for cell in row))
+    return shown
+
+
+def _plan(file: Path) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+    """The file's settings, grid and seeds."""
+    from gyrograd.training.cookbook import read_tree
+
+    tree = dict(read_tree(file))
+    grid, seeds = tree.pop("grid", None), tree.pop("seeds", [0])
+    if grid is None:
+        raise UserError(
+            f"{file} has no grid; write one, such as `grid: {{terms.l2_cosine.l2: [0.01, 0.1]}}`."
+        )
+    if not isinstance(grid, dict):
+        raise UserError(f"The grid of {file} is {grid!r}; give keys with lists of values.")
+    if not isinstance(seeds, list):
+        raise UserError(f"The seeds of {file} are {seeds!r}; give a list, such as [0, 1, 2].")
+    return tree, {str(key): values for key, values in grid.items()}, seeds
+
+
+def _say(trial: Trial, outcome: Outcome, done: int, of: int) -> None:
+    """A line for each trial, on stderr: stdout is the table's."""
+    from gyrograd.training.measuring import mean
+
+    if isinstance(outcome, str):
+        what = f"failed: {outcome}"
+    else:
+        what = f"accuracy {mean(outcome.values, 'accuracy'):.3f}, Grad RPS {mean(outcome.values, 'rps'):.3f}"
+    print(f"{done}/{of} {trial.point}, seed {trial.settings.seed}: {what}", file=sys.stderr, flush=True)
+
+
+def _print(done: Swept, json: bool) -> None:
+    if json:
+        print(json_format.dumps(done.selection.document() | {"table": str(done.path)}, indent=1))
+        return
+    from rich.console import Console
+
+    console = Console()
+    console.print(rich_table(done.selection.table()))
+    console.print(done.selection.sentence, markup=False, highlight=False, style="bold")
+    print(done.path)

@@ -1,0 +1,177 @@
+"""`gyrograd train`: a recipe, a file of settings, or settings on the command line, to a trained model in a folder."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gyrograd.training import Trained, TrainSettings
+    from gyrograd.types import Model
+
+OWN = ("recipe", "config", "out", "resume", "print_config", "recipes", "help")
+
+
+def train(
+    recipe: str | None = None,
+    config: Path | None = None,
+    out: Path | None = None,
+    resume: str = "auto",
+    print_config: bool = False,
+    recipes: bool = False,
+    settings: dict[str, Any] | None = None,
+) -> int:
+    """Train a model; any setting of the recipe can be given as --key value (--print_config shows all of them).
+
+    Args:
+        recipe: the settings to begin with, by name; --recipes lists them.
+        config: a YAML file of settings; it may name a recipe, and changes it.
+        out: folder for the model, the log and the checkpoint; out/RECIPE by default.
+        resume: auto (go on with the folder's run), never, or changed (go on although settings differ).
+        print_config: print the settings as YAML and stop.
+        recipes: list the recipes and stop.
+        settings: what the command line changes.
+    """
+    from gyrograd.training import Stopped, settings_from
+    from gyrograd.training.cookbook import merged
+
+    if recipes:
+        _print_recipes()
+        return 0
+    chosen = settings_from(merged(_chosen(recipe, config, settings), settings or {}))
+    if print_config:
+        _print_settings(chosen)
+        return 0
+    folder = Path("out") / (recipe or (config.stem if config else "train")) if out is None else out
+    try:
+        _report(_trained(chosen, folder, resume))
+    except Stopped as stopped:
+        if _first():
+            print(f"gyrograd: {stopped}", file=sys.stderr)
+        return stopped.exit_code
+    return 0
+
+
+def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """The words the verb itself takes, and the rest as settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
+    kept: list[str] = []
+    tree: dict[str, Any] = {}
+    given: dict[str, Any] = {"settings": tree}
+    while words:
+        word, words = words[0], words[1:]
+        key, equals, value = word.removeprefix("--").partition("=")
+        if word == "--print_config":
+            given["print_config"] = True  # jsonargparse would take it for an option of its own
+            continue
+        if not word.startswith("--") or key in OWN:
+            kept.append(word)
+            continue
+        if not equals:
+            value, words = (
+                (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
+            )
+        _put(tree, key.replace("-", "_").split("."), _value(value))
+    return kept, given
+
+
+train.free_settings = free_settings  # type: ignore[attr-defined]
+
+
+def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
+    from gyrograd.errors import UserError
+
+    *above, last = path
+    for key in above:
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"--{'.'.join(path)} goes into {key}, which was given a value; leave one out.")
+    tree[last] = value
+
+
+def _value(word: str) -> Any:
+    import yaml  # type: ignore[import-untyped]
+
+    from gyrograd.errors import UserError
+
+    try:
+        return yaml.safe_load(word)
+    except yaml.YAMLError:
+        raise UserError(f"'{word}' is no value; write a number, a word, [a, b] or {{key: value}}.") from None
+
+
+def _chosen(recipe: str | None, config: Path | None, settings: dict[str, Any] | None) -> dict[str, Any]:
+    """The recipe with the file's settings over it."""
+    from gyrograd.errors import UserError
+    from gyrograd.training.cookbook import merged, read_tree, recipe_tree
+
+    if recipe is None and config is None and not settings:
+        raise UserError(
+            "Say what to train: --recipe NAME (--recipes lists them), --config FILE or --model and --data."
+        )
+    tree = {} if recipe is None else dict(recipe_tree(recipe))
+    return tree if config is None else merged(tree, read_tree(config))
+
+
+def _trained(settings: TrainSettings, out: Path, resume: str) -> Trained:
+    from gyrograd.training import objective_of, snapshots, train
+
+    if _first():
+        clean = ["cross-entropy"] if objective_of(settings).clean_weight else []
+        goes_on = resume != "never" and (out / snapshots.NAME).exists()
+        print(
+            f"{'Going on with' if goes_on else 'Training'} {settings.model} on {settings.data} "
+            f"({', '.join([*clean, *settings.terms])}), {settings.epochs} epochs, in {out}",
+            flush=True,
+        )
+
+    def say(entry: dict[str, Any], model: Model) -> None:  # noqa: ARG001
+        if _first():
+            print(_line(entry, settings.epochs), flush=True)
+
+    return train(settings, out, resume=resume, on_epoch=say)
+
+
+def _line(entry: dict[str, Any], epochs: int) -> str:
+    losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
+    accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""
+    return f"epoch {entry['epoch']}/{epochs}  {losses}{accuracy}  {entry['seconds']:.1f} s"
+
+
+def _report(done: Trained) -> None:
+    if not _first():
+        return
+    seconds = sum(entry["seconds"] for entry in done.history)
+    best = (
+        ""
+        if done.best is None
+        else f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}"
+    )
+    print(f"Trained in {seconds:.0f} s{best}. The model:")
+    print(done.path)
+
+
+def _first() -> bool:
+    """Whether this is the process that speaks, of those torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _print_recipes() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gyrograd.training import recipes
+
+    table = Table.grid(padding=(0, 3, 0, 0))
+    for name, found in recipes().items():
+        table.add_row(name, found.about)
+    Console().print(table)
+
+
+def _print_settings(settings: TrainSettings) -> None:
+    import yaml
+
+    from gyrograd.training.settings import as_tree
+
+    print(yaml.safe_dump(as_tree(settings), sort_keys=False).rstrip())

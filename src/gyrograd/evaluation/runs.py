@@ -1,0 +1,125 @@
+"""Cells over examples, a file for each cell and shard: what is finished is never measured twice, nor lost.
+
+    OUT/records/<cell>-<hash of its settings>/<shard>.json
+
+A shard file is written whole or not at all and holds nothing of the run that made it (no time, no machine), so a
+run that was killed and taken up again leaves the same bytes as one that was not.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from gyrograd import records
+from gyrograd.errors import UserError
+from gyrograd.evaluation.cells import Cell, fingerprint
+from gyrograd.progress import track
+from gyrograd.records import Record
+
+
+def evaluated(
+    cells: Iterable[Cell],
+    positions: Sequence[int],
+    out: Path,
+    *,
+    shard: int = 100,
+    what: str = "measuring",
+) -> dict[str, Record]:
+    """The record of every cell by its name, over all positions; what an earlier run finished is read.
+
+    All cells of the first examples come before the next examples, so that cells can share what they made for
+    them. `what` stands beside the bar.
+    """
+    known = _checked(cells, positions, shard)
+    wanted = [pair for pairs in _rounds(known, positions, shard) for pair in pairs]
+    ready = {(cell.name, part): _read(cell, part, out) for cell, part in wanted}
+    pending = [(cell, part) for cell, part in wanted if ready[cell.name, part] is None]
+    for cell, part in track(pending, len(pending), what):
+        record = cell.record(list(part))
+        records.write(_path(cell, part, out), record)
+        ready[cell.name, part] = record
+    return {cell.name: _joined([ready[c.name, part] for c, part in wanted if c is cell]) for cell in known}
+
+
+def finished(
+    cells: Iterable[Cell], positions: Sequence[int], out: Path, *, shard: int = 100
+) -> dict[str, Record]:
+    """What an interrupted run left: the first shards that every cell has finished, nothing if there are none."""
+    known = _checked(cells, positions, shard)
+    kept: dict[str, list[Record | None]] = {cell.name: [] for cell in known}
+    for pairs in _rounds(known, positions, shard):
+        found = {cell.name: _read(cell, part, out) for cell, part in pairs}
+        if any(record is None for record in found.values()):
+            break
+        for name, record in found.items():
+            kept[name].append(record)
+    return {name: _joined(shards) for name, shards in kept.items() if shards}
+
+
+def forget(cells: Iterable[Cell], out: Path) -> None:
+    """Remove what was measured of these cells; other files stay."""
+    folders = [Path(out) / "records" / cell.folder for cell in cells]
+    for folder in folders:
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def _checked(cells: Iterable[Cell], positions: Sequence[int], shard: int) -> list[Cell]:
+    known = list(cells)
+    names = [cell.name for cell in known]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"Two cells are named '{twice[0]}'; give each cell a name of its own.")
+    if not names or not positions:
+        raise UserError(
+            f"There are {len(names)} cells and {len(positions)} examples; give at least one of each."
+        )
+    if len(set(positions)) != len(positions) or min(positions) < 0:
+        raise UserError("An example is named twice or below 0; give each position of the data set once.")
+    if shard < 1:
+        raise UserError(f"shard is {shard}; give the number of examples in one file, such as 100.")
+    return known
+
+
+def _rounds(
+    cells: Sequence[Cell], positions: Sequence[int], shard: int
+) -> list[list[tuple[Cell, tuple[int, ...]]]]:
+    """The work in its order: all cells of the first shard, then of the next; a cell may end before the others."""
+    numbers = range(0, len(positions), shard)
+    rounds = [[(cell, _part(cell, positions, first, shard)) for cell in cells] for first in numbers]
+    return [[(cell, part) for cell, part in pairs if part] for pairs in rounds]
+
+
+def _part(cell: Cell, positions: Sequence[int], first: int, shard: int) -> tuple[int, ...]:
+    end = len(positions) if cell.limit is None else cell.limit
+    return tuple(int(p) for p in positions[first : min(first + shard, end)])
+
+
+def _path(cell: Cell, part: tuple[int, ...], out: Path) -> Path:
+    """First example, number of examples and, since the others may be any, a hash of all."""
+    return Path(out) / "records" / cell.folder / f"{part[0]:06d}-{len(part)}-{fingerprint(part)}.json"
+
+
+def _read(cell: Cell, part: tuple[int, ...], out: Path) -> Record | None:
+    """A finished shard; None if there is none, or if what is there cannot be it."""
+    path = _path(cell, part, out)
+    if not path.exists():
+        return None
+    try:
+        record = records.read(path)
+    except UserError as wrong:
+        print(f"gyrograd: measuring again: {wrong}", file=sys.stderr)
+        return None
+    if (record.name, record.settings, record.examples) != (cell.name, cell.settings, list(part)):
+        print(f"gyrograd: measuring again: {path} does not hold what its name says.", file=sys.stderr)
+        return None
+    return record
+
+
+def _joined(shards: Sequence[Record | None]) -> Record:
+    """The shards as one record; nothing of the run is in them, so it does not show how they were cut."""
+    whole = records.merge(shard for shard in shards if shard is not None)
+    return Record(whole.name, whole.settings, whole.examples, whole.values)

@@ -1,0 +1,222 @@
+"""What a paper reports, as data, and what a run says to it. Needs no torch.
+
+A paper's `claims.toml` holds:
+- `[[tolerance]]` column (pattern), row (pattern, all by default), within: how near counts as confirmed, fixed before
+  anything is measured; the first that fits holds;
+- `[[values]]` experiment, setting, columns, rows: a table as printed; optional `spread`, the printed deviations;
+- `[[order]]` experiment, setting, column, rising (rows from lowest to highest), or row and rising_columns; optionally
+  a `text` in place of the words "higher above lower";
+- `[[known_error]]` experiment, setting, row, column (patterns, all "*" by default), why: what cannot be compared;
+- `[[note]]` experiment, text: what a reader of the page must know.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from gyrograd.errors import UserError
+from gyrograd.experiments.results import Estimate, Quantity, Results
+
+Verdict = Literal["confirmed", "within interval", "not confirmed", "not comparable"]
+Comparison = Literal["nothing", "orders", "values"]
+"""What of a paper can be compared with a run of this scale; "values" includes the orders."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A printed number. `within` is the distance that counts as confirmed, `spread` the printed deviation."""
+
+    quantity: Quantity
+    reported: float
+    within: float
+    spread: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """What is claimed, in words."""
+        return f"{self.quantity.row}, {self.quantity.column}"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One quantity lies above another."""
+
+    lower: Quantity
+    higher: Quantity
+    text: str
+
+
+Claim: TypeAlias = Value | Order
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """Numbers of the paper, by patterns, that cannot be compared, and why."""
+
+    why: str
+    setting: str = "*"
+    row: str = "*"
+    column: str = "*"
+
+    def covers(self, quantity: Quantity) -> bool:
+        """Whether the quantity is one of these."""
+        return (
+            fnmatchcase(quantity.setting, self.setting)
+            and fnmatchcase(quantity.row, self.row)
+            and fnmatchcase(quantity.column, self.column)
+        )
+
+
+@dataclass(frozen=True)
+class Claims:
+    """All that a paper's file says of one experiment."""
+
+    claims: tuple[Claim, ...] = ()
+    known_errors: tuple[KnownError, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def reported(self) -> dict[Quantity, Value]:
+        """The printed numbers by what they are."""
+        return {claim.quantity: claim for claim in self.claims if isinstance(claim, Value)}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim, its verdict, and the reason."""
+
+    claim: Claim
+    verdict: Verdict
+    why: str
+    ours: tuple[Estimate, ...] = field(default=())
+    """The estimate of a value; the lower and the higher one of an order."""
+
+
+def read_claims(path: Path, experiment: str) -> Claims:
+    """The claims of one experiment out of a paper's file."""
+    document = tomllib.loads(path.read_text(encoding="utf-8"))
+    tolerances = document.get("tolerance", [])
+    mine = {
+        kind: list(_of(document, kind, experiment)) for kind in ("values", "order", "known_error", "note")
+    }
+    claims = [claim for table in mine["values"] for claim in _values(table, tolerances)]
+    orders = [claim for entry in mine["order"] for claim in _orders(entry)]
+    errors = (
+        KnownError(entry["why"], *(entry.get(key, "*") for key in ("setting", "row", "column")))
+        for entry in mine["known_error"]
+    )
+    return Claims((*claims, *orders), tuple(errors), tuple(entry["text"] for entry in mine["note"]))
+
+
+def judged(claims: Claims, results: Results, compares: Comparison) -> tuple[Judged, ...]:
+    """Every claim with its verdict."""
+    return tuple(verdict(claim, results, compares, claims.known_errors) for claim in claims.claims)
+
+
+def verdict(
+    claim: Claim, results: Results, compares: Comparison, known_errors: Iterable[KnownError] = ()
+) -> Judged:
+    """One claim with its verdict.
+
+    A value is confirmed if ours is within the tolerance that was fixed beforehand, within interval if our interval
+    meets the printed number and its deviation, else not confirmed. An order is confirmed if the two intervals do
+    not touch, within interval if they do, not confirmed if they lie the other way round.
+    """
+    quantities = (claim.quantity,) if isinstance(claim, Value) else (claim.lower, claim.higher)
+    ours = tuple(results.estimates[q] for q in quantities if q in results.estimates)
+    obstacle = _obstacle(claim, quantities, ours, results.scale, compares, known_errors)
+    if obstacle:
+        return Judged(claim, "not comparable", obstacle, ours)
+    return _value_verdict(claim, ours[0]) if isinstance(claim, Value) else _order_verdict(claim, *ours)
+
+
+def counted(verdicts: Iterable[Judged]) -> dict[str, int]:
+    """How many claims got each verdict, all four named."""
+    counts: dict[str, int] = dict.fromkeys(Verdict.__args__, 0)  # type: ignore[attr-defined]
+    for judgement in verdicts:
+        counts[judgement.verdict] += 1
+    return counts
+
+
+def _obstacle(
+    claim: Claim,
+    quantities: tuple[Quantity, ...],
+    ours: tuple[Estimate, ...],
+    scale: str,
+    compares: Comparison,
+    known_errors: Iterable[KnownError],
+) -> str:
+    """Why the claim cannot be compared, or nothing."""
+    reasons = [error.why for error in known_errors for q in quantities if error.covers(q)]
+    if reasons:
+        return reasons[0]
+    if len(ours) < len(quantities):
+        return "not measured in this run"
+    if compares == "nothing" or (compares == "orders" and isinstance(claim, Value)):
+        return f"the scale '{scale}' is smaller than the paper's"
+    if not all(estimate.bounded for estimate in ours):
+        return "one image has no interval"
+    return ""
+
+
+def _value_verdict(claim: Value, ours: Estimate) -> Judged:
+    distance = abs(ours.value - claim.reported)
+    if distance <= claim.within:
+        return Judged(claim, "confirmed", f"{distance:.3g} away, at most {claim.within:g} allowed", (ours,))
+    if ours.low <= claim.reported + claim.spread and ours.high >= claim.reported - claim.spread:
+        return Judged(claim, "within interval", f"{distance:.3g} away, inside the interval", (ours,))
+    return Judged(claim, "not confirmed", f"{distance:.3g} away, outside the interval", (ours,))
+
+
+def _order_verdict(claim: Order, lower: Estimate, higher: Estimate) -> Judged:
+    if lower.high < higher.low:
+        return Judged(claim, "confirmed", "the intervals do not touch", (lower, higher))
+    if higher.high < lower.low:
+        return Judged(claim, "not confirmed", "the other way round", (lower, higher))
+    return Judged(claim, "within interval", "the intervals touch", (lower, higher))
+
+
+def _of(document: Mapping[str, Any], kind: str, experiment: str) -> Iterable[Mapping[str, Any]]:
+    return (
+        entry for entry in document.get(kind, ()) if fnmatchcase(experiment, entry.get("experiment", "*"))
+    )
+
+
+def _values(table: Mapping[str, Any], tolerances: Sequence[Mapping[str, Any]]) -> Iterable[Value]:
+    columns = table["columns"]
+    for row, numbers in table["rows"].items():
+        spreads = table.get("spread", {}).get(row, [0.0] * len(columns))
+        if not len(numbers) == len(spreads) == len(columns):
+            raise UserError(
+                f"claims.toml, {table['setting']}, row '{row}': {len(numbers)} numbers and {len(spreads)} "
+                f"deviations for {len(columns)} columns; give one each (nan where none is printed)."
+            )
+        for column, reported, spread in zip(columns, numbers, spreads, strict=True):
+            if reported == reported:  # not nan
+                quantity = Quantity(table["setting"], row, column)
+                yield Value(quantity, float(reported), _tolerance(quantity, tolerances), float(spread))
+
+
+def _tolerance(quantity: Quantity, tolerances: Sequence[Mapping[str, Any]]) -> float:
+    for entry in tolerances:
+        if fnmatchcase(quantity.column, entry["column"]) and fnmatchcase(quantity.row, entry.get("row", "*")):
+            return float(entry["within"])
+    raise UserError(
+        f"claims.toml has no tolerance for the column '{quantity.column}'; add a [[tolerance]] for it."
+    )
+
+
+def _orders(entry: Mapping[str, Any]) -> Iterable[Order]:
+    setting = entry["setting"]
+    if "rising_columns" in entry:
+        places = [Quantity(setting, entry["row"], column) for column in entry["rising_columns"]]
+    else:
+        places = [Quantity(setting, row, entry["column"]) for row in entry["rising"]]
+    for low, high in pairwise(places):
+        text = entry.get("text") or f"{high.row} above {low.row}, {high.column}"
+        yield Order(low, high, text)

@@ -1,0 +1,103 @@
+"""joo2023 Figure 1: four small nets in the plane, and how far the gradient turns beside their boundary."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gyrograd.evaluation import Cell, evaluated
+from gyrograd.experiments.joo2023.pictures import BAR, Arrays
+from gyrograd.experiments.results import Results
+from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run
+from gyrograd.registry import make, register
+from gyrograd.reporting import Figure, Section
+from gyrograd.theory.alignment_toy import PANELS, Panel, Turn, logit, sharpest_turn, trained_net
+from gyrograd.types import Model
+
+WHERE = "toy2d"
+TICKS = 60
+
+
+@register("experiment", "joo2023-figure1", paper="joo2023", equation="Figure 1")
+def figure1() -> Experiment:
+    """Distance and cosine of two nearby gradients at the weakest place of the boundary, for four two-layer nets.
+
+    An "image" here is a draw of the data and of the first weights: the interval is over draws.
+    """
+    return Experiment(_measured, _drawn)
+
+
+def _measured(run: Run) -> Found:
+    if WHERE not in run.included((WHERE,)):
+        return Found()
+    sizes = run.sizes(WHERE)
+    cells = {row: _cell(panel, int(sizes["steps"])) for row, panel in rows().items() if run.kept([row])}
+    done = evaluated(
+        list(cells.values()), range(int(sizes["images"])), run.out, shard=1, what="training toys"
+    )
+    found: list[Measured] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
+    pictures = {key: array for row in cells for key, array in _level_curves(row, int(sizes["steps"])).items()}
+    return Found(tuple(found), pictures)
+
+
+def rows() -> dict[str, Panel]:
+    """The four nets by the words under them."""
+    return {f"{panel.letter} {panel.title}": panel for panel in PANELS}
+
+
+def _cell(panel: Panel, steps: int) -> Cell:
+    def measure(draws: Tensor) -> Columns:
+        turns = [_turn(panel, steps, int(seed))[1] for seed in draws]
+        return {key: torch.tensor([getattr(turn, key) for turn in turns]) for key in ("l2", "cosine")}
+
+    return Cell(f"{WHERE} {panel.letter}", {"panel": asdict(panel), "steps": steps}, measure)
+
+
+def _turn(panel: Panel, steps: int, seed: int) -> tuple[Model, Turn]:
+    penalty = make("regularizer", panel.regularizer, **panel.settings) if panel.regularizer else None
+    model, data = trained_net(panel, penalty, seed=seed, steps=steps)
+    return model, sharpest_turn(model, data.pixels())
+
+
+def _level_curves(row: str, steps: int) -> Arrays:
+    """The logit on a grid, the two points and their gradients, of the first draw."""
+    model, turn = _turn(rows()[row], steps, 0)
+    ticks = torch.linspace(0, 1, TICKS)
+    across, up = torch.meshgrid(ticks, ticks, indexing="xy")
+    with torch.no_grad():
+        z = logit(model, torch.stack((across.flatten(), up.flatten()), 1)).view(TICKS, TICKS)
+    arrays = {"levels": z, "points": turn.points, "gradients": turn.gradients}
+    return {f"{row}{BAR}{name}": np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
+
+
+def _drawn(results: Results) -> tuple[Section, ...]:
+    shown = [row for row in rows() if f"{row}{BAR}levels" in results.pictures]
+    if not shown:
+        return ()
+    caption = "Level curves of the logit; arrows: its gradients at two points 0.03 apart on the boundary (first draw)."
+    return (Section("The four nets", (), None, (Figure(_picture(results, shown), caption),)),)
+
+
+def _picture(results: Results, shown: list[str]) -> bytes:
+    from matplotlib.figure import Figure as Canvas
+
+    canvas = Canvas(figsize=(3.1 * len(shown), 3.2), dpi=120, layout="constrained")
+    ticks = np.linspace(0, 1, TICKS)
+    for axis, row in zip(canvas.subplots(1, len(shown), squeeze=False)[0], shown, strict=True):
+        levels, points, gradients = (
+            results.pictures[f"{row}{BAR}{name}"] for name in ("levels", "points", "gradients")
+        )
+        axis.contour(ticks, ticks, levels, 15, cmap="viridis", linewidths=0.7)
+        axis.contour(ticks, ticks, levels, [0.0], colors="black", linewidths=1.4)
+        arrows = gradients / np.abs(gradients).max() * 0.2
+        axis.quiver(
+            *points.T, *arrows.T, angles="xy", scale_units="xy", scale=1, color="#d55e00", width=0.012
+        )
+        axis.set(title=row, xticks=[], yticks=[], aspect="equal")
+    buffer = io.BytesIO()
+    canvas.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,82 @@
+"""joo2023 Figure 3b: the cosine criterion and its bound."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gyrograd.experiments.joo2023.measures import Subject, all_of, selected
+from gyrograd.experiments.plots import Line, curves
+from gyrograd.experiments.report import POINT
+from gyrograd.experiments.results import Results
+from gyrograd.experiments.runs import Columns, Experiment, Found, Part, Run
+from gyrograd.experiments.scales import picked
+from gyrograd.numerics import random
+from gyrograd.registry import register
+from gyrograd.reporting import Figure, Section
+from gyrograd.theory import cosine_criterion, product_bound, squared_bound
+from gyrograd.types import Inputs, Labels, Model
+
+LEVELS = (1, 2, 4, 8, 16)
+LINES = {
+    "criterion": "the criterion",
+    "bound": "its bound",
+    "squared bound": "squared bound (not in the paper)",
+}
+
+
+@register("experiment", "joo2023-figure3b", paper="joo2023", equation="Figure 3b")
+def figure3b() -> Experiment:
+    """The cosine criterion and the bound of Theorem 6 without its remainder, over eps, on LeNet.
+
+    The perturbation is uniform in the box of radius eps, as in training; the released code draws normal noise, and
+    the paper does not say over what its figure runs.
+    """
+    return Experiment(_measured, _drawn)
+
+
+def _measured(run: Run) -> Found:
+    return all_of(run, selected(run, ("cifar10-lenet",), ("ce", "l2", "l2_cosine")), _bound)
+
+
+def _bound(subject: Subject) -> Part:
+    draws, levels = int(subject.sizes["draws"]), picked(list(LEVELS), subject.sizes.get("levels"))
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
+        found: Columns = {}
+        for eps in levels:
+            for name, values in _at(model, x, y, keys, eps, draws).items():
+                found[f"{name} {POINT}{eps}"] = values
+        # The level of training stands in the table too.
+        return {**found, **{name: found[f"{name} {POINT}{levels[len(levels) // 2]}"] for name in LINES}}
+
+    return subject.part("bound", {"draws": draws, "levels": levels}, columns)
+
+
+def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) -> Columns:
+    """The mean over draws of criterion and bounds at one eps."""
+    totals = {name: torch.zeros(len(x), device=x.device) for name in LINES}
+    for draw in range(draws):
+        unit = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
+        delta = eps / 255 * (2 * unit - 1)
+        totals["criterion"] += cosine_criterion(model, x, y, delta) / draws
+        totals["bound"] += product_bound(model, x, y, delta) / draws
+        totals["squared bound"] += squared_bound(model, x, y, delta) / draws
+    return totals
+
+
+def _drawn(results: Results) -> tuple[Section, ...]:
+    panels = {row: _lines(results, row) for row in results.rows("cifar10-lenet")}
+    png = curves(panels, "eps (of 255)", "mean over images", logarithmic=True)
+    return (Section("Criterion and bound", (), None, (Figure(png, "Bands: 95 % intervals."),)),)
+
+
+def _lines(results: Results, row: str) -> list[Line]:
+    lines = []
+    for style, (name, label) in enumerate(LINES.items()):
+        found = [(eps, results.column_of("cifar10-lenet", row, f"{name} {POINT}{eps}")) for eps in LEVELS]
+        points = [(eps, point) for eps, point in found if point is not None]
+        lines.append(
+            Line(label, tuple(float(e) for e, _ in points), tuple(p for _, p in points), style, style)
+        )
+    return lines

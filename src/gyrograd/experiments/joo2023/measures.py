@@ -1,0 +1,205 @@
+"""What joo2023 measures of a net, each as a part: accuracy, RPS, Insertion, the attack and Adv-Insertion.
+
+Numbers are on the paper's scales: accuracy and Insertion times 100, similarities as they are. eps counts in 255ths.
+"ins" is the mean over the 20 shares of the released code, "ins, 21 shares" over the 21 of the paper's text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.attacks import AttackResult, TargetedMap
+from gyrograd.attributions import Gradient
+from gyrograd.attributions.guided_backprop import GuidedBackprop
+from gyrograd.attributions.lrp import LRP
+from gyrograd.experiments.joo2023.ways import ATTACK_EPS, SELECTED, Way, every_way, net_of, row_name
+from gyrograd.experiments.nets import Net
+from gyrograd.experiments.report import POINT
+from gyrograd.experiments.runs import Columns, Found, Part, Run
+from gyrograd.metrics import Accuracy, MapSimilarity, insertion
+from gyrograd.metrics.insertion import PROTOCOLS
+from gyrograd.metrics.noise import UniformNoise, neighbours
+from gyrograd.metrics.passes import explained, in_parts
+from gyrograd.metrics.pictures import SIMILARITIES, picture
+from gyrograd.models import Normalized
+from gyrograd.types import Attribution, Inputs, Labels, Model, Seed
+
+RPS_EPS = (4, 8, 16)
+RPS_SIMILARITIES = ("cosine", "pearson", "ssim")
+ATTACK_STEPS = 100
+SHARES = PROTOCOLS["paper"]
+PROTOCOL = "reference"
+
+
+@dataclass(frozen=True)
+class NormalizedInputXGradient:
+    """The gradient times the input as the net sees it, after its normalisation: xGrad of the released code."""
+
+    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+        map = Gradient()(model, x, target, create_graph=create_graph)
+        seen = x if create_graph else x.detach()
+        for module in model.modules():
+            if isinstance(module, Normalized):
+                # (x - mean) / std times the gradient to it, std times the one to x
+                return (seen - module.mean.to(x).view(-1, 1, 1)) * map
+        return seen * map
+
+
+ATTRIBUTIONS: dict[str, Attribution] = {
+    "grad": Gradient(),
+    "xgrad": NormalizedInputXGradient(),
+    "gbp": GuidedBackprop(),
+    "lrp": LRP.variant("reference"),
+}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A net of a run by what it is called there; `part` makes a measurement of it."""
+
+    setting: str
+    row: str
+    seed: int
+    net: Net
+    sizes: dict[str, Any]
+
+    def part(self, what: str, settings: dict[str, Any], columns: Any) -> Part:
+        """One measurement of this net."""
+        return Part(self.setting, self.row, self.seed, what, self.net, settings, columns)
+
+
+def selected(run: Run, settings: Sequence[str], rows: Sequence[str] = ()) -> list[Subject]:
+    """The nets behind Table 1, with the rows named like its rows."""
+    return [
+        Subject(
+            setting, row, seed, net_of(run.sizes(setting), setting, row, weights, seed), run.sizes(setting)
+        )
+        for setting in run.included(settings)
+        for row, weights in SELECTED[setting].items()
+        for seed in run.seeds
+        if (not rows or row in rows) and run.kept([row])
+    ]
+
+
+def every(
+    run: Run, settings: Sequence[str], ways: Callable[[str, int | None], list[Way]] = every_way
+) -> list[Subject]:
+    """The nets behind the appendix' tables (or those of `ways`), with their weights in the rows' names."""
+    return [
+        Subject(setting, row_name(*way), seed, net_of(sizes, setting, *way, seed), sizes)
+        for setting in run.included(settings)
+        for sizes in (run.sizes(setting),)
+        for way in ways(setting, sizes.get("grid"))
+        for seed in run.seeds
+        if run.kept([row_name(*way)])
+    ]
+
+
+def all_of(run: Run, subjects: Sequence[Subject], *makers: Callable[[Subject], Part]) -> Found:
+    """Every measurement of every net."""
+    return Found(run.measured([make(subject) for subject in subjects for make in makers]))
+
+
+def accuracy(subject: Subject) -> Part:
+    """100 where the net is right. On the measured images; the paper has the whole test set."""
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        return {"accuracy": 100 * Accuracy()(model, None, x, y)}
+
+    return subject.part("accuracy", {}, columns)
+
+
+def rps(name: str, eps: int) -> Callable[[Subject], Part]:
+    """Random perturbation similarity of one attribution at one eps, in three similarities."""
+    return lambda subject: _rps(subject, name, eps)
+
+
+def _rps(subject: Subject, name: str, eps: int) -> Part:
+    draws = int(subject.sizes["draws"])
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
+        found = similarities(model, ATTRIBUTIONS[name], x, y, eps=eps / 255, draws=draws, seed=keys)
+        return {f"{name} rps {kind} {eps}": values for kind, values in found.items()}
+
+    return subject.part(
+        f"{name} rps {eps}", {"draws": draws, "attribution": repr(ATTRIBUTIONS[name])}, columns
+    )
+
+
+def similarities(
+    model: Model, attribution: Attribution, x: Inputs, target: Labels, *, eps: float, draws: int, seed: Seed
+) -> Columns:
+    """`RandomPerturbationSimilarity` in all three similarities of the same maps, which are made once."""
+    from gyrograd.numerics import random
+
+    keys, noise = random.keys(seed, len(x), x.device), UniformNoise(eps, clip=True)
+    clean = picture(attribution(model, x, target).detach(), "abs_sum", "max")
+
+    def alike(examples: slice, these: slice) -> Tensor:
+        near = neighbours(noise, x[examples], keys[examples], these)
+        n = near.shape[1]
+        moved = picture(explained(attribution, model, near, target[examples]).flatten(0, 1), "abs_sum", "max")
+        before = clean[examples].repeat_interleave(n, 0)
+        values = [SIMILARITIES[kind](before, moved).view(-1, n) for kind in RPS_SIMILARITIES]
+        return torch.stack(values, 2)
+
+    means = in_parts(alike, x, draws, 256).mean(1)
+    return dict(zip(RPS_SIMILARITIES, means.unbind(1), strict=True))
+
+
+def insertion_game(name: str) -> Callable[[Subject], Part]:
+    """Insertion of one attribution: the two means, and the curve."""
+    return lambda subject: _insertion_game(subject, name)
+
+
+def _insertion_game(subject: Subject, name: str) -> Part:
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        map = ATTRIBUTIONS[name](model, x, y).detach()
+        return game_columns(f"{name} ins", model, map, x, y)
+
+    return subject.part(f"{name} insertion", {"attribution": repr(ATTRIBUTIONS[name])}, columns)
+
+
+def attacked_game(name: str, eps: int | None = None) -> Callable[[Subject], Part]:
+    """The targeted attack on one attribution, what it does to the map, and Adv-Insertion.
+
+    eps is the main text's for the setting if it is not given.
+    """
+    return lambda subject: _attacked_game(subject, name, eps)
+
+
+def _attacked_game(subject: Subject, name: str, eps: int | None) -> Part:
+    radius = ATTACK_EPS[subject.setting] if eps is None else eps
+    steps = int(subject.sizes.get("steps", ATTACK_STEPS))
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
+        hit = attacked(model, name, x, y, eps=radius, steps=steps, seed=keys)
+        game = game_columns(f"{name} a-ins {radius}", model, hit.map, x, y)
+        alike = MapSimilarity("cosine")(hit.map_clean, hit.map)
+        kept = 100 * hit.prediction_kept.to(x.dtype)
+        return {**game, f"{name} attacked cosine {radius}": alike, f"{name} label kept {radius}": kept}
+
+    settings = {"steps": steps, "protocol": PROTOCOL, "attribution": repr(ATTRIBUTIONS[name])}
+    return subject.part(f"{name} attack {radius}", settings, columns)
+
+
+def attacked(
+    model: Model, name: str, x: Inputs, y: Labels, *, eps: int, steps: int, seed: Seed
+) -> AttackResult:
+    """joo2023's targeted attack as its code has it: Adam, last iterate, the label free to change."""
+    attack = TargetedMap(eps=eps / 255, steps=steps, protocol=PROTOCOL)
+    hit = attack(model, ATTRIBUTIONS[name], x, y, seed=seed)
+    assert isinstance(hit, AttackResult)
+    return hit
+
+
+def game_columns(name: str, model: Model, map: Tensor, x: Inputs, y: Labels) -> Columns:
+    """Mean probability over 20 and over 21 shares, and each share as a point of the curve; times 100."""
+    curve = 100 * insertion().curve_of_map(model, map, x, y)
+    points = {f"{name} {POINT}{share:g}": curve[:, i] for i, share in enumerate(SHARES)}
+    return {f"{name}": curve[:, :-1].mean(1), f"{name}, 21 shares": curve.mean(1), **points}

@@ -1,0 +1,125 @@
+"""Trained nets, kept by what decides their weights: tables and figures that need the same net share it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gyrograd.evaluation import fingerprint
+from gyrograd.experiments.samples import images_of
+from gyrograd.models import build, load, save
+from gyrograd.registry import make
+from gyrograd.training import Objective, Term, TrainSettings, fit
+from gyrograd.types import Model
+
+
+@dataclass(frozen=True)
+class Net:
+    """A net and how it is trained, in plain values.
+
+    model: its name and what `gyrograd.model` takes. sizes: data, side, train, epochs, batch_size. recipe: settings
+    of `TrainSettings`; its `milestones` are shares of the epochs. terms: regularisers by name, with `weight` and
+    `settings`. teacher: the net ATEX learns from and starts at.
+    """
+
+    label: str
+    model: Mapping[str, Any]
+    sizes: Mapping[str, Any]
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    terms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    seed: int = 0
+    teacher: Net | None = None
+
+
+@dataclass(frozen=True)
+class Given:
+    """A net trained elsewhere: a file of weights for a model by name and settings. `label` names it."""
+
+    label: str
+    path: Path
+    model: Mapping[str, Any]
+
+
+def net_key(net: Net | Given) -> str:
+    """Twelve digits that differ for nets that can differ in a weight."""
+    if isinstance(net, Given):
+        return fingerprint([dict(net.model), hashlib.sha256(net.path.read_bytes()).hexdigest()])
+    teacher = net_key(net.teacher) if net.teacher else None
+    plain = [net.model, net.sizes, net.recipe, net.terms, net.seed, teacher]
+    return fingerprint(json.loads(json.dumps(plain, default=dict)))
+
+
+def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
+    """The net in evaluation mode on the device: read if it is there, else trained, and taken up where it stopped."""
+    if isinstance(net, Given):
+        settings = dict(net.model)
+        given: Model = build(settings.pop("name"), weights=net.path, **settings)
+        return given.to(device).eval()
+    path = net_path(net, folder)
+    if not path.exists():
+        _train(net, path, folder, device)
+    return load(path).to(device).eval()
+
+
+def net_path(net: Net, folder: Path) -> Path:
+    """Where a net is kept."""
+    slug = re.sub(r"[^a-z0-9]+", "-", f"{net.model['name']} {net.label} {net.seed}".lower()).strip("-")
+    return folder / f"{slug}-{net_key(net)}.safetensors"
+
+
+def _train(net: Net, path: Path, folder: Path, device: str) -> None:
+    data = images_of(net.sizes, "train")
+    start = trained(net.teacher, folder, device) if net.teacher else None
+    model = built(net, len(data.classes))
+    if start is not None:
+        model.load_state_dict(start.state_dict())
+    fit(
+        model.to(device),
+        data.to(device),
+        train_settings(net, device),
+        objective=objective_of(net, start),
+        out=path.with_suffix(""),
+    )
+    save(path, model.cpu(), facts={"label": net.label, "seed": net.seed, "data": data.name})
+    _keep_log_alone(path.with_suffix(""))
+
+
+def _keep_log_alone(folder: Path) -> None:
+    """The run is over: its log is worth keeping, its checkpoint (three times the net) is not."""
+    if (folder / "log.jsonl").exists():
+        (folder / "log.jsonl").replace(folder.with_suffix(".jsonl"))
+    shutil.rmtree(folder)
+
+
+def built(net: Net, classes: int) -> Model:
+    """The net before training."""
+    settings = dict(net.model)
+    model: Model = build(settings.pop("name"), num_classes=classes, seed=net.seed, **settings)
+    return model
+
+
+def objective_of(net: Net, teacher: Model | None = None) -> Objective:
+    """What training makes small."""
+    terms = {}
+    for name, term in net.terms.items():
+        own = {**term.get("settings", {}), **({"teacher": teacher} if teacher is not None else {})}
+        terms[name] = Term(make("regularizer", name, **own), float(term.get("weight", 1.0)))
+    return Objective(terms)
+
+
+def train_settings(net: Net, device: str = "cpu") -> TrainSettings:
+    """The recipe with its milestones in epochs."""
+    recipe = {**net.recipe, **{key: net.sizes[key] for key in ("epochs", "batch_size") if key in net.sizes}}
+    shares = recipe.pop("milestones", ())
+    epochs = [max(1, round(share * recipe["epochs"])) for share in shares]
+    within = tuple(dict.fromkeys(epoch for epoch in epochs if epoch < recipe["epochs"]))
+    schedule = {"schedule": "multi_step", "milestones": within} if within else {"schedule": "constant"}
+    return TrainSettings(
+        **{**({} if "schedule" in recipe else schedule), **recipe}, seed=net.seed, device=device
+    )

@@ -1,0 +1,52 @@
+"""Curves with their intervals, drawn from results: no torch, PNG bytes out."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gyrograd.experiments.results import Estimate
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+"""Okabe and Ito's, which the colour-blind tell apart."""
+DASHES = ("-", "--", ":", "-.")
+
+
+@dataclass(frozen=True)
+class Line:
+    """Estimates over x; lines of one `group` share a colour, those of one `style` a dash."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[Estimate, ...]
+    group: int = 0
+    style: int = 0
+
+
+def curves(
+    panels: Mapping[str, Sequence[Line]], x_label: str, y_label: str, *, logarithmic: bool = False
+) -> bytes:
+    """A panel for each name, side by side; bands are the 95 % intervals."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.8 * len(panels) + 1.4, 3.3), dpi=130, layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for axis, (title, lines) in zip(axes, panels.items(), strict=True):
+        for line in lines:
+            colour = COLOURS[line.group % len(COLOURS)]
+            middle = [y.value for y in line.y]
+            axis.plot(
+                line.x, middle, DASHES[line.style % len(DASHES)], color=colour, lw=1.6, label=line.label
+            )
+            low, high = [y.low for y in line.y], [y.high for y in line.y]
+            axis.fill_between(line.x, low, high, color=colour, alpha=0.15, lw=0)
+        axis.set(title=title, xlabel=x_label, ylabel=y_label)
+        if logarithmic:
+            axis.set(xscale="log", yscale="log")
+        axis.grid(alpha=0.25)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=7, frameon=False, loc="outside right upper")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

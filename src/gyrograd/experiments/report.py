@@ -1,0 +1,163 @@
+"""The page of an experiment: a pure function of its results and its paper's claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gyrograd.experiments.claims import Claims, Judged, Order, Value, counted
+from gyrograd.experiments.results import Estimate, Quantity, Results
+from gyrograd.reporting import Section, Table, page
+
+POINT = "@"
+"""A column with this sign is a point of a curve: drawn, and not in the tables."""
+ORDER_HEADER = ("setting", "claim", "verdict", "lower", "higher", "why")
+VALUE_HEADER = ("setting", "row", "column", "verdict", "paper", "ours", "why")
+
+
+def experiment_page(
+    title: str,
+    about: str,
+    results: Results,
+    claims: Claims,
+    verdicts: Sequence[Judged],
+    figures: tuple[Section, ...],
+) -> str:
+    """The page as HTML."""
+    sections = (
+        *(section for setting in results.measured_in for section in _numbers(setting, results, claims)),
+        *figures,
+        *_verdict_sections(verdicts),
+        *_error_section(claims),
+    )
+    return page(title, (about, *_lead(results, verdicts), *claims.notes), sections, _footer(results))
+
+
+def summary_table(results: Results, claims: Claims, setting: str, columns: Sequence[str]) -> Table:
+    """Rows by columns: our number, its interval, and the paper's where it prints one."""
+    reported = claims.reported()
+
+    def cell(row: str, column: str) -> str:
+        quantity = Quantity(setting, row, column)
+        ours = results.estimates.get(quantity)
+        if ours is None:
+            return "not measured"
+        paper = reported.get(quantity)
+        return shown(ours) + (f"; paper {paper.reported:g}" if paper else "")
+
+    rows = tuple((row, *(cell(row, column) for column in columns)) for row in results.rows(setting))
+    return Table(("", *columns), rows)
+
+
+def column_groups(results: Results, claims: Claims, setting: str) -> list[list[str]]:
+    """The columns of a setting, a table each for those that begin with the same word; the paper's columns first."""
+    printed = {q.column for q in claims.reported() if q.setting == setting}
+    columns = sorted(tabled(results, setting), key=lambda column: column not in printed)
+    first_words = [column.split()[0] for column in columns]
+    groups: dict[str, list[str]] = {}
+    for column, word in zip(columns, first_words, strict=True):
+        groups.setdefault(word if first_words.count(word) > 1 else "", []).append(column)
+    return list(groups.values())
+
+
+def shown(estimate: Estimate) -> str:
+    """A number with its interval; never one without."""
+    if not estimate.bounded:
+        return f"{_number(estimate.value)} [one image, no interval]"
+    return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]"
+
+
+def tabled(results: Results, setting: str) -> list[str]:
+    """The columns of a setting that are no points of a curve."""
+    return [column for column in results.columns(setting) if POINT not in column]
+
+
+def verdict_line(verdicts: Sequence[Judged]) -> str:
+    """How many claims got which verdict."""
+    if not verdicts:
+        return "The paper prints no number to compare with here."
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in counted(verdicts).items())
+    return f"{len(verdicts)} claims of the paper: {counts}."
+
+
+def _number(value: float) -> str:
+    """Three decimals below ten (similarities), one above (per cent)."""
+    return f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _numbers(setting: str, results: Results, claims: Claims) -> list[Section]:
+    """A table for each group of columns; what was measured how is said over the first."""
+    sizes = results.settings.get("sizes", {}).get(setting, {})
+    held = ", ".join(f"{key} {_words(value)}" for key, value in sizes.items() if key != "why")
+    about = (*((str(sizes["why"]),) if "why" in sizes else ()), *((f"Sizes: {held}.",) if held else ()))
+    sections: list[Section] = []
+    for columns in column_groups(results, claims, setting):
+        heading = setting if not sections else f"{setting}, {columns[0].split()[0]}"
+        paragraphs = about if not sections else ()
+        sections.append(Section(heading, paragraphs, summary_table(results, claims, setting, columns)))
+    return sections
+
+
+def _words(value: Any) -> str:
+    """A size as it reads: a name with its settings in brackets."""
+    if not isinstance(value, dict):
+        return str(value)
+    more = ", ".join(f"{key} {_words(item)}" for key, item in value.items() if key != "name")
+    name = str(value.get("name", ""))
+    return f"{name} ({more})" if more else name
+
+
+def _verdict_sections(verdicts: Sequence[Judged]) -> tuple[Section, ...]:
+    """Values and orders apart; an empty table is left out."""
+    values = tuple(_value_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Value))
+    orders = tuple(_order_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Order))
+    tables = {
+        "What the paper says lies above what": Table(ORDER_HEADER, orders),
+        "The paper's numbers": Table(VALUE_HEADER, values),
+    }
+    return tuple(Section(heading, (), table) for heading, table in tables.items() if table.rows)
+
+
+def _value_row(judgement: Judged) -> tuple[str, ...]:
+    claim = judgement.claim
+    assert isinstance(claim, Value)
+    quantity = claim.quantity
+    spread = f" ± {claim.spread:g}" if claim.spread else ""
+    ours = shown(judgement.ours[0]) if judgement.ours else ""
+    paper = f"{claim.reported:g}{spread}"
+    place = (quantity.setting, quantity.row, quantity.column)
+    return (*place, judgement.verdict, paper, ours, judgement.why)
+
+
+def _order_row(judgement: Judged) -> tuple[str, ...]:
+    claim = judgement.claim
+    assert isinstance(claim, Order)
+    sides = [shown(ours) for ours in judgement.ours] if len(judgement.ours) == 2 else ["", ""]
+    return (claim.lower.setting, claim.text, judgement.verdict, *sides, judgement.why)
+
+
+def _error_section(claims: Claims) -> tuple[Section, ...]:
+    if not claims.known_errors:
+        return ()
+    rows = tuple((error.setting, error.row, error.column, error.why) for error in claims.known_errors)
+    table = Table(("setting", "row", "column", "why"), rows)
+    return (Section("What cannot be compared, and why", (), table),)
+
+
+def _lead(results: Results, verdicts: Sequence[Judged]) -> tuple[str, ...]:
+    seeds = max((len(e.by_seed) for e in results.estimates.values()), default=0)
+    over = "images and seeds" if seeds > 1 else "images; one seed, so nothing is said of how training varies"
+    return (
+        f"Scale {results.scale}, {seeds} seed(s). Brackets: 95 % interval over {over}.",
+        verdict_line(verdicts),
+    )
+
+
+def _footer(results: Results) -> tuple[str, ...]:
+    facts = results.facts
+    lines = [f"Run again: {facts['command']}"] if "command" in facts else []
+    lines += [f"Measured on {facts['hardware']}."] if "hardware" in facts else []
+    if "seconds" in facts:
+        lines.append(f"{facts['seconds']:.0f} s of training and measuring, resumed parts left out.")
+    lines += [f"{name} {version}" for name, version in facts.get("versions", {}).items()]
+    return tuple(lines)

@@ -1,0 +1,169 @@
+"""The numbers of an experiment: each with its interval, over images and over seeds. Needs no torch."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gyrograd import records
+from gyrograd.errors import UserError
+from gyrograd.numerics.statistics import bootstrap_interval
+
+Pictures: TypeAlias = Mapping[str, NDArray[Any]]
+
+SEPARATOR = " | "
+RESAMPLED_NUMBERS = 2_000_000
+"""Numbers drawn for one interval: 2000 resamples of 1000 images, fewer of more, whose intervals need fewer."""
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""Two-sided 95 % quantiles of Student's t with 1 to 9 degrees of freedom."""
+
+
+@dataclass(frozen=True, order=True)
+class Quantity:
+    """What a number is: where (data set and model), of which row (a way to train), and which column."""
+
+    setting: str
+    row: str
+    column: str
+
+    @property
+    def key(self) -> str:
+        """As it is written in a file."""
+        return SEPARATOR.join((self.setting, self.row, self.column))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds and images between its 95 % bounds, and the mean of each seed."""
+
+    low: float
+    value: float
+    high: float
+    images: int
+    missing: int = 0
+    by_seed: tuple[float, ...] = ()
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval at all."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+@dataclass(frozen=True)
+class Results:
+    """All numbers of a run, the arrays of its pictures, and the facts of where and how long."""
+
+    name: str
+    scale: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    estimates: dict[Quantity, Estimate] = field(default_factory=dict)
+    pictures: Pictures = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def column_of(self, setting: str, row: str, column: str) -> Estimate | None:
+        """The estimate, where there is one."""
+        return self.estimates.get(Quantity(setting, row, column))
+
+    def rows(self, setting: str) -> list[str]:
+        """The rows measured in a setting, in the order they were measured."""
+        return list(dict.fromkeys(q.row for q in self.estimates if q.setting == setting))
+
+    def columns(self, setting: str) -> list[str]:
+        """The columns measured in a setting."""
+        return list(dict.fromkeys(q.column for q in self.estimates if q.setting == setting))
+
+    @property
+    def measured_in(self) -> list[str]:
+        """The settings measured."""
+        return list(dict.fromkeys(q.setting for q in self.estimates))
+
+
+def estimate(by_seed: Sequence[Sequence[float | None]]) -> Estimate:
+    """The mean of values `seeds x images` with its interval.
+
+    Images are resampled for the mean over seeds (the seeds see the same images). With two seeds or more Student's
+    interval of the seeds' means is added in quadrature, since the two errors are independent. With one seed the
+    interval says nothing of how training varies.
+    """
+    if len({len(column) for column in by_seed}) != 1:
+        raise UserError("The seeds of a row measured different images; run the missing ones again.")
+    table = np.array(by_seed, dtype=np.float64)
+    absent = np.isnan(table).any(0)
+    if absent.all():
+        raise UserError("No image has a value in every seed; measure more images.")
+    resamples = max(200, min(2000, RESAMPLED_NUMBERS // table.shape[1]))
+    over_images = bootstrap_interval(np.where(absent, np.nan, table.mean(0)), resamples=resamples)
+    means = tuple(float(mean) for mean in table[:, ~absent].mean(1))
+    wobble = _seed_error(means)
+    low = over_images.value - math.hypot(over_images.value - over_images.low, wobble)
+    high = over_images.value + math.hypot(over_images.high - over_images.value, wobble)
+    return Estimate(low, over_images.value, high, over_images.n, over_images.missing, means)
+
+
+def _seed_error(means: tuple[float, ...]) -> float:
+    """Half the width of Student's interval of the mean over seeds; 0 for one seed."""
+    n = len(means)
+    if n == 1:
+        return 0.0
+    quantile = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96
+    return quantile * float(np.std(means, ddof=1)) / math.sqrt(n)
+
+
+def estimates(found: Iterable[tuple[str, str, int, records.Record]]) -> dict[Quantity, Estimate]:
+    """Every column of the records (setting, row, seed, record), the seeds of a row together."""
+    columns: dict[Quantity, dict[int, list[float | None]]] = {}
+    for setting, row, seed, record in found:
+        for column, values in record.values.items():
+            columns.setdefault(Quantity(setting, row, column), {})[seed] = values
+    return {q: estimate([seeds[seed] for seed in sorted(seeds)]) for q, seeds in columns.items()}
+
+
+def write_results(folder: Path, results: Results) -> None:
+    """`results.json`, a record whose examples are the seeds, and `pictures.npz` where there are pictures."""
+    if results.pictures:
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **dict(results.pictures))  # type: ignore[arg-type]
+        records.write_bytes(folder / "pictures.npz", buffer.getvalue())
+    most = max((len(e.by_seed) for e in results.estimates.values()), default=0)
+    values: dict[str, list[float | None]] = {
+        q.key: [*e.by_seed, *[None] * (most - len(e.by_seed))] for q, e in results.estimates.items()
+    }
+    bounds = {q.key: [e.low, e.value, e.high, e.images, e.missing] for q, e in results.estimates.items()}
+    facts = {**results.facts, "intervals": bounds, "order": [q.key for q in results.estimates]}
+    settings = {**results.settings, "scale": results.scale}
+    records.write(
+        folder / "results.json", records.Record(results.name, settings, list(range(most)), values, facts)
+    )
+
+
+def read_results(folder: Path) -> Results:
+    """What `write_results` wrote."""
+    record = records.read(folder / "results.json")
+    facts = dict(record.facts)
+    bounds, order = facts.pop("intervals"), facts.pop("order")
+    found = {
+        Quantity(*key.split(SEPARATOR)): _read_estimate(bounds[key], record.values[key]) for key in order
+    }
+    settings = dict(record.settings)
+    scale = settings.pop("scale")
+    path = folder / "pictures.npz"
+    pictures: dict[str, NDArray[Any]] = {}
+    if path.exists():
+        with np.load(path, allow_pickle=False) as arrays:
+            pictures = {name: arrays[name] for name in arrays.files}
+    return Results(record.name, scale, settings, found, pictures, facts)
+
+
+def _read_estimate(bounds: Sequence[Any], by_seed: Sequence[float | None]) -> Estimate:
+    low, value, high, images, missing = bounds
+    seeds = tuple(float(mean) for mean in by_seed if mean is not None)
+    # JSON has no infinity: null stands for the bound that is none.
+    low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
+    return Estimate(float(low), float(value), float(high), int(images), int(missing), seeds)

@@ -1,0 +1,313 @@
+"""One command: train what is missing, measure what is missing, judge, write the page."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gyrograd import records
+from gyrograd.data import Dataset
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.evaluation import Cell, evaluated, streams
+from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_claims
+from gyrograd.experiments.nets import Given, Net, net_key, trained
+from gyrograd.experiments.report import experiment_page
+from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
+from gyrograd.experiments.samples import images_of
+from gyrograd.experiments.scales import SCALES, Scale, read_scale
+from gyrograd.registry import available, lookup
+from gyrograd.reporting import Section, write_page
+from gyrograd.types import Inputs, Labels, Model
+
+HOME = Path(__file__).parent
+Columns: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measurement of a net: its columns for the examples asked for.
+
+    `settings` is all that decides the values besides net, data and seed. `columns` takes the model, the images,
+    their labels, and a key for each image (a function of the run's seed and the image alone).
+    """
+
+    setting: str
+    row: str
+    seed: int
+    what: str
+    net: Net | Given
+    settings: Mapping[str, Any]
+    columns: Callable[[Model, Inputs, Labels, Tensor], Columns]
+
+
+Measured: TypeAlias = tuple[str, str, int, records.Record]
+"""Setting, row, seed, and the record of every image."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an experiment measured: records of images, and arrays of pictures by name."""
+
+    records: tuple[Measured, ...] = ()
+    pictures: Pictures = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Where and how large: what an experiment needs to measure."""
+
+    scale: Scale
+    out: Path
+    seeds: tuple[int, ...]
+    device: str = "cpu"
+    settings: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    images: int | None = None
+
+    def sizes(self, setting: str) -> dict[str, Any]:
+        """The sizes of a setting at this scale."""
+        sizes = dict(self.scale.settings[setting])
+        return sizes | ({"images": self.images} if self.images else {})
+
+    def included(self, settings: Sequence[str]) -> list[str]:
+        """Those settings this scale has and this run was not told to leave out."""
+        return [s for s in settings if s in self.scale.settings and (not self.settings or s in self.settings)]
+
+    def kept(self, rows: Sequence[str]) -> list[str]:
+        """Those rows this run was not told to leave out."""
+        return [row for row in rows if not self.rows or row in self.rows]
+
+    def net(self, net: Net | Given) -> Model:
+        """The trained net, in evaluation mode on this run's device; trained first if it is not there."""
+        key = (net_key(net), self.device, str(self.out))
+        return _in_memory(key, lambda: trained(net, self.out / "nets", self.device))
+
+    def test_images(self, setting: str) -> Dataset:
+        """The images that are measured, on this run's device."""
+        return images_of(self.sizes(setting), "test").to(self.device)
+
+    def positions(self, setting: str, images: int | None = None) -> list[int]:
+        """Which test images are measured, in the order in which more images extend fewer."""
+        data = images_of(self.sizes(setting), "test")
+        n = min(images or self.sizes(setting)["images"], len(data))
+        return [int(position) for position in data.chosen(n)]
+
+    def measured(self, parts: Sequence[Part], shard: int = 500) -> tuple[Measured, ...]:
+        """The records of the parts, net by net; what an earlier run finished is read."""
+        found: list[Measured] = []
+        for key in dict.fromkeys((part.setting, part.row, part.seed) for part in parts):
+            cells = [self._cell(p) for p in parts if (p.setting, p.row, p.seed) == key]
+            what = f"measuring {key[0]}, {key[1]}, seed {key[2]}"
+            done = evaluated(cells, self.positions(key[0]), self.out, shard=shard, what=what)
+            found += [(*key, done[cell.name]) for cell in cells]
+        return tuple(found)
+
+    def _cell(self, part: Part) -> Cell:
+        sizes = self.sizes(part.setting)
+        data = images_of(sizes, "test")
+        settings = {
+            "net": net_key(part.net),
+            "data": _digest(data),
+            "seed": part.seed,
+            "measure": {"what": part.what, **part.settings},
+        }
+
+        def measure(positions: Tensor) -> Columns:
+            here = data.rows(positions).to(self.device)
+            keys = streams(part.seed, positions).to(self.device)
+            columns = part.columns(self.net(part.net), here.pixels(), here.labels, keys)
+            return {name: values.detach().cpu() for name, values in columns.items()}
+
+        return Cell(f"{part.setting} {part.net.label} {part.seed} {part.what}", settings, measure)
+
+
+def no_figures(results: Results) -> tuple[Section, ...]:  # noqa: ARG001
+    """For tables: the numbers are all there is."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure. `measure` trains and measures what is missing; `sections`, pure, draws its figures."""
+
+    measure: Callable[[Run], Found]
+    sections: Callable[[Results], tuple[Section, ...]] = no_figures
+
+
+def reproduce(
+    name: str,
+    scale: str = "smoke",
+    out: Path = Path("out/reproduce"),
+    *,
+    seeds: int | None = None,
+    device: str = "cpu",
+    settings: Sequence[str] = (),
+    rows: Sequence[str] = (),
+    images: int | None = None,
+) -> Path:
+    """Run an experiment and write `out/SCALE/NAME/`: results.json, pictures.npz, index.html. Returns the page."""
+    entry = lookup("experiment", name)
+    size = read_scale(HOME / entry.paper / "scales.toml", scale)
+    _check_settings(size, settings)
+    n = size.seeds if seeds is None else seeds
+    if n < 1:
+        raise UserError(f"seeds is {n}; give at least 1.")
+    run = Run(size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images)
+    folder = run.out / entry.name
+    before = _begun(folder)
+    started = time.monotonic()
+    experiment: Experiment = entry.factory()
+    try:
+        with _denormals_flushed():
+            found = experiment.measure(run)
+    finally:
+        seconds = before + time.monotonic() - started
+        records.write_text(folder / "run.json", json.dumps({"seconds": seconds}) + "\n")
+    _check_found(found, entry.name, run)
+    asked = _command(entry.name, scale, seeds, settings, rows, images, device)
+    facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
+    about = {"sizes": {s: run.sizes(s) for s in dict.fromkeys(m[0] for m in found.records)}}
+    results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
+    write_results(folder, results)
+    return render(folder)
+
+
+@contextmanager
+def _denormals_flushed() -> Iterator[None]:
+    """Numbers below 1e-38 count as zero, from Python as on the command line: the same numbers, and soon."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def render(folder: Path) -> Path:
+    """Write the page of a folder anew, from its results.json, its pictures and the paper's claims alone."""
+    results = read_results(folder)
+    entry = lookup("experiment", results.name)
+    claims, verdicts = verdicts_of(results)
+    figures = entry.factory().sections(results)
+    title = f"{entry.paper} {entry.equation}"
+    write_page(
+        folder / "index.html", experiment_page(title, entry.summary, results, claims, verdicts, figures)
+    )
+    return folder / "index.html"
+
+
+def verdicts_of(results: Results) -> tuple[Claims, tuple[Judged, ...]]:
+    """The paper's claims of these results, and what the results say to each."""
+    entry = lookup("experiment", results.name)
+    claims = read_claims(HOME / entry.paper / "claims.toml", entry.name)
+    scale = read_scale(HOME / entry.paper / "scales.toml", results.scale)
+    return claims, judged(claims, results, scale.compares)
+
+
+def states(out: Path) -> list[tuple[str, str, str, str]]:
+    """Every experiment: its name, paper, place in it, and what there is of it under `out`."""
+    return [
+        (entry.name, entry.paper, entry.equation, "; ".join(_states_of(out, entry.name)) or "not run")
+        for entry in available("experiment").values()
+    ]
+
+
+def _states_of(out: Path, name: str) -> list[str]:
+    found = []
+    for scale in SCALES:
+        folder = out / scale / name
+        if (folder / "results.json").exists():
+            _, verdicts = verdicts_of(read_results(folder))
+            counts = counted(verdicts)
+            judgeable = len(verdicts) - counts["not comparable"]
+            found.append(f"{scale}: done, {counts['confirmed']} of {judgeable} comparable claims confirmed")
+        elif (folder / "run.json").exists():
+            found.append(f"{scale}: begun")
+    return found
+
+
+def hardware(device: str) -> str:
+    """The machine, in words."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    here = f"{cores} cores, {platform.system()} {platform.machine()}"
+    if device.startswith("cuda"):
+        return f"{torch.cuda.get_device_name(device)}; {here}"
+    return here
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {"gyrograd": importlib.metadata.version("gyrograd"), "torch": torch.__version__}
+
+
+def _begun(folder: Path) -> float:
+    """Seconds that earlier runs took; the folder is made and marked."""
+    path = folder / "run.json"
+    seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.exists() else 0.0
+    records.write_text(path, json.dumps({"seconds": seconds}) + "\n")
+    return seconds
+
+
+def _check_settings(scale: Scale, settings: Sequence[str]) -> None:
+    for setting in settings:
+        if setting not in scale.settings:
+            raise UserError(
+                f"The scale '{scale.name}' has no setting '{setting}': {did_you_mean(setting, scale.settings)}"
+            )
+
+
+def _check_found(found: Found, name: str, run: Run) -> None:
+    """A setting or row that was asked for and nowhere measured is a mistake, not an empty table."""
+    for what, asked, place in (("setting", run.settings, 0), ("row", run.rows, 1)):
+        for wanted in asked:
+            if wanted not in {measured[place] for measured in found.records}:
+                raise UserError(
+                    f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; leave out --{what}s to see "
+                    "all that it has."
+                )
+
+
+def _command(
+    name: str,
+    scale: str,
+    seeds: int | None,
+    settings: Sequence[str],
+    rows: Sequence[str],
+    images: int | None,
+    device: str,
+) -> str:
+    """The command line that gives these results."""
+    words = ["gyrograd reproduce", name, f"--scale {scale}"]
+    words += [f"--seeds {seeds}"] if seeds is not None else []
+    words += [f"--settings {','.join(settings)}"] if settings else []
+    words += [f"--rows {','.join(rows)}"] if rows else []
+    words += [f"--images {images}"] if images is not None else []
+    return " ".join(words + ([f"--device {device}"] if device != "cpu" else []))
+
+
+_kept: dict[tuple[str, ...], Model] = {}
+
+
+def _in_memory(key: tuple[str, ...], make: Callable[[], Model]) -> Model:
+    """The last nets used stay in memory: the parts of one net follow one another."""
+    if key not in _kept:
+        while len(_kept) >= 4:
+            del _kept[next(iter(_kept))]
+        _kept[key] = make()
+    return _kept[key]
+
+
+@lru_cache(maxsize=16)
+def _digest(data: Dataset) -> str:
+    return data.digest()

@@ -1,0 +1,44 @@
+"""The images of a setting: which data set, how many, how large."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.nn.functional import adaptive_avg_pool2d
+
+from gyrograd.data import Dataset, data_root
+from gyrograd.registry import make
+
+
+def images_of(sizes: Mapping[str, Any], split: str) -> Dataset:
+    """The data set of a setting's sizes: `data`, cut to `train` images for training, averaged down to `side`."""
+    wanted = {key: sizes[key] for key in ("data", "side", "train") if key in sizes}
+    return _made(json.dumps(wanted, sort_keys=True), split)
+
+
+@lru_cache(maxsize=8)
+def _made(wanted: str, split: str) -> Dataset:
+    sizes = json.loads(wanted)
+    settings = dict(sizes["data"])
+    name, own = settings.pop("name"), settings.get(split, {})
+    data: Dataset = make("dataset", name, **{"split": split, **_shared(settings), **own})
+    if split == "train" and "train" in sizes:
+        data = data.subset(sizes["train"])
+    return smaller(data, sizes["side"]) if "side" in sizes else data
+
+
+def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of both splits: what is not under the name of one. A folder is looked for where data are kept."""
+    shared = {key: value for key, value in settings.items() if key not in ("train", "test")}
+    return shared | ({"path": str(data_root() / shared["path"])} if "path" in shared else {})
+
+
+def smaller(data: Dataset, side: int) -> Dataset:
+    """The same images averaged down to `side` pixels a side; object masks are left out."""
+    pixels = adaptive_avg_pool2d(data.images.to(torch.float32), side)
+    return replace(data, images=pixels.round().to(torch.uint8), masks=None, name=f"{data.name} {side} px")

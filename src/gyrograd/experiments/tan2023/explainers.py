@@ -1,0 +1,43 @@
+"""The six explainers of tan2023 with its settings (Appendix B.3).
+
+They explain the probability of the class the net chose, the example of Section 3.1; the paper does not say which class
+and quantity its tables have, nor the segments of SHAP, the kernel of LIME and the rule of IG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gyrograd.attributions import Gradient, InputXGradient, IntegratedGradients, Lime, Shap, smoothgrad
+from gyrograd.attributions.smooth import OnSmoothed
+from gyrograd.types import Attribution
+
+NAMES = ("grad", "gi", "ig", "sg", "lime", "shap")
+QUANTITY = "probability"
+SIGMA = 0.03
+"""Of SmoothGrad in Table 1, and of the neighbours in every local Lipschitz constant."""
+SAMPLES = 100
+
+
+def explainers(sizes: Mapping[str, Any]) -> dict[str, Attribution]:
+    """All six by the paper's names."""
+    samples = int(sizes.get("samples", SAMPLES))
+    return {
+        "grad": Gradient(QUANTITY),
+        "gi": InputXGradient(QUANTITY),
+        "ig": IntegratedGradients(steps=10, rule="right", quantity=QUANTITY),
+        "sg": smooth(SIGMA),
+        "lime": Lime(draws=samples, quantity=QUANTITY),
+        "shap": Shap(draws=samples, quantity=QUANTITY),
+    }
+
+
+def smooth(sigma: float) -> OnSmoothed:
+    """SmoothGrad with the paper's draws: 10 below 0.01, else ten for each whole 0.01 of sigma."""
+    return smoothgrad(sigma, draws_for(sigma), quantity=QUANTITY)
+
+
+def draws_for(sigma: float) -> int:
+    """10 for sigma below 0.01, else floor(sigma / 0.01) times 10; 0.03 / 0.01 counts as the 3 that is meant."""
+    return max(1, int(sigma / 0.01 + 1e-9)) * 10

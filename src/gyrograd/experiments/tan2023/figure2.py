@@ -1,0 +1,87 @@
+"""tan2023 Figure 2: the function of two variables whose SmoothGrad forgets which one matters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gyrograd.attributions import smoothgrad
+from gyrograd.evaluation import Cell, evaluated
+from gyrograd.experiments.plots import Line
+from gyrograd.experiments.results import Results
+from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run
+from gyrograd.experiments.scales import picked
+from gyrograd.experiments.wang2020.panels import figures_of
+from gyrograd.registry import register
+from gyrograd.reporting import Section
+from gyrograd.theory.toy import TwoVariableToy, toy_gradient, toy_smoothgrad
+
+WHERE = "toy"
+POINT_OF_FIGURE = (1.0, -1.5)
+"""x = (D, -1.5 D) with D = 1."""
+SIGMAS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0)
+DRAWS = 1000
+
+
+@register("experiment", "tan2023-figure2", paper="tan2023", equation="Figure 2")
+def figure2() -> Experiment:
+    """SmoothGrad of the function of two variables at (D, -1.5 D) over its noise: drawn, and exact.
+
+    An "image" here is a seed of the noise.
+    """
+    return Experiment(_measured, _drawn)
+
+
+def _measured(run: Run) -> Found:
+    if WHERE not in run.included((WHERE,)):
+        return Found()
+    sizes = run.sizes(WHERE)
+    levels = (None, *picked(list(SIGMAS), sizes.get("levels")))
+    cells = {
+        _row(sigma): _cell(sigma, int(sizes.get("draws", DRAWS)))
+        for sigma in levels
+        if run.kept([_row(sigma)])
+    }
+    done = evaluated(list(cells.values()), range(int(sizes["images"])), run.out, what="smoothing the toy")
+    found: list[Measured] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
+    return Found(tuple(found))
+
+
+def _row(sigma: float | None) -> str:
+    return "gradient" if sigma is None else f"sigma {sigma:g}"
+
+
+def _cell(sigma: float | None, draws: int) -> Cell:
+    def measure(seeds: Tensor) -> Columns:
+        x = torch.tensor([POINT_OF_FIGURE], dtype=torch.float64)
+        exact = toy_gradient(x) if sigma is None else toy_smoothgrad(x, sigma)
+        columns = {f"x{i + 1}": exact[0, i].repeat(len(seeds)) for i in range(2)}
+        if sigma is None:
+            return columns
+        drawn = torch.cat([sampled(x, sigma, draws, int(seed)) for seed in seeds])
+        return {**columns, "x1 drawn": drawn[:, 0], "x2 drawn": drawn[:, 1]}
+
+    return Cell(f"{WHERE} {_row(sigma)}", {"sigma": sigma, "draws": draws}, measure)
+
+
+def sampled(x: Tensor, sigma: float, draws: int, seed: int) -> Tensor:
+    """SmoothGrad of the toy by drawing."""
+    target = torch.zeros(len(x), dtype=torch.int64)
+    return smoothgrad(sigma, draws, seed)(TwoVariableToy().double(), x, target)
+
+
+def _drawn(results: Results) -> tuple[Section, ...]:
+    lines = [
+        _line(results, column, group, style)
+        for style, kind in enumerate(("", " drawn"))
+        for group, column in enumerate((f"x1{kind}", f"x2{kind}"))
+    ]
+    panels = {"SmoothGrad at (D, -1.5 D)": lines}
+    figures = figures_of(panels, "sigma / D", "attribution", "Solid: exact. Dashed: drawn.")
+    return (Section("Over the noise", (), None, figures),) if figures else ()
+
+
+def _line(results: Results, column: str, group: int, style: int) -> Line:
+    found = [(sigma, results.column_of(WHERE, f"sigma {sigma:g}", column)) for sigma in SIGMAS]
+    points = [(sigma, point) for sigma, point in found if point is not None]
+    return Line(column, tuple(s for s, _ in points), tuple(p for _, p in points), group, style)

@@ -1,0 +1,135 @@
+"""What tan2023 measures: local Lipschitz constants, faithfulness, and the rank correlation between nets.
+
+A row is a net and an explainer ("robust ig"); the net itself has the row "robust model".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.attributions import predicted
+from gyrograd.attributions.segments import segment
+from gyrograd.experiments.runs import Columns, Measured, Part
+from gyrograd.experiments.tan2023.explainers import NAMES, QUANTITY, SIGMA, explainers, smooth
+from gyrograd.experiments.wang2020.subjects import Maker, Subject
+from gyrograd.metrics import Accuracy, Faithfulness, LocalLipschitz, ModelLipschitz
+from gyrograd.metrics.faithfulness import AGREEMENTS, over_groups
+from gyrograd.numerics.similarity import spearman
+from gyrograd.records import Record
+from gyrograd.types import Attribution, Inputs, Labels, Model
+
+DRAWS = 50
+GRID = 10
+"""About 100 groups of pixels; how the paper forms them is not stated."""
+SIMILARITIES = {"faithfulness": "inverse_l2", "pearson": "pearson", "spearman": "spearman"}
+"""Columns of Eq. 5 and of its two variants in Appendix B.5."""
+GROUPS = 10
+"""Parts of the images, each with a rank correlation of its own, for the interval."""
+MODEL = "model"
+
+
+def lipschitz(name: str) -> Maker:
+    """The local Lipschitz constant of an explainer (Eq. 4)."""
+    return lambda subject: _lipschitz(subject, f"{subject.way} {name}", name, explainers(subject.sizes)[name])
+
+
+def smooth_lipschitz(sigma: float) -> Maker:
+    """The local Lipschitz constant of SmoothGrad with this noise; one row a noise level."""
+    return lambda subject: _lipschitz(subject, f"sigma {sigma:g}", f"sg {sigma:g}", smooth(sigma))
+
+
+def _lipschitz(subject: Subject, row: str, name: str, explain: Attribution) -> Part:
+    draws = int(subject.sizes.get("draws", DRAWS))
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        steepest = LocalLipschitz(SIGMA, draws)(model, explain, x, predicted(model, x), seed=keys)
+        return {"lipschitz": steepest}
+
+    return subject.part(row, f"{name} lipschitz", {"draws": draws, "explainer": repr(explain)}, columns)
+
+
+def model_lipschitz(subject: Subject) -> Part:
+    """The local Lipschitz constant of the net's own probability (Definition 3.2), and whether it is right."""
+    draws = int(subject.sizes.get("draws", DRAWS))
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
+        slope = ModelLipschitz(SIGMA, draws, QUANTITY)(model, None, x, predicted(model, x), seed=keys)
+        return {"lipschitz": slope, "accuracy": 100 * Accuracy()(model, None, x, y)}
+
+    settings = {"draws": draws, "quantity": QUANTITY}
+    return subject.part(f"{subject.way} {MODEL}", "model lipschitz", settings, columns)
+
+
+def faithfulness(name: str) -> Maker:
+    """Agreement of an explainer with what the removal of groups of pixels does (Eq. 1, Eq. 5, B.5)."""
+    return lambda subject: _faithfulness(
+        subject, f"{subject.way} {name}", name, explainers(subject.sizes)[name]
+    )
+
+
+def smooth_faithfulness(sigma: float) -> Maker:
+    """The same of SmoothGrad with this noise; one row a noise level."""
+    return lambda subject: _faithfulness(subject, f"sigma {sigma:g}", f"sg {sigma:g}", smooth(sigma))
+
+
+def _faithfulness(subject: Subject, row: str, name: str, explain: Attribution) -> Part:
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        return agreements(model, explain, x)
+
+    settings = {"grid": GRID, "quantity": QUANTITY, "explainer": repr(explain)}
+    return subject.part(row, f"{name} faithfulness", settings, columns)
+
+
+def agreements(model: Model, explain: Attribution, x: Inputs) -> Columns:
+    """`Faithfulness` in its three similarities; the groups are removed once for all of them."""
+    measure, target = Faithfulness(grid=GRID, quantity=QUANTITY), predicted(model, x)
+    groups = segment(x, "grid", grid=GRID)
+    importance = over_groups(explain(model, x, target).detach(), groups)
+    contribution = measure.contributions(model, x, target, groups)
+    return {
+        column: AGREEMENTS[similarity](importance, contribution)
+        for column, similarity in SIMILARITIES.items()
+    }
+
+
+def rank_correlations(
+    found: Sequence[Measured], setting: str, nets: Mapping[str, Sequence[tuple[str, str]]]
+) -> tuple[Measured, ...]:
+    """Spearman's correlation between the nets' constants and those of their explanations (Table 1, Figure 3).
+
+    `nets`: for each line of the table, its nets as setting and way, three at least. The images are cut into ten parts
+    with a correlation each, between means over the part: their spread gives the interval. The paper has one, between
+    means over all images.
+    """
+    values = {(m[0], m[1], m[2]): _column(m[3], "lipschitz") for m in found if "lipschitz" in m[3].values}
+    made: list[Measured] = []
+    for label, line in nets.items():
+        for seed in dict.fromkeys(m[2] for m in found):
+            for name in NAMES:
+                rows = [[values.get((s, f"{way} {what}", seed)) for s, way in line] for what in (MODEL, name)]
+                if len(line) > 2 and all(row is not None for row in (*rows[0], *rows[1])):
+                    made.append(
+                        (setting, f"{label} {name}", seed, _correlated(np.array(rows, dtype=np.float64)))
+                    )
+    return tuple(made)
+
+
+def _column(record: Record, name: str) -> list[float]:
+    return [float("nan") if value is None else value for value in record.values[name]]
+
+
+def _correlated(table: Float[np.ndarray, "2 nets images"]) -> Record:
+    """The correlation of each part of the images, as a record whose examples are the parts."""
+    parts = np.array_split(table, min(GROUPS, table.shape[2]), axis=2)
+    means = [np.nanmean(part, axis=2) for part in parts]
+    values: list[float | None] = [
+        float(spearman(*torch.from_numpy(mean)[:, None].unbind(0))) for mean in means
+    ]
+    return Record(
+        "rank correlation", {"parts": len(parts)}, list(range(len(parts))), {"rank correlation": values}
+    )

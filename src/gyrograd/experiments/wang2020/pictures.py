@@ -1,0 +1,98 @@
+"""Maps as pictures, with two numbers for what the eye sees in them: how rough, and how bright."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.attributions import predicted
+from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, grey, shown_positions
+from gyrograd.experiments.results import Results
+from gyrograd.experiments.runs import Columns, Found, Part, Run
+from gyrograd.experiments.wang2020.subjects import Maker, Subject, all_of
+from gyrograd.experiments.wang2020.ways import SETTINGS, trained
+from gyrograd.numerics.maps import reduce
+from gyrograd.reporting import Figure, Section, map_grid
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
+
+Maps = Callable[[str, Mapping[str, Any]], dict[str, Attribution]]
+"""The maps of a setting by name."""
+
+
+def maps_and_roughness(run: Run, maps: Maps, beside: str | None = None) -> Found:
+    """Roughness of every map of the natural nets, and a few images with their maps.
+
+    With `beside`, also brightness: the mean pixel over that map's, for maps of one quantity.
+    """
+    subjects = trained(run, SETTINGS, ("natural",))
+    found = [
+        record
+        for subject in subjects
+        for name in maps(subject.setting, subject.sizes)
+        for record in all_of(run, [subject], _looked_at(maps, name, beside)).records
+    ]
+    return Found(tuple(found), _pictures(run, subjects, maps))
+
+
+def _looked_at(maps: Maps, name: str, beside: str | None) -> Maker:
+    return lambda subject: _look(subject, maps(subject.setting, subject.sizes), name, beside)
+
+
+def _look(subject: Subject, maps: dict[str, Attribution], name: str, beside: str | None) -> Part:
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        target = predicted(model, x)
+        map = reduce(maps[name](model, x, target).detach())
+        if beside is None:
+            return {"roughness": roughness(map)}
+        other = reduce(maps[beside](model, x, target).detach())
+        return {"roughness": roughness(map), "brightness": map.mean((1, 2)) / other.mean((1, 2))}
+
+    settings = {"map": repr(maps[name]), "beside": beside}
+    return subject.part(f"{subject.way} {name}", f"{name} looks", settings, columns)
+
+
+def roughness(map: Float[Tensor, "b h w"]) -> PerExample:
+    """Mean step between neighbouring pixels over the mean pixel; no value for a zero map.
+
+    Own measure: the paper says of UniGrad that it denoises, and shows it.
+    """
+    size = map.abs()
+    down, across = (size[:, 1:] - size[:, :-1]).abs(), (size[:, :, 1:] - size[:, :, :-1]).abs()
+    steps = torch.cat([down.flatten(1), across.flatten(1)], 1).mean(1)
+    return steps / size.flatten(1).mean(1)
+
+
+def _pictures(run: Run, subjects: list[Subject], maps: Maps) -> Arrays:
+    found: Arrays = {}
+    for subject in subjects:
+        if subject.seed != run.seeds[0]:
+            continue
+        positions = torch.tensor(shown_positions(run, subject.setting))
+        x = run.test_images(subject.setting).rows(positions).pixels()
+        model = run.net(subject.net)
+        target = predicted(model, x)
+        found[f"{subject.setting}{BAR}image"] = colours(x)
+        for name, explain in maps(subject.setting, subject.sizes).items():
+            found[f"{subject.setting}{BAR}{name}{BAR}map"] = grey(reduce(explain(model, x, target).detach()))
+    return found
+
+
+def map_sections(results: Results) -> tuple[Section, ...]:
+    """A grid for each setting: a row an image, a column a map."""
+    sections = []
+    parts = [key.split(BAR) for key in results.pictures]
+    for setting in dict.fromkeys(part[0] for part in parts):
+        image = results.pictures[f"{setting}{BAR}image"]
+        maps = {
+            part[1]: results.pictures[BAR.join(part)]
+            for part in parts
+            if len(part) == 3 and part[0] == setting
+        }
+        png = map_grid({"image": image}, maps, [""] * len(image))
+        figure = Figure(png, "Sizes over channels; each map over its own largest value.")
+        sections.append(Section(f"{setting}: maps", (), None, (figure,)))
+    return tuple(sections)

@@ -1,0 +1,94 @@
+"""Nets out of the recipes of `training`, and what is measured of them: what wang2020 and tan2023 share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gyrograd.data import data_root
+from gyrograd.errors import UserError
+from gyrograd.experiments.nets import Given, Net
+from gyrograd.experiments.runs import Columns, Found, Part, Run
+from gyrograd.numerics.random import Keys
+from gyrograd.training.cookbook import recipe, recipe_tree
+from gyrograd.types import Inputs, Labels, Model
+
+NET_SIZES = ("data", "side", "train", "epochs", "batch_size")
+OF_NO_NET = ("model", "model_settings", "start", "data", "data_settings", "test", "terms", "milestones")
+"""Settings of a recipe that a `Net` holds elsewhere, or that its scale decides."""
+
+Measurement = Callable[[Model, Inputs, Labels, Keys], Columns]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A net of a run by what it is called there; `part` makes a measurement of it.
+
+    `way` says how it was trained. Rows carry the way and what is explained by, such as "ssr ig".
+    """
+
+    setting: str
+    way: str
+    seed: int
+    net: Net | Given
+    sizes: Mapping[str, Any]
+
+    def part(self, row: str, what: str, settings: Mapping[str, Any], columns: Measurement) -> Part:
+        """One measurement of this net."""
+        return Part(self.setting, row, self.seed, what, self.net, settings, columns)
+
+
+Maker = Callable[[Subject], Part]
+
+
+def all_of(run: Run, subjects: Sequence[Subject], *makers: Maker) -> Found:
+    """Every measurement of every net."""
+    return Found(run.measured([make(subject) for subject in subjects for make in makers]))
+
+
+def wanted(run: Run, way: str) -> bool:
+    """Whether the user left this way to train in."""
+    return bool(run.kept([way]))
+
+
+def net_of(
+    recipe_name: str,
+    sizes: Mapping[str, Any],
+    label: str,
+    seed: int,
+    changes: Mapping[str, Any] | None = None,
+) -> Net:
+    """The net a recipe trains, on the model and data of these sizes; milestones become shares of the epochs."""
+    settings = recipe(recipe_name, **(changes or {}))
+    written = {*recipe_tree(recipe_name), *(changes or {}), "epochs"} - set(OF_NO_NET)
+    how = {key: getattr(settings, key) for key in sorted(written)}
+    if settings.schedule == "multi_step":
+        del how["schedule"]
+        how["milestones"] = tuple(epoch / settings.epochs for epoch in settings.milestones)
+    terms = {name: _term(dict(own)) for name, own in settings.terms.items()}
+    own_sizes = {key: sizes[key] for key in NET_SIZES if key in sizes}
+    return Net(label, without_weights(sizes["model"]), own_sizes, how, terms, seed)
+
+
+def given_or(net: Net, sizes: Mapping[str, Any], way: str) -> Net | Given:
+    """The net of a file where the setting's model names one for this way (`weights = { natural = FILE }`)."""
+    file = sizes["model"].get("weights", {}).get(way)
+    if file is None:
+        return net
+    path = data_root() / file
+    if not path.is_file():
+        raise UserError(
+            f"There are no weights at {path}; put them there, or set GYROGRAD_DATA to their folder."
+        )
+    return Given(f"{net.label} (given)", path, without_weights(sizes["model"]))
+
+
+def without_weights(model: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's name and settings alone."""
+    return {key: value for key, value in model.items() if key != "weights"}
+
+
+def _term(own: dict[str, Any]) -> dict[str, Any]:
+    """A recipe's term as a `Net` has it: weight and settings apart."""
+    return {"weight": own.pop("weight", 1.0), "settings": own}

@@ -1,0 +1,71 @@
+"""Nets over a setting of their training, and the areas of an attack drawn over it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gyrograd.experiments.nets import Net
+from gyrograd.experiments.plots import Line
+from gyrograd.experiments.results import Estimate, Results
+from gyrograd.experiments.runs import Run
+from gyrograd.experiments.scales import picked
+from gyrograd.experiments.wang2020.maps import NAMES
+from gyrograd.experiments.wang2020.measures import METRICS
+from gyrograd.experiments.wang2020.panels import figures_of
+from gyrograd.experiments.wang2020.subjects import Subject, wanted
+from gyrograd.experiments.wang2020.ways import BETAS, RADII, RESNET20, ball_net, ssr_net, way_net
+from gyrograd.reporting import Section
+
+
+def over_betas(run: Run) -> list[Subject]:
+    """SSR nets of Table 4 and Figure 8."""
+    return _over(run, "beta", BETAS, ssr_net)
+
+
+def over_radii(run: Run) -> list[Subject]:
+    """Adversarially trained nets of Figure 7."""
+    return _over(run, "radius", RADII, ball_net)
+
+
+def repeated(run: Run, way: str, nets: int = 11) -> list[Subject]:
+    """The same way to train with other seeds (Figure 6: 11 nets)."""
+    return [
+        Subject(setting, way, seed, way_net(sizes, way, seed), sizes)
+        for setting in run.included(RESNET20)
+        for sizes in (run.sizes(setting),)
+        for seed in range(int(sizes.get("rounds", nets)))
+        if wanted(run, way)
+    ]
+
+
+def _over(
+    run: Run, what: str, values: Sequence[float], net: Callable[[Mapping[str, Any], float, int], Net]
+) -> list[Subject]:
+    return [
+        Subject(setting, f"{what} {value:g}", seed, net(sizes, value, seed), sizes)
+        for setting in run.included(RESNET20)
+        for sizes in (run.sizes(setting),)
+        for value in picked(list(values), sizes.get("grid"))
+        for seed in run.seeds
+        if wanted(run, f"{what} {value:g}")
+    ]
+
+
+def drawn_over(results: Results, what: str, values: Sequence[float], label: str) -> tuple[Section, ...]:
+    """A panel a metric: the area of the top-k attack over the setting, a line a map."""
+    panels = {
+        metric: [_line(results, name, group, what, values, metric) for group, name in enumerate(NAMES)]
+        for metric in METRICS
+    }
+    figures = figures_of(panels, label, "area over eps", "Bands: 95 % intervals.")
+    return (Section("The top-k attack", (), None, figures),) if figures else ()
+
+
+def _line(results: Results, name: str, group: int, what: str, values: Sequence[float], metric: str) -> Line:
+    found = [
+        (value, results.column_of(RESNET20[0], f"{what} {value:g} {name}", f"top_k {metric}"))
+        for value in values
+    ]
+    points: list[tuple[float, Estimate]] = [(value, point) for value, point in found if point is not None]
+    return Line(name, tuple(float(value) for value, _ in points), tuple(p for _, p in points), group)

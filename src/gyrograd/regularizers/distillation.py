@@ -1,0 +1,258 @@
+"""ATEX: the student answers, beside an explanation's direction, what the teacher answers on it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gyrograd.attributions.gradient import score
+from gyrograd.errors import UserError
+from gyrograd.models import load
+from gyrograd.numerics import random
+from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.balls import L2, Linf
+from gyrograd.numerics.modes import evaluating
+from gyrograd.registry import register
+from gyrograd.regularizers.inner import check_weight
+from gyrograd.regularizers.passes import (
+    BatchNorm,
+    Space,
+    auxiliary_pass,
+    check_batch,
+    check_choice,
+    fresh_keys,
+    input_scale,
+    may_look_at,
+)
+from gyrograd.types import Inputs, Labels, Logits, Model, PerExample, Seed
+
+Protocol = Literal["paper", "reference"]
+DECIDED: dict[str, dict[str, float | int]] = {
+    "paper": {"eps": 2.0, "along": 1, "across": 1, "weight": 3.0, "temperature": 1.0},
+    "reference": {"eps": 0.32, "along": 2, "across": 8, "weight": 1.0, "temperature": 4.0},
+}
+"""What a protocol gives the settings that are left open. joo2023 selects eps 2 and weight 3 and states no counts."""
+_SMOOTHING, _ALONG, _ACROSS = 1, 2, 3
+"""Keys of their own for the three kinds of draws."""
+
+
+class Teacher:
+    """A trained net that answers and never learns: a frozen copy, equal to another of the same weights."""
+
+    def __init__(self, net: Model, source: str) -> None:
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        self.source = source
+        self.fingerprint = _fingerprint(self.net)
+
+    def logits(self, x: Inputs) -> Logits:
+        """What it answers at x, on the device and in the dtype of x."""
+        self.to(x)
+        with torch.no_grad():
+            answer: Logits = self.net(x)
+        return answer
+
+    def to(self, x: Tensor) -> Model:
+        """The net itself, moved to where x is."""
+        return self.net.to(device=x.device, dtype=x.dtype)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Teacher) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        return f"Teacher({self.source!r}, sha256={self.fingerprint[:12]!r})"
+
+
+class Samples(NamedTuple):
+    """Points on the direction of the explanation, and beside each of them: (along, b, ...), (along, across, b, ...)."""
+
+    on: Tensor
+    beside: Tensor
+
+
+@register(
+    "regularizer",
+    "atex",
+    paper="joo2023",
+    equation="Appendix A, baseline 'ATEX' (after Tang et al. 2022)",
+)
+@dataclass(frozen=True)
+class Atex:
+    """The divergence of the student, at points beside x + t h, from a teacher at x + t h, h its SmoothGrad map.
+
+    No label's loss is in it: it takes the place of the clean loss. `teacher`: a model, or a path of a checkpoint; the
+    student should start from the same weights. paper: joo2023's formula, KL(student || teacher) at x plus weight times
+    the sum over points, h of the teacher, steps up to eps along h and across it of l2 length. reference: Tang et
+    al.'s code: no term at x, h of the student, steps of -eps and 0 in h's largest entry, uniform noise within eps less
+    its part along h in each channel, KL(teacher || student) with the teacher at temperature 4, means over classes and
+    points. Left out: its clamp of images to [0, 255], and its optimizer step after each point. eps and sigma are in
+    units of `space`; joo2023 names none. SmoothGrad explains the label's logit with `draws` draws, in evaluation mode.
+    """
+
+    replaces_cross_entropy: ClassVar[bool] = True
+    teacher: str | Path | Model | Teacher | None = None
+    protocol: str = "paper"
+    eps: float | None = None
+    along: int | None = None
+    across: int | None = None
+    weight: float | None = None
+    temperature: float | None = None
+    sigma: float = 0.08
+    draws: int = 10
+    space: str = "normalized"
+    batchnorm: str = "train"
+
+    def __post_init__(self) -> None:
+        check_choice("protocol", self.protocol, Protocol)
+        check_choice("space", self.space, Space)
+        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        for name, value in DECIDED[self.protocol].items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
+        object.__setattr__(self, "teacher", _taken_in(self.teacher))
+        self._check_numbers()
+
+    def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
+        return sum(self.terms(model, x, y, seed=seed).values(), start=x.new_zeros(len(x)))
+
+    def with_teacher(self, model: Model) -> Atex:
+        """The same settings with a frozen copy of this model as the teacher."""
+        return replace(self, teacher=model)
+
+    def terms(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> dict[str, PerExample]:
+        """The divergence at x (paper alone) and the weighted one at the points beside."""
+        check_batch(x)
+        teacher, samples = self._teacher, self.samples(model, x, y, seed=seed)
+        terms: dict[str, PerExample] = {}
+        with auxiliary_pass(model, self.batchnorm):
+            if self.protocol == "paper":
+                terms["clean"] = self._divergence(model(x.detach()), teacher.logits(x))
+            pairs = zip(samples.on, samples.beside, strict=True)
+            parts = [
+                self._divergence(model(point), answer)
+                for answer, points in ((teacher.logits(on), points) for on, points in pairs)
+                for point in points
+            ]
+        total = torch.stack(parts).sum(0)
+        terms["beside"] = self._number("weight") * (total if self.protocol == "paper" else total / len(parts))
+        return terms
+
+    def samples(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> Samples:
+        """The points at which teacher and student are asked, in pixels, constants to the weights."""
+        keys, x = fresh_keys(seed, x), x.detach()
+        scale = input_scale(model, x, self.space)
+        asked = self._teacher.to(x) if self.protocol == "paper" else model
+        direction = self._explanation(asked, x, y, scale, random.subkeys(keys, _SMOOTHING))
+        on = x + scale * self._steps_along(direction, random.subkeys(keys, _ALONG))
+        beside = on[:, None] + scale * self._steps_across(direction, random.subkeys(keys, _ACROSS))
+        return Samples(on, beside)
+
+    def _explanation(self, net: Model, x: Tensor, y: Tensor, scale: Tensor | float, keys: Tensor) -> Tensor:
+        """SmoothGrad of the label's logit, in units of the space."""
+        label, total = score(net, y, "logit", check=may_look_at(x)), torch.zeros_like(x)
+        with evaluating(net):
+            for draw in range(self.draws):
+                noise = random.normal(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
+                total = total + input_gradient(label, x + scale * self.sigma * noise)
+        return scale * total / self.draws
+
+    def _steps_along(self, direction: Tensor, keys: Tensor) -> Tensor:
+        """(along, b, ...): of random length up to eps, or from -eps of the largest entry in even steps towards 0."""
+        eps, n = self._number("eps"), int(self._number("along"))
+        if self.protocol == "paper":
+            lengths = eps * (2 * random.uniform(keys, (n,), dtype=direction.dtype) - 1)
+            return _column(lengths.T, direction) * _over(direction, L2(0).norm(direction))
+        shares = torch.arange(n, dtype=direction.dtype, device=direction.device) / (n / 2) - 1
+        return _column(eps * shares[:, None], direction) * _over(direction, Linf(0).norm(direction))
+
+    def _steps_across(self, direction: Tensor, keys: Tensor) -> Tensor:
+        """(along, across, b, ...): perpendicular to the direction, as a whole or (reference) in each channel."""
+        eps, counts = self._number("eps"), (int(self._number("along")), int(self._number("across")))
+        shape = (*counts, *direction.shape[1:])
+        if self.protocol == "reference":
+            noise = eps * (2 * random.uniform(keys, shape, dtype=direction.dtype) - 1)
+            return _without(noise.movedim(0, 2), direction, first=min(2, direction.dim() - 1))
+        sideways = _without(
+            random.normal(keys, shape, dtype=direction.dtype).movedim(0, 2), direction, first=1
+        )
+        lengths = eps * (2 * random.uniform(keys, counts, stream=1, dtype=direction.dtype) - 1).movedim(0, 2)
+        units = sideways.flatten(0, 1).flatten(0, 1)
+        units = _over(units, L2(0).norm(units)).view_as(sideways)
+        return _column(lengths, direction) * units
+
+    def _divergence(self, student: Tensor, teacher: Tensor) -> PerExample:
+        if student.shape != teacher.shape:
+            raise UserError(
+                f"The teacher has {teacher.shape[1]} classes and the student {student.shape[1]}; give a teacher "
+                "trained on the same classes."
+            )
+        mine, its = student.log_softmax(1), (teacher / self._number("temperature")).log_softmax(1)
+        if self.protocol == "paper":
+            return (mine.exp() * (mine - its)).sum(1)
+        return (its.exp() * (its - mine)).mean(1)
+
+    @property
+    def _teacher(self) -> Teacher:
+        if not isinstance(self.teacher, Teacher):
+            raise UserError(
+                "atex has no teacher; give it the path of a trained checkpoint, "
+                "regularizer('atex', teacher='ce.safetensors'), or a model: .with_teacher(model)."
+            )
+        return self.teacher
+
+    def _number(self, name: str) -> float:
+        """A setting its protocol has decided."""
+        return float(getattr(self, name))
+
+    def _check_numbers(self) -> None:
+        check_weight(self._number("weight"))
+        for name in ("eps", "sigma", "temperature"):
+            if not 0 < self._number(name) < float("inf"):
+                raise UserError(f"{name} is {getattr(self, name)}; give a finite number above 0.")
+        for name in ("along", "across", "draws"):
+            if self._number(name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+
+
+def _taken_in(teacher: Any) -> Teacher | None:
+    """A frozen copy of a model, or of what a path holds."""
+    if teacher is None or isinstance(teacher, Teacher):
+        return teacher
+    if isinstance(teacher, str | Path):
+        return Teacher(load(teacher), str(teacher))
+    return Teacher(teacher, type(teacher).__name__)
+
+
+def _fingerprint(net: Model) -> str:
+    """sha256 over the name, shape and bytes of every weight and buffer."""
+    digest = hashlib.sha256()
+    for key, value in sorted(net.state_dict().items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _column(lengths: Tensor, like: Tensor) -> Tensor:
+    """Lengths (..., b) with an axis for each feature axis of a batch (b, ...)."""
+    return lengths.reshape(*lengths.shape, *(1 for _ in like.shape[1:]))
+
+
+def _over(direction: Tensor, size: Tensor) -> Tensor:
+    """Each example over its size; a zero one stays zero."""
+    return direction / _column(torch.where(size > 0, size, 1), direction)
+
+
+def _without(noise: Tensor, direction: Tensor, *, first: int) -> Tensor:
+    """noise (..., b, ...) less its part along the direction (b, ...), over the feature axes from the first."""
+    axes = tuple(range(first - direction.dim(), 0))
+    length = direction.square().sum(axes, keepdim=True)
+    along = (noise * direction).sum(axes, keepdim=True) / torch.where(length > 0, length, 1)
+    return noise - along * direction

@@ -1,0 +1,84 @@
+"""IG-NORM: the loss's integrated gradients between x and its neighbours shall be small."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gyrograd.attributions.gradient import score
+from gyrograd.attributions.path import path_points
+from gyrograd.errors import UserError
+from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.modes import evaluating
+from gyrograd.registry import register
+from gyrograd.regularizers.inner import ascended, check_inner
+from gyrograd.regularizers.passes import (
+    BatchNorm,
+    auxiliary_pass,
+    check_batch,
+    check_choice,
+    fresh_keys,
+    may_look_at,
+)
+from gyrograd.types import Images, Labels, Model, PerExample, Seed
+
+
+@register(
+    "regularizer",
+    "ig_norm",
+    aliases=("rar",),
+    paper="wang2020",
+    equation="Table 1, baseline 'IG-NORM' (after Chen et al. 2019)",
+)
+@dataclass(frozen=True)
+class IgNorm:
+    """The l1 norm of the loss's integrated gradients from x to x', x' the neighbour at which it is largest.
+
+    x' comes from sign ascent with `search_points` points on the path, the penalty has `points` (rule: right ends),
+    as in Chen et al.'s code; step_size is eps / 4 if open. wang2020's run has 5 points for both (`points=5`). The norm
+    is the same in any input space. x' is a constant to the weights, and the model in evaluation mode while it is
+    sought. Each point is a pass of its own, and the graphs of all of them are held.
+    """
+
+    eps: float = 8 / 255
+    steps: int = 7
+    step_size: float | None = None
+    points: int = 50
+    search_points: int = 5
+    batchnorm: str = "batch"
+
+    def __post_init__(self) -> None:
+        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_inner(self.eps, self.steps, self.step_size)
+        for name in ("points", "search_points"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} is {getattr(self, name)}; a path needs at least 1 point.")
+
+    def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
+        check_batch(x)
+        found = self.images(model, x, y, seed=seed)
+        with auxiliary_pass(model, self.batchnorm):
+            return path_length(model, x.detach(), found, y, self.points)
+
+    def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
+        """The neighbours x' the path leads to: in the ball around x and in [0, 1]."""
+
+        def length(moved: Tensor) -> Tensor:
+            return path_length(model, x.detach(), moved, y, self.search_points)
+
+        step_size = self.eps / 4 if self.step_size is None else self.step_size
+        keys = fresh_keys(seed, x)
+        with evaluating(model):
+            return ascended(length, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
+
+
+def path_length(model: Model, x: Images, end: Images, y: Labels, points: int) -> PerExample:
+    """||IG(x, end)||_1 of the loss of class y, differentiable to the weights and to `end`."""
+    positions, weights = path_points("right", points)
+    loss = score(model, y, "loss", check=may_look_at(x))
+    mean = torch.zeros_like(x)
+    for position, weight in zip(positions, weights, strict=True):
+        mean = mean + weight * input_gradient(loss, x + position * (end - x), create_graph=True)
+    return ((end - x) * mean).abs().flatten(1).sum(1)

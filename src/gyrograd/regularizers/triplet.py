@@ -1,0 +1,146 @@
+"""IGA: the gradient of the label shall look like the image, and that of the runner-up shall not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.attributions.gradient import score
+from gyrograd.errors import UserError
+from gyrograd.models import Normalized
+from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.maps import top_k_mask
+from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.similarity import cosine_distance
+from gyrograd.registry import register
+from gyrograd.regularizers.inner import ascended, check_inner, check_weight, random_start
+from gyrograd.regularizers.passes import (
+    BatchNorm,
+    Space,
+    auxiliary_pass,
+    check_batch,
+    check_choice,
+    fresh_keys,
+    input_scale,
+    may_look_at,
+)
+from gyrograd.types import Images, Labels, Logits, Model, PerExample, Seed
+
+Protocol = Literal["paper", "reference"]
+TOP = 1000 / 3072
+"""Share of the elements the reference attack looks at: 1,000 of CIFAR-10's 3,072."""
+
+
+class View(NamedTuple):
+    """An image as the triplet sees it, and the gradients of its label's logit and of the largest other one."""
+
+    image: Tensor
+    label: Tensor
+    other: Tensor
+
+
+@register(
+    "regularizer",
+    "iga",
+    paper="joo2023",
+    equation="Appendix A, baseline 'IGA' (after Singh et al. 2020)",
+)
+@dataclass(frozen=True)
+class Iga:
+    """Cross-entropy plus weight times a soft-margin triplet, both at images where the triplet is largest.
+
+    The triplet is log(1 + exp(d(label) - d(other))), d = 1 - cos of the image and a logit's gradient (`other`: the
+    largest of the other classes). It takes the place of the clean loss. paper: joo2023's formula, its comma read as a
+    minus. reference: Singh et al.'s code: the search looks at the third of the elements with the largest gradient, and
+    the triplet is that of x and of the found image, each with the farther label gradient and the nearer other one
+    of the two. step_size is 5/8 eps if open. Their net is ReLU for the loss and Softplus(50) for the gradients;
+    here it is one net. Only the cross-entropy's pass moves running statistics (`batchnorm="train"`).
+    """
+
+    replaces_cross_entropy: ClassVar[bool] = True
+    eps: float = 8 / 255
+    steps: int = 3
+    step_size: float | None = None
+    weight: float = 0.5
+    protocol: str = "paper"
+    space: str = "normalized"
+    batchnorm: str = "train"
+
+    def __post_init__(self) -> None:
+        check_choice("protocol", self.protocol, Protocol)
+        check_choice("space", self.space, Space)
+        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_inner(self.eps, self.steps, self.step_size)
+        check_weight(self.weight)
+
+    def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
+        terms = self.terms(model, x, y, seed=seed)
+        return terms["cross_entropy"] + terms["triplet"]
+
+    def terms(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> dict[str, PerExample]:
+        """The loss at the found images, and the weighted triplet."""
+        check_batch(x)
+        found = self.images(model, x, y, seed=seed)
+        with auxiliary_pass(model, self.batchnorm):
+            loss = score(model, y, "loss", check=may_look_at(x))(found)
+        with auxiliary_pass(model, "batch" if self.batchnorm == "train" else self.batchnorm):
+            views = [self._view(model, found, y)]
+            if self.protocol == "reference":
+                views.append(self._view(model, x.detach(), y))
+        return {"cross_entropy": loss, "triplet": self.weight * mined_triplet(views)}
+
+    def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
+        """The images both terms are taken at: in the ball around x and in [0, 1]."""
+        keys = fresh_keys(seed, x)
+        step_size = 5 / 8 * self.eps if self.step_size is None else self.step_size
+        with evaluating(model):
+            mask = self._searched(model, x.detach(), y, keys) if self.protocol == "reference" else None
+
+            def value(moved: Tensor) -> Tensor:
+                return mined_triplet([self._view(model, moved, y, mask)])
+
+            return ascended(value, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
+
+    def _searched(self, model: Model, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+        """The elements the reference search looks at: those of the largest label gradient where it begins."""
+        start = random_start(x, self.eps, keys)
+        gradient = input_gradient(score(model, y, "logit", check=may_look_at(x)), start)
+        gradient = input_scale(model, x, self.space) * gradient
+        return top_k_mask(gradient.abs(), max(1, round(TOP * x[0].numel())))
+
+    def _view(self, model: Model, x: Tensor, y: Tensor, mask: Tensor | None = None) -> View:
+        """Image and gradients in the chosen input space, zero outside the mask."""
+        label = input_gradient(score(model, y, "logit", check=may_look_at(x)), x, create_graph=True)
+        other = input_gradient(lambda x: largest_other(model(x), y), x, create_graph=True)
+        scale = input_scale(model, x, self.space)
+        parts = (as_seen(model, x, self.space), scale * label, scale * other)
+        return View(*(part if mask is None else part * mask for part in parts))
+
+
+def mined_triplet(views: list[View]) -> PerExample:
+    """Mean over the images of log(1 + exp(d+ - d-)): d+ to the farthest label gradient, d- to the nearest other."""
+    margins = []
+    for image, _, _ in views:
+        farthest = torch.stack([2 * cosine_distance(image, view.label) for view in views]).amax(0)
+        nearest = torch.stack([2 * cosine_distance(image, view.other) for view in views]).amin(0)
+        margins.append(F.softplus(farthest - nearest))
+    return torch.stack(margins).mean(0)
+
+
+def largest_other(logits: Logits, y: Labels) -> PerExample:
+    """The largest logit of the classes that are not the label."""
+    if logits.shape[1] < 2:
+        raise UserError("A model of one logit has no other class; give it one logit for each of two classes.")
+    return logits.masked_fill(F.one_hot(y, logits.shape[1]).bool(), -torch.inf).amax(1)
+
+
+def as_seen(model: Model, x: Images, space: str) -> Images:
+    """The image after the model's own normalisation, or ("pixel", or a model without one) as it is."""
+    for module in model.modules():
+        if space == "normalized" and isinstance(module, Normalized):
+            return (x - module.mean.to(x).view(-1, 1, 1)) / module.std.to(x).view(-1, 1, 1)
+    return x

@@ -1,0 +1,92 @@
+"""A step as one CUDA graph: recorded once, replayed ever after. Small nets spend most of a step waiting for Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.training.steps import Step
+from gyrograd.types import Inputs, Labels
+
+WARM_UP = 3
+"""Steps before the recording: libraries choose their kernels in them."""
+
+
+@dataclass(frozen=True, eq=False)
+class CapturedStep:
+    """The same call and result as the step it holds. Batches of another size than the first run step by step.
+
+    A step with the penalty and one without it are two graphs. Their losses are overwritten by the next replay.
+    """
+
+    step: Step
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    graphs: dict[bool, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = field(default_factory=dict)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer that makes the step."""
+        return self.step.optimizer
+
+    def __call__(
+        self, x: Inputs, y: Labels, keys: Labels, whole: int | None = None, number: int = 0
+    ) -> dict[str, Tensor]:
+        if self.inputs and x.shape != self.inputs["x"].shape:
+            return self.step(x, y, keys, whole, number)
+        due = self.step.objective.due(number)
+        self._place({"x": x, "y": y, "keys": keys})
+        if due not in self.graphs:
+            self.graphs[due] = self._recorded(whole, number)
+        graph, losses = self.graphs[due]
+        graph.replay()
+        return losses
+
+    def _place(self, given: dict[str, Tensor]) -> None:
+        """The batch where the graphs read it."""
+        for name, tensor in given.items():
+            if name not in self.inputs:
+                self.inputs[name] = tensor.clone(memory_format=torch.preserve_format)
+            self.inputs[name].copy_(tensor)
+
+    def _recorded(self, whole: int | None, number: int) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
+        """The graph of one step; weights, statistics and optimizer are as they were before it."""
+        for group in self.optimizer.param_groups:
+            if not isinstance(group["lr"], Tensor):
+                # a number would be part of the recording
+                group["lr"] = torch.tensor(float(group["lr"]), device=self.inputs["x"].device)
+        before = self._state()
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                self.step(**self.inputs, whole=whole, number=number)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            losses = self.step(**self.inputs, whole=whole, number=number)
+        self._restore(before)
+        return graph, losses
+
+    def _state(self) -> dict[str, Any]:
+        optimizer = {
+            (index, key): value.detach().clone()
+            for index, state in enumerate(self.optimizer.state.values())
+            for key, value in state.items()
+            if isinstance(value, Tensor)
+        }
+        model = {key: value.detach().clone() for key, value in self.step.model.state_dict().items()}
+        return {"model": model, "optimizer": optimizer}
+
+    @torch.no_grad()
+    def _restore(self, before: dict[str, Any]) -> None:
+        """In place, since the graphs know the tensors by their address. What the optimizer had not yet, is zero."""
+        for key, value in self.step.model.state_dict().items():
+            value.copy_(before["model"][key])
+        for index, state in enumerate(self.optimizer.state.values()):
+            for key, value in state.items():
+                if isinstance(value, Tensor):
+                    old = before["optimizer"].get((index, key))
+                    value.zero_() if old is None else value.copy_(old)

@@ -1,0 +1,221 @@
+"""What training makes small: cross-entropy and weighted regularisers, each reported by name."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.numerics import random
+from gyrograd.registry import lookup, make
+from gyrograd.regularizers import Adversarial, Atex, L2Cosine, MaxEntropy
+from gyrograd.regularizers.joint import check_joint, joint_loss
+from gyrograd.regularizers.passes import fresh_keys
+from gyrograd.training.processes import Share
+from gyrograd.training.settings import TrainSettings, plain_values
+from gyrograd.types import Inputs, Labels, Model, PerExample, Regularizer, Seed
+
+
+@dataclass(frozen=True)
+class Term:
+    """A regulariser and the weight of its mean."""
+
+    regularizer: Regularizer
+    weight: float | int = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight < math.inf:
+            raise UserError(f"The weight of a term is {self.weight}; give a finite number of 0 or more.")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The scalar that is minimised, and its parts: `objective(model, x, y, seed=keys)`.
+
+    Every part is a mean over the batch, already weighted, so the parts add up to the loss. `part` of the batch, its
+    first rows, is regularised; a term that takes the place of cross-entropy sees all of it. On several processes x
+    holds this process's `share` of `whole` rows and the means are sums by the whole batch's count. Only every
+    `every`-th step is regularised, with that many times the weight. `fast`: see `regularizers.joint`.
+    """
+
+    terms: Mapping[str, Term] = field(default_factory=dict)
+    cross_entropy: float | int | None = None
+    label_smoothing: float | int = 0.0
+    part: float | int = 1.0
+    every: int = 1
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fast:
+            self._check_fast()
+
+    def __call__(
+        self,
+        model: Model,
+        x: Inputs,
+        y: Labels,
+        *,
+        seed: Seed | None = None,
+        share: Share = Share(),  # noqa: B008 - frozen
+        whole: int | None = None,
+        number: int = 0,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        whole = len(x) if whole is None else whole
+        keys = None if seed is None else random.keys(seed, len(x), x.device)
+        if self.fast and self.terms and self.due(number):
+            return self._joint(model, x, y, keys, share)
+        parts: dict[str, Tensor] = {}
+        clean = None
+        if self.clean_weight:
+            ce, clean = self._cross_entropy(model, x, y)
+            parts["cross_entropy"] = self.clean_weight * ce.sum() / whole
+        for name, term in self.terms.items():
+            if not (self.due(number) or _replaces(term)):
+                continue
+            weight = term.weight if _replaces(term) else term.weight * self.every
+            rows = self._regularised(term, whole)
+            some = slice(share.count(rows))
+            # Keys by name: a term draws the same numbers whatever stands beside it.
+            own = None if keys is None else random.subkeys(keys[some], zlib.crc32(name.encode()))
+            for key, values in _named(name, term, model, x[some], y[some], own, clean).items():
+                parts[key] = weight * values.sum() / rows
+        total = sum(parts.values(), start=x.new_zeros(()))
+        return total, {"loss": total.detach(), **{name: value.detach() for name, value in parts.items()}}
+
+    def due(self, number: int) -> bool:
+        """Whether this step is regularised."""
+        return number % self.every == 0
+
+    def _joint(
+        self, model: Model, x: Inputs, y: Labels, keys: Tensor | None, share: Share
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Cross-entropy and alignment in two first-order passes; the scalar has the gradient, not the value."""
+        if share.of > 1:
+            raise UserError("fast runs in one process; leave it out of a run of several.")
+        ((name, term),) = self.terms.items()
+        some = slice(self._regularised(term, len(x)))
+        own = random.subkeys(fresh_keys(keys, x)[some], zlib.crc32(name.encode()))
+        weight, align = term.weight * self.every, _aligning(term)
+        align = replace(align, l2=weight * align.l2, cosine=weight * align.cosine)
+        scalar, values = joint_loss(model, x, y, align, align.moved(x[some], own), self._clean_loss)
+        names = {key: f"{name}.{key}" if len(values) > 2 else name for key in values}
+        parts = {"cross_entropy": values.pop("cross_entropy")} | {names[k]: v for k, v in values.items()}
+        return scalar, {"loss": torch.stack(list(parts.values())).sum(), **parts}
+
+    def _clean_loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        loss = F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
+        return self.clean_weight * loss
+
+    def _check_fast(self) -> None:
+        known = [term for term in self.terms.values() if isinstance(term.regularizer, L2Cosine)]
+        if len(known) != len(self.terms) or len(known) > 1 or not self.clean_weight:
+            raise UserError(
+                f"fast knows cross-entropy, alone or with one of l2, cosine and l2_cosine, and this objective has "
+                f"{', '.join(self.terms)}; leave fast out."
+            )
+        for term in known:
+            check_joint(_aligning(term))
+
+    @property
+    def clean_weight(self) -> float:
+        """The weight of the clean cross-entropy: as given, else 1, or 0 beside a term that takes its place."""
+        if self.cross_entropy is not None:
+            return self.cross_entropy
+        return 0.0 if any(_replaces(term) for term in self.terms.values()) else 1.0
+
+    @property
+    def second_order(self) -> bool:
+        """Whether a term differentiates a gradient, which half precision does not carry."""
+        return any(
+            not isinstance(t.regularizer, Adversarial | Atex | MaxEntropy) for t in self.terms.values()
+        )
+
+    def fewest_rows(self, whole: int) -> int:
+        """Of a batch, how many rows the term that sees least of it sees."""
+        return min((self._regularised(term, whole) for term in self.terms.values()), default=whole)
+
+    def _regularised(self, term: Term, whole: int) -> int:
+        return whole if _replaces(term) else max(1, round(self.part * whole))
+
+    def _cross_entropy(self, model: Model, x: Inputs, y: Labels) -> tuple[PerExample, Inputs | None]:
+        """The loss of each example and, where a term wants it for the whole batch, the label logit's gradient.
+
+        Taken from this forward, as joo2023's code does, it saves the alignment terms one of their own.
+        """
+        shared = (
+            self.part == 1 and self.every == 1 and any(_takes_clean(term) for term in self.terms.values())
+        )
+        x = x.detach().requires_grad_() if shared else x
+        logits = model(x)
+        losses = F.cross_entropy(logits, y, label_smoothing=self.label_smoothing, reduction="none")
+        if not shared:
+            return losses, None
+        (clean,) = torch.autograd.grad(logits.gather(1, y[:, None]).sum(), x, retain_graph=True)
+        return losses, clean
+
+
+def objective_of(settings: TrainSettings) -> Objective:
+    """The objective these settings describe; a name or setting that does not exist gets the nearest one."""
+    terms = {name: _term(name, dict(entry)) for name, entry in settings.terms.items()}
+    return Objective(
+        terms, settings.cross_entropy, settings.label_smoothing, settings.part, settings.every, settings.fast
+    )
+
+
+def _term(name: str, entry: dict[str, Any]) -> Term:
+    """`weight` is the term's, or the regulariser's own where it has one (iga, atex: the papers' lambda)."""
+    known = lookup("regularizer", name)
+    parameters = inspect.signature(known.factory).parameters
+    for key in entry:
+        if key not in parameters and key != "weight":
+            raise UserError(
+                f"terms.{name} has no setting '{key}': {did_you_mean(key, {*parameters, 'weight'})}"
+            )
+    own = "weight" in parameters
+    weight = entry.get("weight", 1.0) if own else entry.pop("weight", 1.0)
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+        raise UserError(f"terms.{name}.weight is {weight!r}; give a finite number of 0 or more.")
+    settings = {key: _as_float(value, parameters[key].annotation) for key, value in entry.items()}
+    with plain_values(f"terms.{name}"):
+        return Term(make("regularizer", known.name, **settings), 1.0 if own else float(weight))
+
+
+def _as_float(value: Any, annotation: Any) -> Any:
+    """YAML's 1 is 1.0 where a real number is meant."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return float(value) if whole and "float" in str(annotation) and "int" not in str(annotation) else value
+
+
+def _named(
+    name: str, term: Term, model: Model, x: Tensor, y: Tensor, keys: Tensor | None, clean: Tensor | None
+) -> dict[str, Tensor]:
+    """The term's values for each example, by name: its parts where it has some."""
+    terms = getattr(term.regularizer, "terms", None)
+    if terms is None:
+        return {name: term.regularizer(model, x, y, seed=keys)}
+    shared = {"clean": clean} if clean is not None and _takes_clean(term) else {}
+    parts = terms(model, x, y, seed=keys, **shared)
+    return {name if len(parts) == 1 else f"{name}.{key}": values for key, values in parts.items()}
+
+
+def _aligning(term: Term) -> L2Cosine:
+    assert isinstance(term.regularizer, L2Cosine)
+    return term.regularizer
+
+
+def _replaces(term: Term) -> bool:
+    return bool(getattr(term.regularizer, "replaces_cross_entropy", False))
+
+
+def _takes_clean(term: Term) -> bool:
+    """Whether the gradient of the clean training pass is the one the term would compute itself."""
+    r = term.regularizer
+    return isinstance(r, L2Cosine) and r.quantity == "logit" and r.detach_clean and r.batchnorm != "frozen"

@@ -1,0 +1,148 @@
+"""One process or many: which rows of a batch are this process's, and how its gradients meet the others'.
+
+The forward runs on the bare module and the gradients are summed here, once a step, instead of inside a DDP
+wrapper. The regularisers run the model several times and differentiate inside the loss; DDP's hooks count on one
+forward through the wrapper for each backward, and each such forward broadcasts BatchNorm's buffers under the graph's
+feet. A sum after the backward is exact whatever the loss did.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.training.settings import TrainSettings
+from gyrograd.types import Model
+
+
+@dataclass(frozen=True)
+class Share:
+    """Every `of`-th row of a batch, from row `index` on: any first part of the batch is shared out evenly too."""
+
+    index: int = 0
+    of: int = 1
+
+    @property
+    def rows(self) -> slice:
+        """This process's rows."""
+        return slice(self.index, None, self.of)
+
+    def count(self, whole: int) -> int:
+        """How many of the first `whole` rows are this process's."""
+        return len(range(self.index, whole, self.of))
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """The processes of a run, behind Lightning Fabric."""
+
+    fabric: Any
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process computes."""
+        return torch.device(self.fabric.device)
+
+    @property
+    def share(self) -> Share:
+        """This process among all."""
+        return Share(int(self.fabric.global_rank), int(self.fabric.world_size))
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes the files."""
+        return bool(self.fabric.global_rank == 0)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """The precision of the forward passes."""
+        context: AbstractContextManager[Any] = self.fabric.autocast()
+        return context
+
+    def told(self, value: Any) -> Any:
+        """What the first process has."""
+        return value if self.share.of == 1 else self.fabric.broadcast(value, src=0)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so; all must ask."""
+        if self.share.of == 1:
+            return flag
+        votes = self.fabric.all_reduce(torch.tensor(float(flag), device=self.device), reduce_op="sum")
+        return bool(votes > 0)
+
+    def summed(self, numbers: Tensor) -> Tensor:
+        """The sum over the processes."""
+        if self.share.of == 1:
+            return numbers
+        total: Tensor = self.fabric.all_reduce(numbers, reduce_op="sum")
+        return total
+
+    def joined(self, model: Model, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum gradients and losses over the processes and average BatchNorm's statistics, in one message.
+
+        Afterwards every process holds the same model. A loss is a sum over own rows by the whole batch's count, so
+        the sum over processes is the single process's loss.
+        """
+        n = self.share.of
+        if n == 1:
+            return losses
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        buffers = [b for b in model.buffers() if b.is_floating_point()]
+        parts = [*gradients, *(b / n for b in buffers), *losses.values()]
+        flat = self.summed(torch.cat([part.detach().float().reshape(-1) for part in parts]))
+        pieces = iter(flat.split([part.numel() for part in parts]))
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = next(pieces).view_as(gradient).to(gradient.dtype)
+        for buffer in buffers:
+            buffer.copy_(next(pieces).view_as(buffer))
+        return {name: next(pieces).reshape(()) for name in losses}
+
+
+def launched(settings: TrainSettings) -> Group:
+    """This run's processes: those torchrun started, or this one alone."""
+    from lightning.fabric import Fabric
+
+    precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
+    accelerator, devices = _device(settings.device)
+    local, world = (int(os.environ.get(key, 1)) for key in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    if world > 1 and torch.distributed.is_torchelastic_launched():
+        backend = "nccl" if accelerator == "cuda" else "gloo"
+        fabric = Fabric(
+            accelerator=accelerator,
+            devices=local,
+            num_nodes=world // local,
+            strategy=_strategy(backend),
+            precision=precision,
+        )
+    else:
+        fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+    fabric.launch()
+    return Group(fabric)
+
+
+def _strategy(backend: str) -> Any:
+    from lightning.fabric.strategies.ddp import DDPStrategy
+
+    return DDPStrategy(process_group_backend=backend)
+
+
+def _device(name: str) -> tuple[str, Any]:
+    """Fabric's words for a device."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, number = name.partition(":")
+    if kind == "cpu" and not number:
+        return "cpu", 1
+    if kind == "mps" and torch.backends.mps.is_available():
+        return "mps", 1
+    if kind == "cuda" and (not number or number.isdecimal()):
+        if int(number or 0) < torch.cuda.device_count():
+            return "cuda", [int(number or 0)]
+        raise UserError(f"There is no device '{name}' ({torch.cuda.device_count()} CUDA devices); use cpu.")
+    raise UserError(f"There is no device '{name}' here; give auto, cpu, cuda, cuda:N or mps.")

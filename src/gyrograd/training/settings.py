@@ -1,0 +1,260 @@
+"""Everything a training run is told, in plain values: the same in Python, in YAML and on the command line."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from gyrograd.errors import UserError, did_you_mean
+
+Optimizer = Literal["sgd", "adam", "adamw"]
+Schedule = Literal["constant", "cosine", "multi_step", "one_cycle"]
+Every = Literal["epoch", "step"]
+Precision = Literal["fp32", "tf32", "bf16"]
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """A training run. `fit` is given model and data and reads the rest; `train` and `gyrograd train` read all of it."""
+
+    model: str = "lenet"
+    """A name of `gyrograd list model`, `torchvision:NAME` or `timm:NAME`."""
+    model_settings: dict[str, Any] = field(default_factory=dict)
+    """What `gyrograd.model` takes: activation, beta, normalize, init, ... The class count comes from the data."""
+    start: str | None = None
+    """A checkpoint whose weights the model starts from; none: new ones from the seed."""
+    data: str = "shapes"
+    """A name of `gyrograd list dataset`."""
+    data_settings: dict[str, Any] = field(default_factory=dict)
+    """What `gyrograd.dataset` takes: path, split, n, size, ..."""
+    test: dict[str, Any] | None = None
+    """Settings in which the images for the accuracy differ, such as {split: test}; none: no accuracy is measured."""
+
+    terms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Regularisers by name, each with its `weight` (1) and its own settings: {l2_cosine: {weight: 1, l2: 0.1}}."""
+    cross_entropy: float | int | None = None
+    """Weight of the clean cross-entropy; none: 1, or 0 beside a term that takes its place (adversarial)."""
+    part: float | int = 1.0
+    """Share of each batch that is regularised, on its own small passes. The order is random, so the mean over a
+    part is an unbiased one and the weights stay as they are."""
+    every: int = 1
+    """Regularise every so many steps, with so many times the weight: the same on average, for less."""
+    fast: bool = False
+    """Cross-entropy with l2, cosine or both in first-order passes, on CUDA as one graph: equal results, less time."""
+    label_smoothing: float | int = 0.0
+
+    epochs: int = 10
+    batch_size: int = 128
+    """Images of one step, over all processes together."""
+    optimizer: str = "adam"
+    """sgd, adam (weight decay is added to the gradient) or adamw (it is not)."""
+    lr: float | int = 1e-3
+    momentum: float | int = 0.9
+    """For sgd."""
+    nesterov: bool = True
+    """For sgd."""
+    weight_decay: float | int = 0.0
+    schedule: str = "cosine"
+    """constant, cosine (to zero), multi_step (times gamma at each milestone) or one_cycle (up and down)."""
+    schedule_every: str = "epoch"
+    """epoch or step: how often the rate changes; one_cycle changes every step."""
+    milestones: tuple[int, ...] = ()
+    """Epochs after which multi_step lowers the rate."""
+    gamma: float | int = 0.1
+    warmup: float | int = 0.0
+    """Epochs in which the rate rises linearly to its scheduled value, step by step."""
+    clip: float | int | None = None
+    """Largest global norm of the gradient."""
+    ema: float | int = 0.0
+    """Decay of an average of the weights, such as 0.999; the average is what is measured and saved. 0: none."""
+
+    crop: int = 0
+    """Pixels a random crop may move the image each way."""
+    flip: bool = False
+    """Mirror every second image."""
+    zoom: float | int = 1.0
+    """Smallest part of the image's area a random resized crop may show (0.08 for ImageNet); 1: no such crop."""
+
+    precision: str = "fp32"
+    """fp32, tf32 (CUDA: faster, ten bits of mantissa) or bf16 (autocast)."""
+    allow_bf16: bool = False
+    """Take bf16 although the objective differentiates gradients."""
+    static_graph: bool = False
+    """Refused: it is silently wrong for losses that differentiate a gradient."""
+    seed: int = 0
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+
+    checkpoint_seconds: float | int = 300.0
+    """Most seconds of work a kill can cost."""
+    checkpoint_epochs: int = 1
+    """Most epochs of work a kill can cost."""
+    loss_limit: float | int = 1e4
+    """A loss above this counts as exploding and stops the run."""
+    tensorboard: bool = False
+    """Also write the log for TensorBoard (extra `tensorboard`)."""
+
+    def __post_init__(self) -> None:
+        _check_types(vars(self))
+        _check_names(self)
+        _check_numbers(self)
+        if self.static_graph:
+            raise UserError(
+                "static_graph=True makes DDP keep the graph of the first step, and the gradients of losses that "
+                "differentiate a gradient come out silently wrong; leave it out."
+            )
+
+
+WITHOUT_EFFECT = ("device", "checkpoint_seconds", "checkpoint_epochs", "loss_limit", "tensorboard")
+"""Settings a run may be resumed with other values of: they do not decide what it computes."""
+
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
+    """Settings out of a YAML tree or the command line; an unknown key names the nearest one."""
+    known = {f.name for f in fields(TrainSettings)}
+    for key in tree:
+        if key not in known:
+            raise UserError(f"Training has no setting '{key}': {did_you_mean(str(key), known)}")
+    plain = {key: with_numbers(value) for key, value in tree.items()}
+    if isinstance(plain.get("terms"), Mapping):
+        # `l2_cosine: null` over a recipe takes its term away
+        plain["terms"] = {name: term for name, term in plain["terms"].items() if term is not None}
+    if isinstance(plain.get("milestones"), list):
+        plain["milestones"] = tuple(plain["milestones"])
+    _check_types(plain)
+    return TrainSettings(**plain)
+
+
+def as_tree(settings: TrainSettings) -> dict[str, Any]:
+    """The settings as plain JSON values; `settings_from` gives equal settings back."""
+    return {**asdict(settings), "milestones": list(settings.milestones)}
+
+
+def with_numbers(value: Any) -> Any:
+    """YAML values as they are meant: 1e-3 and 8/255 are numbers, though YAML reads words."""
+    if isinstance(value, Mapping):
+        return {str(key): with_numbers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_numbers(item) for item in value]
+    if isinstance(value, str):
+        return _number(value)
+    return value
+
+
+@contextmanager
+def plain_values(what: str) -> Iterator[None]:
+    """A value of the wrong kind among somebody's settings (n: many) is a sentence, not a traceback."""
+    try:
+        yield
+    except TypeError as wrong:
+        reason = " ".join(str(wrong).split())[:200]
+        raise UserError(
+            f"A value of {what} is of the wrong kind ({reason}); see the settings it has."
+        ) from wrong
+
+
+def first_difference(here: Any, there: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """Where two trees differ first: dotted key and both values."""
+    if isinstance(here, Mapping) and isinstance(there, Mapping):
+        for key in [*here, *(key for key in there if key not in here)]:
+            found = first_difference(here.get(key), there.get(key), f"{path}.{key}" if path else str(key))
+            if found:
+                return found
+        return None
+    return None if here == there else (path, here, there)
+
+
+def _number(word: str) -> Any:
+    parts = [part.strip() for part in word.split("/")]
+    if len(parts) > 2 or not all(_NUMBER.fullmatch(part) for part in parts):
+        return word
+    if len(parts) == 2:
+        return float(parts[0]) / float(parts[1]) if float(parts[1]) else word
+    return int(word) if re.fullmatch(r"[-+]?\d+", word.strip()) else float(word)
+
+
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a word"),
+    "str | None": ((str, type(None)), "a path or null"),
+    "int": ((int,), "a whole number"),
+    "float | int": ((int, float), "a number"),
+    "float | int | None": ((int, float, type(None)), "a number or null"),
+    "bool": ((bool,), "true or false"),
+    "tuple[int, ...]": ((tuple,), "a list of whole numbers"),
+    "dict[str, Any]": ((dict,), "settings by name"),
+    "dict[str, Any] | None": ((dict, type(None)), "settings by name, or null"),
+    "dict[str, dict[str, Any]]": ((dict,), "settings by name"),
+}
+
+
+def _check_types(tree: Mapping[str, Any]) -> None:
+    kinds = {f.name: str(f.type) for f in fields(TrainSettings)}
+    for key, value in tree.items():
+        types, words = _KINDS[kinds[key]]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise UserError(f"{key} is {value!r}; give {words}.")
+    for name, term in tree.get("terms", {}).items():
+        if not isinstance(term, dict):
+            raise UserError(f"terms.{name} is {term!r}; give its settings, such as terms.{name}.weight 1.")
+    milestones = list(tree.get("milestones", ()))
+    if not all(isinstance(epoch, int) and epoch > 0 for epoch in milestones):
+        raise UserError(f"milestones is {milestones}; give epochs, such as [100, 150].")
+
+
+def _check_names(settings: TrainSettings) -> None:
+    choices = {
+        "optimizer": Optimizer,
+        "schedule": Schedule,
+        "schedule_every": Every,
+        "precision": Precision,
+    }
+    for key, literal in choices.items():
+        value, names = getattr(settings, key), get_args(literal)
+        if value not in names:
+            raise UserError(f"There is no {key} '{value}': {did_you_mean(value, names)}")
+    if settings.schedule == "multi_step" and not settings.milestones:
+        raise UserError("schedule multi_step needs milestones, such as [100, 150].")
+    if settings.milestones and settings.schedule != "multi_step":
+        raise UserError(
+            f"milestones belong to schedule multi_step, not to {settings.schedule}; leave one out."
+        )
+
+
+def _check_numbers(settings: TrainSettings) -> None:
+    # key: whether the value is right, and what would be. NaN fails every comparison.
+    s = settings
+    rules = {
+        "epochs": (s.epochs >= 1, "at least one epoch"),
+        "batch_size": (s.batch_size >= 1, "at least 1"),
+        "lr": (0 < s.lr < math.inf, "a rate above 0"),
+        "momentum": (0 <= s.momentum < 1, "a number from 0 to below 1"),
+        "weight_decay": (0 <= s.weight_decay < math.inf, "0 or more"),
+        "gamma": (0 < s.gamma <= 1, "a factor above 0, up to 1"),
+        "warmup": (0 <= s.warmup < math.inf, "a number of epochs, 0 or more"),
+        "clip": (s.clip is None or 0 < s.clip < math.inf, "a norm above 0, or null for no clipping"),
+        "ema": (0 <= s.ema < 1, "a decay from 0 (none) to below 1"),
+        "every": (s.every >= 1, "at least 1"),
+        "part": (0 < s.part <= 1, "a share above 0, up to 1"),
+        "label_smoothing": (0 <= s.label_smoothing < 1, "a number from 0 to below 1"),
+        "cross_entropy": (
+            s.cross_entropy is None or 0 <= s.cross_entropy < math.inf,
+            "a weight of 0 or more",
+        ),
+        "crop": (s.crop >= 0, "0 (no crop) or more pixels"),
+        "zoom": (0 < s.zoom <= 1, "a part of the area above 0, up to 1"),
+        "seed": (0 <= s.seed < 1 << 63, "a whole number from 0 to 2**63 - 1"),
+        "checkpoint_seconds": (s.checkpoint_seconds >= 0, "0 (after every step) or more"),
+        "checkpoint_epochs": (s.checkpoint_epochs >= 1, "at least 1"),
+        "loss_limit": (s.loss_limit > 0, "a limit above 0"),
+    }
+    for key, (right, words) in rules.items():
+        if not right:
+            raise UserError(f"{key} is {getattr(s, key)}; give {words}.")
+    if s.optimizer == "sgd" and s.nesterov and s.momentum == 0:
+        raise UserError("nesterov needs a momentum above 0; give one, or nesterov false.")

@@ -1,0 +1,206 @@
+"""A run on disk: one file that holds all of it, replaced whole or not at all. Nothing in it is code.
+
+Safetensors: the model's weights, the optimizer's state, the averaged weights and the sums of the running epoch. Its
+metadata has one entry, `gyrograd_run`: JSON with the settings, where the run is, its history and its best epoch.
+There is no scheduler's state, because the rate is a function of the step, and no generator's, because
+every step seeds torch's generators and draws by (seed, example, epoch).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from gyrograd.data import Dataset
+from gyrograd.errors import UserError
+from gyrograd.training.files import replace_file
+from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, first_difference
+from gyrograd.training.steps import Average
+from gyrograd.types import Model
+
+SCHEMA = 1
+NAME = "checkpoint.safetensors"
+_KEPT = ("epoch", "batch", "names", "seen", "history", "best", "ended")
+
+
+@dataclass
+class Place:
+    """Where a run is: the next step to take, and what it has seen of this epoch and of those before."""
+
+    epoch: int = 0
+    batch: int = 0
+    names: list[str] = field(default_factory=list)
+    sums: Tensor | None = None
+    """Losses times examples of this epoch, one entry for each name."""
+    seen: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    """Epoch and accuracy of the best model, where accuracy is measured."""
+    ended: bool = False
+    """Whether `on_epoch` ended the run before its last epoch."""
+
+    def add(self, losses: dict[str, Tensor], n: int) -> None:
+        """Count a step in, with its losses. Nothing is read back from the device."""
+        # a step without the penalty has no term for it, which counts as zero
+        self.names = [*self.names, *(name for name in losses if name not in self.names)]
+        zero = next(iter(losses.values())).new_zeros(())
+        values = torch.stack([losses.get(name, zero) for name in self.names]).to(torch.float64) * n
+        if self.sums is not None:
+            values[: len(self.sums)] += self.sums
+        self.sums = values
+        self.seen += n
+        self.batch += 1
+
+    def means(self) -> dict[str, float]:
+        """The mean losses of this epoch so far."""
+        numbers = [] if self.sums is None else (self.sums / self.seen).tolist()
+        return dict(zip(self.names, numbers, strict=True))
+
+    def next_epoch(self) -> None:
+        """Begin again with nothing seen."""
+        self.epoch, self.batch, self.names, self.sums, self.seen = self.epoch + 1, 0, [], None, 0
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What a checkpoint file holds: a note in words and numbers, and tensors."""
+
+    note: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def taken(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    average: Average | None,
+    place: Place,
+    settings: TrainSettings,
+    data: str,
+) -> Snapshot:
+    """The run as it stands, on the CPU. `data`: the fingerprint of the training data."""
+    tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
+    if average is not None:
+        tensors |= {f"average.{key}": value for key, value in average.values.items()}
+    rest: dict[str, Any] = {}
+    for index, state in optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            (tensors if isinstance(value, Tensor) else rest)[f"optimizer.{index}.{key}"] = value
+    if place.sums is not None:
+        tensors["sums"] = place.sums
+    note = {
+        "schema": SCHEMA,
+        "settings": as_tree(settings),
+        "data": data,
+        "optimizer": rest,
+        **{key: getattr(place, key) for key in _KEPT},
+    }
+    return Snapshot(note, {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()})
+
+
+def finite(snapshot: Snapshot) -> bool:
+    """Whether every number in it is one: a run that has come to NaN is not worth keeping."""
+    return all(bool(value.isfinite().all()) for value in snapshot.tensors.values())
+
+
+def write(path: Path, snapshot: Snapshot) -> None:
+    """Replace the run's file."""
+    words = json.dumps(snapshot.note, sort_keys=True)
+    replace_file(path, to_bytes(snapshot.tensors, {"gyrograd_run": words}))
+
+
+def read(path: Path) -> Snapshot | None:
+    """What a run left, or None where there is no run; a damaged file gives one sentence."""
+    if not path.exists():
+        return None
+    try:
+        with safe_open(path, framework="pt") as file:
+            note = json.loads((file.metadata() or {})["gyrograd_run"])
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, KeyError, ValueError, OSError) as wrong:
+        raise UserError(
+            f"{path} is not a checkpoint of a training run, or is damaged ({wrong}); "
+            "take it away or give another folder."
+        ) from wrong
+    if note["schema"] > SCHEMA:
+        raise UserError(
+            f"{path} has schema {note['schema']} and this gyrograd reads up to {SCHEMA}; "
+            "upgrade it: pip install -U gyrograd."
+        )
+    return Snapshot(note, tensors)
+
+
+def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
+    """Refuse to go on with other settings or data, naming the first difference."""
+    here, there = (
+        {key: value for key, value in tree.items() if key not in WITHOUT_EFFECT}
+        for tree in (json.loads(json.dumps(as_tree(settings))), snapshot.note["settings"])
+    )
+    difference = first_difference(here, there)
+    if difference is None and data != snapshot.note["data"]:
+        difference = ("the training data", data, snapshot.note["data"])
+    if difference is not None:
+        key, mine, its = difference
+        raise UserError(
+            f"{path} belongs to another run: {key} is {_shown(mine)} here and {_shown(its)} there; give the same, "
+            "another folder (--out), or --resume changed to go on all the same."
+        )
+
+
+def restore(
+    snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
+) -> Place:
+    """Put weights and optimizer back as they were; where the run was comes back."""
+    _fit(model, _below(snapshot, "model."))
+    state: dict[int, dict[str, Any]] = {}
+    for key, value in {**_below(snapshot, "optimizer."), **_plain_state(snapshot)}.items():
+        index, _, name = key.partition(".")
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    if average is not None:
+        for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
+            average.values[key].copy_(value)
+    sums = snapshot.tensors.get("sums")
+    device = next(model.parameters()).device
+    kept = {key: snapshot.note[key] for key in _KEPT}
+    return Place(**kept, sums=None if sums is None else sums.to(device))
+
+
+def fingerprint(data: Dataset) -> str:
+    """A short digest of a data set: its labels and some 256 of its images, wherever they live."""
+    some = torch.linspace(0, len(data) - 1, min(len(data), 256)).long()
+    digest = hashlib.sha256(f"{tuple(data.images.shape)} {data.images.dtype} {data.classes}".encode())
+    for part in (data.labels, data.images[some.to(data.labels.device)]):
+        digest.update(part.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _fit(model: Model, weights: Mapping[str, Tensor]) -> None:
+    own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+    if own != {key: tuple(value.shape) for key, value in weights.items()}:
+        raise UserError(
+            "The checkpoint belongs to another model than the settings name; give its own settings."
+        )
+    model.load_state_dict(dict(weights))
+
+
+def _below(snapshot: Snapshot, prefix: str) -> dict[str, Tensor]:
+    return {
+        key.removeprefix(prefix): value for key, value in snapshot.tensors.items() if key.startswith(prefix)
+    }
+
+
+def _plain_state(snapshot: Snapshot) -> dict[str, Any]:
+    return {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else json.dumps(value)

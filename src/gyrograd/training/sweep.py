@@ -1,0 +1,122 @@
+"""Many trainings, one table: a grid of settings times seeds, in this process or on a Ray cluster, resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gyrograd import records
+from gyrograd.errors import UserError
+from gyrograd.records import Record
+from gyrograd.training.clusters import Cluster, Outcome, Outcomes
+from gyrograd.training.measuring import Measuring
+from gyrograd.training.selection import Selection, selected
+from gyrograd.training.trials import REFERENCE, Trial, finished_trial, trials_of
+
+Says = Callable[[Trial, Outcome, int, int], None]
+"""Told each trial with its outcome, how many are done, and how many there are."""
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """The points with what was chosen, the records by trial, the sentences of those that failed, and the table."""
+
+    selection: Selection
+    records: dict[str, Record]
+    failures: dict[str, str]
+    path: Path
+
+
+def sweep(
+    base: Mapping[str, Any],
+    grid: Mapping[str, Any],
+    *,
+    out: Path | str,
+    seeds: Sequence[Any] = (0,),
+    max_accuracy_loss: float = 0.01,
+    measuring: Measuring | None = None,
+    ray: Cluster | str | None = None,
+    says: Says | None = None,
+) -> Swept:
+    """Train every point of the grid with every seed, and cross-entropy alone; then choose as joo2023 does.
+
+    The rule (joo2023, the selections of Table 1): the highest Grad RPS among the points that lose at most one point of
+    cross-entropy's accuracy. A finished trial is not run again, a half-finished one goes on.
+    A trial that fails is told in the table; one of cross-entropy ends the sweep, for nothing could be compared.
+
+    Args:
+        base: settings all trials share, as in a YAML file of `gyrograd train`.
+        grid: dotted keys with lists of values: {"terms.l2_cosine.l2": [0.01, 0.1]}.
+        out: folder for trials, `sweep.json` and `sweep.md`.
+        seeds: every point is trained once with each.
+        max_accuracy_loss: largest loss of accuracy against cross-entropy, as a share of 1.
+        measuring: on how many images RPS is measured, with which noise.
+        ray: none: in this process; a cluster, or its address (local, auto, ...).
+        says: told of each trial that ends.
+    """
+    if not 0 <= max_accuracy_loss <= 1:
+        raise UserError(f"max_accuracy_loss is {max_accuracy_loss}; give a share from 0 to 1, such as 0.01.")
+    cluster = Cluster(ray) if isinstance(ray, str) else ray
+    folder = Path(out).absolute()
+    trials = trials_of(base, grid, seeds, Measuring() if measuring is None else measuring, folder)
+    _check_folder(folder)
+    ended: dict[str, Outcome] = {t.name: known for t in trials if (known := t.known()) is not None}
+    with closing(_outcomes([trial for trial in trials if trial.name not in ended], cluster)) as outcomes:
+        for trial, outcome in outcomes:
+            ended[trial.name] = _kept(trial, outcome)
+            if says is not None:
+                says(trial, outcome, len(ended), len(trials))
+    return _concluded(trials, ended, max_accuracy_loss, folder)
+
+
+def _outcomes(trials: Sequence[Trial], cluster: Cluster | None) -> Outcomes:
+    """Each trial with its record, or the sentence it failed with."""
+    if cluster is not None and trials:
+        yield from cluster.outcomes(trials, finished_trial)
+        return
+    for trial in trials:
+        try:
+            outcome: Outcome = finished_trial(trial)
+        except UserError as mistake:
+            outcome = str(mistake)
+        yield trial, outcome
+
+
+def _kept(trial: Trial, outcome: Outcome) -> Outcome:
+    """A record is written here, by the one process that knows all; the reference may not fail."""
+    if isinstance(outcome, Record):
+        records.write(trial.record_path, outcome)
+    elif trial.point == REFERENCE:
+        raise UserError(
+            f"The trial of cross-entropy failed, and nothing can be compared without it: {outcome}"
+        )
+    return outcome
+
+
+def _concluded(trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: float, out: Path) -> Swept:
+    """The table of all points, on disk in both forms."""
+    failures = {name: outcome for name, outcome in ended.items() if isinstance(outcome, str)}
+    found = {name: outcome for name, outcome in ended.items() if isinstance(outcome, Record)}
+    by_point: dict[str, list[Record]] = {trial.point: [] for trial in trials}
+    folders: dict[str, list[str]] = {trial.point: [] for trial in trials}
+    for trial in trials:
+        by_point[trial.point] += [found[trial.name]] if trial.name in found else []
+        folders[trial.point].append(str(trial.folder.relative_to(out)))
+    reasons = {trial.point: failures[trial.name] for trial in trials if trial.name in failures}
+    selection = selected(by_point, reasons, limit=limit)
+    document = {"schema": 1, "kind": "sweep", **selection.document(), "folders": folders}
+    records.write_text(out / "sweep.json", json.dumps(document, indent=1) + "\n")
+    text = f"# Sweep\n\n{selection.sentence}\n\n{selection.table().markdown()}\n"
+    records.write_text(out / "sweep.md", text)
+    return Swept(selection, found, failures, out / "sweep.md")
+
+
+def _check_folder(out: Path) -> None:
+    try:
+        (out / "trials").mkdir(parents=True, exist_ok=True)
+    except OSError as trouble:
+        raise UserError(f"{out} cannot be written ({trouble.strerror}); give another folder.") from None

@@ -1,0 +1,72 @@
+"""Numbers side by side: the same rows for a terminal and for Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gyrograd.errors import UserError
+from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
+
+UNKNOWN = "–"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A header and rows of text."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        """As Markdown; a bar inside a cell stays a bar."""
+        lines: Iterable[Sequence[str]] = (self.header, ("---",) * len(self.header), *self.rows)
+        return "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+        )
+
+
+def interval(values: Sequence[float | None]) -> Interval | None:
+    """Mean and 95 % bootstrap interval; None where there is no value at all."""
+    return None if _empty(values) else bootstrap_interval(values)
+
+
+def difference(after: Sequence[float | None], before: Sequence[float | None]) -> Interval | None:
+    """The paired difference, image by image; None where no image has both."""
+    pairs = [None if a is None or b is None else a - b for a, b in zip(after, before, strict=True)]
+    return None if _empty(pairs) else paired_difference(after, before)
+
+
+def shown(found: Interval | None) -> str:
+    """`0.631 [0.580, 0.677]`."""
+    return UNKNOWN if found is None else f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def signed(found: Interval | None) -> str:
+    """`+0.310 [+0.270, +0.350]`."""
+    return UNKNOWN if found is None else f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+def plain(found: Interval | None) -> dict[str, float | int | None] | None:
+    """The interval for JSON; an unknown bound (of a single value) is null."""
+    if found is None:
+        return None
+    low, high = (bound if math.isfinite(bound) else None for bound in (found.low, found.high))
+    return {"value": found.value, "low": low, "high": high, "n": found.n}
+
+
+def across(columns: Sequence[Sequence[float | None]]) -> list[float | None]:
+    """The mean over several columns (seeds), image by image; None where any has none."""
+    if len({len(column) for column in columns}) != 1:
+        raise UserError(
+            "The trials were measured on different images; give all of them the same test images."
+        )
+    return [
+        None if any(value is None for value in row) else sum(value or 0.0 for value in row) / len(row)
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _empty(values: Sequence[float | None]) -> bool:
+    return all(value is None for value in values)

@@ -1,0 +1,175 @@
+"""A sweep's trials: every point of a grid, with every seed, each a training run in a folder and a record."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gyrograd import records
+from gyrograd.errors import UserError
+from gyrograd.records import Record
+from gyrograd.training.building import datasets
+from gyrograd.training.cookbook import merged
+from gyrograd.training.loop import train
+from gyrograd.training.measuring import Measuring, record
+from gyrograd.training.objective import objective_of
+from gyrograd.training.runs import OnEpoch
+from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, settings_from, with_numbers
+
+REFERENCE = "cross-entropy"
+"""The point every other is compared with: the same settings without a term."""
+LONGEST_SLUG = 80
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run of a sweep. `point` names its place in the grid, whatever the seed."""
+
+    point: str
+    settings: TrainSettings
+    measuring: Measuring
+    out: Path
+    """The sweep's folder."""
+
+    @property
+    def name(self) -> str:
+        """Readable, and different for different settings: a larger grid finds the trials of a smaller one."""
+        slug = re.sub(r"[^A-Za-z0-9.=]+", "_", self.point).strip("_")[:LONGEST_SLUG]
+        return f"{slug}-seed{self.settings.seed}-{_digest(_decisive(self.settings))}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its run lives."""
+        return self.out / "trials" / self.name
+
+    @property
+    def record_path(self) -> Path:
+        """Where its record lies once it is finished."""
+        return self.folder / "record.json"
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides its numbers, in plain values."""
+        tree = {"train": _decisive(self.settings), "measuring": self.measuring.settings}
+        return dict(json.loads(json.dumps(tree)))
+
+    def known(self) -> Record | None:
+        """The record of an earlier sweep, if this trial is finished."""
+        if not self.record_path.exists():
+            return None
+        found = records.read(self.record_path)
+        return found if found.settings == self.identity else None
+
+
+def trials_of(
+    base: Mapping[str, Any],
+    grid: Mapping[str, Any],
+    seeds: Sequence[Any],
+    measuring: Measuring,
+    out: Path,
+) -> list[Trial]:
+    """Every trial, those of cross-entropy first; a key or setting that does not exist is found now.
+
+    `base`: settings as `settings_from` takes them. `grid`: dotted keys such as `terms.l2_cosine.l2`, each with a list
+    of values. The reference has the base's settings without terms; a point of the grid that says the same is it.
+    """
+    _check_grid(grid)
+    _check_seeds(seeds)
+    points: dict[str, Mapping[str, Any]] = {REFERENCE: {**base, "terms": {}, "cross_entropy": None}}
+    for values in itertools.product(*grid.values()):
+        chosen = dict(zip(grid, (with_numbers(value) for value in values), strict=True))
+        points.setdefault(_point_name(chosen), _tree_of(base, chosen))
+    trials = [
+        Trial(point, _checked({**tree, "seed": seed}), measuring, out)
+        for point, tree in points.items()
+        for seed in seeds
+    ]
+    # Equal settings are one trial, under the name that came first.
+    return list({_digest(_decisive(trial.settings)): trial for trial in reversed(trials)}.values())[::-1]
+
+
+def finished_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
+    """Train (or go on training), then measure accuracy and Grad RPS of each test image."""
+    started = time.monotonic()
+    done = train(trial.settings, trial.folder, resume="auto", on_epoch=on_epoch)
+    _, test = datasets(trial.settings)
+    if test is None:
+        raise UserError(
+            "A sweep compares accuracies and needs test images: give test, such as {split: test}."
+        )
+    device = next(done.model.parameters()).device
+    columns = trial.measuring.calm(done.model, test.to(device))
+    facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
+    return record(f"trial {trial.point}", columns, trial.identity, facts)
+
+
+def _decisive(settings: TrainSettings) -> dict[str, Any]:
+    return {key: value for key, value in as_tree(settings).items() if key not in WITHOUT_EFFECT}
+
+
+def _digest(tree: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _tree_of(base: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    tree = dict(base)
+    for key, value in chosen.items():
+        tree = merged(tree, _nested(key.split("."), value))
+    return tree
+
+
+def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
+    return {path[0]: value if len(path) == 1 else _nested(path[1:], value)}
+
+
+def _point_name(chosen: Mapping[str, Any]) -> str:
+    """`l2_cosine.l2=0.1 l2_cosine.cosine=1`: what a reader looks for first."""
+    return " ".join(f"{key.removeprefix('terms.')}={_short(value)}" for key, value in chosen.items())
+
+
+def _short(value: Any) -> str:
+    return (
+        f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else json.dumps(value)
+    )
+
+
+def _checked(tree: Mapping[str, Any]) -> TrainSettings:
+    settings = settings_from(tree)
+    objective_of(settings)
+    if settings.test is None:
+        raise UserError(
+            "A sweep compares accuracies and needs test images: give test, such as {split: test}."
+        )
+    return settings
+
+
+def _check_grid(grid: Mapping[str, Any]) -> None:
+    if not grid:
+        raise UserError(
+            "The grid is empty; give it a key with values, such as terms.l2_cosine.l2: [0.01, 0.1]."
+        )
+    for key, values in grid.items():
+        if not isinstance(values, Sequence) or isinstance(values, str) or not values:
+            raise UserError(f"The grid has {values!r} for {key}; give a list of values, such as [0.01, 0.1].")
+        if key == "seed":
+            raise UserError("Seeds are not part of the grid; give them as seeds, such as [0, 1, 2].")
+
+
+def _check_seeds(seeds: Sequence[Any]) -> None:
+    if (
+        not seeds
+        or len(set(seeds)) != len(seeds)
+        or not all(type(seed) is int and seed >= 0 for seed in seeds)
+    ):
+        raise UserError(
+            f"seeds is {list(seeds)}; give whole numbers of 0 or more, each once, such as [0, 1, 2]."
+        )

@@ -1,0 +1,142 @@
+"""What every experiment promises: it runs at `smoke`, keeps what it measured, and shows no number without interval."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gyrograd as gg
+from gyrograd.experiments import read_results, render
+from gyrograd.experiments.runs import HOME, verdicts_of
+from gyrograd.experiments.scales import SCALES, read_scale
+from gyrograd.registry import lookup
+
+NAMES = sorted(gg.available("experiment"))
+PAPERS = sorted({gg.available("experiment")[name].paper for name in NAMES})
+every_experiment = pytest.mark.parametrize("name", NAMES)
+every_paper = pytest.mark.parametrize("paper", PAPERS)
+
+
+RUNNER = """
+import hashlib, json, sys, traceback
+from pathlib import Path
+from gyrograd.experiments import reproduce
+
+names, out = json.loads(sys.argv[1]), Path(sys.argv[2])
+
+def digests():
+    files = [p for part in ("records", "nets") for p in sorted((out / "smoke" / part).rglob("*")) if p.is_file()]
+    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+errors, first = {}, {}
+for turn in (0, 1):
+    if turn:
+        first = digests()
+    for name in names:
+        try:
+            reproduce(name, "smoke", out)
+        except Exception:
+            errors.setdefault(name, traceback.format_exc())
+        if not turn and (out / "smoke" / name / "results.json").exists():
+            results = out / "smoke" / name / "results.json"
+            (out / f"{name}.first.json").write_bytes(results.read_bytes())
+changed = sorted(set(first.items()) ^ set(digests().items()))
+(out / "outcome.json").write_text(json.dumps({"errors": errors, "changed": changed}))
+"""
+"""Every experiment twice, in a process of its own: with shapes checked in every call it would take five times as long.
+Experiments share nets and records, so one process runs them all."""
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory) -> Path:
+    """The folder in which every experiment has run twice."""
+    folder = tmp_path_factory.mktemp("reproduce")
+    words = [sys.executable, "-W", "error", "-c", RUNNER, json.dumps(NAMES), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcome(out) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((out / "outcome.json").read_text(encoding="utf-8"))
+    return found
+
+
+@every_experiment
+def test_it_runs_at_smoke_and_every_number_on_its_page_has_an_interval(name, out, outcome):
+    assert name not in outcome["errors"], outcome["errors"][name]
+    results = read_results(out / "smoke" / name)
+    assert results.estimates
+    for quantity, estimate in results.estimates.items():
+        assert math.isfinite(estimate.value), quantity
+        assert estimate.low <= estimate.value <= estimate.high, quantity
+        assert estimate.bounded, quantity
+    html = (out / "smoke" / name / "index.html").read_text(encoding="utf-8")
+    tables = re.findall(r"<td>(-?\d[^<]*)</td>", html)
+    assert all("[" in cell or re.fullmatch(r"-?[\d.]+( ± [\d.]+)?", cell) for cell in tables)
+    assert f"gyrograd reproduce {name} --scale smoke" in html
+
+
+@every_experiment
+def test_its_claims_are_about_numbers_it_measures(name, out):
+    """A column misspelt in claims.toml would be "not measured" for ever."""
+    results = read_results(out / "smoke" / name)
+    claims, verdicts = verdicts_of(results)
+    assert len(verdicts) == len(claims.claims)
+    for judgement in verdicts:
+        claim = judgement.claim
+        for q in (claim.quantity,) if hasattr(claim, "quantity") else (claim.lower, claim.higher):
+            if q.row in results.rows(q.setting):
+                curve = [c for c in results.columns(q.setting) if "@" in c]
+                assert q.column in results.columns(q.setting) or ("@" in q.column and curve), q
+    assert {judgement.verdict for judgement in verdicts} <= {"not comparable"}
+
+
+@every_experiment
+def test_a_second_run_gives_the_same_numbers(name, out):
+    first, second = (
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (out / f"{name}.first.json", out / "smoke" / name / "results.json")
+    )
+    assert second["values"] == first["values"]
+    assert second["facts"]["intervals"] == first["facts"]["intervals"]
+
+
+def test_a_second_run_measures_and_trains_nothing(outcome):
+    assert outcome["changed"] == []
+
+
+@every_experiment
+def test_its_page_comes_from_its_files_alone(name, out, tmp_path):
+    source = out / "smoke" / name
+    page = (source / "index.html").read_bytes()
+    for file in ("results.json", "pictures.npz"):
+        if (source / file).exists():
+            (tmp_path / file).write_bytes((source / file).read_bytes())
+    assert render(tmp_path).read_bytes() == page
+
+
+@every_paper
+def test_scales_set_sizes_only_and_every_setting_of_smoke_is_there_at_small_and_paper(paper):
+    path = HOME / paper / "scales.toml"
+    scales = {name: read_scale(path, name) for name in SCALES}
+    assert [scales[name].compares for name in SCALES] == ["nothing", "orders", "values"]
+    for scale in ("small", "paper"):
+        assert set(scales["smoke"].settings) <= set(scales[scale].settings)
+
+
+@every_paper
+def test_every_claim_belongs_to_an_experiment_of_its_paper(paper):
+    document = tomllib.loads((HOME / paper / "claims.toml").read_text(encoding="utf-8"))
+    assert document["paper"] == paper
+    for entry in document.get("values", []) + document.get("order", []):
+        assert lookup("experiment", entry["experiment"]).paper == paper

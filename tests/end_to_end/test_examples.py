@@ -1,0 +1,29 @@
+"""The examples run as they stand, small: the net with the one line more has the steadier explanations."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+# Lightning's own: its use of torch's pytree, and its advice on loader workers.
+LIGHTNING = ("ignore:.*isinstance.treespec, LeafSpec:FutureWarning", "ignore:.*does not have many workers")
+
+
+@pytest.mark.filterwarnings(*LIGHTNING)
+@pytest.mark.parametrize("name", ["plain_pytorch", "lightning_module", "huggingface_trainer"])
+def test_an_example_runs_and_its_line_steadies_the_explanations(name, capsys):
+    found = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](images=256, test_images=48, epochs=3)
+    assert found["after"][1] > found["before"][1] + 0.005
+    lines = re.findall(
+        r"(before|after) adding the line: accuracy (\d\.\d{3}), RPS (\d\.\d{3})", capsys.readouterr().out
+    )
+    assert lines == [(when, f"{found[when][0]:.3f}", f"{found[when][1]:.3f}") for when in ("before", "after")]
+
+
+def test_every_example_is_tested():
+    names = {"plain_pytorch", "lightning_module", "huggingface_trainer"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == names

@@ -1,0 +1,147 @@
+"""Numbers with their intervals: over images, over seeds, on disk and on the page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gyrograd.errors import UserError
+from gyrograd.experiments.claims import Claims, Order, Value, judged
+from gyrograd.experiments.report import column_groups, experiment_page, shown, summary_table
+from gyrograd.experiments.results import (
+    Estimate,
+    Quantity,
+    Results,
+    estimate,
+    estimates,
+    read_results,
+    write_results,
+)
+from gyrograd.numerics.statistics import bootstrap_interval
+from gyrograd.records import Record
+
+columns = st.lists(st.floats(-100, 100), min_size=2, max_size=30)
+
+
+@given(columns)
+def test_one_seed_has_the_bootstrap_interval_of_its_images(values):
+    ours, oracle = estimate([values]), bootstrap_interval(values)
+    assert (ours.low, ours.value, ours.high) == pytest.approx((oracle.low, oracle.value, oracle.high))
+    assert ours.by_seed == pytest.approx((np.mean(values),))
+
+
+@given(columns, st.floats(0.01, 10))
+def test_seeds_that_differ_widen_the_interval_by_students(values, apart):
+    """Three seeds at value - apart, value, value + apart: deviation apart, t of two degrees 4.303."""
+    seeds = [[value + shift for value in values] for shift in (-apart, 0.0, apart)]
+    ours, alone = estimate(seeds), estimate([values])
+    wobble = 4.303 * apart / np.sqrt(3)
+    assert ours.value == pytest.approx(alone.value, abs=1e-9)
+    assert ours.high - ours.value == pytest.approx(np.hypot(alone.high - alone.value, wobble), rel=1e-6)
+    assert ours.value - ours.low == pytest.approx(np.hypot(alone.value - alone.low, wobble), rel=1e-6)
+
+
+def test_an_image_missing_in_one_seed_is_left_out_of_all_and_counted():
+    ours = estimate([[1.0, None, 3.0], [1.0, 100.0, 3.0]])
+    assert (ours.value, ours.images, ours.missing) == (2.0, 2, 1)
+
+
+def test_one_image_has_no_interval_and_says_so():
+    ours = estimate([[0.5]])
+    assert not ours.bounded
+    assert "no interval" in shown(ours)
+
+
+def test_seeds_of_different_images_are_refused():
+    with pytest.raises(UserError, match="different images"):
+        estimate([[1.0, 2.0], [1.0]])
+    with pytest.raises(UserError, match="No image has a value in every seed"):
+        estimate([[1.0, None], [None, 1.0]])
+
+
+def test_records_of_seeds_meet_in_one_estimate_and_keep_the_order_of_rows():
+    record = Record("r", {}, [3, 5], {"rps": [0.5, 0.7], "ins": [10.0, 20.0]})
+    other = replace(record, values={"rps": [0.7, 0.9], "ins": [30.0, 40.0]})
+    found = estimates([("cifar", "z", 0, record), ("cifar", "a", 0, record), ("cifar", "z", 1, other)])
+    assert found[Quantity("cifar", "z", "rps")].by_seed == pytest.approx((0.6, 0.8))
+    assert Results("x", "smoke", {}, found).rows("cifar") == ["z", "a"]
+
+
+def example():
+    quantities = {
+        Quantity("cifar", "ce", "accuracy"): estimate([[100.0, 0.0, 100.0]]),
+        Quantity("cifar", "ce", "grad rps"): estimate([[0.5, 0.6, 0.8], [0.4, 0.6, 0.7]]),
+        Quantity("cifar", "ce", "grad ins"): estimate([[10.0, 30.0, 11.0]]),
+        Quantity("cifar", "ce", "grad ins @0.5"): estimate([[10.0, 30.0, 77.7]]),
+        Quantity("cifar", "l2", "grad rps"): estimate([[0.5]]),
+    }
+    sizes = {"cifar": {"images": 3, "model": {"name": "lenet", "beta": 3}, "why": "Small."}}
+    facts = {
+        "command": "gyrograd reproduce x",
+        "hardware": "2 cores",
+        "seconds": 4.2,
+        "versions": {"torch": "2"},
+    }
+    pictures = {"cifar|image": np.zeros((1, 2, 2, 3), np.float32)}
+    return Results("x", "smoke", {"sizes": sizes}, quantities, pictures, facts)
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    ours = example()
+    write_results(tmp_path, ours)
+    back = read_results(tmp_path)
+    assert back.estimates == ours.estimates
+    assert list(back.estimates) == list(ours.estimates)
+    assert (back.scale, back.settings, back.facts) == (ours.scale, ours.settings, ours.facts)
+    assert back.pictures["cifar|image"].shape == (1, 2, 2, 3)
+
+
+def test_no_number_of_a_table_is_without_its_interval():
+    ours = example()
+    table = summary_table(ours, Claims(), "cifar", ["accuracy", "grad rps", "grad ins"])
+    cells = [cell for row in table.rows for cell in row[1:]]
+    assert cells.count("not measured") == 2
+    numbered = [cell for cell in cells if cell != "not measured"]
+    assert len(numbered) == 4
+    assert all(
+        re.fullmatch(r"-?[\d.]+ \[(-?[\d.]+, -?[\d.]+|one image, no interval)\]", cell) for cell in numbered
+    )
+
+
+def test_columns_of_one_attribution_stand_together_and_the_papers_come_first():
+    claims = Claims((Value(Quantity("cifar", "ce", "grad ins"), 35.5, 3.0),))
+    assert column_groups(example(), claims, "cifar") == [["grad ins", "grad rps"], ["accuracy"]]
+
+
+def test_the_page_says_paper_ours_verdict_command_hardware_and_time():
+    ours = example()
+    value = Value(Quantity("cifar", "ce", "grad ins"), 35.5, 3.0, 0.7)
+    order = Order(Quantity("cifar", "ce", "grad rps"), Quantity("cifar", "l2", "grad rps"), "l2 above ce")
+    claims = Claims((value, order), notes=("Mind the gap.",))
+    html = experiment_page("T", "About.", ours, claims, judged(claims, ours, "values"), ())
+    for words in (
+        "17.0 [",
+        "35.5 ± 0.7",
+        "not confirmed",
+        "one image has no interval",
+        "l2 above ce",
+        "gyrograd reproduce x",
+        "2 cores",
+        "4 s",
+        "Mind the gap.",
+        "lenet (beta 3)",
+        "2 claims of the paper",
+    ):
+        assert words in html, words
+    assert "77.7" not in html
+    assert "39.2" not in html, "a point of a curve is not in a table"
+
+
+def test_an_estimate_of_a_hundred_per_cent_reads_as_one():
+    assert shown(Estimate(100.0, 100.0, 100.0, 5)) == "100.0 [100.0, 100.0]"
+    assert shown(Estimate(0.1234, 0.2, 0.3, 5)) == "0.200 [0.123, 0.300]"

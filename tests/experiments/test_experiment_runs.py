@@ -1,0 +1,219 @@
+"""A run: what is kept, what is taken up again, what is refused, and the command line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import gyrograd as gg
+from gyrograd.cli.reproduce import reproduce as command
+from gyrograd.data import shapes
+from gyrograd.errors import UserError
+from gyrograd.experiments import Given, Net, Run, reproduce, states, trained
+from gyrograd.experiments.nets import net_key, net_path, train_settings
+from gyrograd.experiments.runs import HOME
+from gyrograd.experiments.samples import images_of, smaller
+from gyrograd.experiments.scales import picked, read_scale
+from gyrograd.models import save
+
+NET = Net(
+    label="l2 0.1",
+    model={"name": "lenet", "image_size": 8, "activation": "softplus", "beta": 3},
+    sizes={"data": {"name": "shapes", "n": 50}, "side": 8, "train": 8, "epochs": 2, "batch_size": 4},
+    recipe={"optimizer": "adam", "lr": 1e-3, "milestones": (0.5,)},
+    terms={"l2_cosine": {"weight": 1.0, "settings": {"l2": 0.1, "cosine": 0.0}}},
+)
+FEW = {"settings": ("cifar10-lenet",), "rows": ("ce", "l2")}
+
+
+def digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*.json"))
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": {**NET.model, "beta": 4}},
+        {"sizes": {**NET.sizes, "epochs": 3}},
+        {"recipe": {**NET.recipe, "lr": 1e-2}},
+        {"terms": {"l2_cosine": {"weight": 2.0, "settings": {"l2": 0.1, "cosine": 0.0}}}},
+        {"seed": 1},
+        {"teacher": NET},
+    ],
+)
+def test_nets_that_can_differ_in_a_weight_have_keys_of_their_own(change):
+    assert net_key(replace(NET, **change)) != net_key(NET)
+
+
+def test_a_net_is_trained_once_and_its_key_does_not_know_its_label(tmp_path):
+    assert net_key(replace(NET, label="other")) == net_key(NET)
+    first = trained(NET, tmp_path)
+    path = net_path(NET, tmp_path)
+    stamp = path.stat().st_mtime_ns
+    again = trained(NET, tmp_path)
+    assert path.stat().st_mtime_ns == stamp
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    assert not first.training
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".jsonl", ".safetensors"]
+
+
+def test_a_student_starts_from_its_teacher(tmp_path):
+    still = {**NET.recipe, "lr": 1e-30}
+    student = replace(NET, recipe=still, terms={}, seed=3, teacher=NET)
+    taught = trained(student, tmp_path)
+    teacher = trained(NET, tmp_path)
+    assert torch.allclose(next(taught.parameters()), next(teacher.parameters()), atol=1e-7)
+
+
+def test_milestones_are_shares_of_the_epochs_and_those_beyond_the_end_are_left_out():
+    settings = train_settings(
+        replace(NET, sizes={**NET.sizes, "epochs": 8}, recipe={"milestones": (0.5, 0.75)})
+    )
+    assert (settings.schedule, settings.milestones) == ("multi_step", (4, 6))
+    one = train_settings(replace(NET, sizes={**NET.sizes, "epochs": 1}, recipe={"milestones": (0.5, 0.75)}))
+    assert (one.schedule, one.milestones) == ("constant", ())
+
+
+def test_a_given_net_is_read_from_its_file_and_known_by_its_bytes(tmp_path):
+    model = gg.model("lenet", image_size=8, seed=1).eval()
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    given = Given("natural", tmp_path / "a.pt", {"name": "lenet", "image_size": 8})
+    loaded = trained(given, tmp_path)
+    x = torch.rand(2, 3, 8, 8)
+    assert torch.equal(loaded(x), model(x))
+    before = net_key(given)
+    torch.save(gg.model("lenet", image_size=8, seed=2).state_dict(), tmp_path / "a.pt")
+    assert net_key(given) != before
+
+
+def test_images_are_averaged_down_and_cut():
+    data = shapes(split="train", n=50)
+    small = smaller(data, 8)
+    mean = data.images[3, 1, 4:8, 8:12].double().mean()
+    assert abs(float(small.images[3, 1, 1, 2]) - float(mean)) <= 0.5
+    sizes = {"data": {"name": "shapes", "n": 50}, "side": 8, "train": 6}
+    assert (len(images_of(sizes, "train")), len(images_of(sizes, "test"))) == (6, 50)
+
+
+def test_settings_of_one_split_reach_that_split_alone():
+    sizes = {"data": {"name": "shapes", "n": 50, "test": {"n": 20}}}
+    assert (len(images_of(sizes, "train")), len(images_of(sizes, "test"))) == (50, 20)
+
+
+@pytest.mark.parametrize(
+    ("n", "expected"), [(None, [1, 2, 3, 4, 5]), (1, [5]), (2, [1, 5]), (3, [1, 3, 5]), (9, [1, 2, 3, 4, 5])]
+)
+def test_a_grid_is_picked_evenly_with_both_ends(n, expected):
+    assert picked([1, 2, 3, 4, 5], n) == expected
+
+
+def test_a_setting_that_is_no_size_is_refused(tmp_path):
+    path = tmp_path / "scales.toml"
+    path.write_text('[smoke]\ncompares = "nothing"\nseeds = 1\n[smoke.settings.cifar]\nlr = 1.0\n')
+    with pytest.raises(UserError, match="smoke, cifar: 'lr' is no size"):
+        read_scale(path, "smoke")
+    with pytest.raises(UserError, match="no scale 'huge'"):
+        read_scale(path, "huge")
+
+
+def run_of(out, **changes):
+    return Run(read_scale(HOME / "joo2023" / "scales.toml", "smoke"), out, (0,), **changes)
+
+
+def test_more_images_extend_fewer(tmp_path):
+    few, many = run_of(tmp_path, images=5), run_of(tmp_path, images=9)
+    assert many.positions("cifar10-lenet")[:5] == few.positions("cifar10-lenet")
+    assert many.sizes("cifar10-lenet")["images"] == 9
+
+
+def test_a_run_leaves_out_what_it_was_told_to(tmp_path):
+    run = run_of(tmp_path, settings=("cifar10-lenet",), rows=("ce",))
+    assert run.included(("cifar10-lenet", "cifar10-resnet18", "elsewhere")) == ["cifar10-lenet"]
+    assert run.kept(["ce", "l2"]) == ["ce"]
+
+
+def test_an_interrupted_run_taken_up_again_leaves_the_same_records(tmp_path, monkeypatch):
+    from gyrograd.experiments.joo2023 import measures
+
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    reproduce("joo2023-figure3b", "smoke", whole, **FEW)
+    calls = []
+
+    def failing(*args, **settings):
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return original(*args, **settings)
+
+    original = measures.similarities
+    monkeypatch.setattr(measures, "similarities", failing)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("joo2023-appendix-table1", "smoke", broken, **{**FEW, "rows": ("ce",)})
+    assert not (broken / "smoke/joo2023-appendix-table1/results.json").exists()
+    assert {name: state for name, _, _, state in states(broken)}["joo2023-appendix-table1"] == "smoke: begun"
+    kept = digests(broken / "smoke/records")
+    assert len(kept) == 2, "accuracy and the first similarity were finished"
+    monkeypatch.setattr(measures, "similarities", original)
+    reproduce("joo2023-appendix-table1", "smoke", broken, **{**FEW, "rows": ("ce",)})
+    reproduce("joo2023-appendix-table1", "smoke", whole, **{**FEW, "rows": ("ce",)})
+    after = digests(broken / "smoke/records")
+    assert kept.items() <= after.items()
+    assert after.items() <= digests(whole / "smoke/records").items()
+
+
+def test_seeds_are_nets_of_their_own_and_widen_what_is_said(tmp_path):
+    page = reproduce("joo2023-figure3b", "smoke", tmp_path, seeds=2, **FEW)
+    record = json.loads((page.parent / "results.json").read_text())
+    column = record["values"]["cifar10-lenet | l2 | criterion"]
+    assert len(column) == 2
+    assert column[0] != column[1]
+    assert "images and seeds" in page.read_text()
+    assert len(list((tmp_path / "smoke/nets").glob("*.safetensors"))) == 4
+    assert "--seeds 2 --settings cifar10-lenet --rows ce,l2" in record["facts"]["command"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"name": "joo2023-tabel1"}, "did you mean 'joo2023-table1'"),
+        ({"name": "joo2023-table1", "scale": "smok"}, "no scale 'smok'"),
+        ({"name": "joo2023-table1", "settings": "cifar10-lenett"}, "did you mean 'cifar10-lenet'"),
+        ({"name": "joo2023-table1", "seeds": 0}, "at least 1"),
+        ({}, "--list"),
+        ({"name": "joo2023-table1", "render": True}, "no record"),
+        ({"name": "joo2023-table1", "rows": "l3"}, "no row 'l3' at the scale 'smoke'"),
+        ({"name": "joo2023-figure2a", "settings": "cifar10-lenet"}, "no setting 'cifar10-lenet'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(settings, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence) as mistake:
+        command(out=tmp_path, **settings)
+    assert "\n" not in str(mistake.value)
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_the_command_prints_numbers_verdicts_and_last_the_page(tmp_path, capsys):
+    command("joo2023-figure3b", out=tmp_path, settings="cifar10-lenet", rows="ce,l2")
+    lines = capsys.readouterr().out.rstrip().splitlines()
+    assert lines[-1] == str(tmp_path / "smoke/joo2023-figure3b/index.html")
+    assert any("claims of the paper" in line for line in lines)
+    assert any("criterion" in line and "[" in line for line in lines)
+    command(list=True, out=tmp_path)
+    table = capsys.readouterr().out
+    assert "not run" in table
+    assert "smoke: done" in table
+    command("joo2023-figure3b", out=tmp_path, render=True)
+    assert capsys.readouterr().out.strip() == lines[-1]
+
+
+def test_a_net_saved_by_hand_is_not_mistaken_for_one(tmp_path):
+    """The name of the file holds the key: another recipe looks elsewhere."""
+    save(net_path(NET, tmp_path), gg.model("lenet", image_size=8, num_classes=10))
+    other = replace(NET, seed=9)
+    assert not net_path(other, tmp_path).exists()

@@ -1,0 +1,473 @@
+"""The audit on a small net: every number on the card against the call it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small_audits import CLASSES, SMALL, small_images, small_net
+from torch import Tensor, nn
+
+import gyrograd as gg
+from gyrograd.audit import Card, audit
+from gyrograd.audit.presets import PRESETS, preset_of
+from gyrograd.data.dataset import Dataset
+from gyrograd.errors import UserError
+from gyrograd.metrics import TopKIntersection
+from gyrograd.numerics import random
+from gyrograd.reporting.schema import checked
+
+FEW = replace(SMALL, methods=("gradient",), attacks=("top_k",), sweep={})
+TOP = 10
+"""A tenth of 10 x 10 pixels."""
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    x, y = small_images()
+    return audit(small_net(), x, y, preset=SMALL)
+
+
+def keys(positions: list[int], seed: int = 0) -> Tensor:
+    return random.keys(seed, max(positions) + 1)[positions]
+
+
+def column(card: Card, cell: str, name: str) -> Tensor:
+    return torch.tensor(card.records[cell].values[name], dtype=torch.float64)
+
+
+def method(card: Card, name: str) -> dict[str, Any]:
+    return next(m for m in card.document["methods"] if m["name"] == name)
+
+
+def test_the_card_is_one_a_report_can_show(card: Card) -> None:
+    assert checked(card.document)["kind"] == "audit"
+    assert [m["name"] for m in card.document["methods"]] == ["gradient", "smoothgrad"]
+    keys = {c["key"] for c in card.document["columns"]}
+    assert all(set(m["columns"]) == keys for m in card.document["methods"])
+
+
+def test_similarity_under_noise_is_the_metrics_own(card: Card) -> None:
+    x, y = small_images()
+    metric = gg.metric("rps", eps=SMALL.noise_eps, draws=3)
+    for name, attribution in {
+        "gradient": gg.attribution("gradient"),
+        "smoothgrad": gg.attribution("smoothgrad", draws=4),
+    }.items():
+        expected = metric(small_net(), attribution, x, y, seed=0)
+        found = torch.stack([column(card, name, f"rps[{i}]") for i in range(3)]).mean(0)
+        torch.testing.assert_close(found, expected)
+        assert method(card, name)["columns"]["rps"]["value"] == pytest.approx(float(expected.mean()))
+
+
+def test_insertion_and_deletion_are_the_metrics_own(card: Card) -> None:
+    x, y = small_images()
+    for game in ("insertion", "deletion"):
+        metric = gg.metric(game, ratios=(0.0, 0.5, 1.0))
+        curve = metric.curve(small_net(), gg.attribution("gradient"), x, y)
+        found = torch.stack([column(card, "gradient", f"{game}[{i}]") for i in range(3)], 1)
+        torch.testing.assert_close(found, curve)
+        line = next(e for e in card.document["curves"][game]["lines"] if e["method"] == "gradient")
+        assert line["y"] == pytest.approx(curve.mean(0).tolist())
+
+
+@pytest.mark.parametrize("attack", SMALL.attacks)
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_response_to_an_attack_is_that_of_the_attack_itself(card: Card, attack: str, at: int) -> None:
+    x, y = (t[:4] for t in small_images())
+    eps = (4 / 255, 8 / 255)[at]
+    gradient = gg.attribution("gradient")
+    hit = gg.attack(attack, eps=eps, steps=2)(small_net(), gradient, x, y, seed=0)
+    cell = f"gradient under {attack}"
+    kept = TopKIntersection(k=TOP)(hit.map_clean, hit.map)
+    torch.testing.assert_close(column(card, cell, f"kept[{at}]"), kept)
+    alike = gg.metric("similarity_to_clean")(small_net(), gradient, x, y, perturbed=hit.x)
+    torch.testing.assert_close(column(card, cell, f"cosine[{at}]"), alike)
+    game = gg.metric("adversarial_insertion", ratios=(0.0, 0.5, 1.0))
+    order = game(small_net(), gradient, x, y, perturbed=hit.x)
+    torch.testing.assert_close(column(card, cell, f"adversarial_insertion[{at}]"), order)
+
+
+def test_noise_has_the_attackers_budget_and_images(card: Card) -> None:
+    x, y = (t[:4] for t in small_images())
+    hit = gg.attack("random", eps=8 / 255)(small_net(), gg.attribution("gradient"), x, y, seed=0)
+    kept = TopKIntersection(k=TOP)(hit.map_clean, hit.map)
+    torch.testing.assert_close(column(card, "gradient under noise", "kept[1]"), kept)
+    found = method(card, "gradient")["columns"]["noise_kept"]
+    assert found["value"] == pytest.approx(float(kept.mean()))
+    assert found["n"] == 4
+
+
+def test_a_map_of_many_passes_is_searched_through_fewer_and_judged_whole(card: Card) -> None:
+    x, y = (t[:4] for t in small_images())
+    whole, few = (gg.attribution("smoothgrad", draws=n) for n in (4, 2))
+    attack = gg.attack("top_k", steps=2, transfer_from=few)
+    hit = attack(small_net(), whole, x, y, seed=0)
+    kept = TopKIntersection(k=TOP)(hit.map_clean, hit.map)
+    torch.testing.assert_close(column(card, "smoothgrad under top_k", "kept[0]"), kept)
+    assert "attacked through 2 draws in place of 4" in method(card, "smoothgrad")["notes"][0]
+
+
+def test_the_column_is_the_worst_of_all_attacks(card: Card) -> None:
+    rows = [
+        column(card, f"gradient under {attack}", f"kept[{i}]") for attack in SMALL.attacks for i in (0, 1)
+    ]
+    noise = column(card, "gradient under noise", "kept[1]")
+    same = column(card, "gradient under noise", "prediction_kept[1]")
+    lowest = torch.stack(rows).amin(0)
+    lowest = torch.where(same == 1, torch.minimum(lowest, noise), lowest)
+    assert method(card, "gradient")["columns"]["top_k_kept"]["value"] == pytest.approx(float(lowest.mean()))
+
+
+def test_accuracy_is_over_the_labels(card: Card) -> None:
+    x, y = small_images()
+    right = (small_net()(x).argmax(1) == y).double()
+    assert card.document["accuracy"]["value"] == pytest.approx(float(right.mean()))
+
+
+def test_every_swept_width_is_a_point_on_the_plane(card: Card) -> None:
+    points = card.document["plane"]["points"]
+    assert [(p["method"], p["setting"]) for p in points] == [
+        ("gradient", None), ("smoothgrad", 0.1), ("smoothgrad", 0.05), ("smoothgrad", 0.2),
+    ]  # fmt: skip
+    assert {p["faithfulness"]["n"] for p in points} == {5}
+    x, y = (t[:5] for t in small_images())
+    calm = gg.attribution("smoothgrad", sigma=0.2, draws=2)
+    insertion = gg.metric("insertion", ratios=(0.0, 0.5, 1.0))(small_net(), calm, x, y)
+    assert points[3]["faithfulness"]["value"] == pytest.approx(float(insertion.mean()))
+
+
+def test_a_method_whose_width_is_swept_is_one_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, _ = small_images(4)
+    monkeypatch.setattr("gyrograd.audit.engine.suspects", lambda flags: set())
+    card = audit(small_net(), x, preset=SMALL, methods=["smoothgrad"], sweep={"smoothgrad": (0.1, 0.2)})
+    points = card.document["plane"]["points"]
+    assert [(p["method"], p["setting"]) for p in points] == [("smoothgrad", 0.1), ("smoothgrad", 0.2)]
+    assert card.document["plane"]["recommended"] is not None
+
+
+def test_methods_on_the_plane_are_compared_with_the_sweeps_draws(card: Card) -> None:
+    x, y = (t[:5] for t in small_images())
+    rps = gg.metric("rps", eps=SMALL.noise_eps, draws=2)(
+        small_net(), gg.attribution("gradient"), x, y, seed=0
+    )
+    assert card.document["plane"]["points"][0]["robustness"]["value"] == pytest.approx(float(rps.mean()))
+
+
+def test_pictures_are_the_lowest_cosines_with_their_images(card: Card) -> None:
+    rows = card.document["worst"]
+    assert len(rows) == 2
+    assert len({row["example"] for row in rows}) == 2
+    x, _ = small_images()
+    for row in rows:
+        image = card.pictures["image"][row["row"]]
+        np.testing.assert_allclose(image, x[row["example"]].permute(1, 2, 0).numpy(), atol=1e-6)
+        assert np.abs(card.pictures["attacked"][row["row"]] - image).max() <= 8 / 255 + 1e-6
+        assert row["cosine"] == pytest.approx(_lowest(card, row["example"]), abs=1e-6)
+        before, after = (card.pictures[key][row["row"]] for key in ("map_clean", "map_attacked"))
+        cosine = (before * after).sum() / np.sqrt((before**2).sum() * (after**2).sum())
+        assert row["cosine"] == pytest.approx(float(cosine), abs=1e-5)
+
+
+def _lowest(card: Card, example: int) -> float:
+    values = []
+    for name in SMALL.methods:
+        for attack in SMALL.attacks:
+            record = card.records[f"{name} under {attack}"]
+            at = record.settings["attack"]["eps"].index(SMALL.eps)
+            values.append(record.values[f"cosine[{at}]"][record.examples.index(example)])
+    return min(v for v in values if v is not None)
+
+
+def test_bounds_stand_next_to_what_was_measured(card: Card) -> None:
+    rows = card.document["bounds"]
+    assert {row["reference"].split(",")[0] for row in rows} == {
+        "tan2023 Theorem C.7", "wang2020 Theorem 2", "tan2023 Theorem 4.3", "wang2020 Theorem 3 with Proposition 3",
+    }  # fmt: skip
+    assert all(row["holds"] == (row["measured"] <= row["bound"]) for row in rows)
+    exact = next(row for row in rows if row["reference"] == "tan2023 Theorem 4.3")
+    assert exact["bound"] == pytest.approx(1 / (0.1 * (2 * np.pi) ** 0.5))
+
+
+def test_the_size_of_a_shard_does_not_show(card: Card) -> None:
+    x, y = small_images()
+    other = audit(small_net(), x, y, preset=replace(SMALL, shard=2))
+    assert other.records.keys() == card.records.keys()
+    for name, record in card.records.items():
+        again = other.records[name]
+        assert again.examples == record.examples
+        for key, values in record.values.items():
+            assert again.values[key] == pytest.approx(values, abs=1e-9), (name, key)
+
+
+def test_numbers_belong_to_the_image_and_not_to_its_row() -> None:
+    x, y = small_images()
+    order = [5, 2, 6, 0]
+    few = replace(FEW, attacked_images=4)
+    part = audit(small_net(), x[order], y[order], preset=few, index=order)
+    record = part.records["gradient"]
+    assert record.examples == sorted(order)
+    expected = gg.metric("rps", eps=SMALL.noise_eps, draws=3).per_draw(
+        small_net(), gg.attribution("gradient"), x[sorted(order)], y[sorted(order)], seed=keys(sorted(order))
+    )
+    torch.testing.assert_close(column(part, "gradient", "rps[0]"), expected[:, 0])
+    assert set(part.records["gradient under top_k"].examples) == set(order)
+
+
+def test_without_labels_the_prediction_is_explained_and_said_so() -> None:
+    x, _ = small_images()
+    net = small_net()
+    card = audit(net, x, preset=FEW)
+    assert card.document["data"]["labelled"] is False
+    assert card.document["accuracy"] is None
+    assert card.document["settings"]["explained"] == "prediction"
+    assert "explained for the class the model predicts" in card.summary()
+    assert column(card, "model", "correct").tolist() == [1.0] * len(x)
+
+
+def test_a_data_set_brings_labels_classes_and_name() -> None:
+    x, y = small_images(4)
+    data = Dataset((x.float() * 255).byte(), y, ("ape", "bee", "cat"), "zoo photos")
+    card = audit(small_net().float(), data, preset=SMALL, methods=["gradient"], sweep={})
+    assert card.document["title"] == "Sequential on zoo photos"
+    assert card.document["data"]["classes"] == ["ape", "bee", "cat"]
+    assert {row["before"]["label"] for row in card.document["worst"]} <= {"ape", "bee", "cat"}
+    assert card.document["accuracy"] is not None
+    bare = replace_classes(data)
+    assert (
+        audit(small_net().float(), bare, preset=SMALL, methods=["gradient"], sweep={}).document["accuracy"]
+        is None
+    )
+
+
+def replace_classes(data: Dataset) -> Dataset:
+    return replace(data, labels=data.labels * 0, classes=("unlabelled",))
+
+
+def test_a_map_without_derivative_is_never_called_steady() -> None:
+    """The gradient of a linear model is one and the same map: no attack can follow it, and that is no merit."""
+    torch.manual_seed(0)
+    linear = nn.Sequential(nn.Flatten(), nn.Linear(300, CLASSES)).double().eval()
+    x, y = small_images()
+    card = audit(linear, x, y * 0, preset=SMALL, methods=["gradient"], sweep={})
+    assert method(card, "gradient")["columns"]["top_k_kept"] is None
+    assert card.grade is None
+    assert "nothing is said of it under attack" in card.document["verdict"]["sentences"][0]
+    assert {"zero_derivative", "same_map_everywhere"} <= {flag["name"] for flag in card.document["flags"]}
+    assert "Nothing is recommended" in card.document["verdict"]["sentences"][2]
+
+
+def test_a_kinked_net_is_searched_through_its_twin() -> None:
+    x, y = small_images()
+    card = audit(small_net(activation=nn.ReLU), x, y, preset=SMALL, methods=["gradient"], sweep={})
+    assert method(card, "gradient")["columns"]["top_k_kept"]["n"] == 4
+    moved = column(card, "gradient under untargeted_map", "cosine[1]")
+    assert bool((moved < 1).all())
+
+
+def test_a_black_box_is_attacked_by_transfer() -> None:
+    x, y = small_images(4)
+    few = {"lime": {"segments": "grid", "grid": 3, "draws": 12}}
+    card = audit(small_net(), x, y, preset=SMALL, methods=["gradient", "lime"], method_settings=few, sweep={})
+    assert "attacked by transfer from gradient" in method(card, "lime")["notes"][0]
+    own = gg.attribution("lime", **few["lime"])
+    hit = gg.attack("top_k", steps=2, transfer_from="gradient")(small_net(), own, x, y, seed=0)
+    torch.testing.assert_close(
+        column(card, "lime under top_k", "kept[0]"), TopKIntersection(k=TOP)(hit.map_clean, hit.map)
+    )
+
+
+class EdgesOf:
+    """A map that shows the image whatever the model is."""
+
+    def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        return x * x
+
+
+def test_a_map_that_ignores_the_model_is_flagged_and_not_recommended() -> None:
+    x, _ = small_images()
+    mine = {"edges": EdgesOf(), "gradient": gg.attribution("gradient")}
+    card = audit(small_net(), x, preset=SMALL, methods=mine, sweep={})
+    flags = {(flag["where"], flag["name"]) for flag in card.document["flags"]}
+    assert ("edges", "ignores_model") in flags
+    assert card.document["plane"]["recommended"]["method"] == "gradient"
+    assert not method(card, "edges")["recommended"]
+    assert method(card, "edges")["columns"]["top_k_kept"]["low"] > 0.5
+    assert card.grade == method(card, "edges")["grade"] == "shaky"
+    assert "by its flags it would do so without telling anything" in card.document["verdict"]["sentences"][0]
+
+
+def test_further_metrics_become_columns() -> None:
+    x, y = small_images(4)
+    names = ["rank_correlation", "center_dislocation", "max_sensitivity", "insertion"]
+    card = audit(small_net(), x, y, preset=SMALL, methods=["gradient"], metrics=names, sweep={})
+    gradient = gg.attribution("gradient")
+    columns = method(card, "gradient")["columns"]
+    keys = [c["key"] for c in card.document["columns"]]
+    assert keys.count("insertion") == 1
+    assert {"rank_correlation", "center_dislocation", "max_sensitivity"} <= set(keys)
+    expected = gg.metric("max_sensitivity")(small_net(), gradient, x, y, seed=0)
+    assert columns["max_sensitivity"]["value"] == pytest.approx(float(expected.mean()))
+    rows = []
+    for attack, eps in product(SMALL.attacks, SMALL.radii):
+        hit = gg.attack(attack, steps=2, eps=eps)(small_net(), gradient, x, y, seed=0)
+        rows.append(gg.metric("center_dislocation")(small_net(), gradient, x, y, perturbed=hit.x))
+    assert columns["center_dislocation"]["value"] == pytest.approx(float(torch.stack(rows).amax(0).mean()))
+
+
+def test_one_image_gives_no_interval_and_no_confident_grade() -> None:
+    x, y = small_images(1)
+    card = audit(small_net(), x, y, preset=FEW)
+    checked(card.document)
+    assert method(card, "gradient")["columns"]["rps"]["low"] is None
+    assert card.grade == "shaky"
+    assert "one image cannot tell more" in card.document["verdict"]["sentences"][0]
+
+
+def test_a_method_of_the_preset_that_cannot_explain_the_model_is_left_out_and_said_so() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.core = small_net()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = torch.erfinv(self.core(x).tanh() * 0.5)
+            return out
+
+    x, y = small_images(4)
+    preset = replace(SMALL, methods=("gradient", "lrp"), sweep={})
+    card = audit(Odd().double().eval(), x, y, preset=preset)
+    assert [m["name"] for m in card.document["methods"]] == ["gradient"]
+    assert "lrp" in card.document["settings"]["left_out"]
+    assert "left out: lrp" in card.summary()
+    with pytest.raises(UserError):
+        audit(Odd().double().eval(), x, y, preset=preset, methods=["lrp"])
+
+
+def test_a_folder_holds_everything_and_a_second_audit_measures_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = small_images(4)
+    first = audit(small_net(), x, y, preset=SMALL, out=tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"card.json", "pictures.npz", "records", "report.html", "report.md", "figures"} <= names
+    before = {p: p.read_bytes() for p in (tmp_path / "records").rglob("*.json")}
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("gyrograd.evaluation.cells.Cell.record", refuse)
+    monkeypatch.setattr("gyrograd.reporting.card.write_report", lambda card, folder: None)
+    second = audit(small_net(), x, y, preset=SMALL, out=tmp_path)
+    assert second.records == first.records
+    assert {k: v for k, v in second.document.items() if k != "rerun"} == {
+        k: v for k, v in first.document.items() if k != "rerun"
+    }
+    assert before == {p: p.read_bytes() for p in (tmp_path / "records").rglob("*.json")}
+    with pytest.raises(AssertionError, match="measured again"):
+        audit(small_net(), x, y, preset=SMALL, out=tmp_path, fresh=True)
+
+
+@pytest.fixture
+def _no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing the page takes longer than the small audit, and most tests do not look at it."""
+    monkeypatch.setattr("gyrograd.reporting.card.write_report", lambda card, folder: None)
+
+
+@pytest.mark.usefixtures("_no_page")
+def test_another_model_or_other_images_are_measured_anew(tmp_path: Path) -> None:
+    x, y = small_images(3)
+    one = audit(small_net(), x, y, preset=FEW, out=tmp_path)
+    other = audit(small_net(1), x, y, preset=FEW, out=tmp_path)
+    assert one.records["gradient"].values != other.records["gradient"].values
+    assert one.document["model"]["sha256"] != other.document["model"]["sha256"]
+    brighter = audit(small_net(), x * 0.9, y, preset=FEW, out=tmp_path)
+    assert one.document["data"]["sha256"] != brighter.document["data"]["sha256"]
+
+
+@pytest.mark.usefixtures("_no_page")
+def test_an_interruption_leaves_a_card_of_what_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gyrograd.evaluation.cells import Cell
+    from gyrograd.reporting.schema import read_card
+
+    x, y = small_images(7)
+    measure = Cell.record
+
+    def until_the_second_shard(cell: Cell, positions: list[int]) -> Any:
+        if positions[0] >= 6:
+            raise KeyboardInterrupt
+        return measure(cell, positions)
+
+    monkeypatch.setattr(Cell, "record", until_the_second_shard)
+    with pytest.raises(KeyboardInterrupt):
+        audit(small_net(), x, y, preset=FEW, out=tmp_path)
+    unfinished = read_card(tmp_path)
+    assert unfinished["complete"] is False
+    assert unfinished["data"]["images"] == 6
+    monkeypatch.setattr(Cell, "record", measure)
+    whole = audit(small_net(), x, y, preset=FEW, out=tmp_path)
+    assert read_card(tmp_path)["complete"] is True
+    assert whole.records == audit(small_net(), x, y, preset=FEW).records
+
+
+def test_a_card_saves_itself_and_its_page(tmp_path: Path, card: Card) -> None:
+    page = card.to_html(tmp_path / "page.html").read_text()
+    assert card.document["verdict"]["sentences"][1].split(",")[0] in page
+    assert {path.name for path in tmp_path.iterdir()} == {"page.html"}
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    x, y = small_images(3)
+    net = small_net().train()
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    audit(net, x, y, preset=replace(SMALL, methods=("gradient",), sweep={}))
+    assert all(module.training for module in net.modules())
+    assert all(torch.equal(before[name], tensor) for name, tensor in net.state_dict().items())
+    assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"preset": "quik"}, "did you mean 'quick'"),
+        ({"methods": ["gradeint"]}, "did you mean 'gradient'"),
+        ({"methods": []}, "No method"),
+        ({"methods": ["gradient", "saliency"]}, "named twice"),
+        ({"attacks": ["topk"]}, "did you mean 'top_k'"),
+        ({"attacks": ["random"]}, "leave out 'random'"),
+        ({"attacks": []}, "needs attacks"),
+        ({"metrics": ["insrtion"]}, "did you mean 'insertion'"),
+        ({"eps": 8.0}, "eps is 8.0"),
+        ({"stepps": 4}, "did you mean 'steps'"),
+        ({"steps": 0}, "steps is 0"),
+        ({"index": [0, 0, 1]}, "2 numbers for 3 images"),
+        ({"labels": torch.tensor([0, 1, 7])}, "classes 0 to 7"),
+        ({"images": torch.zeros(3, 3, 10, 10, dtype=torch.uint8)}, "x.float() / 255"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    x, y = small_images(3)
+    asked: dict[str, Any] = {"images": x, "labels": y, "preset": SMALL, "out": tmp_path / "out"} | change
+    with pytest.raises(UserError) as wrong:
+        audit(small_net(), **asked)
+    assert sentence in str(wrong.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_preset_can_be_built_and_names_only_what_exists() -> None:
+    for preset in PRESETS.values():
+        for kind, names in {"attribution": preset.methods, "attack": preset.attacks}.items():
+            assert set(names) <= set(gg.available(kind))
+        for name, settings in preset.method_settings.items():
+            gg.attribution(name, **settings)
+        assert preset.eps in preset.radii
+        assert preset.ratios[0] == 0
+        assert preset.ratios[-1] == 1
+    assert preset_of("quick", eps=None) == PRESETS["quick"]

@@ -1,0 +1,363 @@
+"""From numbers to a verdict: worst cases, grades, the choice on the plane, bounds, and the sentences about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_audits import SMALL, small_images, small_net
+
+import gyrograd as gg
+from gyrograd.audit.doubts import suspects
+from gyrograd.audit.methods import Method
+from gyrograd.audit.pictures import most_damaging
+from gyrograd.audit.plane import choice, plane, spoken
+from gyrograd.audit.presets import Preset
+from gyrograd.audit.summary import summary
+from gyrograd.audit.table import column, eps_curves, mean_over, points, stat, worst
+from gyrograd.audit.theorems import Promise, constants, promises
+from gyrograd.audit.verdict import grade_of, sentences, shown
+from gyrograd.errors import UserError
+from gyrograd.evaluation import streams
+from gyrograd.numerics.statistics import bootstrap_interval
+from gyrograd.records import Record
+from gyrograd.theory import Point
+
+GRADIENT = Method("gradient", "Gradient", gg.attribution("gradient"))
+
+
+def measured(value: float, spread: float = 0.02, n: int = 20) -> dict[str, Any]:
+    return {"value": value, "low": value - spread, "high": value + spread, "n": n}
+
+
+def columns(attack: float, noise: float, spread: float = 0.02) -> dict[str, Any]:
+    kept = {"top_k_kept": measured(attack, spread), "noise_kept": measured(noise, spread)}
+    return {**kept, "prediction_kept": measured(1.0, 0.0)}
+
+
+def point(method: str, setting: float | None, robust: list[float], faithful: list[float]) -> Point:
+    ends = (bootstrap_interval(robust), bootstrap_interval(faithful))
+    return Point(method, setting, tuple(robust), tuple(faithful), *ends)
+
+
+# Worst cases
+
+
+numbers = st.one_of(st.none(), st.floats(-1, 1))
+
+
+@given(rows=st.lists(st.tuples(numbers, numbers, numbers, st.booleans()), min_size=1, max_size=6))
+@settings(max_examples=50, deadline=None)
+def test_the_worst_is_the_lowest_of_attacks_and_of_noise_that_kept_the_prediction(rows: list[Any]) -> None:
+    first, second, noise = ({i: row[k] for i, row in enumerate(rows)} for k in range(3))
+    kept: dict[int, float | None] = {i: float(row[3]) for i, row in enumerate(rows)}
+    found = worst([first, second], noise, kept)
+    for i, (a, b, n, same) in enumerate(rows):
+        attacks = [v for v in (a, b) if v is not None]
+        counted = attacks + ([n] if attacks and same and n is not None else [])
+        assert found[i] == (min(counted) if counted else None)
+
+
+def test_a_mean_over_columns_is_missing_where_one_is() -> None:
+    assert mean_over([{0: 1.0, 1: None}, {0: 3.0, 1: 5.0}]) == {0: 2.0, 1: None}
+
+
+def test_a_number_without_examples_is_null_and_of_one_has_no_interval() -> None:
+    assert stat({}) is None
+    assert stat(None) is None
+    assert stat({3: None}) is None
+    assert stat({3: 0.25}) == {"value": 0.25, "low": None, "high": None, "n": 1}
+    interval = bootstrap_interval([0.0, 1.0, 0.5])
+    expected = {"value": 0.5, "low": interval.low, "high": interval.high, "n": 3}
+    assert stat({0: 0.0, 1: 1.0, 2: None, 3: 0.5}) == expected
+
+
+def test_points_are_read_in_their_order() -> None:
+    record = Record("a", {}, [4, 7], {f"rps[{i}]": [float(i), float(-i)] for i in (0, 1, 2, 10, 11)})
+    assert points(record, "rps") == [{4: 0.0, 7: 0.0}, {4: 1.0, 7: -1.0}, {4: 2.0, 7: -2.0}]
+    assert column(record, "rps[10]") == {4: 10.0, 7: -10.0}
+
+
+def attacked(
+    method: str, attack: str, eps: list[float], cosines: list[list[float | None]], kept: float
+) -> Record:
+    examples = list(range(len(cosines[0])))
+    values: dict[str, Any] = {f"cosine[{i}]": row for i, row in enumerate(cosines)}
+    values |= {f"prediction_kept[{i}]": [kept] * len(examples) for i in range(len(cosines))}
+    settings = {"attack": {"eps": eps}} if attack != "noise" else {"eps": eps}
+    return Record(f"{method} under {attack}", settings, examples, values)
+
+
+def test_curves_over_eps_hold_the_worst_within_each_radius() -> None:
+    eps = [4 / 255, 8 / 255]
+    records = {
+        "gradient under top_k": attacked("gradient", "top_k", eps, [[0.9, 0.45], [0.6, 0.5]], 1.0),
+        "gradient under noise": attacked("gradient", "noise", eps, [[0.7, 0.95], [0.9, 0.9]], 1.0),
+        "lrp under top_k": attacked("lrp", "top_k", eps[1:], [[0.6, 0.5]], 1.0),
+        "lrp under noise": attacked("lrp", "noise", eps, [[0.7, 0.95], [0.9, 0.9]], 1.0),
+    }
+    lines = eps_curves(records, ["gradient", "lrp"], replace(SMALL, attacks=("top_k",)))["lines"]
+    assert [(line["method"], line["label"]) for line in lines] == [
+        ("gradient", "attack"),
+        ("gradient", "noise"),
+    ]
+    assert lines[0]["x"] == pytest.approx([4, 8])
+    assert [y["value"] for y in lines[0]["y"]] == pytest.approx([0.575, 0.525])
+    assert [y["value"] for y in lines[1]["y"]] == pytest.approx([0.825, 0.9])
+
+
+def test_the_most_damaging_attacks_kept_the_prediction_and_name_each_image_once() -> None:
+    eps = [8 / 255]
+    records = {
+        "gradient under top_k": attacked("gradient", "top_k", eps, [[0.5, 0.3, None, 0.9]], 1.0),
+        "gradient under pgd": attacked("gradient", "pgd", eps, [[0.1, 0.1, 0.1, 0.1]], 0.0),
+        "gradient under untargeted_map": attacked(
+            "gradient", "untargeted_map", eps, [[0.4, 0.6, None, 0.8]], 1.0
+        ),
+    }
+    found = most_damaging(records, [GRADIENT], ["top_k", "pgd", "untargeted_map"], 8 / 255, 2)
+    assert [(d.example, d.attack, d.cosine) for d in found] == [(1, "top_k", 0.3), (0, "untargeted_map", 0.4)]
+
+
+# Grades
+
+
+@pytest.mark.parametrize(
+    ("attack", "noise", "grade"),
+    [
+        (0.53, 0.9, "steady"),
+        (0.51, 0.9, "shaky"),
+        (0.40, 0.9, "shaky"),
+        (0.24, 0.9, "shaky"),
+        (0.22, 0.9, "unsafe"),
+        (0.40, 0.47, "unsafe"),
+        (0.40, 0.49, "shaky"),
+    ],
+)
+def test_the_grade_follows_the_ends_of_the_intervals(attack: float, noise: float, grade: str) -> None:
+    assert grade_of(columns(attack, noise)) == grade
+
+
+@given(a=st.floats(0, 1), b=st.floats(0, 1), noise=st.floats(0, 1))
+@settings(max_examples=50, deadline=None)
+def test_more_pixels_kept_never_lower_the_grade(a: float, b: float, noise: float) -> None:
+    order = ["unsafe", "shaky", "steady"]
+    low, high = sorted((a, b))
+    assert order.index(grade_of(columns(low, noise)) or "") <= order.index(
+        grade_of(columns(high, noise)) or ""
+    )
+
+
+def test_a_suspect_is_never_steady_and_no_better_than_before() -> None:
+    assert grade_of(columns(0.9, 0.9), suspect=True) == "shaky"
+    assert grade_of(columns(0.1, 0.2), suspect=True) == "unsafe"
+
+
+def test_without_an_attack_there_is_no_grade() -> None:
+    assert grade_of({"top_k_kept": None, "noise_kept": measured(0.9)}) is None
+    told = sentences(GRADIENT, {"top_k_kept": None, "noise_kept": measured(0.9)}, None, SMALL)
+    assert "nothing is said of it under attack" in told[0]
+    assert "90 % [88, 92]" in told[1]
+
+
+# The choice on the plane
+
+
+STEADY = [0.9, 0.91, 0.92, 0.9]
+SHAKY = [0.6, 0.62, 0.61, 0.6]
+
+
+def test_the_steadiest_of_the_equally_faithful_is_chosen_with_gain_and_price() -> None:
+    placed = [
+        point("gradient", None, SHAKY, [0.50, 0.60, 0.40, 0.50]),
+        point("smoothgrad", 0.1, STEADY, [0.49, 0.61, 0.40, 0.50]),
+        point("smoothgrad", 0.5, [0.99] * 4, [0.30, 0.40, 0.20, 0.30]),
+    ]
+    chosen = choice(placed, GRADIENT, set(), {"smoothgrad": 8})
+    assert chosen is not None
+    assert chosen.name == "SmoothGrad with sigma 0.1"
+    assert chosen.gain.value == pytest.approx(0.3, abs=0.01)
+    assert chosen.price.value == pytest.approx(0.0, abs=1e-9)
+    assert "not measurably below that of Gradient, the highest" in chosen.why
+    told = sentences(GRADIENT, columns(0.1, 0.3), chosen, SMALL, kept=measured(0.4))[2]
+    assert told.startswith(
+        "Use SmoothGrad with sigma 0.1 instead of Gradient: similarity under noise +0.300 ["
+    )
+    assert told.endswith(
+        "for 8 times the computing; an attacker leaves 40 % [38, 42] of its top pixels in place."
+    )
+
+
+def test_what_costs_faithfulness_is_not_chosen() -> None:
+    placed = [
+        point("gradient", None, SHAKY, [0.50, 0.60, 0.40, 0.50]),
+        point("smoothgrad", 0.1, STEADY, [0.40, 0.50, 0.30, 0.40]),
+    ]
+    chosen = choice(placed, GRADIENT, set())
+    assert chosen is not None
+    assert chosen.point is placed[0]
+    assert sentences(GRADIENT, columns(0.1, 0.3), chosen, SMALL)[2].startswith("Stay with Gradient")
+
+
+def test_what_is_measurably_less_faithful_than_the_first_is_not_chosen_though_the_peak_is_too_noisy_to_tell() -> (
+    None
+):
+    placed = [
+        point("gradient", None, SHAKY, [0.50, 0.60, 0.40, 0.50]),
+        point("smoothgrad", 0.1, STEADY, [0.48, 0.58, 0.38, 0.48]),
+        point("lime", None, [0.1, 0.2, 0.1, 0.2], [0.30, 0.90, 0.20, 0.64]),
+    ]
+    chosen = choice(placed, GRADIENT, set())
+    assert chosen is not None
+    assert chosen.point.method == "gradient"
+    assert chosen.stay
+
+
+def test_a_suspect_is_not_chosen_and_a_best_width_at_the_edge_is_said() -> None:
+    placed = [
+        point("gradient", None, SHAKY, [0.4] * 4),
+        point("edges", None, [1.0] * 4, [0.6] * 4),
+        point("unigrad", 8 / 255, SHAKY, [0.41] * 4),
+        point("unigrad", 32 / 255, STEADY, [0.5] * 4),
+    ]
+    chosen = choice(placed, GRADIENT, {"edges"})
+    assert chosen is not None
+    assert chosen.name == "UniGrad with eps 32/255"
+    assert "at the edge of the sweep" in chosen.why
+    everything = choice(placed, GRADIENT, set())
+    assert everything is not None
+    assert everything.point.method == "edges"
+    assert choice(placed, GRADIENT, {"edges", "gradient", "unigrad"}) is None
+
+
+def test_the_plane_marks_what_nothing_beats() -> None:
+    placed = [
+        point("gradient", None, SHAKY, [0.4] * 4),
+        point("smoothgrad", 0.1, STEADY, [0.5] * 4),
+        point("smoothgrad", 0.5, [0.95] * 4, [0.3] * 4),
+    ]
+    drawn = plane(placed, choice(placed, GRADIENT, set()), SMALL)
+    assert [p["pareto"] for p in drawn["points"]] == [False, True, True]
+    assert drawn["recommended"]["method"] == "smoothgrad"
+    assert drawn["recommended"]["setting"] == 0.1
+    assert [p["setting_name"] for p in drawn["points"]] == [None, "sigma", "sigma"]
+    assert [spoken(p) for p in placed] == [
+        "Gradient",
+        "SmoothGrad with sigma 0.1",
+        "SmoothGrad with sigma 0.5",
+    ]
+
+
+def test_suspects_are_the_methods_whose_calm_is_hollow() -> None:
+    flags = [
+        {"where": "lrp", "name": "ignores_model"},
+        {"where": "gradient", "name": "too_few_draws"},
+        {"where": "lime", "name": "constant_map"},
+    ]
+    assert suspects(flags) == {"lrp", "lime"}
+
+
+# Words
+
+
+def test_numbers_are_shown_with_their_interval() -> None:
+    assert shown(measured(0.256, 0.02)) == "0.256 [0.236, 0.276]"
+    assert shown(measured(0.256, 0.02), percent=True) == "26 % [24, 28]"
+    assert shown({"value": 0.5, "low": None, "high": None, "n": 1}) == "0.500"
+    assert shown(None) == "unknown"
+
+
+def test_the_second_sentence_holds_noise_attack_and_prediction() -> None:
+    found = columns(0.13, 0.26)
+    told = sentences(GRADIENT, found, None, Preset(methods=("gradient",)))
+    assert told[0].startswith(
+        "Do not rely on single explanations of this model: most of the pixels the Gradient map"
+    )
+    assert "random noise of 8/255 leaves 26 % [24, 28] in place" in told[1]
+    assert "the same budget 13 % [11, 15], while the predicted class stays on 100% of the images" in told[1]
+    assert len(told) == 3
+
+
+def test_the_summary_fits_a_terminal_and_names_what_is_missing() -> None:
+    method = {
+        "name": "lrp",
+        "label": "LRP",
+        "recommended": True,
+        "columns": {"rps": measured(0.8), "insertion": None},
+    }
+    card = {
+        "title": "net on photos",
+        "model": {"description": "net, 10 parameters"},
+        "data": {"images": 3, "labelled": False},
+        "accuracy": None,
+        "complete": False,
+        "verdict": {"grade": None, "sentences": ["One.", "Two.", "Three."]},
+        "methods": [method],
+        "settings": {"left_out": {"lime": "one segment"}, "notes": ["untrained"]},
+        "flags": [{"where": "lrp", "name": "constant_map", "what_to_do": "Look at the maps."}],
+    }
+    text = summary(card)
+    for part in (
+        "Interrupted",
+        "Verdict: unknown",
+        "* LRP",
+        "0.800 ±.020",
+        "left out: lime",
+        "note: untrained",
+    ):
+        assert part in text
+    assert "lrp: constant_map. Look at the maps." in text
+    assert max(map(len, text.splitlines())) <= 120
+
+
+# Bounds
+
+
+def test_the_row_of_a_bound_is_the_example_nearest_to_it() -> None:
+    row = Promise("slope", "paper", "estimated", [2.0, 1.0, 4.0], [1.0, 0.9, 1.0]).row()
+    assert (row["bound"], row["measured"], row["holds"]) == (1.0, 0.9, True)
+    assert row["note"].startswith("holds on 3 of 3 images")
+    broken = Promise("slope", "paper", "estimated", [2.0, 0.0], [1.0, 0.5]).row()
+    assert (broken["bound"], broken["measured"], broken["holds"]) == (0.0, 0.5, False)
+
+
+def test_constants_are_those_of_the_theory_functions() -> None:
+    x, y = small_images(2)
+    net = small_net()
+    found = constants(net, x, y, streams(0, torch.tensor([0, 1])), 0.1, 3, 128)
+    slope = torch.autograd.functional.jacobian(lambda p: net(p).gather(1, y[:, None]).sum(), x)
+    assert set(found) == {
+        "slope", "largest", "smoothgrad_slope", "smoothed_slope", "curvature", "gradient_change",
+    }  # fmt: skip
+    assert bool((found["slope"] > 0.2 * slope.flatten(1).norm(dim=1)).all())
+    torch.testing.assert_close(found["curvature"], gg.theory.top_loss_curvature(net, x))
+    assert bool((found["smoothed_slope"] <= 1 / (0.1 * (2 * torch.pi) ** 0.5)).all())
+
+
+def test_a_bound_whose_constant_is_missing_is_left_out() -> None:
+    names = ("slope", "largest", "smoothgrad_slope", "smoothed_slope", "gradient_change")
+    values: dict[str, Any] = {name: [1.0, 2.0] for name in names} | {"curvature": [None, None]}
+    rows = promises(Record("bounds", {"sigma": 0.1}, [0, 1], values))
+    assert len(rows) == 3
+    assert all("wang2020 Theorem 3" not in row["reference"] for row in rows)
+    assert rows[0]["bound"] == pytest.approx((2 / torch.pi) ** 0.5 * 1.0 / 0.1)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"eps": 0.0}, "eps is 0.0"),
+        ({"noise_eps": 16.0}, "noise_eps is 16.0"),
+        ({"draws": 0}, "draws is 0"),
+        ({"points": 1}, "points 1"),
+        ({"kept": 1.0}, "kept is 1.0"),
+        ({"methods": ()}, "needs methods"),
+    ],
+)
+def test_a_preset_that_measures_nothing_is_refused(change: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        replace(SMALL, **change)

@@ -1,0 +1,81 @@
+"""The fast path of training: first-order passes and a penalty every few steps, next to the plain path."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gyrograd as gg
+from gyrograd.data import Dataset
+from gyrograd.training import TrainSettings, fit
+from gyrograd.training.objective import Objective, Term, objective_of
+
+ALIGN = {"l2_cosine": {"l2": 0.5, "cosine": 5.0, "eps": 16 / 255}}
+
+
+def trained(**changes) -> tuple[torch.nn.Module, list[dict]]:
+    data = gg.dataset("shapes", split="train", n=48)
+    model = gg.model("lenet", activation="softplus", beta=10, image_size=16, init="he", seed=0).double()
+    data = Dataset(data.pixels()[:, :, ::2, ::2].double(), data.labels, data.classes, "shapes in float64")
+    settings = TrainSettings(epochs=2, batch_size=20, clip=0.5, terms=ALIGN, device="cpu", **changes)
+    done = fit(model, data, settings)
+    return done.model, done.history
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"part": 0.25}, {"every": 2}, {"part": 0.5, "every": 3, "label_smoothing": 0.1}]
+)
+def test_the_fast_path_trains_the_same_weights(changes: dict) -> None:
+    plain, said = trained(**changes)
+    fast, also = trained(**changes, fast=True)
+    for one, other in zip(fast.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-8)
+    for entry, twin in zip(also, said, strict=True):
+        assert entry["losses"] == pytest.approx(twin["losses"], rel=1e-6)
+
+
+def batch() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
+    model = gg.model("lenet", activation="softplus", beta=3, image_size=8, seed=0)
+    return model, torch.rand(8, 3, 8, 8), torch.arange(8)
+
+
+def test_the_penalty_comes_every_few_steps_with_as_many_times_the_weight() -> None:
+    model, x, y = batch()
+    align = {"cosine": Term(gg.regularizer("cosine"), 2.0)}
+    _, once = Objective(align)(model, x, y, seed=5)
+    rare = Objective(align, every=4)
+    _, due = rare(model, x, y, seed=5, number=8)
+    _, free = rare(model, x, y, seed=5, number=9)
+    torch.testing.assert_close(due["cosine"], 4 * once["cosine"])
+    assert set(free) == {"loss", "cross_entropy"}
+    torch.testing.assert_close(free["cross_entropy"], once["cross_entropy"])
+
+
+def test_a_term_in_the_place_of_cross_entropy_is_there_at_every_step() -> None:
+    model, x, y = batch()
+    robust = Objective({"adversarial": Term(gg.regularizer("adversarial", steps=1))}, every=4)
+    _, due = robust(model, x, y, seed=5, number=4)
+    _, free = robust(model, x, y, seed=5, number=5)
+    torch.testing.assert_close(due["adversarial"], free["adversarial"])
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"hessian": {}},
+        {"l2": {}, "cosine": {}},
+        {"adversarial": {"steps": 1}},
+    ],
+)
+def test_objectives_the_fast_path_does_not_know_are_refused(terms: dict) -> None:
+    with pytest.raises(
+        gg.UserError, match="fast knows cross-entropy, alone or with one of .*; leave fast out"
+    ):
+        objective_of(TrainSettings(terms=terms, fast=True))
+
+
+def test_settings_that_need_a_second_derivative_are_refused() -> None:
+    with pytest.raises(gg.UserError, match="one draw"):
+        objective_of(TrainSettings(terms={"l2": {"draws": 2}}, fast=True))
+    with pytest.raises(gg.UserError, match="every is 0; give at least 1"):
+        TrainSettings(every=0)
