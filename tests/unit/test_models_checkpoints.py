@@ -316,3 +316,15 @@ def test_safetensors_whose_length_looks_like_a_pickle_or_zip_is_read(start: byte
     assert torch.equal(model[0].weight, tensors["0.weight"])
     with pytest.raises(UserError, match="not written by gyrograd"):
         load(path)
+
+
+def test_a_model_whose_own_names_look_like_a_prefix_reads_its_own_weights(tmp_path):
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(2, 3)
+
+    here, there = Wrapped(), Wrapped()
+    save_file(there.state_dict(), tmp_path / "own.safetensors")
+    load_state(here, tmp_path / "own.safetensors")
+    assert torch.equal(here.net.weight, there.net.weight)

@@ -24,9 +24,12 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         demo,
         doctor,
         explain,
+        harden,
         leaderboard,
         names,
         report,
+        reproduce,
+        sweep,
         train,
     )
 
@@ -36,6 +39,9 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         "explain": explain.explain,
         "attack": attack.attack,
         "train": train.train,
+        "harden": harden.harden,
+        "sweep": sweep.sweep,
+        "reproduce": reproduce.reproduce,
         "report": report.report,
         "compare": compare.compare,
         "leaderboard": leaderboard.leaderboard,
@@ -149,6 +155,10 @@ def _parser(verb: Verb, path: str) -> Any:
             by_hand.add(name)
         elif name == getattr(verb, "optional_positional", None):
             parser.add_argument(name, nargs="?", default=None, type=str, help=helps.get(name))
+            by_hand.add(name)
+        elif name in getattr(verb, "optional_values", {}):
+            given = verb.optional_values[name]  # type: ignore[attr-defined]
+            parser.add_argument(f"--{name}", nargs="?", const=given, type=str, help=helps.get(name))
             by_hand.add(name)
         elif parameter.default is False:
             parser.add_argument(f"--{name}", action="store_true", help=helps.get(name))

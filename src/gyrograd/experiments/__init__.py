@@ -34,7 +34,7 @@ and import its file in the paper's `__init__.py`, the paper's folder in this one
   anew from the files alone.
 """
 
-from gyrograd.experiments import joo2023
+from gyrograd.experiments import joo2023, tan2023, wang2020
 from gyrograd.experiments.claims import Claims, Judged, judged, read_claims
 from gyrograd.experiments.nets import Given, Net, trained
 from gyrograd.experiments.results import Estimate, Quantity, Results, estimate, read_results, write_results
@@ -64,6 +64,8 @@ __all__ = [
     "render",
     "reproduce",
     "states",
+    "tan2023",
     "trained",
+    "wang2020",
     "write_results",
 ]

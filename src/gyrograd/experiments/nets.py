@@ -110,7 +110,7 @@ def objective_of(net: Net, teacher: Model | None = None) -> Objective:
     for name, term in net.terms.items():
         own = {**term.get("settings", {}), **({"teacher": teacher} if teacher is not None else {})}
         terms[name] = Term(make("regularizer", name, **own), float(term.get("weight", 1.0)))
-    return Objective(terms)
+    return Objective(terms, net.recipe.get("cross_entropy"))
 
 
 def train_settings(net: Net, device: str = "cpu") -> TrainSettings:

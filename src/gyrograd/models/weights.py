@@ -29,8 +29,17 @@ def load_state(model: nn.Module, path: Path | str) -> None:
     Prefixes such as "module." are dropped. A name that is missing or left over, or a shape that differs, is
     an error and leaves the model as it was.
     """
-    tensors = _without_prefixes(_tensors(Path(path)))
+    tensors = _nearest(model, _tensors(Path(path)))
     fit(_fitting(model, tensors), tensors, path)
+
+
+def _nearest(model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The names as they are, or without prefixes, whichever the model knows more of; as they are among equals."""
+
+    def known(named: Mapping[str, Tensor]) -> int:
+        return len(_fitting(model, named).state_dict().keys() & named.keys())
+
+    return max((tensors, _without_prefixes(tensors)), key=known)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:
