@@ -8,8 +8,12 @@ from nets import batch, net
 from torch import Tensor, nn
 
 import gyrograd as gg
+from gyrograd.attacks import runs
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, search
+from gyrograd.numerics import autograd
 from gyrograd.numerics.balls import ball
+from gyrograd.numerics.convolution import FastConvolutions
+from gyrograd.numerics.modes import weights_held
 from gyrograd.numerics.random import keys
 
 X = torch.full((2, 1, 3, 3), 0.5, dtype=torch.float64)
@@ -170,3 +174,24 @@ def test_a_step_costs_one_forward_pass_of_a_smooth_model(name):
         gg.attack(name, steps=steps)(model, gg.attribution("gradient"), x, target)
         passes.append(model.passes)
     assert passes[1] - passes[0] == 1
+
+
+def test_the_weights_require_gradients_again_after_an_attack():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3))
+    frozen = next(model.parameters()).requires_grad_(False)
+    with weights_held(model):
+        assert not any(p.requires_grad for p in model.parameters())
+    assert [p.requires_grad for p in model.parameters()] == [p is not frozen for p in model.parameters()]
+
+
+def test_convolutions_made_for_second_derivatives_find_the_same_attack(monkeypatch):
+    model = gg.model("lenet", activation="softplus", beta=3, image_size=8, seed=0)
+    x, y = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(3)
+    attack = gg.attack("targeted_map", eps=8 / 255, steps=3)
+    for name in ("gradient", "guided_backprop", "lrp"):
+        plain = attack(model, gg.attribution(name), x, y, seed=0)
+        with monkeypatch.context() as patched:
+            for place in (runs, autograd):
+                patched.setattr(place, "fast_convolutions", lambda _: FastConvolutions())
+            fast = attack(model, gg.attribution(name), x, y, seed=0)
+        torch.testing.assert_close(fast.x, plain.x)

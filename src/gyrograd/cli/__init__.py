@@ -20,6 +20,7 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         attack,
         audit,
         compare,
+        completion,
         data,
         demo,
         doctor,
@@ -48,10 +49,11 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         "list": names.show,
         "data": {"fetch": data.fetch, "check": data.check, "show": data.show},
         "doctor": doctor.doctor,
+        "completion": completion.completion,
     }
 
 
-READING = {"report", "compare", "leaderboard", "list", "doctor"}
+READING = {"report", "compare", "leaderboard", "list", "doctor", "completion"}
 """Verbs that compute nothing and start without torch."""
 
 
@@ -136,7 +138,11 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     except ArgumentError as wrong:
         what = " ".join(str(wrong).split()).rstrip(".")
         raise UserError(f"{what[0].upper()}{what[1:]}; '{path} --help' lists what it takes.") from None
-    return {**settings, **free}
+    return {
+        name: value
+        for name, value in {**settings, **free}.items()
+        if name in inspect.signature(verb).parameters
+    }
 
 
 def _parser(verb: Verb, path: str) -> Any:
@@ -163,6 +169,9 @@ def _parser(verb: Verb, path: str) -> Any:
         elif parameter.default is False:
             parser.add_argument(f"--{name}", action="store_true", help=helps.get(name))
             by_hand.add(name)
+    if "config" not in inspect.signature(verb).parameters:
+        # brings --print_config with it
+        parser.add_argument("--config", action="config", help="A YAML file of these settings.")
     parser.add_function_arguments(verb, skip=by_hand, as_positional=True, as_group=False)
     return parser
 
