@@ -93,6 +93,16 @@ def test_what_was_not_measured_or_has_no_interval_is_not_comparable():
     assert verdict(Value(CE, 1.0, 0.1), results(ce=single), "values").why == "one image has no interval"
 
 
+@pytest.mark.parametrize(("accuracy", "expected"), [(12, "not comparable"), (40, "confirmed")])
+def test_a_net_at_chance_confirms_nothing(accuracy, expected):
+    ours = results(ce=around(1, 0.1), l2=around(2, 0.1))
+    learnt = {Quantity("cifar", "ce", "accuracy"): around(accuracy, 6)}
+    ours = Results("x", "paper", {"chance": {"cifar": 10.0}}, ours.estimates | learnt)
+    found = verdict(Order(CE, L2, ""), ours, "orders")
+    assert found.verdict == expected
+    assert ("ce has not learnt" in found.why) == (expected == "not comparable")
+
+
 TOML = """
 [[tolerance]]
 column = "rps"

@@ -123,7 +123,7 @@ def test_the_page_says_paper_ours_verdict_command_hardware_and_time():
     value = Value(Quantity("cifar", "ce", "grad ins"), 35.5, 3.0, 0.7)
     order = Order(Quantity("cifar", "ce", "grad rps"), Quantity("cifar", "l2", "grad rps"), "l2 above ce")
     claims = Claims((value, order), notes=("Mind the gap.",))
-    html = experiment_page("T", "About.", ours, claims, judged(claims, ours, "values"), ())
+    html = experiment_page("T", ("About.",), ours, claims, judged(claims, ours, "values"), ())
     for words in (
         "17.0 [",
         "35.5 ± 0.7",

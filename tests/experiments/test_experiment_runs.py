@@ -15,6 +15,7 @@ from gyrograd.cli.reproduce import reproduce as command
 from gyrograd.data import shapes
 from gyrograd.errors import UserError
 from gyrograd.experiments import Given, Net, Run, reproduce, states, trained
+from gyrograd.experiments.joo2023.table1 import table1
 from gyrograd.experiments.nets import net_key, net_path, train_settings
 from gyrograd.experiments.runs import HOME
 from gyrograd.experiments.samples import images_of, smaller
@@ -165,6 +166,17 @@ def test_an_interrupted_run_taken_up_again_leaves_the_same_records(tmp_path, mon
     after = digests(broken / "smoke/records")
     assert kept.items() <= after.items()
     assert after.items() <= digests(whole / "smoke/records").items()
+
+
+def test_a_residual_net_with_batchnorm_goes_through_table_1(tmp_path):
+    """`smoke` has none, for the sake of its seconds; `small` and `paper` do."""
+    smoke = read_scale(HOME / "joo2023" / "scales.toml", "smoke")
+    sizes = smoke.settings["cifar10-resnet18"] | {"model": {"name": "resnet20", "normalize": "cifar10"}}
+    scale = replace(smoke, settings={"cifar10-resnet18": sizes})
+    run = Run(scale, tmp_path, (0,), rows=("l2_cosine",))
+    found = [record for _, _, _, record in table1().measure(run).records]
+    assert len(found) == 13
+    assert all(value is not None for record in found for column in record.values.values() for value in column)
 
 
 def test_seeds_are_nets_of_their_own_and_widen_what_is_said(tmp_path):

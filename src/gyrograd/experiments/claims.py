@@ -127,12 +127,17 @@ def verdict(
     meets the printed number and its deviation, else not confirmed. An order is confirmed if the two intervals do
     not touch, within interval if they do, not confirmed if they lie the other way round.
     """
-    quantities = (claim.quantity,) if isinstance(claim, Value) else (claim.lower, claim.higher)
-    ours = tuple(results.estimates[q] for q in quantities if q in results.estimates)
-    obstacle = _obstacle(claim, quantities, ours, results.scale, compares, known_errors)
+    places = quantities(claim)
+    ours = tuple(results.estimates[q] for q in places if q in results.estimates)
+    obstacle = _obstacle(claim, places, ours, results, compares, known_errors)
     if obstacle:
         return Judged(claim, "not comparable", obstacle, ours)
     return _value_verdict(claim, ours[0]) if isinstance(claim, Value) else _order_verdict(claim, *ours)
+
+
+def quantities(claim: Claim) -> tuple[Quantity, ...]:
+    """What a claim speaks of: the value; the lower and the higher of an order."""
+    return (claim.quantity,) if isinstance(claim, Value) else (claim.lower, claim.higher)
 
 
 def counted(verdicts: Iterable[Judged]) -> dict[str, int]:
@@ -145,23 +150,34 @@ def counted(verdicts: Iterable[Judged]) -> dict[str, int]:
 
 def _obstacle(
     claim: Claim,
-    quantities: tuple[Quantity, ...],
+    places: tuple[Quantity, ...],
     ours: tuple[Estimate, ...],
-    scale: str,
+    results: Results,
     compares: Comparison,
     known_errors: Iterable[KnownError],
 ) -> str:
     """Why the claim cannot be compared, or nothing."""
-    reasons = [error.why for error in known_errors for q in quantities if error.covers(q)]
+    reasons = [error.why for error in known_errors for q in places if error.covers(q)]
     if reasons:
         return reasons[0]
-    if len(ours) < len(quantities):
+    if len(ours) < len(places):
         return "not measured in this run"
     if compares == "nothing" or (compares == "orders" and isinstance(claim, Value)):
-        return f"the scale '{scale}' is smaller than the paper's"
+        return f"the scale '{results.scale}' is smaller than the paper's"
     if not all(estimate.bounded for estimate in ours):
         return "one image has no interval"
-    return ""
+    idle = [q.row for q in places if has_not_learnt(results, q)]
+    return f"{idle[0]} has not learnt: its accuracy is no better than chance" if idle else ""
+
+
+def has_not_learnt(results: Results, quantity: Quantity) -> bool:
+    """Whether the accuracy of the quantity's net, where it was measured, may be that of guessing.
+
+    Maps of such a net are smooth and say nothing; an order between two of them would be confirmed by accident.
+    """
+    accuracy = results.column_of(quantity.setting, quantity.row, "accuracy")
+    chance = results.settings.get("chance", {}).get(quantity.setting)
+    return accuracy is not None and chance is not None and accuracy.low <= chance
 
 
 def _value_verdict(claim: Value, ours: Estimate) -> Judged:

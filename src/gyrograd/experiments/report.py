@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gyrograd.experiments.claims import Claims, Judged, Order, Value, counted
+from gyrograd.experiments.claims import Claims, Judged, Order, Value, counted, quantities
 from gyrograd.experiments.results import Estimate, Quantity, Results
 from gyrograd.reporting import Section, Table, page
 
@@ -17,7 +17,7 @@ VALUE_HEADER = ("setting", "row", "column", "verdict", "paper", "ours", "why")
 
 def experiment_page(
     title: str,
-    about: str,
+    about: tuple[str, ...],
     results: Results,
     claims: Claims,
     verdicts: Sequence[Judged],
@@ -30,7 +30,7 @@ def experiment_page(
         *_verdict_sections(verdicts),
         *_error_section(claims),
     )
-    return page(title, (about, *_lead(results, verdicts), *claims.notes), sections, _footer(results))
+    return page(title, (*about, *_lead(results, verdicts), *claims.notes), sections, _footer(results))
 
 
 def summary_table(results: Results, claims: Claims, setting: str, columns: Sequence[str]) -> Table:
@@ -137,9 +137,14 @@ def _order_row(judgement: Judged) -> tuple[str, ...]:
 
 
 def _error_section(claims: Claims) -> tuple[Section, ...]:
-    if not claims.known_errors:
+    mine = [
+        e
+        for e in claims.known_errors
+        if any(e.covers(q) for claim in claims.claims for q in quantities(claim))
+    ]
+    if not mine:
         return ()
-    rows = tuple((error.setting, error.row, error.column, error.why) for error in claims.known_errors)
+    rows = tuple((error.setting, error.row, error.column, error.why) for error in mine)
     table = Table(("setting", "row", "column", "why"), rows)
     return (Section("What cannot be compared, and why", (), table),)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import json
 import os
 import platform
@@ -178,7 +179,8 @@ def reproduce(
     _check_found(found, entry.name, run)
     asked = _command(entry.name, scale, seeds, settings, rows, images, device)
     facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
-    about = {"sizes": {s: run.sizes(s) for s in dict.fromkeys(m[0] for m in found.records)}}
+    measured_in = list(dict.fromkeys(m[0] for m in found.records))
+    about = {"sizes": {s: run.sizes(s) for s in measured_in}, "chance": _chances(run, measured_in)}
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
     write_results(folder, results)
     return render(folder)
@@ -202,9 +204,16 @@ def render(folder: Path) -> Path:
     figures = entry.factory().sections(results)
     title = f"{entry.paper} {entry.equation}"
     write_page(
-        folder / "index.html", experiment_page(title, entry.summary, results, claims, verdicts, figures)
+        folder / "index.html",
+        experiment_page(title, _about(entry.factory), results, claims, verdicts, figures),
     )
     return folder / "index.html"
+
+
+def _about(factory: Callable[..., Any]) -> tuple[str, ...]:
+    """The paragraphs of an experiment's docstring."""
+    paragraphs = (inspect.getdoc(factory) or "").split("\n\n")
+    return tuple(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
 def verdicts_of(results: Results) -> tuple[Claims, tuple[Judged, ...]]:
@@ -235,6 +244,12 @@ def _states_of(out: Path, name: str) -> list[str]:
         elif (folder / "run.json").exists():
             found.append(f"{scale}: begun")
     return found
+
+
+def _chances(run: Run, settings: Sequence[str]) -> dict[str, float]:
+    """The accuracy of guessing, in per cent, where the data have classes."""
+    with_data = [s for s in settings if "data" in run.sizes(s)]
+    return {s: 100 / len(images_of(run.sizes(s), "test").classes) for s in with_data}
 
 
 def hardware(device: str) -> str:
