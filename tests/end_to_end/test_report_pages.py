@@ -136,3 +136,41 @@ def test_reports_need_no_torch():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (result.stdout, result.stderr) == ("True\n", "")
+
+
+def test_two_models_are_audited_and_compared_in_one_go(tmp_path, capsys, monkeypatch):
+    from gyrograd.cli import audit as verb
+
+    asked = []
+
+    def stand_in(model, data, *, preset, images, out):
+        asked.append((model, data, preset, images))
+        print("the audit's own words")
+        write_card(out, model)
+
+    def write_card(folder, model):
+        made = cards.card()
+        made["model"]["source"] = model
+        folder.mkdir(parents=True)
+        (folder / "card.json").write_text(json.dumps(made))
+
+    monkeypatch.setattr(verb, "audit", stand_in)
+    page = tmp_path / "compare.html"
+    words = [
+        "compare",
+        "cifar10/lenet-ce",
+        "lenet",
+        "--data",
+        "shapes",
+        "--images",
+        "4",
+        "--out",
+        str(page),
+        "--json",
+    ]
+    assert cli.main(words) == 0
+    said = capsys.readouterr()
+    assert asked == [("cifar10/lenet-ce", "shapes", "quick", 4), ("lenet", "shapes", "quick", 4)]
+    assert "the audit's own words" in said.err
+    assert json.loads(said.out)["page"] == str(page)
+    assert page.is_file()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 from gyrograd.errors import UserError, did_you_mean
@@ -91,26 +91,17 @@ def _run(words: list[str]) -> int:
         _print_overview(path, chosen)
         return 0
     settings = _arguments(chosen, path, rest)
-    with nullcontext() if path.split()[1] in READING else _denormals_flushed():
+    with _made_quick(path.split()[1]):
         return int(chosen(**settings) or 0)
 
 
-@contextmanager
-def _denormals_flushed() -> Iterator[None]:
-    """Numbers below 1e-38 count as zero. Softplus gradients are full of them and a CPU takes many times as long.
+def _made_quick(verb: str) -> AbstractContextManager[None]:
+    """Tiny numbers are flushed for verbs that compute, where there is torch to compute with."""
+    if verb in READING or importlib.util.find_spec("torch") is None:
+        return nullcontext()
+    from gyrograd.numerics.modes import denormals_flushed
 
-    The processor's state is put back: whoever calls `main` from Python has denormals again afterwards.
-    """
-    if importlib.util.find_spec("torch") is None:
-        yield
-        return
-    import torch
-
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
+    return denormals_flushed()
 
 
 def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]]:

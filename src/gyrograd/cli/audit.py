@@ -66,7 +66,7 @@ def audit(
     from gyrograd.data.opening import is_registered
 
     settings = _settings(preset, methods, attacks, metrics, eps, steps)
-    folder = Path("out/audit") / _slug(f"{model} {data}") if out is None else out
+    folder = Path("out/audit") / slug(f"{model} {data}") if out is None else out
     check_folder(folder)
     of_a_set = isinstance(data, str) and is_registered(data)
     here = subject(
@@ -148,5 +148,5 @@ def _command(words: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[-80:] or "audit"

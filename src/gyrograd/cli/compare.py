@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_format
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,24 +12,48 @@ if TYPE_CHECKING:
     from gyrograd.reporting.comparison import Comparison
 
 
-def compare(a: Path, b: Path, out: Path = Path("out/compare.html"), json: bool = False) -> None:
-    """Compare two audits: B against A, per method and column, image by image where both kept their records.
+def compare(
+    a: str,
+    b: str,
+    data: str | None = None,
+    preset: str = "quick",
+    images: int | None = None,
+    out: Path = Path("out/compare.html"),
+    json: bool = False,
+) -> None:
+    """Compare two audits, or two models on the same data: B against A, per method and column, image by image.
 
     Args:
-        a: folder of the first audit, or its card.json.
-        b: folder of the second.
+        a: folder of the first audit, or its card.json; with --data a model, as `gyrograd audit` takes it.
+        b: the second.
+        data: what to audit two models on first: a registered set or a folder. Their reports go beside the page.
+        preset: of these audits: quick, standard or thorough.
+        images: of these audits: how many images at most.
         out: where the page goes.
         json: print JSON for machines instead of a table.
     """
     from gyrograd.reporting import compared, comparison_page, write_page
 
-    found = compared(a, b)
+    places = [a, b] if data is None else _audited((a, b), data, preset, images, out.parent)
+    found = compared(*map(Path, places))
     write_page(out, comparison_page(found))
     if json:
         print(json_format.dumps(found.document() | {"page": str(out)}, indent=1))
         return
     _print(found)
     print(out)
+
+
+def _audited(models: tuple[str, str], data: str, preset: str, images: int | None, home: Path) -> list[str]:
+    """The folders of an audit of each model. What they say is no result of this verb and goes to stderr."""
+    from gyrograd.cli.audit import audit, slug
+    from gyrograd.numerics.modes import denormals_flushed
+
+    folders = [home / "audits" / slug(f"{model} {data}") for model in models]
+    with redirect_stdout(sys.stderr), denormals_flushed():
+        for model, folder in zip(models, folders, strict=True):
+            audit(model, data, preset=preset, images=images, out=folder)
+    return [str(folder) for folder in folders]
 
 
 def _print(found: Comparison) -> None:

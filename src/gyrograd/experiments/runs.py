@@ -8,8 +8,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +27,7 @@ from gyrograd.experiments.report import experiment_page
 from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.scales import SCALES, Scale, read_scale
+from gyrograd.numerics.modes import denormals_flushed
 from gyrograd.registry import available, lookup
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Inputs, Labels, Model
@@ -171,7 +171,7 @@ def reproduce(
     started = time.monotonic()
     experiment: Experiment = entry.factory()
     try:
-        with _denormals_flushed():
+        with denormals_flushed():
             found = experiment.measure(run)
     finally:
         seconds = before + time.monotonic() - started
@@ -184,16 +184,6 @@ def reproduce(
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
     write_results(folder, results)
     return render(folder)
-
-
-@contextmanager
-def _denormals_flushed() -> Iterator[None]:
-    """Numbers below 1e-38 count as zero, from Python as on the command line: the same numbers, and soon."""
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(False)
 
 
 def render(folder: Path) -> Path:
