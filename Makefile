@@ -58,3 +58,18 @@ bench-metrics: $(STAMP)
 .PHONY: backbones
 backbones: $(STAMP)
 	$(BIN)/python benchmarks/backbones.py
+
+# Ten objectives beside cross-entropy on shapes. Writes results/objectives.md
+.PHONY: objectives
+objectives: $(STAMP)
+	$(BIN)/python benchmarks/objectives.py
+
+# joo2023 Figure 1 and its ordering over five seeds. Writes results/figure1.md
+.PHONY: figure1
+figure1: $(STAMP)
+	$(BIN)/python benchmarks/figure1.py
+
+# A training step with alignment over one with cross-entropy, in time and memory
+.PHONY: training-cost
+training-cost: $(STAMP)
+	$(BIN)/python benchmarks/training_cost.py
