@@ -258,6 +258,15 @@ def test_transfer_evaluates_other_attributions_on_the_attacked_images(name):
     assert (seen_by["ig"].value != hit.value).any()
 
 
+def test_a_transferred_value_is_measured_from_the_clean_map_of_the_attribution_that_looks():
+    x, target = batch(2)
+    model, attack, path = net("lenet"), small_attack("untargeted_map"), gg.attribution("ig", steps=4)
+    hit = transfer(model, attack, GRADIENT, {"ig": path}, x, target)["ig"]
+    before, after = (path(model, at, target).abs().sum(1).flatten(1) for at in (x, hit.x))
+    torch.testing.assert_close(hit.start, torch.ones_like(hit.start))
+    torch.testing.assert_close(hit.value, torch.cosine_similarity(before, after))
+
+
 @pytest.fixture(scope="module")
 def complaints() -> dict[str, dict[str, str]]:
     """What each attack says to each bad input, where no run-time type check of the tests stands before it."""

@@ -113,6 +113,21 @@ def test_far_from_is_minus_the_squared_distance_of_the_centres():
     check(far_from(torch.tensor([[2.0, 7.5]] * 3, dtype=torch.float64), "abs_sum"), formula)
 
 
+def test_the_clean_centre_is_cut_to_whole_pixels_if_asked():
+    old, _, logits, _, _ = materials()
+    scene = Scene(old, torch.zeros(3, dtype=torch.int64), old, logits)
+    exact, cut = (
+        gg.attack("mass_center", truncated=truncated).aim(scene).judge(old, logits)
+        for truncated in (False, True)
+    )
+    torch.testing.assert_close(exact, torch.zeros(3, dtype=torch.float64))
+    for i in range(3):
+        share = scaled(pixels(old[i]), "sum")
+        row = sum(a * share[a][b] for a in range(H) for b in range(H))
+        column = sum(b * share[a][b] for a in range(H) for b in range(H))
+        assert cut[i].item() == pytest.approx(-((row % 1) ** 2 + (column % 1) ** 2))
+
+
 @pytest.mark.parametrize("scale", ["sum", "area"])
 def test_manipulate_weighs_the_mean_square_of_the_map_and_of_the_probabilities(scale):
     _, map, old_logits, logits, goal = materials()

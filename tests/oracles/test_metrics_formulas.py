@@ -454,6 +454,17 @@ def test_faithfulness_of_single_elements_is_equation_1():
         assert value.item() == pytest.approx(1 / np.linalg.norm(gradient(model, x[i], target[i]).numpy() - p))
 
 
+def test_faithfulness_has_no_slope_for_a_group_whose_mean_change_is_zero():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 1, bias=False)).double()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[1.0, 2.0, 4.0, 3.0]]))
+    x = torch.tensor([0.25, 0.75, 0.75, 0.25], dtype=torch.float64).view(1, 1, 2, 2)
+    whole, zero = torch.zeros(1, 2, 2, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+    for contribution, expected in (("slope", 0.0), ("difference", 0.5)):
+        metric = gg.metric("faithfulness", reference=0.5, contribution=contribution)
+        assert metric.contributions(model, x, zero, whole).item() == expected
+
+
 def test_faithfulness_of_superpixels_compares_each_image_on_its_own_groups():
     x, target = batch(2, side=24)
     x[1] = x[1].mean((1, 2), keepdim=True) + 0.001 * x[1]  # far fewer superpixels than noise has

@@ -131,6 +131,12 @@ def test_restarts_begin_elsewhere_and_keep_the_best():
     assert (size(often) < size(once)).all()
 
 
+def test_restarts_after_a_clean_start_begin_at_random_points():
+    found = run(Search(1, restarts=3, trace=True), X + 0.05, eps=0.2, slope=lambda z, _: torch.zeros_like(z))
+    torch.testing.assert_close(found.trace[0], torch.full((2,), 9 * 0.05**2, dtype=torch.float64))
+    assert all(len(values.unique()) == 3 for values in found.trace[::2].T)
+
+
 def test_the_trace_holds_every_iterate_the_first_being_the_start():
     found = run(Search(5, step_size=0.01, trace=True), X + 0.1)
     wanted = torch.tensor([[9 * (0.1 - 0.01 * t) ** 2] * 2 for t in range(6)], dtype=torch.float64)

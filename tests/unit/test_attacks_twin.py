@@ -50,6 +50,25 @@ def test_with_the_twin_the_same_net_is_moved_and_judged_on_itself():
     assert hit.flags == ("piecewise linear: searched on a Softplus twin, beta=20",)
 
 
+def test_iterates_are_judged_on_the_model_and_not_on_its_twin():
+    x, target = batch(3)
+    settings = {"steps": 4, "eps": 0.1, "twin_beta": 1, "constraint": "soft", "restore": False, "trace": True}
+    hit = gg.attack("top_k", **settings)(kinked(nn.ReLU), GRADIENT, x, target)
+    torch.testing.assert_close(hit.trace[0], hit.start)
+    torch.testing.assert_close(hit.value, hit.trace.amin(0))
+
+
+def test_a_penalty_is_zero_at_x_on_the_twin_too():
+    x, target = batch(3)
+    settings = {"steps": 1, "twin_beta": 1, "selection": "last", "constraint": "soft", "restore": False}
+    free, held = (
+        gg.attack("targeted_map", penalty=penalty, **settings)(kinked(nn.ReLU), GRADIENT, x, target)
+        for penalty in (0.0, 1e3)
+    )
+    assert not free.unmoved.any()
+    torch.testing.assert_close(held.x, free.x)
+
+
 def test_a_net_no_twin_can_be_made_of_is_flagged_with_the_reason():
     x, target = batch(2)
     hit = gg.attack("targeted_map", steps=2)(kinked(nn.LeakyReLU), GRADIENT, x, target)

@@ -129,3 +129,22 @@ def test_the_value_of_a_random_order_lies_between_those_of_good_and_bad_orders()
     chance = game.chance(linear, x, zero, seed=1)
     assert (worst < chance).all()
     assert (chance < best).all()
+
+
+def test_the_random_order_of_pixels_follows_the_seed():
+    x, target = batch(3)
+    first, again, other = (
+        gg.metric("insertion").chance(net("lenet"), x, target, seed=seed) for seed in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert (first != other).all()
+
+
+def test_a_draw_that_clipping_put_back_on_x_counts_zero():
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 2), torch.nn.Softplus()).double()
+    x, target = torch.zeros(4, 1, 1, 1, dtype=torch.float64), torch.zeros(4, dtype=torch.int64)
+    metric = gg.metric("local_lipschitz", draws=8, clip=True)
+    ratios = metric.per_draw(model, gg.attribution("gradient"), x, target)
+    assert torch.isfinite(ratios).all()
+    assert (ratios == 0).any()
+    assert (ratios > 0).any()

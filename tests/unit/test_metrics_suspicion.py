@@ -39,6 +39,11 @@ def test_input_times_relu_gradient_has_a_derivative():
     assert suspicion.zero_derivative(net("functional_relu"), gg.attribution("xgrad"), x, target) is None
 
 
+def test_a_derivative_that_cancels_in_the_sum_of_the_map_is_seen():
+    x, target = batch()
+    assert suspicion.zero_derivative(net("residual"), edges, x, target) is None
+
+
 def test_a_map_without_a_graph_has_no_derivative():
     x, target = batch()
     fixed = torch.rand_like(x)
@@ -65,6 +70,12 @@ def test_one_map_for_every_image_is_found():
     assert suspicion.same_map_everywhere(ruined(model, x, target)) is not None
 
 
+def test_one_map_for_every_image_is_measured_over_pairs_of_different_images():
+    maps = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).view(2, 1, 1, 2)
+    assert suspicion.same_map_everywhere(maps, limit=0.5).measured == pytest.approx(0.6)
+    assert suspicion.same_map_everywhere(maps, limit=0.7) is None
+
+
 def test_ruined_attributions_are_calm_but_empty():
     x, target = batch(6)
     model = net("lenet")
@@ -76,6 +87,7 @@ def test_ruined_attributions_are_calm_but_empty():
     worst = game.curve_of_map(model, -GRADIENT(model, x, target).clamp(max=0), x, target).mean(1)
     low = torch.minimum(worst, chance)
     assert suspicion.calm_but_empty(stability, low, chance) is not None
+    assert suspicion.calm_but_empty(stability, chance, chance) is not None
     assert suspicion.calm_but_empty(stability, chance + 0.1, chance) is None
     assert suspicion.calm_but_empty(stability - 0.5, low, chance) is None
 
