@@ -73,3 +73,13 @@ figure1: $(STAMP)
 .PHONY: training-cost
 training-cost: $(STAMP)
 	$(BIN)/python benchmarks/training_cost.py
+
+# Maps next to Captum and zennit, same values, medians of runs in turns. Writes results/attribution_cost.md
+.PHONY: bench-attributions
+bench-attributions: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/attributions.py
+
+# Seconds and memory against images, draws and image side. Writes results/scaling.md and docs/pictures/cost.png
+.PHONY: bench-scaling
+bench-scaling: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scaling.py

@@ -9,8 +9,16 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
-from gyrograd.attributions.replay import Call, Tape, Values, modified_gradient, record, refuse_unknown
-from gyrograd.attributions.rules import ACTIVATIONS, activation_slope, gradient_rules
+from gyrograd.attributions.replay import (
+    Call,
+    Tape,
+    Values,
+    modified_gradient,
+    pulled_back,
+    record,
+    refuse_unknown,
+)
+from gyrograd.attributions.rules import ACTIVATIONS, activation_slope, gradient_rules, refuse_underivable
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.quantities import check_quantity, quantity_of
@@ -43,10 +51,13 @@ class GuidedBackprop:
 
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            tape = record(model, x, create_graph=create_graph)
+            # Without a graph the derivatives of the true run will do, which saves the replay.
+            tape = record(model, x, create_graph=create_graph, local=not create_graph)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
-            return modified_gradient(tape, _guided_step, start, create_graph=create_graph)
+            if create_graph:
+                return modified_gradient(tape, _guided_step, start, create_graph=True)
+            return pulled_back(tape, _guided, start).detach()
 
         return explain_in_parts(
             explain,
@@ -98,6 +109,10 @@ def _guided_activation(call: Call, values: Values) -> Tensor:
     return guided
 
 
+def _guided(call: Call, relevance: Tensor) -> Tensor:
+    return relevance.relu() if call.name in ACTIVATIONS else relevance
+
+
 _RULES = gradient_rules("Guided backprop", _guided_activation)
 
 
@@ -107,6 +122,8 @@ def _guided_step(call: Call, values: Values) -> Any:
 
 def _check_guidable(tape: Tape) -> None:
     refuse_unknown("Guided backprop", tape, _RULES)
+    for call in tape.path:
+        refuse_underivable(call, "Guided backprop")
     if not any(call.name in ACTIVATIONS for call in tape.path):
         raise UserError(
             "Guided backprop found no activation in the model, so its map would be the plain gradient; "

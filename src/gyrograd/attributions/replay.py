@@ -55,6 +55,8 @@ class Call:
         self.inputs = [item for item in leaves if isinstance(item, Traced)]
         self.constants = [item for item in leaves if isinstance(item, Tensor)]
         self.outputs: list[Traced] = []
+        self.local: list[Tensor] = []
+        """The outputs with the graph of this call alone, where that was asked for."""
 
     def run(self, values: Mapping[Traced, Tensor]) -> Any:
         """The same operation on other values of the arguments that depend on x."""
@@ -81,13 +83,16 @@ class Tape:
     path: tuple[Call, ...]
 
 
-def record(model: Model, x: Tensor, *, create_graph: bool) -> Tape:
-    """Run the model once and keep every operation between x and the logits, with graph if asked for."""
+def record(model: Model, x: Tensor, *, create_graph: bool, local: bool = False) -> Tape:
+    """Run the model once and keep every operation between x and the logits, with graph if asked for.
+
+    `local` keeps a graph of each operation alone, from its own inputs to its outputs, for `pulled_back`.
+    """
     _refuse_scripted(model)
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()
-    recorder = _Recorder(start, _layer_names(model), create_graph)
+    recorder = _Recorder(start, _layer_names(model), create_graph, local)
     with torch.set_grad_enabled(create_graph), recorder:
         returned = model(start)
     return recorder.tape(returned)
@@ -103,6 +108,34 @@ def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph
             values.update(zip(call.outputs, _tensors(rule(call, values)), strict=True))
         (map,) = torch.autograd.grad(values[tape.logits], leaf, cotangent, create_graph=create_graph)
     return map
+
+
+def pulled_back(tape: Tape, change: Callable[[Call, Tensor], Tensor], cotangent: Tensor) -> Inputs:
+    """The cotangent of the logits taken back to x call by call, each call's first changed as asked.
+
+    What `modified_gradient` gives in gradient space, without a replay: the derivatives are those of the true
+    run, recorded with `local`. It leaves no graph.
+    """
+    arrived = {tape.logits: cotangent}
+    for call in reversed(tape.path):
+        ends = [
+            (out, arrived.pop(item))
+            for out, item in zip(call.local, call.outputs, strict=True)
+            if item in arrived
+        ]
+        for item, value in _derivatives(call, [(out, change(call, value)) for out, value in ends]):
+            arrived[item] = arrived[item] + value if item in arrived else value
+    return arrived[tape.x]
+
+
+def _derivatives(call: Call, ends: list[tuple[Tensor, Tensor]]) -> list[tuple[Traced, Tensor]]:
+    """Outputs and their cotangents to inputs and theirs; an input that gave no more than its shape has none."""
+    if not ends:
+        return []
+    inputs = [item for item in dict.fromkeys(call.inputs) if item.value.requires_grad]
+    outputs, values = zip(*ends, strict=True)
+    found = torch.autograd.grad(outputs, [item.value for item in inputs], values, allow_unused=True)
+    return [(item, value) for item, value in zip(inputs, found, strict=True) if value is not None]
 
 
 def refuse_unknown(method: str, tape: Tape, known: Container[str]) -> None:
@@ -128,7 +161,7 @@ class _Recorder(TorchFunctionMode):
     before stays in the record, and no tensor of the caller is overwritten.
     """
 
-    def __init__(self, x: Tensor, layers: dict[int, str], create_graph: bool) -> None:
+    def __init__(self, x: Tensor, layers: dict[int, str], create_graph: bool, local: bool) -> None:
         super().__init__()
         self._start = Traced(x)
         # Holds every tensor the model has seen, so that no id is used twice.
@@ -136,6 +169,7 @@ class _Recorder(TorchFunctionMode):
         self._layers = layers
         self._layer = ""
         self._create_graph = create_graph
+        self._local = local
         self._count = 1
 
     def __torch_function__(
@@ -148,13 +182,25 @@ class _Recorder(TorchFunctionMode):
             return func(*args, **given)
         self._count += 1
         overwrites = _make_out_of_place(call)
-        result = call.run({item: item.value for item in call.inputs})
+        result = self._carried_out(call)
         if not any(isinstance(item, Tensor) for item in _leaves(result)):
             return _plain(result, call)
         if call.name in _MAKES_CONSTANTS and len(call.inputs) == 1:
             return result
         self._refuse_hidden_graph(call)
         return self._overwrite(args, given, result, call) if overwrites else self._keep(args, result, call)
+
+    def _carried_out(self, call: Call) -> Any:
+        values = {item: item.value for item in call.inputs}
+        if not self._local:
+            return call.run(values)
+        # At each use: a custom autograd function may have switched it off on its way out.
+        for value in values.values():
+            value.requires_grad_(value.is_floating_point())
+        with torch.enable_grad():
+            result = call.run(values)
+        call.local = _tensors(result)
+        return _changed(result, _cut_off)
 
     def tape(self, returned: Any) -> Tape:
         """What was recorded, less the calls the logits do not depend on."""
@@ -301,6 +347,11 @@ def _refuse_scripted(model: Model) -> None:
 
 def _layer_names(model: Model) -> dict[int, str]:
     return {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
+
+
+def _cut_off(item: Any) -> Any:
+    """A result without the graph of its call; what the call handed back as it was stays the same tensor."""
+    return item.detach() if isinstance(item, Tensor) and not item.is_leaf else item
 
 
 def _memory(tensor: Tensor) -> int:

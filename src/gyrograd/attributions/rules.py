@@ -131,13 +131,19 @@ def natively(call: Call, values: Values) -> Any:
 
 def from_winners(call: Call, values: Values) -> Tensor:
     """Max-pool: take the replayed value from where the true maximum was."""
+    refuse_indices(call)
     given = arguments(call)
     inside = given.pop("input")
-    if given.pop("return_indices", False):
-        raise no_rule("The replay", call, "it hands out indices")
+    given.pop("return_indices", None)
     _, winners = getattr(F, call.name)(inside.value.detach(), **given, return_indices=True)
     axes = int(call.name[-2])
     return values[inside].flatten(-axes).gather(-1, winners.flatten(-axes)).view_as(winners)
+
+
+def refuse_indices(call: Call) -> None:
+    """A max-pool that hands out its winners lets the model compute with them."""
+    if arguments(call).get("return_indices", False):
+        raise no_rule("The replay", call, "it hands out indices")
 
 
 def padded_with_zeros(call: Call, values: Values) -> Tensor:
@@ -151,12 +157,17 @@ def padded_with_zeros(call: Call, values: Values) -> Tensor:
 
 
 def through_quiet_dropout(call: Call, values: Values) -> Tensor:
-    """Dropout in evaluation: nothing happens. One that draws has no rule."""
+    """Dropout in evaluation: nothing happens."""
+    refuse_drawing(call)
+    return values[call.inputs[0]]
+
+
+def refuse_drawing(call: Call) -> None:
+    """Dropout that draws has no rule."""
     if arguments(call).get("training", True) and arguments(call).get("p", 0.5):
         raise no_rule(
             "The replay", call, "it drops at random in evaluation too, so set training=self.training"
         )
-    return values[call.inputs[0]]
 
 
 def is_constant_multiple(call: Call) -> bool:
@@ -194,12 +205,11 @@ def gradient_rules(method: str, activation: Rule) -> dict[str, Rule]:
         return u * _per_channel(scale, u.dim())
 
     def elementwise(call: Call, values: Values) -> Tensor:
-        if is_constant_multiple(call) or (call.name in {"add", "sub"} and len(call.inputs) == 2):
-            out: Tensor = call.run(values)
-            return out
+        refuse_products(call, method)
         if is_constant_shift(call):
-            return _shifted(call, values[call.inputs[0]], method)
-        raise no_rule(method, call, "it multiplies or divides two values that both depend on x")
+            return _shifted(call, values[call.inputs[0]])
+        out: Tensor = call.run(values)
+        return out
 
     return {
         **dict.fromkeys(AFFINE, affine),
@@ -213,10 +223,31 @@ def gradient_rules(method: str, activation: Rule) -> dict[str, Rule]:
     }
 
 
-def _shifted(call: Call, u: Tensor, method: str) -> Tensor:
+def refuse_products(call: Call, method: str) -> None:
+    """Sums, and multiples by a constant, have a derivative that is theirs alone; products of two values do not."""
+    if is_constant_shift(call):
+        if call.kwargs.get("alpha", 1) != 1:
+            raise no_rule(method, call, "alpha is not 1")
+    elif not (is_constant_multiple(call) or (call.name in {"add", "sub"} and len(call.inputs) == 2)):
+        raise no_rule(method, call, "it multiplies or divides two values that both depend on x")
+
+
+def refuse_underivable(call: Call, method: str) -> None:
+    """Every refusal of `gradient_rules`, without the replay."""
+    if call.name in AFFINE:
+        layer_of(call, method)
+    elif call.name == "batch_norm":
+        batchnorm_scale_and_shift(call, method)
+    elif call.name in ELEMENTWISE:
+        refuse_products(call, method)
+    elif call.name in MAX_POOLS:
+        refuse_indices(call)
+    elif call.name in DROPOUTS:
+        refuse_drawing(call)
+
+
+def _shifted(call: Call, u: Tensor) -> Tensor:
     """Derivative of x + c, x - c and c - x."""
-    if call.kwargs.get("alpha", 1) != 1:
-        raise no_rule(method, call, "alpha is not 1")
     negated = call.name == "rsub" or (call.name == "sub" and not _is_first(call))
     return spread(call, -u if negated else u)
 
