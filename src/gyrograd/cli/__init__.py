@@ -19,6 +19,7 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
     from gyrograd.cli import (
         attack,
         audit,
+        bench,
         compare,
         completion,
         data,
@@ -46,6 +47,7 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         "report": report.report,
         "compare": compare.compare,
         "leaderboard": leaderboard.leaderboard,
+        "bench": bench.bench,
         "list": names.show,
         "data": {"fetch": data.fetch, "check": data.check, "show": data.show},
         "doctor": doctor.doctor,

@@ -1,0 +1,140 @@
+"""gyrograd bench: what explaining, attacking and training cost on this machine."""
+
+from __future__ import annotations
+
+import json as json_format
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gyrograd.types import Model
+
+METHODS = ("gradient", "integrated_gradients(steps=10)", "smoothgrad(draws=10)", "guided_backprop", "lrp")
+ALIGNED: dict[str, dict[str, Any]] = {
+    "training step, cross-entropy": {},
+    "... with l2 + cosine": {"terms": {"l2_cosine": {}}},
+    "... on 1/4 of every 4th batch, fast": {
+        "terms": {"l2_cosine": {}},
+        "part": 0.25,
+        "every": 4,
+        "fast": True,
+    },
+}
+EVERY = 4
+"""Steps of a training round, so that one of them is regularised whatever `every` says."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to time; `share` of a run counts as one."""
+
+    name: str
+    run: Callable[[], Any]
+    share: int = 1
+
+
+def bench(
+    model: str = "lenet",
+    batch: int = 16,
+    side: int = 32,
+    repeats: int = 3,
+    device: str = "auto",
+    json: bool = False,
+) -> None:
+    """Time maps, an attack step and training steps of a model here, on random images; in turns, medians.
+
+    Args:
+        model: a name of `gyrograd list model`, torchvision:NAME or timm:NAME; ReLUs become Softplus(3).
+        batch: images at once.
+        side: their side in pixels.
+        repeats: rounds; the fastest and the slowest are printed beside the median.
+        device: auto, cpu, cuda or cuda:INDEX.
+        json: print JSON for machines instead of a table.
+    """
+    from gyrograd.errors import UserError
+
+    if min(batch, side, repeats) < 1:
+        raise UserError("batch, side and repeats must be at least 1.")
+    jobs = _jobs(model, batch, side, device)
+    for job in jobs:
+        job.run()  # the first run of anything is slower
+    rounds = [[_seconds(job) for job in jobs] for _ in range(repeats)]
+    rows = [_row(job.name, [times[i] for times in rounds]) for i, job in enumerate(jobs)]
+    print(json_format.dumps(rows, indent=1)) if json else _print(rows, model, batch, side)
+
+
+def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
+    import torch
+
+    import gyrograd as gg
+    from gyrograd.cli.written import called
+
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    size = {"image_size": side} if name == "lenet" else {}
+    net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
+    x, y = torch.rand(batch, 3, side, side, device=place), torch.arange(batch, device=place) % 10
+    jobs = [Job("forward", lambda: _logits(net, x))]
+    for word in METHODS:
+        method, settings = called(word)
+        jobs.append(Job(word, partial(gg.attribution(method, **settings), net, x, y)))
+    attack = gg.attack("targeted_map", eps=8 / 255, steps=2)
+    jobs.append(Job("attack step on gradient", lambda: attack(net, gg.attribution("gradient"), x, y), 2))
+    return jobs + [_training(title, changes, net, x, y, place) for title, changes in ALIGNED.items()]
+
+
+def _logits(net: Model, x: Tensor) -> Tensor:
+    import torch
+
+    with torch.no_grad():
+        logits: Tensor = net(x)
+    return logits
+
+
+def _training(title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Tensor, device: str) -> Job:
+    """Some optimizer steps on a copy of the net."""
+    import copy
+
+    from gyrograd.data import Dataset
+    from gyrograd.training import TrainSettings, fit
+
+    images = Dataset(
+        x.cpu().repeat(EVERY, 1, 1, 1), y.cpu().repeat(EVERY), tuple("0123456789"), "random images"
+    )
+    settings = TrainSettings(epochs=1, batch_size=len(x), clip=0.5, device=device, **changes)
+    return Job(title, lambda: fit(copy.deepcopy(net), images, settings), EVERY)
+
+
+def _seconds(job: Job) -> float:
+    import torch
+
+    started = time.perf_counter()
+    job.run()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) / job.share
+
+
+def _row(name: str, times: list[float]) -> dict[str, Any]:
+    return {"what": name, "seconds": statistics.median(times), "fastest": min(times), "slowest": max(times)}
+
+
+def _print(rows: list[dict[str, Any]], model: str, batch: int, side: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "ms", "range", "x forward", title=f"{model}, {batch} images of {side} px", box=None)
+    for row in rows:
+        ms = [1000 * row[key] for key in ("seconds", "fastest", "slowest")]
+        table.add_row(
+            row["what"],
+            f"{ms[0]:.1f}",
+            f"{ms[1]:.1f} - {ms[2]:.1f}",
+            f"{row['seconds'] / rows[0]['seconds']:.1f}",
+        )
+    Console().print(table)
