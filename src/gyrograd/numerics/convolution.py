@@ -87,7 +87,7 @@ def _convolved(
         out: Tensor = func(x, weight, bias, stride, padding, dilation, groups)
         return out
     geometry = Geometry(_each(stride, n), _each(padding, n), _each(dilation, n), groups)
-    out = _AlongInput.apply(x, weight, geometry)
+    out = _Convolution.apply(x, weight, geometry, True)
     if weight.requires_grad:
         # A node of its own: torch walks to it only when a weight's gradient is asked for.
         out = _Joined.apply(out, _AlongWeight.apply(weight, (x,), geometry, out.shape))
@@ -97,23 +97,6 @@ def _convolved(
 def _each(value: Any, n: int) -> tuple[int, ...]:
     numbers = (value,) if isinstance(value, int) else tuple(value)
     return numbers * n if len(numbers) == 1 else numbers
-
-
-class _AlongInput(torch.autograd.Function):
-    """The convolution, as a function of its input."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.geometry = geometry
-        return geometry.convolution(x, weight)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        x, weight = ctx.saved_tensors
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        return _InputGradient.apply(slope, weight, x.detach(), ctx.geometry), None, None
 
 
 class _AlongWeight(torch.autograd.Function):
@@ -147,21 +130,22 @@ class _Joined(torch.autograd.Function):
 
 
 class _Convolution(torch.autograd.Function):
-    """The convolution as a step of a derivative, where both gradients are wanted as a rule."""
+    """Linear in the input and in the weight. `weight_apart`: another node (`_AlongWeight`) takes the weight's slope."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry, weight_apart: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.geometry = geometry
+        ctx.geometry, ctx.weight_apart = geometry, weight_apart
         return geometry.convolution(x, weight)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
         x, weight = ctx.saved_tensors
-        to_x, to_weight, _ = ctx.needs_input_grad
+        to_x, to_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and not ctx.weight_apart
         return (
             _InputGradient.apply(slope, weight, x.detach(), ctx.geometry) if to_x else None,
             _WeightGradient.apply(slope, x, weight.detach(), ctx.geometry) if to_weight else None,
+            None,
             None,
         )
 
@@ -180,7 +164,7 @@ class _InputGradient(torch.autograd.Function):
         slope, weight = ctx.saved_tensors
         to_slope, to_weight = ctx.needs_input_grad[:2]
         return (
-            _Convolution.apply(v, weight, ctx.geometry) if to_slope else None,
+            _Convolution.apply(v, weight, ctx.geometry, False) if to_slope else None,
             _WeightGradient.apply(slope, v, weight.detach(), ctx.geometry) if to_weight else None,
             None,
             None,
@@ -201,7 +185,7 @@ class _WeightGradient(torch.autograd.Function):
         slope, x = ctx.saved_tensors
         to_slope, to_x = ctx.needs_input_grad[:2]
         return (
-            _Convolution.apply(x, v, ctx.geometry) if to_slope else None,
+            _Convolution.apply(x, v, ctx.geometry, False) if to_slope else None,
             _InputGradient.apply(slope, v, x.detach(), ctx.geometry) if to_x else None,
             None,
             None,

@@ -40,9 +40,7 @@ def joint_pass(
             "give one direction for each moved image."
         )
     rows = Rows(len(clean), len(moved))
-    batch = torch.cat([clean, moved, along])
-    if clean.dim() == 4 and clean.is_contiguous(memory_format=torch.channels_last):
-        batch = batch.contiguous(memory_format=torch.channels_last)
+    batch = torch.cat([clean, moved, along]).contiguous(memory_format=layout(clean))
     with _Carrying(rows):
         out = model(_marked(batch))
     return out[: rows.clean], out[rows.primal :]
@@ -297,7 +295,7 @@ class _MaxPool(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
         z, places = ctx.saved_tensors
-        slope = slope.contiguous(memory_format=_format(z))
+        slope = slope.contiguous(memory_format=layout(z))
         return torch.ops.aten.max_pool2d_with_indices_backward(slope, z, *ctx.window, places), None, None
 
 
@@ -369,7 +367,7 @@ class _BatchNorm(torch.autograd.Function):
         to_clean, to_weight, to_bias = torch.ops.aten._batch_norm_impl_index_backward(
             ctx.kind,
             clean,
-            at_clean.contiguous(memory_format=_format(z)),
+            at_clean.contiguous(memory_format=layout(z)),
             weight,
             *ctx.running,
             mean,
@@ -396,7 +394,8 @@ def _by_channel(values: Tensor, z: Tensor) -> Tensor:
     return values.view(1, -1, *(1 for _ in z.shape[2:]))
 
 
-def _format(z: Tensor) -> torch.memory_format:
+def layout(z: Tensor) -> torch.memory_format:
+    """Channels last where z is so, for tensors that go beside it."""
     last = z.dim() == 4 and z.is_contiguous(memory_format=torch.channels_last)
     return torch.channels_last if last else torch.contiguous_format
 

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.tangents import joint_pass
+from gyrograd.numerics.tangents import joint_pass, layout
 from gyrograd.regularizers.alignment import L2Cosine
 from gyrograd.regularizers.passes import input_scale, statistics_of
 from gyrograd.types import Images, Inputs, Labels, Logits, Model
@@ -61,7 +61,7 @@ def _slope(
     model: Model, x: Inputs, y: Int[Tensor, " m"], align: L2Cosine, moved: Float[Tensor, "m c h w"]
 ) -> tuple[Float[Tensor, "m c h w"], dict[str, Tensor]]:
     """The penalty's slope to each moved image's gradient, and the terms; one pass over both kinds of image."""
-    both = torch.cat([x[: len(moved)], moved]).contiguous(memory_format=_layout(x)).requires_grad_()
+    both = torch.cat([x[: len(moved)], moved]).contiguous(memory_format=layout(x)).requires_grad_()
     with statistics_of(model, x):
         logits = model(both)
     (gradients,) = torch.autograd.grad(logits.gather(1, torch.cat([y, y])[:, None]).sum(), both)
@@ -72,8 +72,3 @@ def _slope(
     total = torch.stack(list(values.values())).sum()
     (v,) = torch.autograd.grad(total, there)
     return v, {name: value.detach().mean() for name, value in values.items()}
-
-
-def _layout(x: Tensor) -> torch.memory_format:
-    last = x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-    return torch.channels_last if last else torch.contiguous_format

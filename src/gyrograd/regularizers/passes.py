@@ -4,8 +4,9 @@ its gradients live.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -64,41 +65,66 @@ def _training_layers(model: Model) -> list[_BatchNorm]:
     return [module for module in model.modules() if isinstance(module, _BatchNorm) and module.training]
 
 
-class WrittenOut(TorchFunctionMode):
+@dataclass(frozen=True, eq=False)
+class _Norm:
+    """The arguments of `torch.nn.functional.batch_norm`."""
+
+    x: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    training: bool = False
+    momentum: float = 0.1
+    eps: float = 1e-5
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """All but the channels."""
+        return (0, *range(2, self.x.dim()))
+
+
+class _Replaced(TorchFunctionMode):
+    """For the block, batch normalisation by the batch is what `instead` makes of it."""
+
+    def __init__(self, instead: Callable[[_Norm], Tensor]) -> None:
+        super().__init__()
+        self.instead = instead
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.batch_norm and (norm := _Norm(*args, **kwargs)).training:
+            return self.instead(norm)
+        return func(*args, **kwargs)
+
+
+class WrittenOut(_Replaced):
     """Batch normalisation by the batch out of elementary operations, for the block.
 
     torch's own kernel can be differentiated twice and no more; the derivative of a Hessian to the weights is the third.
     """
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if func is F.batch_norm:
-            return _batch_norm(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+    def __init__(self) -> None:
+        super().__init__(_written_out)
 
 
-def _batch_norm(
-    x: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    """The arguments and the result of `torch.nn.functional.batch_norm`."""
-    if not training:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
-    if running_mean is not None:
+def _written_out(norm: _Norm) -> Tensor:
+    if norm.running_mean is not None:
         with torch.no_grad():  # moves the running statistics; its result is not needed
-            F.batch_norm(x, running_mean, running_var, None, None, True, momentum, eps)
-    axes, shape = (0, *range(2, x.dim())), (1, -1, *(1 for _ in x.shape[2:]))
+            _normed(replace(norm, weight=None, bias=None))
+    x, axes, shape = norm.x, norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
     centred = x - x.mean(axes, keepdim=True)
-    out = centred * (centred.square().mean(axes, keepdim=True) + eps).rsqrt()
-    out = out if weight is None else out * weight.view(shape)
-    return out if bias is None else out + bias.view(shape)
+    out = centred * (centred.square().mean(axes, keepdim=True) + norm.eps).rsqrt()
+    out = out if norm.weight is None else out * norm.weight.view(shape)
+    return out if norm.bias is None else out + norm.bias.view(shape)
+
+
+def _normed(norm: _Norm) -> Tensor:
+    """What torch makes of these arguments."""
+    statistics = norm.running_mean, norm.running_var
+    return F.batch_norm(norm.x, *statistics, norm.weight, norm.bias, norm.training, norm.momentum, norm.eps)
 
 
 @contextmanager
@@ -110,71 +136,23 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
     if not _training_layers(model):
         yield
         return
-    with torch.no_grad(), auxiliary_pass(model, "batch"), _Recording() as seen:
+    seen: list[tuple[Tensor, Tensor]] = []  # mean and variance, in the order of the calls
+
+    def noted(norm: _Norm) -> Tensor:
+        variance, mean = torch.var_mean(norm.x, norm.axes, correction=0)
+        seen.append((mean, variance))
+        return _normed(norm)
+
+    with torch.no_grad(), auxiliary_pass(model, "batch"), _Replaced(noted):
         model(x)
-    with auxiliary_pass(model, "batch"), _Repeating(seen.statistics):
+    left = iter(seen)
+
+    def repeated(norm: _Norm) -> Tensor:
+        mean, variance = next(left)
+        return _normed(replace(norm, running_mean=mean, running_var=variance, training=False))
+
+    with auxiliary_pass(model, "batch"), _Replaced(repeated):
         yield
-
-
-class _Recording(TorchFunctionMode):
-    """Notes mean and variance of every batch normalisation by the batch, in the order of the calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.statistics: list[tuple[Tensor, Tensor]] = []
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.batch_norm and _by_the_batch(*args, **kwargs):
-            z = args[0]
-            variance, mean = torch.var_mean(z, (0, *range(2, z.dim())), correction=0)
-            self.statistics.append((mean, variance))
-        return func(*args, **kwargs)
-
-
-class _Repeating(TorchFunctionMode):
-    """Gives every batch normalisation by the batch the statistics noted for it instead."""
-
-    def __init__(self, statistics: list[tuple[Tensor, Tensor]]) -> None:
-        super().__init__()
-        self.left = iter(statistics)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.batch_norm and _by_the_batch(*args, **kwargs):
-            return _with_statistics(next(self.left), *args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _by_the_batch(
-    x: Tensor,  # noqa: ARG001 - the arguments of batch_norm
-    running_mean: Tensor | None,  # noqa: ARG001
-    running_var: Tensor | None,  # noqa: ARG001
-    weight: Tensor | None = None,  # noqa: ARG001
-    bias: Tensor | None = None,  # noqa: ARG001
-    training: bool = False,
-    momentum: float = 0.1,  # noqa: ARG001
-    eps: float = 1e-5,  # noqa: ARG001
-) -> bool:
-    return training
-
-
-def _with_statistics(
-    statistics: tuple[Tensor, Tensor],
-    x: Tensor,
-    running_mean: Tensor | None,  # noqa: ARG001 - the arguments of batch_norm
-    running_var: Tensor | None,  # noqa: ARG001
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,  # noqa: ARG001
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> Tensor:
-    return F.batch_norm(x, *statistics, weight, bias, False, momentum, eps)
 
 
 def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
