@@ -179,6 +179,25 @@ def test_a_residual_net_with_batchnorm_goes_through_table_1(tmp_path):
     assert all(value is not None for record in found for column in record.values.values() for value in column)
 
 
+def test_the_first_words_of_a_row_and_of_a_measurement_are_enough(tmp_path):
+    page = reproduce(
+        "wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("natural sm",), parts=("sm top_k",)
+    )
+    record = json.loads((page.parent / "results.json").read_text())
+    assert {key.split(" | ")[1] for key in record["values"]} == {"natural sm"}
+    assert {key.split(" | ")[2].split()[0] for key in record["values"]} == {"top_k"}
+    assert record["facts"]["command"].endswith("--rows natural sm --parts sm top_k")
+    again = reproduce(
+        "wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("natural",), parts=("sm",)
+    )
+    rows = json.loads((again.parent / "results.json").read_text())["values"]
+    assert {key.split(" | ")[1] for key in rows} == {"natural sm"}
+    with pytest.raises(UserError, match="nothing whose name begins with lrp"):
+        reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), parts=("lrp",))
+    with pytest.raises(UserError, match="has no row 'nat'"):
+        reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("nat",))
+
+
 def test_seeds_are_nets_of_their_own_and_widen_what_is_said(tmp_path):
     page = reproduce("joo2023-figure3b", "smoke", tmp_path, seeds=2, **FEW)
     record = json.loads((page.parent / "results.json").read_text())

@@ -18,7 +18,16 @@ from gyrograd.experiments.joo2023.measures import (
     game_columns,
     similarities,
 )
-from gyrograd.experiments.joo2023.ways import SELECTED, SETTINGS, every_way, net_of, row_name, terms_of
+from gyrograd.experiments.joo2023.ways import (
+    SELECTED,
+    SETTINGS,
+    VARIANTS,
+    every_way,
+    net_of,
+    paper_setting,
+    row_name,
+    terms_of,
+)
 from gyrograd.experiments.nets import objective_of, train_settings
 from gyrograd.experiments.runs import HOME
 from gyrograd.metrics import RandomPerturbationSimilarity, adversarial_insertion, insertion
@@ -108,8 +117,10 @@ def test_the_selected_weights_are_among_all_weights_and_survive_a_small_grid(set
     assert len(set(rows)) == len(rows)
     for grid in (None, 1, 2, 3):
         some = [row_name(*way) for way in every_way(setting, grid)]
-        assert {row_name(way, weights) for way, weights in SELECTED[setting].items()} <= set(some)
-    assert len(every_way(setting, 1)) == len(SELECTED[setting])
+        assert {row_name(way, weights) for way, weights in SELECTED[paper_setting(setting)].items()} <= set(
+            some
+        )
+    assert len(every_way(setting, 1)) == len(SELECTED[paper_setting(setting)])
 
 
 def test_the_appendix_has_80_rows():
@@ -162,7 +173,11 @@ def test_every_row_of_the_claims_is_a_row_that_exists():
             continue
         for claim in read_claims(HOME / "joo2023" / "claims.toml", name).claims:
             for q in (claim.lower, claim.higher) if isinstance(claim, Order) else (claim.quantity,):
-                rows = {*SELECTED[q.setting], *(row_name(*way) for way in every_way(q.setting)), "cosine 100"}
+                rows = {
+                    *SELECTED[paper_setting(q.setting)],
+                    *(row_name(*way) for way in every_way(q.setting)),
+                    "cosine 100",
+                }
                 assert q.row in rows, (name, q)
 
 
@@ -204,3 +219,29 @@ def test_a_step_that_keeps_a_graph_costs_more_memory():
     costs = side_by_side({"light": light, "heavy": heavy}, rounds=1)
     assert costs["heavy"][0].memory > 3 * costs["light"][0].memory
     assert costs["light"][0].memory == 4000 + 4
+
+
+@pytest.mark.parametrize("setting", VARIANTS)
+def test_a_variant_is_the_papers_setting_trained_more_cheaply(setting):
+    base, changes = VARIANTS[setting]
+    for row, weights in SELECTED[base].items():
+        mine, paper = (net_of(SIZES, name, row, weights, 0) for name in (setting, base))
+        assert dict(mine.recipe) == {**paper.recipe, **changes}
+        assert (mine.terms, mine.model) == (paper.terms, paper.model)
+        objective = objective_of(mine, torch.nn.Identity() if row == "atex" else None)
+        assert (objective.part, objective.every) == (changes["part"], changes["every"])
+        assert objective.fast == (row not in ("atex", "iga"))
+    assert every_way(setting) == every_way(base)
+
+
+def test_what_the_paper_says_of_a_setting_holds_for_its_fast_variant():
+    claims = read_claims(HOME / "joo2023" / "claims.toml", "joo2023-table1").claims
+    of = {
+        name: [c for c in claims if _setting(c) == name] for name in ("cifar10-lenet", "cifar10-lenet-fast")
+    }
+    assert len(of["cifar10-lenet"]) == len(of["cifar10-lenet-fast"]) > 70
+    assert all(isinstance(c, Order) for c in claims if _setting(c) == "cifar10-resnet18-short")
+
+
+def _setting(claim):
+    return claim.lower.setting if isinstance(claim, Order) else claim.quantity.setting

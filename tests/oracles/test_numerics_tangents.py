@@ -108,7 +108,14 @@ def test_batch_normalisation_without_weights_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "train"), [("lenet", True), ("resnet20", True), ("resnet20", False), ("vgg16", True)]
+    ("name", "train"),
+    [
+        ("lenet", True),
+        ("resnet20", True),
+        ("resnet20", False),
+        ("vgg16", True),
+        ("torchvision:resnet18", True),
+    ],
 )
 def test_the_backbones_are_known(name: str, train: bool) -> None:
     size = {"image_size": 32} if name == "lenet" else {}

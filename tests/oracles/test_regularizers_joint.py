@@ -14,6 +14,7 @@ import gyrograd as gg
 from gyrograd.numerics import random
 from gyrograd.regularizers import L2Cosine
 from gyrograd.regularizers.joint import check_joint, joint_loss
+from gyrograd.regularizers.passes import statistics_of, statistics_of_first
 
 PART = 4
 
@@ -62,21 +63,22 @@ class Noted(TorchFunctionMode):
         return out * kwargs["weight"].view(1, -1, 1, 1) + kwargs["bias"].view(1, -1, 1, 1)
 
 
-def test_batch_normalisation_takes_the_whole_batchs_statistics_as_functions_of_the_weights() -> None:
+@pytest.mark.parametrize("part", [PART, 8])
+def test_batch_normalisation_takes_the_whole_batchs_statistics_as_functions_of_the_weights(part: int) -> None:
     model = gg.model("resnet20", activation="softplus", beta=3, normalize="cifar10", seed=0).double().train()
-    x, y, keys = torch.rand(8, 3, 32, 32, dtype=torch.float64), torch.arange(8), random.keys(3, PART)
+    x, y, keys = torch.rand(8, 3, 32, 32, dtype=torch.float64), torch.arange(8), random.keys(3, part)
     align = L2Cosine(l2=3.0, cosine=10.0)
-    moved = align.moved(x[:PART], keys)
+    moved = align.moved(x[:part], keys)
     scalar, terms = joint_loss(model, x, y, align, moved)
     found = torch.autograd.grad(scalar, list(model.parameters()))
 
     with Noted() as norm:
         total = F.cross_entropy(model(x), y)
         gradients = []
-        for images in (x[:PART], moved):
+        for images in (x[:part], moved):
             norm.left = iter(norm.statistics)
             leaf = images.clone().requires_grad_()
-            value = model(leaf).gather(1, y[:PART, None]).sum()
+            value = model(leaf).gather(1, y[:part, None]).sum()
             gradients += torch.autograd.grad(value, leaf, create_graph=True)
     scale = torch.tensor([0.2023, 0.1994, 0.2010], dtype=torch.float64).view(1, -1, 1, 1)
     values = align.between(scale * gradients[0].detach(), scale * gradients[1])
@@ -102,3 +104,20 @@ def test_settings_that_need_second_derivatives_are_refused(change: dict) -> None
     with pytest.raises(gg.UserError, match="knows one draw, a constant clean gradient and the logit"):
         check_joint(replace(L2Cosine(), **change))
     check_joint(L2Cosine())
+
+
+def test_a_whole_batch_brings_its_own_statistics() -> None:
+    model = gg.model("resnet20", activation="softplus", beta=3, seed=0, num_classes=4).double().train()
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    x, moved = torch.rand(4, 3, 16, 16, dtype=torch.float64), torch.rand(4, 3, 16, 16, dtype=torch.float64)
+    both = torch.cat([x, moved])
+    with statistics_of(model, x):
+        expected = model(both)
+    with statistics_of_first(model, len(x)):
+        found = model(both)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+    leaf = both.clone().requires_grad_()
+    with statistics_of_first(model, len(x)):
+        (slope,) = torch.autograd.grad(model(leaf)[0, 0], leaf)
+    assert not slope[1:].any(), "statistics are constants: no other image reaches this one's logit"
+    torch.testing.assert_close(model.state_dict(), before)

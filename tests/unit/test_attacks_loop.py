@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import pytest
 import torch
 from nets import batch, net
@@ -15,6 +17,7 @@ from gyrograd.numerics.balls import ball
 from gyrograd.numerics.convolution import FastConvolutions
 from gyrograd.numerics.modes import weights_held
 from gyrograd.numerics.random import keys
+from gyrograd.numerics.second_order import SecondOrder
 
 X = torch.full((2, 1, 3, 3), 0.5, dtype=torch.float64)
 ANYWHERE = torch.ones(2, dtype=torch.bool)
@@ -190,7 +193,14 @@ def test_the_weights_require_gradients_again_after_an_attack():
     assert [p.requires_grad for p in model.parameters()] == [p is not frozen for p in model.parameters()]
 
 
-def test_convolutions_made_for_second_derivatives_find_the_same_attack(monkeypatch):
+def _all_of_them():
+    modes = ExitStack()
+    modes.enter_context(SecondOrder())
+    modes.enter_context(FastConvolutions())
+    return modes
+
+
+def test_layers_made_for_second_derivatives_find_the_same_attack(monkeypatch):
     model = gg.model("lenet", activation="softplus", beta=3, image_size=8, seed=0)
     x, y = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(3)
     attack = gg.attack("targeted_map", eps=8 / 255, steps=3)
@@ -198,6 +208,6 @@ def test_convolutions_made_for_second_derivatives_find_the_same_attack(monkeypat
         plain = attack(model, gg.attribution(name), x, y, seed=0)
         with monkeypatch.context() as patched:
             for place in (runs, autograd):
-                patched.setattr(place, "fast_convolutions", lambda _: FastConvolutions())
+                patched.setattr(place, "made_for_second_derivatives", lambda _: _all_of_them())
             fast = attack(model, gg.attribution(name), x, y, seed=0)
         torch.testing.assert_close(fast.x, plain.x)

@@ -12,6 +12,7 @@ import gyrograd as gg
 from gyrograd.attacks.twin import guide_for
 from gyrograd.errors import UserError
 from gyrograd.models import with_activation
+from gyrograd.models.piecewise import MODULES
 
 GRADIENT = gg.attribution("gradient")
 
@@ -69,11 +70,110 @@ def test_a_penalty_is_zero_at_x_on_the_twin_too():
     torch.testing.assert_close(held.x, free.x)
 
 
+class Own(nn.Module):
+    """An activation nothing is known of: no ReLU in it, and no kink at zero."""
+
+    def forward(self, z):
+        return z.clamp(-0.1, 0.3)
+
+
+class Once(nn.Module):
+    """It holds an operation that torch differentiates once only, out of reach of a swap."""
+
+    def forward(self, z):
+        return torch.ops.aten.hardsigmoid(z).sin()
+
+
+FLAT = "no second derivative and no twin to search on"
+
+
 def test_a_net_no_twin_can_be_made_of_is_flagged_with_the_reason():
     x, target = batch(2)
-    hit = gg.attack("targeted_map", steps=2)(kinked(nn.LeakyReLU), GRADIENT, x, target)
+    hit = gg.attack("targeted_map", steps=2)(kinked(Own), GRADIENT, x, target)
     assert hit.value.isnan().all()
     assert any(flag.startswith("no twin: Sequential has no ReLU") for flag in hit.flags)
+
+
+@pytest.mark.parametrize("name", ["input_x_gradient", "integrated_gradients"])
+def test_a_map_with_another_derivative_is_not_attacked_in_silence_where_no_slope_changes(name):
+    x, target = batch(2)
+    attribution = gg.attribution(name)
+    hit = gg.attack("targeted_map", steps=2, eps=0.1)(kinked(Own), attribution, x, target)
+    assert any(flag.startswith(FLAT) for flag in hit.flags)
+    for smooth in (net("mlp"), kinked(nn.ReLU)):
+        hit = gg.attack("targeted_map", steps=2, eps=0.1)(smooth, attribution, x, target)
+        assert not any(FLAT in flag for flag in hit.flags)
+
+
+def test_a_smoothed_net_of_an_unknown_activation_is_flagged_too():
+    x, target = batch(1)
+    calm = gg.smoothed(kinked(Own), gg.kernel("gaussian", sigma=0.05), draws=3)
+    hit = gg.attack("targeted_map", steps=1)(calm, gg.attribution("input_x_gradient"), x, target)
+    assert any(flag.startswith(FLAT) for flag in hit.flags)
+
+
+def test_a_twin_that_is_left_with_no_curvature_is_flagged():
+    class Deaf(nn.Module):
+        """Its ReLU is heard by nobody."""
+
+        def __init__(self):
+            super().__init__()
+            self.act, self.rest = nn.ReLU(), kinked(Own)
+
+        def forward(self, x):
+            return self.rest(x) + 0 * self.act(x.flatten(1)).sum(1, keepdim=True)
+
+    x, _ = batch(1)
+    note = guide_for(Deaf().double().eval(), x, "auto").note
+    assert note.startswith("piecewise linear: searched on a Softplus twin")
+    assert FLAT in note
+
+
+def test_a_net_that_can_be_differentiated_once_only_is_not_judged():
+    x, _ = batch(1)
+    guide = guide_for(kinked(Once), x, "auto")
+    assert "whether the model has a second derivative is not known" in guide.note
+    assert "\n" not in guide.note
+
+
+@pytest.mark.parametrize("activation", sorted(MODULES, key=lambda kind: kind.__name__))
+def test_every_net_of_relus_in_disguise_is_searched_on_its_twin(activation):
+    x, target = batch(2)
+    model = kinked(activation)
+    for layer in model[1::2]:
+        layer.weight.data *= 8  # so that the numbers reach the kinks, which are up to 6 away from zero
+    hit = gg.attack("untargeted_map", steps=8, eps=0.1)(model, GRADIENT, x, target)
+    bends = activation is nn.Hardswish
+    assert hit.flags == (() if bends else ("piecewise linear: searched on a Softplus twin, beta=20",))
+    assert not hit.stuck.any()
+    assert (hit.value < hit.start).all()
+    torch.testing.assert_close(hit.map, GRADIENT(model, hit.x, target))
+
+
+def test_hardswish_gets_a_twin_where_one_is_asked_for_or_needed():
+    x, _ = batch(1)
+    alone = kinked(nn.Hardswish)
+    assert guide_for(alone, x, "auto").model is alone
+    assert guide_for(alone, x, 20).model is not alone
+    mixed = nn.Sequential(alone, nn.Hardsigmoid())
+    guide = guide_for(mixed, x, "auto")
+    assert "twin" in guide.note
+    assert not any(isinstance(module, nn.Hardswish) for module in guide.model.modules())
+
+
+def test_a_growing_twin_sharpens_all_its_parts():
+    x, _ = batch(1)
+    model = nn.Sequential(kinked(nn.ReLU6), nn.LeakyReLU(), Calling())
+    guide = guide_for(model, x, (10, 1000))
+    guide.set_step(2, 3)
+    gap = (guide.model(x) - model(x)).abs().max()
+    guide.set_step(0, 3)
+    assert (guide.model(x) - model(x)).abs().max() > 10 * gap
+
+
+class Calling(nn.Module):
+    def forward(self, z):
+        return nn.functional.hardtanh(z, -0.05, 0.05)
 
 
 def test_smooth_models_are_attacked_as_they_are():

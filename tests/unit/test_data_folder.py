@@ -234,3 +234,28 @@ def test_missing_and_empty_folders_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "ant").mkdir()
     with pytest.raises(UserError, match=r"There are no images in .*known endings are"):
         gg.dataset("folder", path=tmp_path)
+
+
+def test_numbered_folders_have_the_labels_they_are_named_by(tmp_path: Path) -> None:
+    for number, value in ((7, 70), (2, 20), (10, 100)):
+        save(tmp_path / "images" / f"{number:04d}" / "a.png", flat(value))
+    data = gg.dataset("folder", path=tmp_path, split="images", size=8, numbered=True)
+    assert data.images[:, 0, 0, 0].tolist() == [20, 70, 100]
+    assert data.labels.tolist() == [2, 7, 10]
+    assert len(data.classes) == 11
+    assert (data.classes[2], data.classes[7]) == ("0002", "0007")
+    counted = gg.dataset("folder", path=tmp_path, split="images", size=8)
+    assert counted.labels.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        (("3", "bee"), "is named 'bee'; name each by its number, or leave out numbered"),
+        (("3", "1234567"), "is named '1234567'"),
+        (("3", "03"), "has the number of another"),
+    ],
+)
+def test_folders_that_are_no_numbers_are_not_numbered(names, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        gg.dataset("folder", path=tree(tmp_path, dict.fromkeys(names, 1)), size=8, numbered=True)

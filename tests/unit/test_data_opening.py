@@ -159,6 +159,35 @@ def test_labels_fit_exactly_the_models_that_have_their_classes(k):
 
 
 @pytest.mark.parametrize(
+    ("names", "k", "fits"),
+    [
+        (("0000", "0003", "0007"), 1000, False),
+        (("0002", "0003", "0004"), 1000, False),
+        (("0000", "0003", "0007"), 3, True),
+        (("0000", "0001", "0002"), 1000, True),
+        (("1", "2", "3"), 1000, True),
+        (("ant", "3", "7"), 1000, True),
+    ],
+)
+def test_folders_that_are_some_of_a_models_class_numbers_are_not_counted_in_silence(names, k, fits):
+    data = Dataset(torch.zeros(3, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 1, 2]), names, "three")
+    if fits:
+        check_labels_fit(data, k)
+        return
+    with pytest.raises(UserError, match="make an empty folder for each number that is missing"):
+        check_labels_fit(data, k)
+
+
+def test_empty_folders_give_the_others_their_numbers(tmp_path):
+    flat(tmp_path / "0002" / "a.png", 5)
+    for number in range(4):
+        (tmp_path / f"000{number}").mkdir(exist_ok=True)
+    data = opened(str(tmp_path), size=8)
+    assert data.labels.tolist() == [2]
+    check_labels_fit(data, 10)
+
+
+@pytest.mark.parametrize(
     ("text", "settings", "sentence"),
     [
         ("shapes", {"split": "tset"}, "did you mean 'test'"),

@@ -170,10 +170,7 @@ LEFTOVERS: dict[str, tuple[Callable[[], Callable[[Tensor], Tensor]], str]] = {
     "mask": (lambda: lambda z: z * (z > 0), "gt in"),
     "where": (lambda: lambda z: torch.where(z < 0, 0.0, z), "lt in"),
     "absolute value": (lambda: lambda z: (z + z.abs()) / 2, "abs"),
-    "leaky": (nn.LeakyReLU, "leaky_relu in 'act'"),
-    "relu6": (nn.ReLU6, "in 'act'"),
-    "hardswish": (lambda: F.hardswish, "hardswish"),
-    "prelu": (nn.PReLU, "in 'act'"),
+    "hardshrink": (nn.Hardshrink, "hardshrink in 'act'"),
     "threshold": (lambda: lambda z: F.threshold(z, 0.0, 0.0), "threshold"),
 }
 

@@ -62,7 +62,8 @@ def test_a_term_in_the_place_of_cross_entropy_is_there_at_every_step() -> None:
 @pytest.mark.parametrize(
     "terms",
     [
-        {"hessian": {}},
+        {"ssr": {}},
+        {"l2": {}, "hessian": {}},
         {"l2": {}, "cosine": {}},
         {"adversarial": {"steps": 1}},
     ],
@@ -72,6 +73,18 @@ def test_objectives_the_fast_path_does_not_know_are_refused(terms: dict) -> None
         gg.UserError, match="fast knows cross-entropy, alone or with one of .*; leave fast out"
     ):
         objective_of(TrainSettings(terms=terms, fast=True))
+
+
+def test_a_hessian_norm_is_computed_as_written_on_the_fast_path() -> None:
+    model, x, y = batch()
+    terms = {"hessian": {"weight": 2.0}}
+    fast, plain = (objective_of(TrainSettings(terms=terms, part=0.5, every=2, fast=f)) for f in (True, False))
+    assert not fast.joins
+    for number in (0, 1):
+        total, said = fast(model, x, y, seed=3, number=number)
+        expected, also = plain(model, x, y, seed=3, number=number)
+        torch.testing.assert_close(total, expected, rtol=0, atol=0)
+        assert said == also
 
 
 def test_settings_that_need_a_second_derivative_are_refused() -> None:

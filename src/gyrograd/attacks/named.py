@@ -29,6 +29,7 @@ from gyrograd.attacks.protocols import fill_in
 from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.runs import Job, run, transferred
 from gyrograd.attacks.twin import TwinBeta, check_twin_beta
+from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.balls import ball
@@ -95,7 +96,7 @@ class MapSearch:
     twin_beta: TwinBeta = "auto"
     transfer_from: str | Attribution | None = None
     reduce: str = "abs_sum"
-    max_batch: int = 512
+    max_batch: int = MAX_BATCH
 
     def __eq__(self, other: object) -> bool:
         return same_settings(self, other)
@@ -320,7 +321,7 @@ class Pgd:
     selection: str = "best"
     stop_at: float | None = None
     trace: bool = False
-    max_batch: int = 512
+    max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
         check_radii(self)

@@ -19,13 +19,13 @@ from gyrograd.attacks.loop import Answer, Box, Found, Search, Verdict, search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, joined
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
-from gyrograd.attributions.batching import rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
 from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import check_images, check_target
-from gyrograd.numerics.convolution import fast_convolutions
 from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
+from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.registry import make
 from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, Seed
 
@@ -49,7 +49,7 @@ class Job:
     restore: bool = False
     twin_beta: TwinBeta = None
     transfer_from: str | Attribution | None = None
-    max_batch: int = 512
+    max_batch: int = MAX_BATCH
 
     def scene(
         self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, map: Tensor, logits: Tensor
@@ -106,7 +106,7 @@ def run(
     with evaluating(model), ExitStack() as held:
         surrogate = _surrogate(job, model, attribution, x, target)
         guide = guide_for(model, x, job.twin_beta if job.sees_maps else None)
-        size = _examples_at_once(job.max_batch, surrogate, model)
+        size = _examples_at_once(rows_at_once(job.max_batch, x), surrogate, model)
         held.enter_context(weights_held(model, guide.model))
         parts = [
             _part(
@@ -229,7 +229,7 @@ def derivative(
     model: Model, attribution: Attribution | None, x: Images, target: Labels, objective: Objective
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The objective's derivative to x (zero where it does not depend on x), the map and the logits."""
-    with torch.enable_grad(), fast_convolutions(x):
+    with torch.enable_grad(), made_for_second_derivatives(x):
         leaf = x.detach().requires_grad_()
         map, logits = look(model, attribution, leaf, target, graph=True)
         total = objective(map, logits).sum()
@@ -307,13 +307,13 @@ def _surrogate(job: Job, model: Model, attribution: Attribution, x: Tensor, targ
     return attribution
 
 
-def _examples_at_once(max_batch: int, attribution: Attribution, model: Model) -> int:
-    """So many that a step stays within max_batch rows of the model, all of whose graph is held at once.
+def _examples_at_once(at_once: int, attribution: Attribution, model: Model) -> int:
+    """So many that a step stays within that many rows of the model, all of whose graph is held at once.
 
     Path and Monte Carlo maps cost their `steps` or `draws` rows an example.
     """
     rows = max(int(getattr(attribution, name, 1)) for name in ("steps", "draws"))
-    return max(1, max_batch // (rows * rows_per_example(model)))
+    return max(1, at_once // (rows * rows_per_example(model)))
 
 
 def _parts(b: int, size: int, box: Box, streams: Keys) -> Iterator[tuple[slice, Box, Keys]]:

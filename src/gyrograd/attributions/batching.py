@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -14,10 +16,14 @@ from gyrograd.progress import track
 from gyrograd.types import Model
 
 MAX_BATCH = 512
-"""Images in one pass of the model, unless the setting `max_batch` says otherwise."""
+"""Images in one pass of the model, unless the setting `max_batch` says otherwise. On CUDA this default means images of
+32 px on a device of 16 GB: a larger device takes more of them, larger images are fewer."""
+
+DEVICE_BYTES, IMAGE_PIXELS, FEWEST_ROWS = 16 * 2**30, 32 * 32, 16
 
 CPU_ROWS = 128
-"""The most on a CPU: with 512 the activations of a small net leave the cache and it takes twice as long."""
+"""The most on a CPU, for images of 32 px; larger images are fewer, smaller ones more. With 512 the activations of a
+small net leave the cache and it takes twice as long."""
 
 Explain = Callable[..., Tensor]
 """Some examples, their targets and whatever else comes one for each example, to their maps."""
@@ -32,7 +38,21 @@ def rows_at_once(max_batch: int, x: Tensor) -> int:
     """The budget of rows on the device of x."""
     if max_batch < 1:
         raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
-    return min(max_batch, CPU_ROWS) if x.device.type == "cpu" else max_batch
+    if x.device.type == "cpu":
+        pixels = max(1, math.prod(x.shape[2:]))
+        return min(max_batch, max(FEWEST_ROWS, CPU_ROWS * IMAGE_PIXELS // pixels))
+    return max_batch if max_batch != MAX_BATCH or not x.is_cuda else _rows_for(x, _device_bytes(x.device))
+
+
+def _rows_for(x: Tensor, device_bytes: int) -> int:
+    """`MAX_BATCH` for this device and this image; at least a few, since a pass of one row costs as much."""
+    pixels = max(1, math.prod(x.shape[2:]))
+    return max(FEWEST_ROWS, MAX_BATCH * device_bytes * IMAGE_PIXELS // (DEVICE_BYTES * pixels))
+
+
+@cache
+def _device_bytes(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def is_out_of_memory(wrong: RuntimeError) -> bool:
@@ -66,7 +86,7 @@ def explain_in_parts(
         )
     with evaluating(model):
         parts = list(_parts(explain, (x, target, *others), size=min(len(x), max(1, budget // rows))))
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous()
 
 
 def _parts(explain: Explain, columns: tuple[Tensor, ...], size: int) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ def reproduce(
     settings: str = "",
     rows: str = "",
     images: int | None = None,
+    parts: str = "",
     device: str = "cpu",
     list: bool = False,
     render: bool = False,
@@ -26,8 +27,9 @@ def reproduce(
         out: folder; nets and records in it are shared, and what is finished is not done again.
         seeds: nets trained for each row; the scale's own number by default.
         settings: only these data sets and models, such as cifar10-lenet; comma between several.
-        rows: only these rows, such as ce,l2_cosine.
+        rows: only these rows, such as ce,l2_cosine; the first words are enough (ssr for all maps of the ssr net).
         images: test images measured; the scale's own number by default.
+        parts: only measurements whose names begin like one of these, such as accuracy,grad.
         device: cpu, cuda, cuda:1.
         list: show every experiment and what there is of it in the folder.
         render: write the page anew from the results that are there; nothing is measured.
@@ -54,6 +56,7 @@ def reproduce(
         settings=_words(settings),
         rows=_words(rows),
         images=images,
+        parts=_words(parts),
         device=device,
     )
     _print_results(page)

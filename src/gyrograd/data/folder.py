@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ def folder(
     limit: int | None = None,
     seed: int = 0,
     labelled: bool = True,
+    numbered: bool = False,
 ) -> Dataset:
     """Your own images: a folder with a sub-folder for each class, or (labelled=False) a folder of images.
 
@@ -42,12 +44,16 @@ def folder(
         resize: length of the shorter side before the centre is cut out; by default the largest part is kept.
         limit: read at most this many images, chosen by the seed.
         seed: which images the limit chooses.
-        labelled: False for images without classes; every label is then 0.
+        labelled: False for images without classes; every label is then 0, numbered or not.
+        numbered: True if the sub-folders are named by the numbers of their classes (0000, 0007, ...) and some are
+            missing; else labels count the folders there are.
     """
     home = _home(Path(path).expanduser(), split)
     frame = (size, size) if isinstance(size, int) else size
     _check_sizes(frame, resize, limit)
     classes = _classes(home, split) if labelled else ("unlabelled",)
+    if numbered and labelled:
+        classes = _all_numbers(home, classes)
     found = _labelled_files(home, classes) if labelled else [(file, 0) for file in _image_files(home)]
     if not found:
         raise UserError(f"There are no images in {home}; known endings are {', '.join(sorted(ENDINGS))}.")
@@ -134,6 +140,16 @@ def _classes(home: Path, split: str | None) -> tuple[str, ...]:
             f"{home} {plain if _image_files(home) else 'is empty; put a folder for each class in it'}."
         )
     return tuple(names)
+
+
+def _all_numbers(home: Path, names: Sequence[str]) -> tuple[str, ...]:
+    """The names with those that are missing between them, so that a class stands at its number."""
+    strange = [name for name in names if not re.fullmatch("[0-9]{1,6}", name)]
+    at = {int(name): name for name in names if name not in strange}
+    if strange or len(at) < len(names):
+        wrong = f"is named '{strange[0]}'" if strange else "has the number of another"
+        raise UserError(f"A class folder of {home} {wrong}; name each by its number, or leave out numbered.")
+    return tuple(at.get(number, str(number)) for number in range(max(at) + 1))
 
 
 def _labelled_files(home: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:

@@ -94,6 +94,20 @@ def check_labels_fit(data: Dataset, classes: int) -> None:
             f"{data.name} has {len(data.classes)} classes and the model {classes}; give a model of these classes, "
             "or leave the labels out with --unlabelled."
         )
+    if is_labelled(data) and len(data.classes) < classes and _are_numbers_with_gaps(data.classes):
+        raise UserError(
+            f"{data.name} has {len(data.classes)} numbered folders with gaps between them and the model {classes} "
+            "classes, so that labels would count the folders and not be their numbers; make an empty folder for each "
+            "number that is missing, or leave the labels out with --unlabelled."
+        )
+
+
+def _are_numbers_with_gaps(names: Sequence[str]) -> bool:
+    """Numbers from 0 or from 1 on without a gap are classes in their order, whatever their count starts at."""
+    if not all(name.isascii() and name.isdigit() for name in names):
+        return False
+    numbers = sorted(int(name) for name in names)
+    return numbers[0] > 1 or numbers[-1] - numbers[0] != len(numbers) - 1
 
 
 def _from_registry(

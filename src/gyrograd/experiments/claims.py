@@ -3,7 +3,8 @@
 A paper's `claims.toml` holds:
 - `[[tolerance]]` column (pattern), row (pattern, all by default), within: how near counts as confirmed, fixed before
   anything is measured; the first that fits holds;
-- `[[values]]` experiment, setting, columns, rows: a table as printed; optional `spread`, the printed deviations;
+- `[[values]]` experiment, setting (or a list of them), columns, rows: a table as printed; optional `spread`, the
+  printed deviations;
 - `[[order]]` experiment, setting, column, rising (rows from lowest to highest), or row and rising_columns; optionally
   a `text` in place of the words "higher above lower";
 - `[[known_error]]` experiment, setting, row, column (patterns, all "*" by default), why: what cannot be compared;
@@ -198,9 +199,12 @@ def _order_verdict(claim: Order, lower: Estimate, higher: Estimate) -> Judged:
 
 
 def _of(document: Mapping[str, Any], kind: str, experiment: str) -> Iterable[Mapping[str, Any]]:
-    return (
-        entry for entry in document.get(kind, ()) if fnmatchcase(experiment, entry.get("experiment", "*"))
-    )
+    """The entries of this experiment; one that names several settings stands for one of each."""
+    for entry in document.get(kind, ()):
+        if fnmatchcase(experiment, entry.get("experiment", "*")):
+            settings = entry.get("setting", "*")
+            for setting in settings if isinstance(settings, list) else [settings]:
+                yield {**entry, "setting": setting}
 
 
 def _values(table: Mapping[str, Any], tolerances: Sequence[Mapping[str, Any]]) -> Iterable[Value]:

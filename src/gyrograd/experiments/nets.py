@@ -7,7 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from gyrograd.experiments.samples import images_of
 from gyrograd.models import build, load, save
 from gyrograd.registry import make
 from gyrograd.training import Objective, Term, TrainSettings, fit
+from gyrograd.training.objective import runs_fast
 from gyrograd.types import Model
 
 
@@ -79,11 +80,12 @@ def _train(net: Net, path: Path, folder: Path, device: str) -> None:
     model = built(net, len(data.classes))
     if start is not None:
         model.load_state_dict(start.state_dict())
+    objective = objective_of(net, start)
     fit(
         model.to(device),
         data.to(device),
-        train_settings(net, device),
-        objective=objective_of(net, start),
+        replace(train_settings(net, device), fast=objective.fast),
+        objective=objective,
         out=path.with_suffix(""),
     )
     save(path, model.cpu(), facts={"label": net.label, "seed": net.seed, "data": data.name})
@@ -110,7 +112,10 @@ def objective_of(net: Net, teacher: Model | None = None) -> Objective:
     for name, term in net.terms.items():
         own = {**term.get("settings", {}), **({"teacher": teacher} if teacher is not None else {})}
         terms[name] = Term(make("regularizer", name, **own), float(term.get("weight", 1.0)))
-    return Objective(terms, net.recipe.get("cross_entropy"))
+    shape = {key: net.recipe[key] for key in ("label_smoothing", "part", "every") if key in net.recipe}
+    # fast is about how cross-entropy and a penalty are computed; ways with a search inside run as they are written.
+    fast = bool(net.recipe.get("fast")) and runs_fast(terms.values())
+    return Objective(terms, net.recipe.get("cross_entropy"), **shape, fast=fast)
 
 
 def train_settings(net: Net, device: str = "cpu") -> TrainSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import json
 import os
@@ -33,6 +32,8 @@ from gyrograd.reporting import Section, write_page
 from gyrograd.types import Inputs, Labels, Model
 
 HOME = Path(__file__).parent
+SHARD, CUDA_SHARD = 500, 2500
+"""Images in one file of numbers. A GPU is not filled by 500 small ones."""
 Columns: TypeAlias = dict[str, Tensor]
 
 
@@ -57,6 +58,11 @@ Measured: TypeAlias = tuple[str, str, int, records.Record]
 """Setting, row, seed, and the record of every image."""
 
 
+def begins(row: str, words: str) -> bool:
+    """Whether a row's name is these words, or begins with them."""
+    return f"{row} ".startswith(f"{words} ")
+
+
 @dataclass(frozen=True)
 class Found:
     """What an experiment measured: records of images, and arrays of pictures by name."""
@@ -76,6 +82,7 @@ class Run:
     settings: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
     images: int | None = None
+    parts: tuple[str, ...] = ()
 
     def sizes(self, setting: str) -> dict[str, Any]:
         """The sizes of a setting at this scale."""
@@ -87,8 +94,15 @@ class Run:
         return [s for s in settings if s in self.scale.settings and (not self.settings or s in self.settings)]
 
     def kept(self, rows: Sequence[str]) -> list[str]:
-        """Those rows this run was not told to leave out."""
-        return [row for row in rows if not self.rows or row in self.rows]
+        """Those rows, or beginnings of rows, that this run was not told to leave out: "ssr" stands for "ssr ig" too."""
+        return [
+            row for row in rows if not self.rows or any(begins(row, w) or begins(w, row) for w in self.rows)
+        ]
+
+    def measures(self, part: Part) -> bool:
+        """Whether this run was told to leave it in."""
+        named = not self.rows or any(begins(part.row, wanted) for wanted in self.rows)
+        return named and (not self.parts or part.what.startswith(self.parts))
 
     def net(self, net: Net | Given) -> Model:
         """The trained net, in evaluation mode on this run's device; trained first if it is not there."""
@@ -105,9 +119,11 @@ class Run:
         n = min(images or self.sizes(setting)["images"], len(data))
         return [int(position) for position in data.chosen(n)]
 
-    def measured(self, parts: Sequence[Part], shard: int = 500) -> tuple[Measured, ...]:
+    def measured(self, parts: Sequence[Part]) -> tuple[Measured, ...]:
         """The records of the parts, net by net; what an earlier run finished is read."""
+        shard = SHARD if self.device == "cpu" else CUDA_SHARD
         found: list[Measured] = []
+        parts = [part for part in parts if self.measures(part)]
         for key in dict.fromkeys((part.setting, part.row, part.seed) for part in parts):
             cells = [self._cell(p) for p in parts if (p.setting, p.row, p.seed) == key]
             what = f"measuring {key[0]}, {key[1]}, seed {key[2]}"
@@ -157,6 +173,7 @@ def reproduce(
     settings: Sequence[str] = (),
     rows: Sequence[str] = (),
     images: int | None = None,
+    parts: Sequence[str] = (),
 ) -> Path:
     """Run an experiment and write `out/SCALE/NAME/`: results.json, pictures.npz, index.html. Returns the page."""
     entry = lookup("experiment", name)
@@ -165,7 +182,7 @@ def reproduce(
     n = size.seeds if seeds is None else seeds
     if n < 1:
         raise UserError(f"seeds is {n}; give at least 1.")
-    run = Run(size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images)
+    run = Run(size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts))
     folder = run.out / entry.name
     before = _begun(folder)
     started = time.monotonic()
@@ -177,7 +194,7 @@ def reproduce(
         seconds = before + time.monotonic() - started
         records.write_text(folder / "run.json", json.dumps({"seconds": seconds}) + "\n")
     _check_found(found, entry.name, run)
-    asked = _command(entry.name, scale, seeds, settings, rows, images, device)
+    asked = _command(entry.name, scale, seeds, settings, rows, images, parts, device)
     facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
     measured_in = list(dict.fromkeys(m[0] for m in found.records))
     about = {"sizes": {s: run.sizes(s) for s in measured_in}, "chance": _chances(run, measured_in)}
@@ -252,8 +269,10 @@ def hardware(device: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were made with."""
-    return {"gyrograd": importlib.metadata.version("gyrograd"), "torch": torch.__version__}
+    """What the numbers were made with. (Run from source, the package has no metadata.)"""
+    from gyrograd import __version__
+
+    return {"gyrograd": __version__, "torch": torch.__version__}
 
 
 def _begun(folder: Path) -> float:
@@ -274,9 +293,13 @@ def _check_settings(scale: Scale, settings: Sequence[str]) -> None:
 
 def _check_found(found: Found, name: str, run: Run) -> None:
     """A setting or row that was asked for and nowhere measured is a mistake, not an empty table."""
-    for what, asked, place in (("setting", run.settings, 0), ("row", run.rows, 1)):
+    if run.parts and not found.records:
+        raise UserError(
+            f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts to see all."
+        )
+    for what, asked, place in (("row", run.rows, 1), ("setting", run.settings, 0)):
         for wanted in asked:
-            if wanted not in {measured[place] for measured in found.records}:
+            if not any(begins(str(measured[place]), wanted) for measured in found.records):
                 raise UserError(
                     f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; leave out --{what}s to see "
                     "all that it has."
@@ -290,6 +313,7 @@ def _command(
     settings: Sequence[str],
     rows: Sequence[str],
     images: int | None,
+    parts: Sequence[str],
     device: str,
 ) -> str:
     """The command line that gives these results."""
@@ -298,6 +322,7 @@ def _command(
     words += [f"--settings {','.join(settings)}"] if settings else []
     words += [f"--rows {','.join(rows)}"] if rows else []
     words += [f"--images {images}"] if images is not None else []
+    words += [f"--parts {','.join(parts)}"] if parts else []
     return " ".join(words + ([f"--device {device}"] if device != "cpu" else []))
 
 

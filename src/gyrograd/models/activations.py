@@ -1,9 +1,10 @@
 """The same model with a smooth activation: every ReLU becomes Softplus (joo2023, Section 5) or another.
 
 Maps of ReLU nets are piecewise constant, so attacks and regularisers need a smooth twin. ReLUs hide in
-modules, in function calls (`F.relu(x)`, `x.relu_()`) and in arithmetic (`x.clamp(min=0)`). Modules are
-replaced in a copy; calls are replaced while the copy runs; what is left is found by running the copy once and
-watching every tensor operation, and is an error unless it was allowed.
+modules, in function calls (`F.relu(x)`, `x.relu_()`), in other activations (ReLU6 is two of them; `piecewise`
+has the table) and in arithmetic (`x.clamp(min=0)`). Modules are replaced in a copy; calls are replaced while
+the copy runs; what is left is found by running the copy once and watching every tensor operation, and is an
+error unless it was allowed.
 """
 
 import copy
@@ -13,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gyrograd.errors import UserError, did_you_mean
+from gyrograd.models.piecewise import CALLS, MODULES, WHOLE, Softened, applied, exchanged
 from gyrograd.models.specs import attach_spec, spec_of
 from gyrograd.types import Inputs
 
@@ -33,9 +34,6 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "leaky_relu": nn.LeakyReLU,
     "softplus": nn.Softplus,
 }
-
-CALLS = {F.relu, F.relu_, torch.relu, torch.relu_, Tensor.relu, Tensor.relu_}
-IN_PLACE = {F.relu_, torch.relu_, Tensor.relu_}
 
 # Operations with a kink that no swap reaches, as the dispatcher names them.
 KINKED = {
@@ -59,7 +57,7 @@ class Place:
 
 @dataclass(frozen=True)
 class SwapReport:
-    """What `with_activation` found: swapped ReLUs, and kinked operations it had to leave."""
+    """What `with_activation` found: swapped activations, and kinked operations it had to leave."""
 
     swapped: tuple[Place, ...]
     unswapped: tuple[Place, ...]
@@ -67,6 +65,8 @@ class SwapReport:
 
 class Activated(nn.Module):
     """A model whose ReLU calls run as `activation` instead; `with_activation` makes it where it found calls.
+
+    With Softplus, calls of all activations made of ReLUs run in their smooth form.
 
     The exchange holds during forward only: a core that recomputes in backward (activation checkpointing)
     would recompute plain ReLUs, so switch that off.
@@ -95,13 +95,15 @@ def with_activation(
 ) -> nn.Module:
     """A copy of the model in which every ReLU is another activation; same weights, same mode.
 
+    "softplus" also reaches the ReLUs that others are made of: ReLU6, Hardtanh, LeakyReLU, PReLU, RReLU,
+    Hardsigmoid, Hardswish and Softshrink get their smooth form; any other name leaves these.
     `beta` is Softplus's sharpness, 1 if not given; torch's Softplus is exactly linear where beta z > 20.
     `example` is an input batch for the one test run (else 1 x 3 x 32 x 32, then 224). `partial=True` permits
-    kinked operations that cannot be swapped (LeakyReLU, hardswish, clamp at 0, scripted parts, ...);
-    `swap_report` lists them. `shared=True` shares parameters and buffers with the original instead of
-    copying, so that the twin follows it in training. A model swapped before can be swapped again, also back
-    to "relu". Max-pools stay, as in joo2023. The test run is in eval mode: a call that is made in training
-    only is not seen.
+    kinked operations that cannot be swapped (Threshold, clamp at 0, scripted parts, ...); `swap_report` lists
+    them. `shared=True` shares parameters and buffers with the original instead of copying, so that the twin
+    follows it in training. A model swapped before can be swapped again, also back to "relu", which gives the
+    other activations back too (and they count as left: partial=True). Max-pools stay, as in joo2023. The test
+    run is in eval mode: a call that is made in training only is not seen.
     """
     exchange = _activation(name, beta)
     twin, places = _modules_swapped(_copied(model, shared), exchange)
@@ -135,7 +137,7 @@ def swap_report(model: nn.Module) -> SwapReport:
 
 
 class _Exchange(TorchFunctionMode):
-    """While it is on, ReLU calls run as the activation; each is noted where it happened."""
+    """While it is on, calls of ReLU (or made of it) run as the activation; each is noted where it happened."""
 
     def __init__(self, activation: nn.Module, note: Callable[[str], None] | None = None) -> None:
         super().__init__()
@@ -145,16 +147,14 @@ class _Exchange(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in CALLS:
+        if func in WHOLE.values():  # a module's form; the modes around this one are to see it whole as well
+            return applied(func.__name__, z=args[0], **kwargs)
+        form = CALLS.get(func)
+        if form is None or not _reaches(self.activation, form):
             return func(*args, **kwargs)
         if self.note is not None:
-            self.note(func.__name__)
-        z = args[0] if args else kwargs["input"]
-        if func not in IN_PLACE and not kwargs.get("inplace", len(args) > 1 and args[1]):
-            return self.activation(z)
-        # A caller may ignore what an in-place call returns, so z itself must change; the clone is what the
-        # activation keeps for its backward.
-        return z.copy_(self.activation(z.clone()))
+            self.note(form)
+        return exchanged(self.activation, func, args, kwargs)
 
 
 class _Leftovers(TorchDispatchMode):
@@ -213,6 +213,23 @@ def _stands_for_relu(module: nn.Module) -> bool:
     return type(module) is nn.ReLU or "stands_for_relu" in module.__dict__
 
 
+def _reaches(activation: nn.Module, form: str) -> bool:
+    """Any activation may stand for a ReLU; inside another one only Softplus may, which goes to it as beta grows."""
+    return form == "relu" or isinstance(activation, nn.Softplus)
+
+
+def _successor(old: nn.Module, activation: nn.Module) -> nn.Module | None:
+    """What takes the place of a module, or None if it stays."""
+    if _stands_for_relu(old):
+        return activation
+    if type(old) in MODULES and _reaches(activation, MODULES[type(old)]):
+        return Softened(old, activation)
+    if isinstance(old, Softened):
+        original = old.original()
+        return _successor(original, activation) or original
+    return None
+
+
 def _copied(model: nn.Module, shared: bool) -> nn.Module:
     """A deep copy; with `shared`, of the structure only."""
     tensors = [*model.parameters(), *model.buffers()] if shared else []
@@ -229,25 +246,24 @@ def _modules_swapped(
     root: nn.Module, exchange: Callable[[], nn.Module]
 ) -> tuple[nn.Module, tuple[Place, ...]]:
     """The model with every ReLU module replaced, one new module for each old one, and where they were."""
-    new: dict[int, nn.Module] = {}
+    new: dict[int, nn.Module | None] = {}
     places: list[Place] = []
-
-    def successor(old: nn.Module, place: str) -> nn.Module:
-        places.append(Place(place, type(old).__name__))
-        fresh = new.setdefault(id(old), exchange())
-        fresh.training = old.training
-        return fresh
-
-    if _stands_for_relu(root):
-        return successor(root, ""), tuple(places)
     everything: list[tuple[str, nn.Module]] = [*root.named_modules(remove_duplicate=False)]
     for name, old in everything:
-        if not _stands_for_relu(old):
+        if id(old) not in new:
+            new[id(old)] = _successor(old, exchange())
+        fresh = new[id(old)]
+        if fresh is None:
             continue
+        place = Place(name, type(old).__name__)
+        fresh.train(old.training)
+        if old is root:
+            return fresh, (place,)
         parent_name, _, key = name.rpartition(".")
         parent = root.get_submodule(parent_name)
-        if parent._modules[key] is old:  # else a parent with two names, done under the first
-            parent._modules[key] = successor(old, name)
+        if parent._modules.get(key) is old:  # else a parent with two names, or one that was itself replaced
+            parent._modules[key] = fresh
+            places.append(place)
     return root, tuple(places)
 
 

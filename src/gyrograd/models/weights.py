@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
+from gyrograd.models.renaming import renamed
 
 PREFIXES = ("module.", "model.", "_orig_mod.", "net.")
 """What DataParallel, Lightning and torch.compile put before each name."""
@@ -26,20 +27,21 @@ LONGEST_HEADER = 100_000_000
 def load_state(model: nn.Module, path: Path | str) -> None:
     """Load foreign weights into the model, or into the core of a wrapped one, all of them or none.
 
-    Prefixes such as "module." are dropped. A name that is missing or left over, or a shape that differs, is
-    an error and leaves the model as it was.
+    Prefixes such as "module." are dropped, and an EfficientNet gets timm's names (`renaming`). A name that is
+    missing or left over, or a shape that differs, is an error and leaves the model as it was.
     """
     tensors = _nearest(model, _tensors(Path(path)))
     fit(_fitting(model, tensors), tensors, path)
 
 
 def _nearest(model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The names as they are, or without prefixes, whichever the model knows more of; as they are among equals."""
+    """The names as they are, without prefixes, or renamed: the first of which the model knows most."""
 
     def known(named: Mapping[str, Tensor]) -> int:
         return len(_fitting(model, named).state_dict().keys() & named.keys())
 
-    return max((tensors, _without_prefixes(tensors)), key=known)
+    bare = _without_prefixes(tensors)
+    return max((tensors, bare, renamed(bare, model.state_dict())), key=known)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
-from gyrograd.numerics.convolution import fast_convolutions
+from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.types import Inputs, PerExample, ScalarField, Seed
 
 
@@ -141,7 +141,7 @@ def _differentiating(x: Tensor, *, twice: bool) -> Iterator[None]:
         if not twice:
             yield
             return
-        with sdpa_kernel(SDPBackend.MATH), fast_convolutions(x):
+        with sdpa_kernel(SDPBackend.MATH), made_for_second_derivatives(x):
             yield
 
 

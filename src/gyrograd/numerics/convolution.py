@@ -8,19 +8,12 @@ derivatives of one another, so nothing else is ever called. Values and derivativ
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-
-
-def fast_convolutions(x: Tensor) -> AbstractContextManager[Any]:
-    """`FastConvolutions` where they pay: on CUDA. (On a CPU torch's own second derivative is as fast.)"""
-    return FastConvolutions() if x.is_cuda else nullcontext()
-
 
 _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 

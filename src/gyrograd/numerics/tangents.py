@@ -151,8 +151,8 @@ def _sum(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
     """A constant that is added moves images, not tangents."""
     if _is_marked(a) and _is_marked(b):
         return _linear(rows, func, a, b, **kwargs)
-    if not _is_marked(a):
-        raise _unknown(func)  # constant minus batch; no net here writes it
+    if not _is_marked(a) or func is torch.Tensor.add_:
+        raise _unknown(func)  # constant minus batch, or a constant added in place; no net here writes it
     return torch.cat([func(a[: rows.primal], b, **kwargs), a[rows.primal :]])
 
 
@@ -437,7 +437,9 @@ _RULES: dict[Any, Rule] = {
         ),
         _linear,
     ),
-    **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__iadd__), _sum),
+    **dict.fromkeys(
+        (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__iadd__, torch.Tensor.add_), _sum
+    ),
     **dict.fromkeys((torch.sub, torch.Tensor.sub, torch.Tensor.__sub__), _sum),
     **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, *_QUOTIENTS), _product),
     torch.cat: _joined,

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
@@ -110,7 +111,9 @@ class Ssr:
 
 
 def _refuse_flat(penalty: Tensor) -> None:
-    """Zero at every example: training would silently do nothing."""
+    """Zero at every example: training would silently do nothing. A step that is being recorded was looked at before."""
+    if penalty.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
     if not penalty.detach().any():
         raise UserError(
             "The input Hessian is zero at every example, as it is for a piecewise linear (ReLU) net: use softplus "

@@ -21,7 +21,7 @@ from torch import Tensor
 from gyrograd.errors import UserError
 from gyrograd.numerics.tangents import joint_pass, layout
 from gyrograd.regularizers.alignment import L2Cosine
-from gyrograd.regularizers.passes import input_scale, statistics_of
+from gyrograd.regularizers.passes import input_scale, statistics_of, statistics_of_first
 from gyrograd.types import Images, Inputs, Labels, Logits, Model
 
 Classifying = Callable[[Logits, Labels], Tensor]
@@ -62,7 +62,9 @@ def _slope(
 ) -> tuple[Float[Tensor, "m c h w"], dict[str, Tensor]]:
     """The penalty's slope to each moved image's gradient, and the terms; one pass over both kinds of image."""
     both = torch.cat([x[: len(moved)], moved]).contiguous(memory_format=layout(x)).requires_grad_()
-    with statistics_of(model, x):
+    # With all of the batch in this pass, its statistics come along.
+    whole = len(moved) == len(x)
+    with statistics_of_first(model, len(x)) if whole else statistics_of(model, x):
         logits = model(both)
     (gradients,) = torch.autograd.grad(logits.gather(1, torch.cat([y, y])[:, None]).sum(), both)
     scale = input_scale(model, x, align.space)

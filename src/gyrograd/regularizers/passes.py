@@ -155,6 +155,18 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def statistics_of_first(model: Model, n: int) -> Iterator[None]:
+    """`statistics_of` the first n rows of the batch that passes through in the block: no pass of their own."""
+
+    def repeated(norm: _Norm) -> Tensor:
+        variance, mean = torch.var_mean(norm.x[:n].detach(), norm.axes, correction=0)
+        return _normed(replace(norm, running_mean=mean, running_var=variance, training=False))
+
+    with auxiliary_pass(model, "batch"), _Replaced(repeated):
+        yield
+
+
 def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
     """What a pixel gradient is multiplied by to be one in this space: the std of the model's normalisation, or 1."""
     if space == "pixel":

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.second_order import layers_as_now
 from gyrograd.types import Inputs, Kernel, Logits
 
 
@@ -66,10 +67,11 @@ class Smoothed(nn.Module):
         if not torch.is_grad_enabled():
             return self._sum(x, noise)
         mode = nullcontext if self.training else partial(evaluating, self.core)
+        layers = layers_as_now(x)
 
         def again(x: Tensor, noise: Tensor) -> Tensor:
             # The recomputation may come after the caller has restored the model's mode and attention kernel.
-            with mode(), sdpa_kernel(SDPBackend.MATH):
+            with mode(), sdpa_kernel(SDPBackend.MATH), layers():
                 return self._sum(x, noise)
 
         result: Tensor = checkpoint(again, x, noise, use_reentrant=False, preserve_rng_state=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.registry import lookup, make
-from gyrograd.regularizers import Adversarial, Atex, L2Cosine, MaxEntropy
+from gyrograd.regularizers import Adversarial, Atex, Hessian, L2Cosine, MaxEntropy
 from gyrograd.regularizers.joint import check_joint, joint_loss
 from gyrograd.regularizers.passes import fresh_keys
 from gyrograd.training.processes import Share
@@ -34,6 +34,15 @@ class Term:
     def __post_init__(self) -> None:
         if not 0 <= self.weight < math.inf:
             raise UserError(f"The weight of a term is {self.weight}; give a finite number of 0 or more.")
+
+
+def runs_fast(terms: Iterable[Term]) -> bool:
+    """Whether a step with these terms needs no look at a number on the way, so that a CUDA graph can hold it.
+
+    An alignment shares its passes with cross-entropy (`regularizers.joint`); a Hessian norm is computed as written.
+    """
+    kinds = [type(term.regularizer) for term in terms]
+    return not kinds or kinds in ([L2Cosine], [Hessian])
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class Objective:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         whole = len(x) if whole is None else whole
         keys = None if seed is None else random.keys(seed, len(x), x.device)
-        if self.fast and self.terms and self.due(number):
+        if self.joins and self.due(number):
             return self._joint(model, x, y, keys, share)
         parts: dict[str, Tensor] = {}
         clean = None
@@ -115,14 +124,18 @@ class Objective:
         return self.clean_weight * loss
 
     def _check_fast(self) -> None:
-        known = [term for term in self.terms.values() if isinstance(term.regularizer, L2Cosine)]
-        if len(known) != len(self.terms) or len(known) > 1 or not self.clean_weight:
+        if not runs_fast(self.terms.values()) or not self.clean_weight:
             raise UserError(
-                f"fast knows cross-entropy, alone or with one of l2, cosine and l2_cosine, and this objective has "
-                f"{', '.join(self.terms)}; leave fast out."
+                f"fast knows cross-entropy, alone or with one of l2, cosine, l2_cosine and hessian, and this objective "
+                f"has {', '.join(self.terms)}; leave fast out."
             )
-        for term in known:
-            check_joint(_aligning(term))
+        if self.joins:
+            check_joint(_aligning(next(iter(self.terms.values()))))
+
+    @property
+    def joins(self) -> bool:
+        """Whether the penalty is an alignment that shares its passes with cross-entropy."""
+        return self.fast and any(isinstance(term.regularizer, L2Cosine) for term in self.terms.values())
 
     @property
     def clean_weight(self) -> float:

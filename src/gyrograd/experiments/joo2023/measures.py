@@ -15,9 +15,18 @@ from torch import Tensor
 
 from gyrograd.attacks import AttackResult, TargetedMap
 from gyrograd.attributions import Gradient
+from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lrp import LRP
-from gyrograd.experiments.joo2023.ways import ATTACK_EPS, SELECTED, Way, every_way, net_of, row_name
+from gyrograd.experiments.joo2023.ways import (
+    ATTACK_EPS,
+    SELECTED,
+    Way,
+    every_way,
+    net_of,
+    paper_setting,
+    row_name,
+)
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.runs import Columns, Found, Part, Run
@@ -80,7 +89,7 @@ def selected(run: Run, settings: Sequence[str], rows: Sequence[str] = ()) -> lis
             setting, row, seed, net_of(run.sizes(setting), setting, row, weights, seed), run.sizes(setting)
         )
         for setting in run.included(settings)
-        for row, weights in SELECTED[setting].items()
+        for row, weights in SELECTED[paper_setting(setting)].items()
         for seed in run.seeds
         if (not rows or row in rows) and run.kept([row])
     ]
@@ -148,7 +157,7 @@ def similarities(
         values = [SIMILARITIES[kind](before, moved).view(-1, n) for kind in RPS_SIMILARITIES]
         return torch.stack(values, 2)
 
-    means = in_parts(alike, x, draws, 256).mean(1)
+    means = in_parts(alike, x, draws, MAX_BATCH).mean(1)
     return dict(zip(RPS_SIMILARITIES, means.unbind(1), strict=True))
 
 
@@ -174,7 +183,7 @@ def attacked_game(name: str, eps: int | None = None) -> Callable[[Subject], Part
 
 
 def _attacked_game(subject: Subject, name: str, eps: int | None) -> Part:
-    radius = ATTACK_EPS[subject.setting] if eps is None else eps
+    radius = ATTACK_EPS[paper_setting(subject.setting)] if eps is None else eps
     steps = int(subject.sizes.get("steps", ATTACK_STEPS))
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:

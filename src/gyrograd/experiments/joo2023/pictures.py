@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyrograd.evaluation import streams
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, Subject, attacked
-from gyrograd.experiments.joo2023.ways import ATTACK_EPS
+from gyrograd.experiments.joo2023.ways import ATTACK_EPS, paper_setting
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Run
 from gyrograd.numerics.maps import reduce
@@ -38,7 +38,7 @@ def under_attack(
                 name,
                 x,
                 here.labels,
-                eps=eps or ATTACK_EPS[subject.setting],
+                eps=eps or ATTACK_EPS[paper_setting(subject.setting)],
                 steps=int(subject.sizes.get("steps", ATTACK_STEPS)),
                 seed=streams(subject.seed, positions).to(run.device),
             )

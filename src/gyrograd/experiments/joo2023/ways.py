@@ -11,9 +11,24 @@ from gyrograd.experiments.scales import picked
 Terms: TypeAlias = dict[str, dict[str, Any]]
 """Regularisers by name: their weight and their settings."""
 
-SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18")
-"""The paper's three, and an openly named stand-in for its third, whose images are not free to pass on."""
-IMAGENETS = SETTINGS[2:]
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cifar10-lenet-fast": ("cifar10-lenet", {"fast": True, "precision": "tf32", "part": 3 / 16, "every": 3}),
+    "cifar10-resnet18-short": (
+        "cifar10-resnet18",
+        {
+            "fast": True,
+            "precision": "tf32",
+            "part": 1 / 4,
+            "every": 4,
+            "schedule": "one_cycle",
+            "milestones": (),
+        },
+    ),
+}
+"""Openly cheaper training of a setting of the paper, for all rows alike: the paper's setting, and the changes."""
+SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18", *VARIANTS)
+"""The paper's three, an openly named stand-in for its third, whose images are not free to pass on, and variants."""
+IMAGENETS = SETTINGS[2:4]
 TRAIN_EPS = 4 / 255
 """Of l2 and cosine, in every run of the released scripts; the paper does not state it."""
 BETA, IGA_BETA = 3, 50
@@ -71,6 +86,11 @@ ATTACK_EPS = {"cifar10-lenet": 4, "cifar10-resnet18": 2, **dict.fromkeys(IMAGENE
 """Of 255, in the main text."""
 
 
+def paper_setting(setting: str) -> str:
+    """The paper's setting that this one is, or is a variant of."""
+    return VARIANTS[setting][0] if setting in VARIANTS else setting
+
+
 def terms_of(way: str, weights: tuple[float, ...]) -> Terms:
     """What stands beside, or in place of, the cross-entropy. Radii of IGA count in pixels of 255 (not stated)."""
     if way == "ce":
@@ -88,8 +108,14 @@ def terms_of(way: str, weights: tuple[float, ...]) -> Terms:
 def net_of(sizes: Mapping[str, Any], setting: str, way: str, weights: tuple[float, ...], seed: int) -> Net:
     """The net trained this way. ATEX learns from the CE net of the same seed, and starts from it."""
     iga = way == "iga"
-    kind = RECIPE_OF[setting]
-    recipe = {**RECIPES["iga" if iga else kind], **SHARED, **CUTS.get(kind, {"crop": 4})}
+    kind = RECIPE_OF[paper_setting(setting)]
+    _, changes = VARIANTS.get(setting, (setting, {}))
+    recipe = {
+        **RECIPES["iga" if iga else kind],
+        **SHARED,
+        **CUTS.get(kind, {"crop": 4}),
+        **changes,
+    }
     teacher = net_of(sizes, setting, "ce", (), seed) if way == "atex" else None
     return Net(
         label=row_name(way, weights),
@@ -128,17 +154,18 @@ def cosine_alone(setting: str, grid: int | None = None) -> list[Way]:  # noqa: A
 
 def every_way(setting: str, grid: int | None = None) -> list[Way]:
     """All rows of the appendix' tables for a setting; `grid` picks as many weights of each way."""
+    base = paper_setting(setting)
     lists: dict[str, list[tuple[float, ...]]] = {
-        "hessian": [(weight,) for weight in HESSIAN[setting]],
-        "l2": [(weight,) for weight in L2[setting]],
+        "hessian": [(weight,) for weight in HESSIAN[base]],
+        "l2": [(weight,) for weight in L2[base]],
         "l2_cosine": [(l2, cosine) for l2 in L2_OF_PAIR for cosine in COSINE_OF_PAIR],
     }
-    if setting == "cifar10-lenet":
+    if base == "cifar10-lenet":
         lists["atex"] = [(weight, eps) for weight in ATEX_WEIGHTS for eps in ATEX_EPS]
         lists["iga"] = [(weight, eps) for weight in IGA_WEIGHTS for eps in IGA_EPS]
     return [
         ("ce", ()),
-        *((way, w) for way, all in lists.items() for w in _some(all, grid, SELECTED[setting][way])),
+        *((way, w) for way, all in lists.items() for w in _some(all, grid, SELECTED[base][way])),
     ]
 
 

@@ -1,0 +1,173 @@
+"""Activations made of ReLUs, and so their smooth forms: each ReLU in them becomes a Softplus.
+
+A continuous piecewise linear function is a line and a sum of shifted ReLUs, so one table holds both: with `ramp` a ReLU
+a form is torch's own activation, with `ramp` a Softplus of sharpness beta its smooth form, which is at most a few
+log(2) / beta away from it. Forms have the names and settings of torch.nn.functional; modules hold their settings under
+the same names.
+
+Hardswish is z times such a function: it bends by itself between -3 and 3, and its form rounds off the two ends.
+Threshold and Hardshrink jump, so that no smooth form is near them, and have none.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function_unary
+
+Ramp = Callable[[Tensor], Tensor]
+"""A ReLU, or what stands for one."""
+
+
+def _relu(ramp: Ramp, z: Tensor) -> Tensor:
+    return ramp(z)
+
+
+def _hardtanh(ramp: Ramp, z: Tensor, min_val: float | int = -1.0, max_val: float | int = 1.0) -> Tensor:
+    return min_val + ramp(z - min_val) - ramp(z - max_val)
+
+
+def _relu6(ramp: Ramp, z: Tensor) -> Tensor:
+    return _hardtanh(ramp, z, 0, 6)
+
+
+def _leaky_relu(ramp: Ramp, z: Tensor, negative_slope: float | int = 0.01) -> Tensor:
+    return negative_slope * z + (1 - negative_slope) * ramp(z)
+
+
+def _prelu(ramp: Ramp, z: Tensor, weight: Tensor) -> Tensor:
+    slope = weight.reshape(-1, *(1 for _ in z.shape[2:]))
+    return slope * z + (1 - slope) * ramp(z)
+
+
+def _rrelu(
+    ramp: Ramp, z: Tensor, lower: float | int = 1 / 8, upper: float | int = 1 / 3, training: bool = False
+) -> Tensor:
+    """In training too its mean slope, as torch has it in eval mode; torch draws one for each number then."""
+    del training
+    return _leaky_relu(ramp, z, (lower + upper) / 2)
+
+
+def _hardsigmoid(ramp: Ramp, z: Tensor) -> Tensor:
+    return _hardtanh(ramp, z, -3, 3) / 6 + 0.5
+
+
+def _hardswish(ramp: Ramp, z: Tensor) -> Tensor:
+    return z * _hardsigmoid(ramp, z)
+
+
+def _softshrink(ramp: Ramp, z: Tensor, lambd: float | int = 0.5) -> Tensor:
+    return ramp(z - lambd) - ramp(-z - lambd)
+
+
+FORMS: dict[str, Callable[..., Tensor]] = {
+    "relu": _relu,
+    "relu6": _relu6,
+    "hardtanh": _hardtanh,
+    "leaky_relu": _leaky_relu,
+    "prelu": _prelu,
+    "rrelu": _rrelu,
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": _hardswish,
+    "softshrink": _softshrink,
+}
+MODULES: dict[type[nn.Module], str] = {
+    nn.ReLU: "relu",
+    nn.ReLU6: "relu6",
+    nn.Hardtanh: "hardtanh",
+    nn.LeakyReLU: "leaky_relu",
+    nn.PReLU: "prelu",
+    nn.RReLU: "rrelu",
+    nn.Hardsigmoid: "hardsigmoid",
+    nn.Hardswish: "hardswish",
+    nn.Softshrink: "softshrink",
+}
+CALLS: dict[Any, str] = {
+    getattr(home, spelled): name
+    for home in (F, torch, Tensor)
+    for name in FORMS
+    for spelled in (name, f"{name}_")
+    if hasattr(home, spelled)
+}
+"""Every spelling of a form as a call: `F.relu6`, `torch.relu_`, `Tensor.prelu`, ..."""
+IN_PLACE = {call for call in CALLS if call.__name__.endswith("_")}
+WITHOUT_CURVATURE = (set(FORMS) | {kind.__name__ for kind in MODULES}) - {"hardswish", "Hardswish"}
+"""Forms and modules whose second derivative is zero wherever it exists: a net of them alone needs a twin."""
+
+
+def _settings_of(form: str) -> list[str]:
+    return list(inspect.signature(FORMS[form]).parameters)[2:]
+
+
+SETTINGS = {form: _settings_of(form) for form in FORMS}
+
+
+def _whole(form: str) -> Callable[..., Tensor]:
+    def call(z: Tensor, *, ramp: Ramp, **settings: Any) -> Tensor:
+        return FORMS[form](ramp, z, **settings)
+
+    call.__name__ = form
+    return call
+
+
+WHOLE = {form: _whole(form) for form in FORMS}
+
+
+def applied(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
+    """The form at z. The nearest mode that watches torch's functions sees one call by the activation's name.
+
+    Guided backprop and LRP have rules for activations; those of its parts would give another map. Modes further
+    out see the parts.
+    """
+    if form != "relu" and has_torch_function_unary(z):
+        whole: Tensor = handle_torch_function(WHOLE[form], (z,), z, ramp=ramp, **settings)
+        return whole
+    return FORMS[form](ramp, z, **settings)
+
+
+def exchanged(ramp: Ramp, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
+    """What a call of `CALLS` gives with `ramp` for its ReLUs; in place where the call is."""
+    form = CALLS[call]
+    given = {**dict(zip(("input", *SETTINGS[form], "inplace"), args, strict=False)), **kwargs}
+    z, in_place = given.pop("input"), given.pop("inplace", False) or call in IN_PLACE
+    if not in_place:
+        return applied(form, ramp, z, **given)
+    # A caller may ignore what an in-place call returns, so z itself must change; the clone is what the ramp
+    # keeps for its backward.
+    out: Tensor = z.copy_(applied(form, ramp, z.clone(), **given))
+    return out
+
+
+class Softened(nn.Module):
+    """An activation module with `ramp` for its ReLUs. It holds the same settings, a PReLU's weight among them."""
+
+    def __init__(self, kinked: nn.Module, ramp: nn.Module) -> None:
+        super().__init__()
+        self.kind = type(kinked)
+        self.ramp = ramp
+        _copy_settings(kinked, self, self.kind)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """The form at z."""
+        form = MODULES[self.kind]
+        return applied(form, self.ramp, z, **{name: getattr(self, name) for name in SETTINGS[form]})
+
+    def original(self) -> nn.Module:
+        """torch's module of these settings."""
+        module = self.kind()
+        _copy_settings(self, module, self.kind)
+        return module
+
+    def extra_repr(self) -> str:
+        """Which activation it stands for."""
+        return self.kind.__name__
+
+
+def _copy_settings(giver: nn.Module, taker: nn.Module, kind: type[nn.Module]) -> None:
+    for name in SETTINGS[MODULES[kind]]:
+        setattr(taker, name, getattr(giver, name))

@@ -1,0 +1,128 @@
+"""Softplus, batch normalisation and max-pools made for second derivatives against torch's own, to the third."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import gyrograd as gg
+from gyrograd.numerics import second_order
+from gyrograd.numerics.second_order import SecondOrder, bent, made_for_second_derivatives
+
+
+def draw(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def derivatives(layer: Callable[..., Tensor], given: list[Tensor], order: int = 3) -> list[Tensor]:
+    """The value and the derivatives of this and lower orders, each along a fixed direction of the one before."""
+    leaves = [tensor.clone().requires_grad_() for tensor in given]
+    out = layer(*leaves)
+    value, found = out.sin().sum(), [out]
+    for i in range(order):
+        slopes = torch.autograd.grad(value, leaves, create_graph=True)
+        found.extend(slopes)
+        value = sum(((slope * draw(90 + i, *slope.shape)).sum() for slope in slopes), start=out.new_zeros(()))
+    return found
+
+
+def assert_same(layer: Callable[..., Tensor], given: list[Tensor]) -> None:
+    expected = derivatives(layer, given)
+    with SecondOrder():
+        found = derivatives(layer, given)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=30)
+@given(beta=st.sampled_from([1, 3.0, 20.0]), threshold=st.sampled_from([2, 20]), seed=st.integers(0, 99))
+def test_softplus(beta: float, threshold: float, seed: int) -> None:
+    assert_same(lambda z: F.softplus(z, beta, threshold), [draw(seed, 2, 5)])
+
+
+@settings(deadline=None, max_examples=30)
+@given(weighted=st.booleans(), sides=st.integers(0, 3), seed=st.integers(0, 99))
+def test_batch_normalisation_by_running_statistics(weighted: bool, sides: int, seed: int) -> None:
+    mean, variance = draw(seed, 4), draw(seed + 1, 4).square()
+    weights = [draw(seed + 2, 4), draw(seed + 3, 4)] if weighted else []
+    assert_same(
+        lambda z, *affine: F.batch_norm(z, mean, variance, *affine, eps=1e-3),
+        [draw(seed + 4, 3, 4, *(3,) * sides), *weights],
+    )
+
+
+def test_batch_normalisation_by_the_batch_is_left_to_torch() -> None:
+    mean, variance, z = torch.zeros(4), torch.ones(4), torch.rand(3, 4, 5, requires_grad=True)
+    with SecondOrder():
+        F.batch_norm(z, mean, variance, training=True)
+        assert bool((mean != 0).all())  # the running statistics moved
+        torch.testing.assert_close(F.batch_norm(z, None, None, training=True).mean((0, 2)), torch.zeros(4))
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    size=st.integers(1, 3),
+    stride=st.sampled_from([None, 1, 2, 3]),
+    padding=st.integers(0, 1),
+    dilation=st.integers(1, 2),
+    ceil=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_max_pools_overlapping_or_not(
+    size: int, stride: int | None, padding: int, dilation: int, ceil: bool, seed: int
+) -> None:
+    padding = min(padding, size // 2)
+    assert_same(
+        lambda z: F.max_pool2d(z, size, stride, padding, dilation, ceil_mode=ceil), [draw(seed, 2, 3, 7, 7)]
+    )
+
+
+def test_a_max_pool_in_channels_last_is_the_same() -> None:
+    z = draw(0, 2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert_same(lambda z: F.max_pool2d(z, 2), [z])
+
+
+def test_what_has_no_graph_and_what_asks_for_indices_is_left_to_torch() -> None:
+    z = torch.rand(2, 3, 4, 4, requires_grad=True)
+    with SecondOrder():
+        value, places = F.max_pool2d(z, 2, return_indices=True)
+        assert places.shape == value.shape
+        with torch.no_grad():
+            assert not F.softplus(z).requires_grad
+        assert not F.softplus(z.detach()).requires_grad
+
+
+def test_the_written_out_bend_is_the_derivative_of_the_slope() -> None:
+    z, slope, v = draw(0, 6).requires_grad_(), draw(1, 6), draw(2, 6)
+    first = torch.ops.aten.softplus_backward(slope, z, 3.0, 20.0)
+    (expected,) = torch.autograd.grad(first, z, v)
+    torch.testing.assert_close(bent(z.detach(), slope, v, 3.0, 20.0), expected)
+
+
+@pytest.mark.parametrize("name", ["lenet", "resnet20"])
+@pytest.mark.parametrize("attribution", ["gradient", "guided_backprop", "lrp"])
+def test_a_maps_derivative_is_the_same(name: str, attribution: str) -> None:
+    more = {"image_size": 16} if name == "lenet" else {}
+    model = gg.model(name, activation="softplus", beta=3, seed=0, num_classes=4, **more).double().eval()
+    x, y = torch.rand(3, 3, 16, 16, dtype=torch.float64), torch.arange(3)
+
+    def slope() -> Tensor:
+        leaf = x.clone().requires_grad_()
+        map = gg.attribution(attribution)(model, leaf, y, create_graph=True)
+        return torch.autograd.grad(map.sin().sum(), leaf)[0]
+
+    expected = slope()
+    with SecondOrder():
+        torch.testing.assert_close(slope(), expected, rtol=1e-8, atol=1e-12)
+
+
+def test_on_a_cpu_torchs_own_layers_stay() -> None:
+    with made_for_second_derivatives(torch.zeros(1)):
+        assert not torch.overrides._get_current_function_mode_stack()
+    assert F.softplus in second_order._LAYERS
