@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
 
-.PHONY: demo test check setup clean
+.PHONY: demo test check browser setup clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,8 +14,15 @@ help:
 demo: $(STAMP)
 	$(BIN)/gyrograd demo
 
-test: check
+test: check browser
 	$(BIN)/pytest
+
+# The web page is tested in a real browser.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	  || { echo 'Installing chromium, in which the web page is tested ...'; \
+	       apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; } \
+	  || { echo 'The tests open the web page in chromium: install it (apt-get install chromium).'; exit 2; }
 
 check: $(STAMP)
 	$(BIN)/ruff check .

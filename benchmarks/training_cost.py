@@ -122,6 +122,7 @@ def rows(net: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row a way. Nothing of a way is left when the next is built."""
     plain = 0.0
     for name, changes in WAYS.items():
+        way(name, changes, net, options)  # cuDNN tries its algorithms here, some of them with much memory
         one = way(name, changes, net, options)
         plain = plain or one.memory
         beside = way("cross-entropy", {}, net, options)

@@ -14,12 +14,13 @@ from PIL import Image
 import gyrograd as gg
 from gyrograd import cli, records
 from gyrograd.cli import explain
-from gyrograd.cli.heat import LEAST_IMAGE, heat, overlay, write_png
+from gyrograd.cli.heat import heat, overlay, write_png
 from gyrograd.cli.written import called, several
 from gyrograd.data.opening import opened
 from gyrograd.errors import UserError
 from gyrograd.models import load
 from gyrograd.numerics.maps import reduce
+from gyrograd.reporting.pictures import LEAST_IMAGE
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import torch
 import gyrograd as gg
 from gyrograd.data import Dataset
 from gyrograd.training import TrainSettings, fit
-from gyrograd.training.objective import Objective, Term, objective_of
+from gyrograd.training.objective import Objective, Term, equal_when_fast, objective_of
 
 ALIGN = {"l2_cosine": {"l2": 0.5, "cosine": 5.0, "eps": 16 / 255}}
 
@@ -85,6 +85,24 @@ def test_a_hessian_norm_is_computed_as_written_on_the_fast_path() -> None:
         expected, also = plain(model, x, y, seed=3, number=number)
         torch.testing.assert_close(total, expected, rtol=0, atol=0)
         assert said == also
+
+
+@pytest.mark.parametrize(
+    ("name", "terms", "equal"),
+    [
+        ("lenet", {}, True),
+        ("lenet", {"l2_cosine": {}}, True),
+        ("lenet", {"l2_cosine": {"draws": 2}}, False),
+        ("lenet", {"hessian": {}}, True),
+        ("lenet", {"adversarial": {"steps": 1}}, False),
+        ("resnet20", {}, True),
+        ("resnet20", {"l2_cosine": {}}, False),
+        ("resnet20", {"hessian": {}}, True),
+    ],
+)
+def test_the_fast_path_is_taken_for_equal_only_where_it_is(name: str, terms: dict, equal: bool) -> None:
+    model = gg.model(name, activation="softplus", beta=3, seed=0)
+    assert equal_when_fast(objective_of(TrainSettings(terms=terms)), model) == equal
 
 
 def test_settings_that_need_a_second_derivative_are_refused() -> None:

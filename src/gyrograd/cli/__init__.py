@@ -26,6 +26,7 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         demo,
         doctor,
         explain,
+        explore,
         harden,
         leaderboard,
         names,
@@ -40,6 +41,7 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         "audit": audit.audit,
         "explain": explain.explain,
         "attack": attack.attack,
+        "explore": explore.explore,
         "train": train.train,
         "harden": harden.harden,
         "sweep": sweep.sweep,
@@ -151,6 +153,9 @@ def _parser(verb: Verb, path: str) -> Any:
         if several and parameter.default is inspect.Parameter.empty:
             # all of them by hand, so that they keep their order
             parser.add_argument(name, nargs="+" if name == several else None, type=str, help=helps.get(name))
+            by_hand.add(name)
+        elif name == getattr(verb, "any_positional", None):
+            parser.add_argument(name, nargs="*", default=[], type=str, help=helps.get(name))
             by_hand.add(name)
         elif name == getattr(verb, "optional_positional", None):
             parser.add_argument(name, nargs="?", default=None, type=str, help=helps.get(name))

@@ -72,7 +72,7 @@ def _trained_and_measured(
     model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
     console.print(f"Training a LeNet with {name}, {epochs} epochs ...")
     started = time.monotonic()
-    fit(model, learn, _settings(name, epochs, seed))
+    fit(model, learn, settings_of(name, epochs, seed))
     seconds = time.monotonic() - started
     accuracy = float((predictions(model, test) == test.labels).double().mean())
     save(
@@ -85,7 +85,8 @@ def _trained_and_measured(
     return Measured(name, seconds, accuracy, values, attacked)
 
 
-def _settings(name: str, epochs: int, seed: int) -> TrainSettings:
+def settings_of(name: str, epochs: int, seed: int) -> TrainSettings:
+    """How the demo trains its two nets on the embedded images."""
     from gyrograd.training import TrainSettings
 
     # Stronger than joo2023's for CIFAR-10: these images are smoother, so their gradients agree more to begin with.

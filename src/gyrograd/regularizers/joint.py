@@ -28,9 +28,14 @@ Classifying = Callable[[Logits, Labels], Tensor]
 """Logits and labels to the mean loss that is trained next to the penalty."""
 
 
+def knows(align: L2Cosine) -> bool:
+    """Whether these settings need no second derivative."""
+    return align.draws == 1 and align.detach_clean and align.quantity == "logit"
+
+
 def check_joint(align: L2Cosine) -> None:
     """Refuse the settings that need a second derivative after all."""
-    if align.draws != 1 or not align.detach_clean or align.quantity != "logit":
+    if not knows(align):
         raise UserError(
             "The joint pass knows one draw, a constant clean gradient and the logit; "
             f"train {align} with fast=False."

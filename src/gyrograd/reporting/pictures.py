@@ -23,6 +23,10 @@ CHANGE = 20
 """How often the difference of the images is enlarged; grey is no change."""
 SIDE = 160
 """Pixels a side at least, so that small images are not smeared when they are shown large."""
+FILE_SIDE = 224
+"""The same for a picture that is a file of its own; enlarged by whole numbers, so that each pixel is a square."""
+LEAST_IMAGE = 0.15
+"""Share of the grey image that shows through where the map is strongest."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +105,24 @@ def coloured(map: Array, end: float) -> Array:
 
     colours: Array = colormaps[MAP_COLOURS]((np.abs(map) / end).clip(0, 1))[..., :3]
     return colours
+
+
+def overlay(image: Array, map: Array, end: float) -> Array:
+    """The map's colours over the image in grey, the stronger the less of the image is seen; `end` is brightest."""
+    strength = (np.abs(map) / end).clip(0, 1)[..., None] * (1 - LEAST_IMAGE)
+    mixed: Array = image.mean(-1, keepdims=True) * (1 - strength) + coloured(map, end) * strength
+    return mixed
+
+
+def png(picture: Array) -> bytes:
+    """A picture `h w 3` in [0, 1] as a PNG file, enlarged if it is small."""
+    from PIL import Image
+
+    levels = (np.nan_to_num(picture).clip(0, 1) * 255).round().astype(np.uint8)
+    times = max(1, -(-FILE_SIDE // max(levels.shape[:2])))
+    encoded = io.BytesIO()
+    Image.fromarray(levels.repeat(times, 0).repeat(times, 1)).save(encoded, "PNG")
+    return encoded.getvalue()
 
 
 def scale_bar() -> str:

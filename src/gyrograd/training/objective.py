@@ -12,12 +12,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.registry import lookup, make
 from gyrograd.regularizers import Adversarial, Atex, Hessian, L2Cosine, MaxEntropy
-from gyrograd.regularizers.joint import check_joint, joint_loss
+from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
 from gyrograd.training.processes import Share
 from gyrograd.training.settings import TrainSettings, plain_values
@@ -43,6 +44,19 @@ def runs_fast(terms: Iterable[Term]) -> bool:
     """
     kinds = [type(term.regularizer) for term in terms]
     return not kinds or kinds in ([L2Cosine], [Hessian])
+
+
+def equal_when_fast(objective: Objective, model: Model) -> bool:
+    """Whether the fast path of this objective trains the same weights, to rounding.
+
+    An alignment by first-order passes differs where batch normalisation learns from the batch: it takes the statistics
+    of the whole clean batch for every pass.
+    """
+    kinds = [term.regularizer for term in objective.terms.values()]
+    if not runs_fast(objective.terms.values()) or not objective.clean_weight:
+        return False
+    normed = any(isinstance(module, _BatchNorm) for module in model.modules())
+    return all(not isinstance(kind, L2Cosine) or (knows(kind) and not normed) for kind in kinds)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,131 @@
+"""gyrograd explore: the web page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gyrograd.explorer import Stage
+    from gyrograd.types import Model
+
+PAIR = ("cifar10/lenet-ce", "cifar10/lenet-l2-cosine")
+"""The same net trained in two ways: what the page shows unless a model is named."""
+EPOCHS = 8
+TRAIN = 2500
+"""Training images and epochs of the nets for embedded data, as in `gyrograd demo`."""
+
+
+def explore(
+    models: list[str],
+    data: str | None = None,
+    port: int = 7860,
+    host: str = "127.0.0.1",
+    open: bool = False,
+    images: int | None = None,
+    size: int | None = None,
+    split: str | None = None,
+    unlabelled: bool = False,
+    weights: Path | None = None,
+    classes: int | None = None,
+    normalize: str | None = None,
+    device: str = "auto",
+    seed: int = 0,
+) -> None:
+    """Open a page in the browser: explain an image, attack the explanation, compare two models.
+
+    Args:
+        models: one or more, each a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with
+            :pretrained for trained weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export
+            file. None: the two LeNets of the zoo where CIFAR-10 is on disk, else two trained on embedded data.
+        data: a registered set such as shapes, a folder, an image or a pattern; embedded drawings if left out.
+        port: of the page.
+        host: address to listen on; 0.0.0.0 lets other machines see the page.
+        open: open the browser too.
+        images: how many images at most; all of a registered set, or 200 files, if left out.
+        size: side of the images in pixels; what the first model was made for, if it tells.
+        split: which split of the data; test, or none, if left out.
+        unlabelled: take no labels from sub-folders.
+        weights: state dict of the model, safetensors or .pt of tensors alone.
+        classes: class count of models built by name.
+        normalize: cifar10 or imagenet, the statistics of models that do not normalise by themselves.
+        device: auto, cpu, cuda or cuda:INDEX.
+        seed: of the attacks, and which images are chosen.
+    """
+    import torch
+
+    from gyrograd.explorer import opened_stage
+    from gyrograd.explorer.page import gradio
+    from gyrograd.explorer.server import check_free, serve
+
+    # A taken port or a missing library speaks before minutes are spent on models.
+    check_free(host, port)
+    gradio()
+    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if not models and data is None and not _cifar10_is_here():
+        stage = _stage_of_drawings(place, seed)
+    else:
+        stage = opened_stage(
+            models or list(PAIR), data or _own_data(models), weights=weights, classes=classes, normalize=normalize,
+            images=images, size=size, split=split, unlabelled=unlabelled, device=place, seed=seed,
+        )  # fmt: skip
+    serve(stage, host=host, port=port, open=open, ready=_say)
+
+
+explore.any_positional = "models"  # type: ignore[attr-defined]
+
+
+def _say(address: str) -> None:
+    from rich.console import Console
+
+    Console(stderr=True).print("The page is open; Ctrl-C ends it.", highlight=False)
+    print(address, flush=True)
+
+
+def _own_data(models: list[str]) -> str | None:
+    """What zoo models were trained on; of any other model it is not known."""
+    return "cifar10" if all(name.startswith("cifar10/") for name in models) else None
+
+
+def _cifar10_is_here() -> bool:
+    from gyrograd.data.cifar10 import BINARY, PICKLED, data_root
+
+    return any((data_root() / name).is_dir() for name in (BINARY, PICKLED))
+
+
+def _stage_of_drawings(device: str, seed: int) -> Stage:
+    """Embedded images and two nets that know them: trained once, the demo's way, and kept."""
+    from gyrograd.data.opening import opened_with_names
+    from gyrograd.explorer import staged
+
+    nets = {name: _kept_net(name, seed).to(device) for name in ("cross-entropy", "l2 + cosine")}
+    return staged(nets, opened_with_names("shapes"), device=device, seed=seed)
+
+
+def _kept_net(name: str, seed: int) -> Model:
+    """The net from where it is kept, or trained now."""
+    from gyrograd import __version__
+    from gyrograd.data.cifar10 import data_root
+    from gyrograd.models import load, save
+
+    words = f"{name.replace(' + ', '-')}-{TRAIN}x{EPOCHS}-seed{seed}-{__version__}"
+    path = data_root() / "explore" / f"{words}.safetensors"
+    if not path.is_file():
+        save(path, _trained(name, seed), facts={"data": "shapes", "objective": name})
+    return load(path)
+
+
+def _trained(name: str, seed: int) -> Model:
+    from rich.console import Console
+
+    import gyrograd as gg
+    from gyrograd.cli.demo import PIXELS, settings_of
+    from gyrograd.training import fit
+
+    console = Console(stderr=True)
+    console.print(
+        f"Training a LeNet on embedded data with {name}, {EPOCHS} epochs, once ...", highlight=False
+    )
+    model: Model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
+    fit(model, gg.dataset("shapes", split="train", n=TRAIN), settings_of(name, EPOCHS, seed))
+    return model

@@ -1,0 +1,214 @@
+"""What the page shows, computed: explanations of one image, an attack on one of them, two models under one attack."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.attacks import AttackResult
+from gyrograd.errors import UserError
+from gyrograd.explorer.stage import Net
+from gyrograd.explorer.watching import OPENING_LOOKS_IN_TRANSFER, Watch, Watched, part_of, unwatched
+from gyrograd.metrics import MapSimilarity, TopKIntersection
+from gyrograd.models import logits_of
+from gyrograd.numerics.maps import reduce
+from gyrograd.registry import lookup, make
+from gyrograd.reporting.wording import readable
+from gyrograd.types import Images
+
+TOP = 0.1
+"""Share of the pixels that counts as the top of a map, as in an audit."""
+SURROGATE = "gradient"
+"""What an attack searches through where the map itself has no derivative."""
+ON_THE_WAY = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+"""Shares of the attack's change at which the map is looked at."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A class and what the model gives it."""
+
+    number: int
+    label: str
+    probability: float
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """One image through several explanations: maps by method, and why others could not explain it."""
+
+    net: Net
+    x: Images
+    predicted: Prediction
+    target: Prediction
+    maps: dict[str, Float[Tensor, "h w"]]
+    left_out: dict[str, str]
+
+    @property
+    def empty(self) -> tuple[str, ...]:
+        """Methods whose map is zero everywhere, which a picture cannot tell from black."""
+        return tuple(name for name, map in self.maps.items() if not bool(map.any()))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An attack as the page asks for it: eps in pixel units (joo2023's 4/255), `steps` where the attack takes any."""
+
+    method: str = "gradient"
+    attack: str = "targeted_map"
+    eps: float = 4 / 255
+    steps: int = 40
+
+    def __post_init__(self) -> None:
+        lookup("attribution", self.method)
+        lookup("attack", self.attack)
+        if not 0 <= self.eps <= 1:
+            raise UserError(f"eps is {self.eps * 255:g}/255; give 0/255 to 255/255.")
+        if self.steps < 1:
+            raise UserError(f"steps is {self.steps}; give at least 1.")
+
+
+@dataclass(frozen=True, eq=False)
+class Waypoint:
+    """The attacked image at a share of its change: the map there and what the model says."""
+
+    share: float
+    map: Float[Tensor, "h w"]
+    predicted: Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """One attack on one image. `kept` and `cosine` are none where the search had nothing to follow."""
+
+    net: Net
+    plan: Plan
+    hit: AttackResult
+    before: Prediction
+    after: Prediction
+    before_after: float
+    """What the attacked image still gives the class that was predicted."""
+    kept: float | None
+    cosine: float | None
+    top: int
+    way: tuple[Waypoint, ...]
+
+    @property
+    def target(self) -> str:
+        """The name of the class explained."""
+        return self.net.classes[int(self.hit.target)]
+
+    @property
+    def prediction_kept(self) -> bool:
+        """Whether the model says the same of both images."""
+        return bool(self.hit.prediction_kept)
+
+
+def prediction(net: Net, x: Images, number: int | None = None) -> Prediction:
+    """What a model says of one image: its choice, or what it gives to a class."""
+    with torch.no_grad():
+        shares = logits_of(net.model, x)[0].softmax(0)
+    chosen = int(shares.argmax()) if number is None else number
+    net.check_class(chosen)
+    return Prediction(chosen, net.classes[chosen], float(shares[chosen]))
+
+
+def explained(
+    net: Net, x: Images, target: int | None, methods: Sequence[str], *, watch: Watch = unwatched
+) -> Explained:
+    """The maps of these methods; the class explained is the model's own choice if none is given.
+
+    A method that cannot explain this model or image leaves its sentence and the others go on.
+    """
+    if not methods:
+        raise UserError("No method is chosen; choose at least one, such as gradient.")
+    predicted = prediction(net, x)
+    wanted = predicted if target is None else prediction(net, x, target)
+    classes = torch.tensor([wanted.number], device=x.device)
+    maps: dict[str, Tensor] = {}
+    left_out: dict[str, str] = {}
+    for place, name in enumerate(methods):
+        watch(place / len(methods), readable(name))
+        try:
+            maps[name] = reduce(make("attribution", name)(net.model, x, classes)).detach()[0]
+        except UserError as wrong:
+            left_out[name] = str(wrong)
+    return Explained(net, x, predicted, wanted, maps, left_out)
+
+
+def attacked(
+    net: Net, x: Images, target: int | None, plan: Plan, *, seed: int = 0, watch: Watch = unwatched
+) -> Attacked:
+    """Run the plan on one image and look at what it did; the numbers are those of the library's own call."""
+    before = prediction(net, x)
+    if target is not None:
+        net.check_class(target)
+    classes = torch.tensor([before.number if target is None else target], device=x.device)
+    method = make("attribution", plan.method)
+    attack = attack_of(plan, watch)
+    # Where the search goes through another map, that one is watched.
+    through = method if _transfers(plan) else Watched(method, watch, plan.steps)
+    hit: AttackResult = attack(net.model, through, x, classes, seed=seed)
+    top = max(1, round(TOP * x[0, 0].numel()))
+    still = bool(hit.stuck)
+    return Attacked(
+        net=net,
+        plan=plan,
+        hit=hit,
+        before=before,
+        after=prediction(net, hit.x),
+        before_after=prediction(net, hit.x, before.number).probability,
+        kept=None if still else float(TopKIntersection(k=top)(hit.map_clean, hit.map)),
+        cosine=None if still else float(MapSimilarity()(hit.map_clean, hit.map)),
+        top=top,
+        way=tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY),
+    )
+
+
+def compared(
+    nets: Sequence[Net],
+    x: Images,
+    target: int | None,
+    plan: Plan,
+    *,
+    seed: int = 0,
+    watch: Watch = unwatched,
+) -> tuple[Attacked, ...]:
+    """Every model under the same attack on the same image: each is attacked for itself, with the same budget."""
+    parts = [
+        part_of(watch, place / len(nets), (place + 1) / len(nets), net.name) for place, net in enumerate(nets)
+    ]
+    return tuple(
+        attacked(net, x, target, plan, seed=seed, watch=part) for net, part in zip(nets, parts, strict=True)
+    )
+
+
+def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
+    """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
+    takes = inspect.signature(lookup("attack", plan.attack).factory).parameters
+    settings: dict[str, Any] = {"eps": plan.eps}
+    if "steps" in takes:
+        settings["steps"] = plan.steps
+    if _transfers(plan):
+        gradient = make("attribution", SURROGATE)
+        settings["transfer_from"] = Watched(gradient, watch, plan.steps, OPENING_LOOKS_IN_TRANSFER)
+    return make("attack", plan.attack, **settings)
+
+
+def _transfers(plan: Plan) -> bool:
+    takes = inspect.signature(lookup("attack", plan.attack).factory).parameters
+    return "transfer_from" in takes and not lookup("attribution", plan.method).differentiable
+
+
+def _waypoint(net: Net, method: Any, hit: AttackResult, share: float) -> Waypoint:
+    """The ends are the images themselves, bit for bit."""
+    between = hit.x_clean + share * (hit.x - hit.x_clean)
+    x = {0.0: hit.x_clean, 1.0: hit.x}.get(share, between)
+    map = reduce(method(net.model, x, hit.target)).detach()[0]
+    return Waypoint(share, map, prediction(net, x))

@@ -1,0 +1,154 @@
+"""The page at an address of this machine, until it is interrupted. Nothing is asked of any other machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from gyrograd.errors import UserError
+from gyrograd.explorer.stage import Stage
+from gyrograd.explorer.style import STYLE
+
+LARGEST_FILE = "32mb"
+POLICY = (
+    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob:; "
+    "form-action 'self'; base-uri 'self'"
+)
+"""The browser is told to ask no other machine for anything, whatever a library puts into the page."""
+
+
+def serve(
+    stage: Stage,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    open: bool = False,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Show the page until Ctrl-C (KeyboardInterrupt) or SIGTERM (SystemExit); `ready` is told the address."""
+    check_free(host, port)
+    with ended_in_order(), _kept_at_home() as folder:
+        blocks = _launched(stage, folder, host, port, open)
+        try:
+            ready(f"http://{_readable(host)}:{port}")
+            threading.Event().wait()
+        finally:
+            blocks.close(verbose=False)
+
+
+def check_free(host: str, port: int) -> None:
+    """Refuse an address that is taken or does not exist, before anything is opened there."""
+    if not 1 <= port <= 65535:
+        raise UserError(f"The port is {port}; give one from 1024 to 65535, such as 7860.")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except PermissionError:
+            raise UserError(f"Port {port} is not yours to open; give one above 1023: --port 7860.") from None
+        except (OSError, OverflowError) as wrong:
+            raise UserError(_taken(host, port, wrong)) from None
+
+
+@contextmanager
+def ended_in_order() -> Iterator[None]:
+    """SIGTERM ends the block as Ctrl-C does, so that what it holds is put away; exit code 143.
+
+    Only a main thread may handle signals: elsewhere they are left as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _taken(host: str, port: int, wrong: Exception) -> str:
+    import errno
+
+    if getattr(wrong, "errno", None) == errno.EADDRINUSE:
+        return f"Port {port} is in use; give another: --port {port + 1 if port < 65535 else port - 1}."
+    return f"There is no address '{host}' on this machine; give 127.0.0.1, or 0.0.0.0 for all it has: --host."
+
+
+def _readable(host: str) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+    return shown.get(host, f"[{host}]" if ":" in host else host)
+
+
+@contextmanager
+def _kept_at_home() -> Iterator[Path]:
+    """Gradio without reports to its makers, and its copies of users' images in a folder that goes away."""
+    with tempfile.TemporaryDirectory(prefix="gyrograd-explore-") as folder:
+        wanted = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
+        before = {name: os.environ.get(name) for name in wanted}
+        os.environ.update(wanted)
+        try:
+            yield Path(folder)
+        finally:
+            for name, value in before.items():
+                os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool) -> Any:
+    from gyrograd.explorer.page import gradio, page
+
+    gr = gradio()
+    blocks = page(stage, folder)
+    fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
+    blocks.launch(
+        server_name=host,
+        server_port=port,
+        inbrowser=open,
+        share=False,
+        quiet=True,
+        prevent_thread_lock=True,
+        show_error=True,
+        ssr_mode=False,
+        enable_monitoring=False,
+        footer_links=[],
+        max_file_size=LARGEST_FILE,
+        theme=gr.themes.Base(primary_hue="blue", neutral_hue="slate", **fonts),
+        head=f"<style>{STYLE}</style>",  # as css= Gradio would put its own class before every rule
+        app_kwargs={"middleware": [_policy()]},
+    )
+    return blocks
+
+
+def _policy() -> Any:
+    """Adds the policy to every answer."""
+    from starlette.middleware import Middleware
+
+    return Middleware(_WithPolicy)
+
+
+class _WithPolicy:
+    """An ASGI application that names the policy in the head of each answer of another."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def told(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                policy = (b"content-security-policy", POLICY.encode("ascii"))
+                message = {**message, "headers": [*message.get("headers", []), policy]}
+            await send(message)
+
+        await self.app(scope, receive, told)

@@ -1,0 +1,170 @@
+"""What the page can show: models by name and one set of images, opened and fitted together."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from gyrograd.data import Dataset
+from gyrograd.data.folder import read_image
+from gyrograd.data.opening import Opened, check_labels_fit, is_labelled, is_registered, opened_with_names
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.models import logits_of
+from gyrograd.models.opening import checked, image_size, notes, opened
+from gyrograd.types import Images, Model
+
+LOOKED_AT = 8
+"""Images every model is tried on before the page opens."""
+FROM_FILES = 200
+"""Images read of a folder unless more are asked for; a registered set is in memory whole."""
+DRAWINGS = "shapes"
+"""Embedded images, for models that come without any."""
+
+
+@dataclass(frozen=True, eq=False)
+class Net:
+    """A model under its name, with the names of its classes and what a reader must know of it."""
+
+    name: str
+    model: Model
+    classes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def check_class(self, number: int) -> None:
+        """Refuse a class the model does not have."""
+        if not 0 <= number < len(self.classes):
+            raise UserError(
+                f"{self.name} has no class {number}; choose one from 0 to {len(self.classes) - 1}, or explain what "
+                "the model predicts."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Models and the images they are shown with. `seed` is that of every attack; `notes` are on the images."""
+
+    nets: tuple[Net, ...]
+    data: Dataset
+    names: tuple[str, ...]
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+
+    def net(self, name: str) -> Net:
+        """The model of this name."""
+        known = {net.name: net for net in self.nets}
+        if name not in known:
+            raise UserError(f"There is no model '{name}' on this page: {did_you_mean(name, known)}")
+        return known[name]
+
+    def image(self, index: int) -> Images:
+        """One image of the set, as a batch of one."""
+        if not 0 <= index < len(self.data):
+            raise UserError(
+                f"There is no image {index}; {self.data.name} has 0 to {len(self.data) - 1} here."
+            )
+        return self.data.pixels(torch.tensor([index]))
+
+    def image_of_file(self, path: Path | str) -> Images:
+        """A picture file scaled and cut to the size of the set's images, as a batch of one."""
+        high, wide = self.data.images.shape[2:]
+        try:
+            with warnings.catch_warnings():
+                # Pillow warns of pictures above 90 megapixels and refuses twice that; the refusal is enough.
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                levels = read_image(Path(path), (high, wide))
+        except UserError as wrong:
+            # The sentence of the file's reader names a copy the page made, which says nothing to its user.
+            raise UserError(
+                f"{Path(path).name} cannot be read as an image; give a PNG or JPEG file."
+            ) from wrong
+        return levels[None].to(self.data.labels.device, torch.float32) / 255
+
+    def label(self, index: int) -> str | None:
+        """The name of an image's label, where the labels mean anything."""
+        return self.data.classes[int(self.data.labels[index])] if is_labelled(self.data) else None
+
+
+def opened_stage(
+    models: Sequence[str],
+    data: str | None,
+    *,
+    weights: Path | None = None,
+    classes: int | None = None,
+    normalize: str | None = None,
+    images: int | None = None,
+    size: int | None = None,
+    split: str | None = None,
+    unlabelled: bool = False,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Stage:
+    """Open the models and the images as `gyrograd audit` does. Without data, embedded drawings stand in."""
+    _check_models(models, weights)
+    nets = {
+        text: opened(text, weights=weights, classes=classes, normalize=normalize, device=device)
+        for text in models
+    }
+    side = size or image_size(next(iter(nets.values())))
+    if data is None:
+        drawings = opened_with_names(DRAWINGS, size=side, labelled=False)
+        return staged(nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,))
+    of_a_set = is_registered(data)
+    found = opened_with_names(
+        data,
+        images=images if images is not None or of_a_set else FROM_FILES,
+        size=size if of_a_set else side,
+        split=split,
+        seed=seed,
+        labelled=False if unlabelled else None,
+    )
+    return staged(nets, found, device=device, seed=seed)
+
+
+OF_OTHERS = (
+    "No images were named (--data), so embedded drawings stand in, which the model was not trained on: drag in an "
+    "image of your own."
+)
+
+
+def staged(
+    models: Mapping[str, Model],
+    found: Opened,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    notes: Sequence[str] = (),
+) -> Stage:
+    """Models that are open already with images that are open already; `notes` say what must be known of these."""
+    data = found.data.to(device)
+    x = data.pixels(torch.arange(min(LOOKED_AT, len(data))))
+    nets = tuple(_net(name, model, data, x) for name, model in models.items())
+    return Stage(nets, data, found.names, seed, tuple(notes))
+
+
+def _net(name: str, model: Model, data: Dataset, x: Images) -> Net:
+    model = checked(model, x)
+    with torch.no_grad():
+        k = logits_of(model, x[:1]).shape[1]
+    check_labels_fit(data, k)
+    named = is_labelled(data) and len(data.classes) == k
+    classes = data.classes if named else tuple(f"class {number}" for number in range(k))
+    strange = is_labelled(data) and not named
+    apart = (
+        f"{data.name} has {len(data.classes)} classes and the model {k}: its labels may not be the model's."
+    )
+    return Net(name, model, classes, (*notes(model), *((apart,) if strange else ())))
+
+
+def _check_models(models: Sequence[str], weights: Path | None) -> None:
+    twice = [name for name in models if list(models).count(name) > 1]
+    if not models:
+        raise UserError("No model is named; give one, such as cifar10/lenet-ce.")
+    if twice:
+        raise UserError(f"{twice[0]} is named twice; name each model once.")
+    if weights is not None and len(models) > 1:
+        raise UserError(f"--weights fits one model and {len(models)} are named; give one, or checkpoints.")

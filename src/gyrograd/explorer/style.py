@@ -1,0 +1,74 @@
+"""The look of the page: the colours of the reports, the machine's own fonts, nothing from elsewhere."""
+
+from __future__ import annotations
+
+from gyrograd.reporting.palette import DARK, LIGHT
+
+
+def _variables(colours: dict[str, str]) -> str:
+    return "".join(f"--gg-{name}: {value}; " for name, value in colours.items())
+
+
+STYLE = (
+    f"""
+:root {{ {_variables(LIGHT)} }}
+.dark {{ {_variables(DARK)} }}
+"""
+    + """
+.gradio-container { max-width: 1240px !important; margin: 0 auto !important; }
+.gg-title h1 { font-size: 1.5rem; margin: 0; font-weight: 700; }
+.gg-title p { margin: .2rem 0 0; color: var(--gg-dim); }
+.gg-grid { display: grid; gap: .6rem; }
+.gg-of-2 { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+.gg-of-3 { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+.gg-of-6 { grid-template-columns: repeat(6, minmax(0, 1fr)); }
+.gg-figure { margin: 0; min-width: 0; }
+.gg-figure img { width: 100%; display: block; border-radius: 4px; image-rendering: pixelated;
+  border: 1px solid var(--gg-line); margin: 0; }
+.gg-figure figcaption { font-size: .8rem; color: var(--gg-dim); text-align: center; line-height: 1.25;
+  margin-top: .2rem; overflow-wrap: anywhere; }
+.gg-methods { display: grid; gap: 1rem; margin-top: .7rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 250px), 1fr)); }
+.gg-method { border: 1px solid var(--gg-line); border-radius: 8px; padding: .7rem; background: var(--gg-paper); }
+.gg-method h4, .gg-page h4 { margin: 0 0 .5rem; font-size: 1rem; color: var(--gg-ink); font-weight: 600; }
+.gg-reading { font-weight: 600; margin: .8rem 0 0 !important; color: var(--gg-ink); line-height: 1.4; }
+.gg-buttons button { font-size: .95rem !important; padding: .4rem .8rem; min-height: 2.4rem; }
+.gg-about, .gg-remark { font-size: .85rem; color: var(--gg-dim); line-height: 1.4;
+  margin: .5rem 0 0 !important; }
+.gg-result { display: grid; grid-template-columns: minmax(0, 11fr) minmax(0, 9fr); gap: 1.2rem; align-items: start; }
+.gg-page .gg-table, .gg-table { width: 100%; border: 0 !important; border-collapse: collapse; margin: 0;
+  font-size: .9rem; color: var(--gg-ink); }
+.gg-table caption { text-align: left; font-weight: 600; padding-bottom: .3rem; caption-side: top; }
+.gg-table th, .gg-table td { text-align: left; padding: .35rem .5rem .35rem 0; vertical-align: top; border: 0;
+  border-top: 1px solid var(--gg-line); font-weight: 400; background: none; overflow-wrap: anywhere; }
+.gg-table thead th { border-top: 0; font-weight: 600; }
+.gg-table tbody th { color: var(--gg-dim); overflow-wrap: normal; }
+.gg-table td b { font-weight: 600; font-variant-numeric: tabular-nums; }
+.gg-table small { color: var(--gg-dim); font-size: .8rem; }
+.gg-table td.gg-bad b { color: var(--gg-bad); }
+.gg-page h4.gg-below, .gg-page .gg-grid + .gg-table { margin-top: 1rem; }
+.gg-notes { margin: .7rem 0 0 !important; padding: .6rem .8rem .6rem 1.6rem !important; background: var(--gg-fair-back);
+  color: var(--gg-fair); border-radius: 6px; font-size: .85rem; list-style: disc; line-height: 1.4; }
+.gg-problem { background: var(--gg-bad-back); color: var(--gg-bad); border-radius: 6px; padding: .7rem .9rem;
+  margin: 0; }
+.gg-verdict { font-weight: 600; font-size: 1.05rem; margin: 0 0 .8rem !important; color: var(--gg-ink); }
+.gg-preview { display: grid; gap: .6rem; }
+.gg-samples, .gg-samples .grid-wrap { height: auto !important; min-height: 0 !important; max-height: none; padding: 0; }
+.gg-samples .grid-container { grid-template-columns: repeat(4, minmax(0, 1fr)) !important; gap: .4rem; padding: 0;
+  grid-template-rows: none !important; grid-auto-rows: auto !important; }
+.gg-samples .grid-container button { min-width: 0; width: 100%; height: auto !important; aspect-ratio: 1; }
+.gg-words { line-height: 1.4; font-size: .95rem; }
+.gg-words dl { margin: 0 0 1rem; display: grid; grid-template-columns: minmax(8rem, 1fr) 4fr; gap: .3rem 1rem; }
+.gg-words dt { font-weight: 600; }
+.gg-words dd { margin: 0; color: var(--gg-dim); }
+@media (max-width: 760px) {
+  .gradio-container .main { padding: 1rem .75rem; }
+  .tab-wrapper button { padding-left: .5rem !important; padding-right: .5rem !important; }
+  .gg-result { grid-template-columns: minmax(0, 1fr); }
+  .gg-of-6 { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+  .gg-preview { grid-template-columns: 2fr 3fr; align-items: start; }
+  .gg-words dl { grid-template-columns: minmax(0, 1fr); gap: 0; }
+  .gg-words dd { margin-bottom: .5rem; }
+}
+"""
+)

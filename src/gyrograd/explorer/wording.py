@@ -1,0 +1,210 @@
+"""The plain words: what a number means, what a flag says, what one look at two models shows."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gyrograd.explorer.scenes import Attacked, Prediction
+from gyrograd.registry import available
+from gyrograd.reporting.pictures import CHANGE
+from gyrograd.reporting.wording import UNKNOWN, eps_text, number, readable
+
+
+class Figure(NamedTuple):
+    """One number of an attack: its key, its value (none: not known), how it is read, and a remark."""
+
+    key: str
+    value: float | None
+    text: str
+    remark: str = ""
+
+
+NAMES = {
+    "explained": "Class explained",
+    "prediction": "Prediction",
+    "kept": "Top pixels kept",
+    "cosine": "Cosine of the maps",
+    "budget": "Budget used",
+    "steps": "Steps",
+}
+"""The numbers of an attack in the order they are read, by key."""
+
+MEANINGS = {
+    "explained": "The class whose score the map explains.",
+    "prediction": "What the model says before and after. An attack on the explanation leaves it alone.",
+    "kept": "Of the tenth of the pixels that is strongest in the first map, how much is strongest in the second. "
+    "100 %: nothing moved; about 10 %: no better than chance.",
+    "cosine": "How alike the maps are as a whole: 1 the same, 0 nothing in common.",
+    "budget": "How much of the change that eps allows was made. No pixel moves further than eps.",
+    "steps": "Gradient steps the search took; more find stronger attacks.",
+}
+"""What the numbers of an attack mean, by key."""
+
+ABOUT: dict[str, dict[str, str]] = {
+    "attack": {
+        "targeted_map": "Moves the map into a frame along the border (joo2023).",
+        "untargeted_map": "Makes the map as unlike the first one as it can.",
+        "top_k": "Takes the strongest pixels out of the map (wang2020).",
+        "mass_center": "Pushes the middle of the map away (wang2020).",
+        "manipulate": "Moves the map into a frame and holds every probability (wang2020).",
+        "random": "No attack: noise of the same size, the yardstick for the others.",
+        "pgd": "Attacks the prediction, not the map; the map is only looked at.",
+    },
+    "attribution": {
+        "gradient": "How the score would change if a pixel changed a little.",
+        "input_x_gradient": "The gradient, times the brightness of the pixel.",
+        "integrated_gradients": "The gradient averaged on the way from a black image, times the brightness.",
+        "smoothgrad": "The gradient averaged over copies of the image with normal noise on them.",
+        "unigrad": "The gradient averaged over copies with noise of at most a given size.",
+        "guided_backprop": "The gradient, of which every layer passes on only what speaks for the class.",
+        "lrp": "The score handed back layer by layer until it lies on the pixels.",
+        "lime": "A simple model of which parts of the image matter, fitted to images with parts left out.",
+        "shap": "The fair share of each part of the image in the score, over images with parts left out.",
+    },
+}
+"""Attacks and methods in plain words, by kind and name; what is not here is told by its own first line."""
+
+HINTS = {
+    "explain": "Choose an image and methods and press Explain. A map is bright where a pixel counts for the class.",
+    "attack": "Press Attack: the search changes every pixel by at most eps, so that the map moves and the prediction "
+    "stays.",
+    "compare": "Press Compare: both models are attacked with the same budget. The steadier one keeps more of its map.",
+}
+"""What stands where an answer will be, by what is pressed."""
+
+PICTURES = (
+    f"The difference is shown {CHANGE} times as large; grey is no change. Both maps have one scale, which ends at "
+    "the 99.5th percentile of the two: brighter means larger in both."
+)
+ONE_IMAGE = "This is one image. How a model does on many, with intervals, is what `gyrograd audit` measures."
+
+FLAGS = {
+    "zero derivative": "The map has no derivative to follow, so the search could not move. That it stayed is no sign "
+    "of robustness.",
+    "no twin": "No smooth twin of the model could be built to search on: {rest}",
+    "piecewise linear": "The model has kinks (ReLU), so it was {rest}; what was found is judged on the model itself.",
+    "derivative not finite": "At some step the derivative was not finite; that step was left out.",
+    "no image found better": "The search found nothing better than the image itself, which is shown unchanged.",
+    "explained the prediction": "The attack explains the class that is predicted, not the one chosen here.",
+    "transfer": "The map itself has no derivative, so the attack was {rest}.",
+}
+"""What an attack's flags mean, by how they begin; {rest} is what the flag says after its colon."""
+
+
+def flag_sentence(flag: str) -> str:
+    """A flag of the attack as a sentence; one that is not known here is shown as it is."""
+    rest = flag.partition(": ")[2]
+    known = [words for start, words in FLAGS.items() if flag.startswith(start)]
+    return known[0].format(rest=rest) if known else flag
+
+
+def figures(scene: Attacked) -> tuple[Figure, ...]:
+    """The numbers of an attack in the order they are read."""
+    used, eps = float(scene.hit.budget_used), scene.plan.eps
+    steps = int(scene.hit.steps)
+    return (
+        Figure("explained", None, scene.target),
+        Figure("prediction", float(scene.prediction_kept), _held(scene), _moved(scene)),
+        Figure("kept", scene.kept, _share(scene.kept), f"of the {scene.top} strongest"),
+        Figure("cosine", scene.cosine, number(scene.cosine)),
+        Figure("budget", used, _share(used), f"of eps {eps_in_levels(eps)}"),
+        Figure("steps", float(steps), f"{steps}"),
+    )
+
+
+def eps_in_levels(eps: float) -> str:
+    """`8/255`, and `2.5/255` where it is no whole number of grey levels."""
+    text = eps_text(eps)
+    return text if text.endswith("/255") else f"{eps * 255:.3g}/255"
+
+
+def said(guess: Prediction) -> str:
+    """`ring, 98.1 %`."""
+    return f"{guess.label}, {percent(guess.probability)}"
+
+
+def percent(share: float) -> str:
+    """One decimal; never 100 % where something is missing."""
+    return f"{min(share, 0.999) if share < 1 else 1:.1%}".replace("%", "\u00a0%")
+
+
+LEVEL = 0.05
+"""Shares of pixels kept that differ by less are called level: a few pixels on one image say nothing."""
+LOST = 0.5
+"""A map that keeps less than this share of its strongest pixels has moved, as in `gyrograd demo`."""
+
+
+def reading(scene: Attacked) -> str:
+    """What one attack shows, in a sentence."""
+    if scene.kept is None:
+        return "The search had nothing to follow, so this says nothing about how steady the explanation is."
+    if not scene.prediction_kept:
+        return "The prediction changed as well, so this is no attack on the explanation alone."
+    if scene.kept < LOST:
+        return "The explanation moved and the decision did not: on this image the map cannot be trusted at this eps."
+    return (
+        "Most of the strongest pixels stayed where they were; this attack did not move the explanation far."
+    )
+
+
+def verdict(scenes: tuple[Attacked, ...]) -> str:
+    """One sentence on models under the same attack, with no more in it than one image can show."""
+    blind = [scene.net.name for scene in scenes if scene.kept is None]
+    if blind:
+        return f"No comparison: on {' and '.join(blind)} the search had nothing to follow."
+    lost = [scene.net.name for scene in scenes if not scene.prediction_kept]
+    ranked = sorted(scenes, key=lambda scene: -(scene.kept or 0.0))
+    shares = ", ".join(f"{scene.net.name} {_share(scene.kept)}" for scene in ranked)
+    level = (ranked[0].kept or 0.0) - (ranked[-1].kept or 0.0) < LEVEL
+    start = "About level on this image" if level else f"{ranked[0].net.name} holds stiller on this image"
+    end = f" The prediction changed on {' and '.join(lost)}." if lost else ""
+    return f"{start}. Top pixels kept: {shares}.{end}{_unlike(scenes)}"
+
+
+def _unlike(scenes: tuple[Attacked, ...]) -> str:
+    """A warning where the maps compared answer different questions."""
+    classes = list(dict.fromkeys(scene.target for scene in scenes))
+    if len(classes) == 1:
+        return ""
+    return (
+        f" The maps explain different classes ({', '.join(classes)}): choose one to compare like with like."
+    )
+
+
+def about(kind: str, name: str) -> str:
+    """An attack or a method in plain words."""
+    return ABOUT.get(kind, {}).get(name, available(kind)[name].summary)
+
+
+WRITTEN = {
+    "lime": "LIME",
+    "lrp": "LRP",
+    "pgd": "PGD",
+    "shap": "SHAP",
+    "smoothgrad": "SmoothGrad",
+    "unigrad": "UniGrad",
+}
+"""Names that are not written as they are registered."""
+
+
+def titled(name: str) -> str:
+    """A name of the registry as people write it."""
+    return WRITTEN.get(name, readable(name))
+
+
+def attack_title(scene: Attacked) -> str:
+    """What was done, in a line."""
+    plan = scene.plan
+    return f"{titled(plan.attack)} on {titled(plan.method)}, eps {eps_in_levels(plan.eps)}"
+
+
+def _held(scene: Attacked) -> str:
+    return "kept" if scene.prediction_kept else "changed"
+
+
+def _moved(scene: Attacked) -> str:
+    return f"{said(scene.before)} → {said(scene.after)}"
+
+
+def _share(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.0%}".replace("%", "\u00a0%")

@@ -1,0 +1,268 @@
+"""The page in a real browser: served by the command, its numbers those of the library, nothing asked of the net."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+import gyrograd as gg
+from gyrograd.data.opening import opened
+from gyrograd.explorer import Plan, attacked, opened_stage
+from gyrograd.models import save
+
+SEED = 5
+# Runs the command and notes every address outside this machine that the server asks for.
+WATCHED_COMMAND = """
+import socket, sys
+noted, resolve, connect = open(sys.argv[1], "a", buffering=1), socket.getaddrinfo, socket.socket.connect
+home = ("127.0.0.1", "localhost", "::1", "0.0.0.0", None)
+def resolving(host, *rest, **more):
+    if host not in home: noted.write(f"resolve {host}\\n")
+    return resolve(host, *rest, **more)
+def connecting(self, address):
+    if isinstance(address, tuple) and address[0] not in home: noted.write(f"connect {address}\\n")
+    return connect(self, address)
+socket.getaddrinfo, socket.socket.connect = resolving, connecting
+from gyrograd.cli import main
+sys.exit(main(sys.argv[2:]))
+"""
+
+# Gradio leaves event loops open wherever a page is built, so this one is built in a process of its own.
+TABS = """
+import sys
+from pathlib import Path
+from gyrograd.explorer import opened_stage
+from gyrograd.explorer.page import page
+blocks = page(opened_stage([sys.argv[1]], sys.argv[2]), Path(sys.argv[3]))
+print(*(part["props"]["label"] for part in blocks.config["components"] if part["type"] == "tabitem"))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """Two small nets, four images, a file that is no image."""
+    folder = tmp_path_factory.mktemp("explorer")
+    for seed, name in enumerate(("one", "two")):
+        save(folder / f"{name}.safetensors", gg.model("lenet", activation="softplus", beta=10, seed=seed))
+    pictures = gg.dataset("shapes", split="test", n=5)
+    for number, image in enumerate(pictures.images):
+        place = folder / ("set" if number < 4 else "own")
+        place.mkdir(exist_ok=True)
+        Image.fromarray(image.movedim(0, -1).numpy()).save(place / f"{number}.png")
+    (folder / "own" / "broken.png").write_bytes(b"no picture")
+    (folder / "temporary").mkdir()
+    return folder
+
+
+def started(home: Path, port: int) -> subprocess.Popen[str]:
+    models = [str(home / f"{name}.safetensors") for name in ("one", "two")]
+    words = ["explore", *models, "--data", str(home / "set"), "--port", str(port), "--seed", str(SEED)]
+    environment = os.environ | {"TMPDIR": str(home / "temporary"), "COLUMNS": "200"}
+    return subprocess.Popen(
+        [sys.executable, "-c", WATCHED_COMMAND, str(home / "asked.txt"), *words, "--device", "cpu"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def process(home):
+    running = started(home, free_port())
+    yield running
+    running.kill()
+    running.communicate()
+
+
+@pytest.fixture(scope="module")
+def server(process):
+    """The address the command prints once the page answers."""
+    address = process.stdout.readline().strip()
+    assert address.startswith("http://127.0.0.1:"), process.stderr.read()
+    return address
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as driver:
+        path = shutil.which("chromium") or shutil.which("google-chrome")
+        chromium = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser, server):
+    """The page, just opened; afterwards: the browser asked nobody else and no script failed."""
+    asked: list[str] = []
+    failed: list[str] = []
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("pageerror", lambda error: failed.append(str(error)))
+    tab.goto(server)
+    tab.wait_for_selector("#gg-explain")
+    yield tab
+    tab.close()
+    assert [url for url in asked if not url.startswith((server, "data:", "blob:"))] == []
+    assert failed == []
+
+
+@pytest.fixture(scope="module")
+def stage(home):
+    models = [str(home / f"{name}.safetensors") for name in ("one", "two")]
+    return opened_stage(models, str(home / "set"), seed=SEED)
+
+
+def opened_tab(page, name: str) -> None:
+    page.get_by_role("tab", name=name).click()
+
+
+def number(page, place: str, key: str, model: int = 0) -> float:
+    cell = page.locator(f'#{place} td[data-number="{key}"][data-model="{model}"]')
+    cell.wait_for(timeout=60_000)
+    return float(cell.get_attribute("data-value"))
+
+
+def set_slider(page, label: str, value: float) -> None:
+    """The number box of a slider that is seen."""
+    box = page.locator(f'input[type="number"][aria-label*="{label}"]:visible').first
+    box.fill(str(value))
+    box.press("Enter")
+
+
+def test_chosen_methods_are_shown_as_maps_alone_and_over_the_image(page):
+    page.get_by_label("LRP").check()
+    page.get_by_label("SmoothGrad").uncheck()
+    page.click("#gg-explain")
+    expect(page.locator("#gg-explain-out .gg-method")).to_have_count(3, timeout=60_000)
+    methods = page.locator("#gg-explain-out .gg-method").evaluate_all(
+        "all => all.map(one => one.dataset.method)"
+    )
+    assert sorted(methods) == ["gradient", "integrated_gradients", "lrp"]
+    sizes = page.locator("#gg-explain-out .gg-method img").evaluate_all(
+        "all => all.map(one => one.naturalWidth)"
+    )
+    assert sizes == [224] * 6
+
+
+def test_an_attack_shows_the_numbers_of_the_library_and_its_pictures_can_be_fetched(page, stage):
+    set_slider(page, "Image of", 2)
+    expect(page.locator("#gg-preview")).to_contain_text("2.png")
+    opened_tab(page, "Attack")
+    set_slider(page, "eps", 8)
+    set_slider(page, "Steps", 6)
+    page.click("#gg-attack")
+    scene = attacked(stage.nets[0], stage.image(2), None, Plan(eps=8 / 255, steps=6), seed=SEED)
+    assert number(page, "gg-attack-out", "kept") == pytest.approx(scene.kept)
+    assert number(page, "gg-attack-out", "cosine") == pytest.approx(scene.cosine, abs=1e-4)
+    assert number(page, "gg-attack-out", "budget") == pytest.approx(float(scene.hit.budget_used), abs=1e-4)
+    assert number(page, "gg-attack-out", "steps") == 6
+    with page.expect_download() as fetched:
+        page.click("#gg-attack-save")
+    names = zipfile.ZipFile(io.BytesIO(Path(fetched.value.path()).read_bytes())).namelist()
+    assert {"record.json", "sheet.png", "00000_map_attacked.png"} <= set(names)
+
+
+def test_two_models_are_compared_on_an_image_of_the_users_own(page, stage, home):
+    page.locator("#gg-file input[type=file]").set_input_files(home / "own" / "4.png")
+    expect(page.locator("#gg-preview")).to_contain_text("4.png", timeout=30_000)
+    opened_tab(page, "Compare")
+    set_slider(page, "Steps", 4)
+    page.click("#gg-compare")
+    x = opened(str(home / "own" / "4.png"), size=32).pixels(torch.arange(1))
+    for place, net in enumerate(stage.nets):
+        scene = attacked(net, x, None, Plan(steps=4), seed=SEED)
+        assert number(page, "gg-compare-out", "kept", place) == pytest.approx(scene.kept)
+        assert number(page, "gg-compare-out", "cosine", place) == pytest.approx(scene.cosine, abs=1e-4)
+    assert page.locator("#gg-compare-out .gg-verdict").inner_text().count("%") == 2
+    page.get_by_text("Samples").click()
+    page.locator(".gg-samples button:visible").first.click()  # the number stays 0, the file gives way
+    expect(page.locator("#gg-preview")).to_contain_text("0.png")
+    expect(page.locator("#gg-file")).not_to_contain_text("4.png")
+
+
+def test_a_file_that_is_no_image_is_one_sentence(page, home):
+    page.locator("#gg-file input[type=file]").set_input_files(home / "own" / "broken.png")
+    expect(page.locator("#gg-preview [role=alert]")).to_have_text(
+        "broken.png cannot be read as an image; give a PNG or JPEG file.", timeout=30_000
+    )
+    page.click("#gg-explain")
+    expect(page.locator("#gg-explain-out [role=alert]")).to_contain_text("cannot be read", timeout=30_000)
+
+
+def test_a_stop_ends_the_attack(page):
+    opened_tab(page, "Attack")
+    set_slider(page, "Steps", 200)
+    page.locator('input[aria-label="Method"]:visible').click()
+    page.get_by_role("option", name="SmoothGrad").click()
+    page.click("#gg-attack")
+    page.wait_for_function("document.body.innerText.includes(' of 200')", timeout=60_000)
+    page.click("#gg-attack-stop")
+    expect(page.locator("#gg-attack-out")).to_contain_text("Stopped at step", timeout=30_000)
+
+
+def test_every_tab_is_there_for_two_models(page):
+    assert page.get_by_role("tab").all_inner_texts() == ["Explain", "Attack", "Compare", "Guide"]
+
+
+def test_a_phone_sees_the_whole_width(browser, server):
+    tab = browser.new_page(viewport={"width": 390, "height": 844})
+    tab.goto(server)
+    tab.wait_for_selector("#gg-explain")
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    tab.close()
+
+
+def test_the_server_asks_no_other_machine_and_tells_the_browser_not_to(server, home, browser):
+    tab = browser.new_page()
+    policy = tab.goto(server).headers["content-security-policy"]
+    assert policy.startswith("default-src 'self'")
+    assert "http" not in policy
+    tab.close()
+    assert (home / "asked.txt").read_text() == ""
+
+
+def test_a_page_of_one_model_compares_nothing(home):
+    words = [home / "one.safetensors", home / "set", home / "temporary"]
+    done = subprocess.run(
+        [sys.executable, "-c", TABS, *map(str, words)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["Explain", "Attack", "Guide"], done.stderr
+
+
+def test_a_taken_port_is_one_sentence(server, home):
+    port = int(server.rpartition(":")[2])
+    process = started(home, port)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert out == ""
+    assert err.strip() == f"gyrograd: Port {port} is in use; give another: --port {port + 1}."
+
+
+def test_control_c_ends_it_and_leaves_nothing_behind(server, process, home):
+    """The last test of this file: the page is gone afterwards."""
+    assert list((home / "temporary").glob("gyrograd-explore-*"))
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in process.stderr.read()
+    assert list((home / "temporary").glob("gyrograd-explore-*")) == []

@@ -1,0 +1,506 @@
+"""What the page computes and says: the library's own numbers, plain words, and no text that could be code."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import socket
+import sys
+import zipfile
+from dataclasses import replace
+
+import numpy as np
+import pages
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from PIL import Image
+from torch import nn
+
+import gyrograd as gg
+from gyrograd.cli import explore as verb
+from gyrograd.cli.heat import heat
+from gyrograd.cli.heat import overlay as painted
+from gyrograd.data import Dataset
+from gyrograd.data.opening import Opened
+from gyrograd.errors import UserError
+from gyrograd.explorer import Net, Plan, Stopped, attacked, compared, explained, markup, opened_stage, staged
+from gyrograd.explorer.page import OWN_CHOICE, Answers, gradio
+from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, array_of
+from gyrograd.explorer.scenes import ON_THE_WAY
+from gyrograd.explorer.server import check_free, ended_in_order, serve
+from gyrograd.explorer.watching import Watched
+from gyrograd.explorer.wording import (
+    ABOUT,
+    MEANINGS,
+    NAMES,
+    figures,
+    flag_sentence,
+    percent,
+    reading,
+    verdict,
+)
+from gyrograd.metrics import MapSimilarity, TopKIntersection
+from gyrograd.numerics.maps import reduce
+from gyrograd.reporting.pictures import coloured, overlay, png, shared_scale
+
+SIDE = 16
+HOSTILE = "<script>alert(1)</script>\"' onload=x &lt; 猫"
+PLAN = Plan(eps=16 / 255, steps=3)
+
+
+def small_net(seed: int, activation: type[nn.Module] = nn.Softplus) -> nn.Module:
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(3, 6, 3, padding=1), activation(), nn.Conv2d(6, 6, 3, padding=1), activation()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6 * SIDE * SIDE, 4)).eval()
+
+
+def small_data(classes: tuple[str, ...] = ("ant", "bee", "cow", "dog")) -> Opened:
+    """Blocks of colour, which LIME and SHAP can tell apart."""
+    blocks = torch.randint(
+        0, 256, (5, 3, 4, 4), generator=torch.Generator().manual_seed(3), dtype=torch.uint8
+    )
+    images = blocks.repeat_interleave(SIDE // 4, 2).repeat_interleave(SIDE // 4, 3)
+    data = Dataset(images, torch.arange(5) % 4, classes, "farm")
+    return Opened(data, tuple(f"farm {number}" for number in range(5)), tuple(range(5)))
+
+
+@pytest.fixture
+def stage():
+    return staged({"soft": small_net(0), "other": small_net(1)}, small_data(), seed=7)
+
+
+@pytest.fixture
+def net(stage):
+    return stage.net("soft")
+
+
+@pytest.fixture
+def x(stage):
+    return stage.image(2)
+
+
+@pytest.fixture
+def scene(net, x):
+    return attacked(net, x, None, PLAN, seed=7)
+
+
+@pytest.fixture
+def flat():
+    """A linear model: its gradient is the same everywhere, and it has no activations."""
+    torch.manual_seed(0)
+    return Net(
+        "flat", nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 4)).eval(), ("a", "b", "c", "d")
+    )
+
+
+def held(net: Net, x: torch.Tensor, kept: float, name: str = "a", same: bool = True):
+    """A scene whose numbers are given."""
+    scene = attacked(net, x, None, replace(PLAN, eps=0.0))
+    hit = replace(scene.hit, prediction_kept=torch.tensor([same]))
+    return replace(scene, kept=kept, hit=hit, net=replace(net, name=name))
+
+
+def test_maps_are_those_of_the_library_for_the_predicted_class(net, x):
+    found = explained(net, x, None, ["gradient", "smoothgrad"])
+    choice = net.model(x).argmax(1)
+    assert found.target.number == int(choice)
+    for name in ("gradient", "smoothgrad"):
+        assert torch.equal(found.maps[name], reduce(gg.attribution(name)(net.model, x, choice))[0])
+
+
+def test_a_chosen_class_is_explained_in_place_of_the_prediction(net, x):
+    other = (int(net.model(x).argmax()) + 1) % 4
+    found = explained(net, x, other, ["gradient"])
+    map = reduce(gg.attribution("gradient")(net.model, x, torch.tensor([other])))[0]
+    assert torch.equal(found.maps["gradient"], map)
+    assert found.target.label == net.classes[other]
+    assert found.target.probability == pytest.approx(float(net.model(x).softmax(1)[0, other].detach()))
+    assert "the class chosen here" in markup.maps_page(found)
+
+
+def test_a_method_that_cannot_explain_leaves_its_sentence_and_the_others_go_on(flat, x):
+    found = explained(flat, x, None, ["guided_backprop", "gradient"])
+    assert list(found.maps) == ["gradient"]
+    assert "Guided backprop is left out: " in markup.maps_page(found)
+
+
+@pytest.mark.parametrize("name", sorted(gg.available("attack")))
+def test_every_attack_gives_the_numbers_of_its_own_call(name, net, x):
+    plan = replace(PLAN, attack=name)
+    found = attacked(net, x, None, plan, seed=7)
+    steps = {} if name == "random" else {"steps": plan.steps}
+    gradient, choice = gg.attribution("gradient"), net.model(x).argmax(1)
+    hit = gg.attack(name, eps=plan.eps, **steps)(net.model, gradient, x, choice, seed=7)
+    assert torch.equal(found.hit.x, hit.x)
+    assert torch.equal(found.hit.map, hit.map)
+    assert found.cosine == float(MapSimilarity()(hit.map_clean, hit.map))
+    assert found.kept == float(TopKIntersection(k=round(0.1 * SIDE * SIDE))(hit.map_clean, hit.map))
+    assert found.before.number == int(choice)
+    assert found.after.number == int(net.model(hit.x).argmax())
+    shares = net.model(hit.x).softmax(1)[0].detach()
+    assert found.after.probability == pytest.approx(float(shares.max()))
+    assert found.before_after == pytest.approx(float(shares[choice]))
+
+
+def test_the_seed_is_that_of_the_attack(net, x):
+    plan = replace(PLAN, attack="random")
+    one, same, other = (attacked(net, x, None, plan, seed=seed).hit.x for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_a_map_without_derivative_is_attacked_through_the_gradient(net, x):
+    found = attacked(net, x, None, replace(PLAN, method="lime"), seed=7)
+    lime = gg.attribution("lime")
+    attack = gg.attack("targeted_map", eps=PLAN.eps, steps=3, transfer_from="gradient")
+    hit = attack(net.model, lime, x, net.model(x).argmax(1), seed=7)
+    assert torch.equal(found.hit.x, hit.x)
+    assert torch.equal(found.hit.map, hit.map)
+    assert any("no derivative" in flag_sentence(flag) for flag in found.hit.flags)
+
+
+def test_the_way_leads_from_the_clean_map_to_the_attacked_one(scene):
+    assert tuple(point.share for point in scene.way) == ON_THE_WAY
+    assert torch.equal(scene.way[0].map, reduce(scene.hit.map_clean)[0])
+    assert torch.equal(scene.way[-1].map, reduce(scene.hit.map)[0])
+    assert scene.way[0].predicted == scene.before
+    assert scene.way[-1].predicted == scene.after
+
+
+def test_nothing_moves_at_eps_zero(net, x):
+    found = attacked(net, x, None, replace(PLAN, eps=0.0))
+    assert torch.equal(found.hit.x, x)
+    assert (found.kept, found.prediction_kept, float(found.hit.budget_used)) == (1.0, True, 0.0)
+    assert found.cosine == pytest.approx(1.0)
+
+
+def test_a_search_without_a_derivative_claims_nothing(flat, stage, x):
+    """The gradient of a linear model is the same everywhere."""
+    torch.manual_seed(0)
+    flat = Net(
+        "flat", nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 4)).eval(), ("a", "b", "c", "d")
+    )
+    found = attacked(flat, x, None, PLAN)
+    assert (found.kept, found.cosine) == (None, None)
+    html = markup.attack_page(found)
+    assert "no sign of robustness" in html
+    assert "says nothing about how steady" in html
+    assert re.search(r'data-number="kept" data-model="0"><b>–</b>', html)
+    assert "No comparison: on flat" in verdict((found, attacked(stage.nets[0], x, None, PLAN)))
+
+
+def test_a_net_with_kinks_is_said_to_be_searched_on_a_twin(x):
+    kinked = staged({"relu": small_net(0, nn.ReLU)}, small_data()).nets[0]
+    assert "so it was searched on a Softplus twin" in markup.attack_page(attacked(kinked, x, None, PLAN))
+
+
+def test_every_model_is_attacked_for_itself(stage, x):
+    both = compared(stage.nets, x, None, PLAN, seed=7)
+    alone = [attacked(net, x, None, PLAN, seed=7) for net in stage.nets]
+    for one, other in zip(both, alone, strict=True):
+        assert torch.equal(one.hit.x, other.hit.x)
+        assert figures(one) == figures(other)
+    assert not torch.equal(both[0].hit.x, both[1].hit.x)
+
+
+def test_progress_rises_to_the_end_and_names_the_model(stage, x):
+    told = []
+    compared(stage.nets, x, None, PLAN, watch=lambda share, what: told.append((share, what)))
+    shares = [share for share, _ in told]
+    assert shares == sorted(shares)
+    assert (shares[0], shares[-1]) == (0.0, 1.0)
+    assert {what.partition(":")[0] for _, what in told} == {"soft", "other"}
+    assert told[-1][1] == "other: step 3 of 3"
+
+
+def test_progress_of_a_transferred_attack_does_not_fall_back(net, x):
+    shares = []
+    attacked(net, x, None, replace(PLAN, method="shap"), watch=lambda share, _: shares.append(share))
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
+
+
+def test_a_stop_ends_the_attack_and_leaves_the_model_as_it_was(net, x):
+    def stop_at_two(share: float, what: str) -> None:
+        if what.startswith("step 2"):
+            raise Stopped(what)
+
+    with pytest.raises(Stopped, match="step 2 of 50"):
+        attacked(net, x, None, replace(PLAN, steps=50), watch=stop_at_two)
+    assert all(weight.requires_grad for weight in net.model.parameters())
+    assert not net.model._forward_hooks
+    before = attacked(net, x, None, PLAN, seed=7)
+    assert figures(before) == figures(attacked(net, x, None, PLAN, seed=7))
+
+
+def test_watching_keeps_the_record_of_the_attribution():
+    gradient = gg.attribution("gradient")
+    assert repr(Watched(gradient, lambda share, what: None, 3)) == repr(gradient)
+
+
+@given(
+    arrays(np.float32, (4, 5, 3), elements=st.floats(0, 1, width=32)),
+    arrays(np.float32, (4, 5), elements=st.floats(-10, 10, width=32)),
+)
+def test_maps_are_painted_as_the_explain_verb_paints_them(image, map):
+    end = shared_scale(map, map)
+    np.testing.assert_array_equal(overlay(image, map, end), painted(image, map))
+    np.testing.assert_array_equal(coloured(map, end), heat(map))
+
+
+def test_small_pictures_are_enlarged_by_whole_pixels():
+    picture = np.random.default_rng(0).random((SIDE, SIDE, 3))
+    drawn = np.asarray(Image.open(io.BytesIO(png(picture))))
+    assert drawn.shape == (224, 224, 3)
+    np.testing.assert_array_equal(drawn[::14, ::14], (picture * 255).round().astype(np.uint8))
+
+
+def test_archives_hold_pictures_and_record_and_repeat(net, x, scene, stage):
+    maps = archive_of_maps(explained(net, x, None, ["gradient", "lrp"]))
+    names = ["image.png", "gradient.png", "gradient_overlay.png", "lrp.png", "lrp_overlay.png"]
+    assert zipfile.ZipFile(io.BytesIO(maps)).namelist() == names
+    attack = archive_of_attacks((scene,))
+    assert {"record.json", "sheet.png", "00000_attacked.png"} <= set(
+        zipfile.ZipFile(io.BytesIO(attack)).namelist()
+    )
+    assert attack == archive_of_attacks((scene,))
+    both = archive_of_attacks(compared(stage.nets, x, None, PLAN))
+    assert {"soft/record.json", "other/record.json"} <= set(zipfile.ZipFile(io.BytesIO(both)).namelist())
+
+
+def test_no_name_can_leave_the_folder_of_an_archive(scene):
+    sly = tuple(replace(scene, net=replace(scene.net, name=name)) for name in ("../../up", "/root"))
+    names = zipfile.ZipFile(io.BytesIO(archive_of_attacks(sly))).namelist()
+    assert not any(name.startswith(("/", ".")) or ".." in name for name in names)
+
+
+def test_pages_are_valid_and_fetch_nothing(stage, x, net, scene, tmp_path):
+    shown = [
+        markup.maps_page(explained(net, x, None, ["gradient"])),
+        markup.attack_page(scene),
+        markup.comparison_page(compared(stage.nets, x, None, PLAN)),
+        markup.meanings_page(),
+        Answers(stage, tmp_path).preview(1, None),
+    ]
+    for html in shown:
+        assert pages.read(html).complaints == []
+
+
+def test_hostile_names_stay_text(x):
+    classes = tuple(f"{HOSTILE}{number}" for number in range(4))
+    wild = staged({HOSTILE: small_net(0), f"b{HOSTILE}": small_net(1)}, small_data(classes), notes=(HOSTILE,))
+    both = compared(wild.nets, x, None, PLAN)
+    shown = [
+        markup.maps_page(explained(wild.nets[0], x, None, ["gradient"])),
+        markup.attack_page(both[0]),
+        markup.comparison_page(both),
+        markup.notes_page(wild),
+        markup.problem(HOSTILE),
+        markup.preview(x, HOSTILE, []),
+    ]
+    for html in shown:
+        read = pages.read(html)
+        assert read.complaints == []
+        assert "script" not in {tag for tag, _ in read.tags}
+        assert HOSTILE in read.text
+
+
+def test_the_exact_numbers_stand_in_the_page(scene):
+    html = markup.attack_page(scene)
+    for key, value in (("kept", scene.kept), ("cosine", scene.cosine)):
+        written = re.search(rf'data-number="{key}" data-model="0" data-value="([^"]+)"', html)
+        assert written
+        assert float(written[1]) == value
+
+
+def test_a_map_of_zeros_is_said_to_be_one(x):
+    still = small_net(0)
+    still[-1].weight.data.zero_()
+    found = explained(staged({"still": still}, small_data()).nets[0], x, None, ["gradient"])
+    assert found.empty == ("gradient",)
+    assert "map of zeros" in markup.maps_page(found)
+
+
+@given(st.floats(0, 1))
+def test_a_probability_below_one_is_never_written_as_certain(share):
+    assert (percent(share) == "100.0\u00a0%") == (share == 1)
+
+
+def test_one_image_is_read_with_care(net, x):
+    moved, stayed, lost = held(net, x, 0.2), held(net, x, 0.8), held(net, x, 0.2, same=False)
+    assert "cannot be trusted" in reading(moved)
+    assert "stayed where they were" in reading(stayed)
+    assert "prediction changed" in reading(lost)
+
+
+def test_the_verdict_names_the_stiller_model_only_where_the_gap_is_plain(net, x):
+    a, b, close = held(net, x, 0.3, "a"), held(net, x, 0.6, "b"), held(net, x, 0.33, "c")
+    assert verdict((a, b)).startswith(
+        "b holds stiller on this image. Top pixels kept: b 60\u00a0%, a 30\u00a0%."
+    )
+    assert verdict((b, a)) == verdict((a, b))
+    assert verdict((a, close)).startswith("About level on this image.")
+    assert verdict((held(net, x, 0.1, "a", same=False), b)).endswith("The prediction changed on a.")
+
+
+def test_maps_of_different_classes_are_not_compared_without_a_word(net, x):
+    plan = replace(PLAN, eps=0.0)
+    one, other = (attacked(net, x, number, plan) for number in (0, 1))
+    assert "different classes (ant, bee)" in verdict((one, other))
+    assert "different" not in verdict((one, one))
+
+
+def test_every_number_attack_and_method_has_plain_words():
+    assert set(NAMES) == set(MEANINGS)
+    for kind in ("attack", "attribution"):
+        assert set(ABOUT[kind]) == set(gg.available(kind))
+
+
+def test_an_unknown_flag_is_shown_as_it_is():
+    assert flag_sentence("something new: 1 of 1 images") == "something new: 1 of 1 images"
+
+
+def sentence_of(act):
+    with pytest.raises(UserError) as caught:
+        act()
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert sentence.endswith((".", "?"))
+    return sentence
+
+
+def test_mistakes_on_the_page_are_sentences_that_name_the_fix(stage, net, x, tmp_path):
+    broken = tmp_path / "photo.png"
+    broken.write_bytes(b"not a picture")
+    assert "one from 0 to 3" in sentence_of(lambda: explained(net, x, 9, ["gradient"]))
+    assert "one from 0 to 3" in sentence_of(lambda: attacked(net, x, 4, PLAN))
+    assert "at least one" in sentence_of(lambda: explained(net, x, None, []))
+    assert "did you mean 'soft'" in sentence_of(lambda: stage.net("sof"))
+    assert "0 to 4" in sentence_of(lambda: stage.image(5))
+    assert "0 to 4" in sentence_of(lambda: stage.image(-1))
+    assert sentence_of(lambda: stage.image_of_file(broken)).startswith(
+        "photo.png cannot be read as an image;"
+    )
+    assert "255/255" in sentence_of(lambda: Plan(eps=2.0))
+    assert "at least 1" in sentence_of(lambda: Plan(steps=0))
+    assert "did you mean 'top_k'" in sentence_of(lambda: Plan(attack="topk"))
+    same = Answers(stage, tmp_path)
+    assert "choose two" in sentence_of(
+        lambda: same.compare(print, 0, None, OWN_CHOICE, "soft", "soft", "gradient", "top_k", 4, 3)
+    )
+
+
+def test_a_file_is_fitted_to_the_images_of_the_set(stage, tmp_path):
+    wide = np.zeros((20, 40, 3), np.uint8)
+    wide[:, 10:30] = 200
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    fitted = stage.image_of_file(tmp_path / "wide.png")
+    assert fitted.shape == (1, 3, SIDE, SIDE)
+    assert torch.allclose(fitted[..., 2:-2], torch.tensor(200 / 255))
+
+
+def test_buttons_pass_their_controls_on(stage, tmp_path):
+    answers = Answers(stage, tmp_path)
+    html, archive = answers.attack(
+        lambda share, what: None, 2, None, OWN_CHOICE, "other", "gradient", "top_k", 16, 3
+    )
+    plan = Plan("gradient", "top_k", 16 / 255, 3)
+    scene = attacked(stage.net("other"), stage.image(2), None, plan, seed=7)
+    assert html == markup.attack_page(scene)
+    assert archive == archive_of_attacks((scene,))
+    html, _ = answers.explain(lambda share, what: None, 2, None, 1, "soft", ["gradient"])
+    assert html == markup.maps_page(explained(stage.net("soft"), stage.image(2), 1, ["gradient"]))
+    path = answers.kept(archive, "attack.zip")
+    assert zipfile.ZipFile(path).testzip() is None
+
+
+def test_labels_are_named_where_they_mean_something(stage):
+    assert stage.label(1) == "bee"
+    assert stage.nets[0].classes == ("ant", "bee", "cow", "dog")
+    drawings = opened_stage(["lenet"], None)
+    assert drawings.label(0) is None
+    assert drawings.nets[0].classes[3] == "class 3"
+    said = markup.notes_page(drawings)
+    assert "drag in an image" in said
+    assert "no trained weights" in said
+
+
+def test_models_must_be_told_apart(tmp_path):
+    assert "named twice" in sentence_of(lambda: opened_stage(["lenet", "lenet"], "shapes"))
+    assert "fits one model" in sentence_of(
+        lambda: opened_stage(["lenet", "mlp"], "shapes", weights=tmp_path / "w.pt")
+    )
+    assert "such as cifar10/lenet-ce" in sentence_of(lambda: opened_stage([], "shapes"))
+
+
+def test_a_missing_library_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    assert sentence_of(gradio) == "The page needs Gradio: pip install 'gyrograd[explore]'."
+
+
+def test_a_port_that_cannot_be_had_is_a_sentence(stage):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert sentence_of(lambda: serve(stage, port=port)).startswith(
+            f"Port {port} is in use; give another:"
+        )
+    check_free("127.0.0.1", port)
+    assert "1024 to 65535" in sentence_of(lambda: check_free("127.0.0.1", 70000))
+    assert "no address '203.0.113.9'" in sentence_of(lambda: check_free("203.0.113.9", port))
+
+
+def test_a_terminated_page_puts_away_what_it_holds():
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, ended_in_order():
+        signal.raise_signal(signal.SIGTERM)
+    assert ended.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.fixture
+def served(monkeypatch, tmp_path):
+    """The stage the verb would show, with nothing shown and nets for drawings that need no training."""
+    found: dict[str, object] = {"trained": []}
+
+    def untrained(name, seed):
+        found["trained"].append(name)  # type: ignore[attr-defined]
+        return gg.model("lenet", activation="softplus", seed=seed)
+
+    monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
+    monkeypatch.setattr(verb, "_trained", untrained)
+    monkeypatch.setattr(
+        "gyrograd.explorer.server.serve", lambda stage, **how: found.update(stage=stage, **how)
+    )
+    return found
+
+
+def test_without_words_two_nets_are_trained_on_drawings_once(served):
+    verb.explore([], port=7861)
+    assert [net.name for net in served["stage"].nets] == ["cross-entropy", "l2 + cosine"]
+    assert served["stage"].data.name == "shapes test"
+    assert (served["host"], served["port"], served["open"]) == ("127.0.0.1", 7861, False)
+    first = served["stage"].nets[0].model.state_dict()
+    verb.explore([], port=7861)
+    assert served["trained"] == ["cross-entropy", "l2 + cosine"]
+    again = served["stage"].nets[0].model.state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+
+
+def test_with_cifar10_on_disk_the_zoo_is_shown(served, monkeypatch, tmp_path):
+    asked = {}
+    monkeypatch.setattr("gyrograd.explorer.opened_stage", lambda *words, **how: asked.update(words=words))
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    verb.explore([], port=7861)
+    assert asked["words"] == (["cifar10/lenet-ce", "cifar10/lenet-l2-cosine"], "cifar10")
+    verb.explore(["lenet"], port=7861)
+    assert asked["words"] == (["lenet"], None)
+
+
+def test_arrays_of_maps_leave_no_tensor(scene):
+    assert isinstance(array_of(reduce(scene.hit.map)[0]), np.ndarray)
