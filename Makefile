@@ -56,7 +56,7 @@ mutants: $(STAMP)
 exactness: $(STAMP)
 	$(BIN)/python benchmarks/exactness.py
 
-# Metrics next to Quantus, same values, medians of runs in turns
+# Metrics next to Quantus, same values, medians of runs in turns. Writes results/metrics_cost.md
 .PHONY: bench-metrics
 bench-metrics: $(STAMP)
 	$(BIN)/python benchmarks/metrics.py

@@ -17,3 +17,10 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     if near:
         return f"did you mean '{near[0]}'?"
     return f"known: {', '.join(known)}." if known else "there are none."
+
+
+def check_name(what: str, name: str, choices: Iterable[str]) -> None:
+    """Refuse a name that is not one of the choices, with the nearest one."""
+    known = tuple(choices)
+    if name not in known:
+        raise UserError(f"There is no {what} '{name}': {did_you_mean(name, known)}")

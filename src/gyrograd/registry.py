@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name, did_you_mean
 
 Kind = Literal["attribution", "attack", "metric", "regularizer", "kernel", "model", "dataset", "experiment"]
 Direction = Literal["higher is better", "lower is better", "none"]
@@ -87,8 +87,7 @@ def kinds() -> tuple[str, ...]:
 
 def available(kind: str) -> dict[str, Entry]:
     """All entries of a kind by name, sorted, aliases left out."""
-    if kind not in kinds():
-        raise UserError(f"There is no kind '{kind}': {did_you_mean(kind, kinds())}")
+    check_name("kind", kind, kinds())
     importlib.import_module(HOMES[kind])
     mine = {entry.name: entry for (k, _), entry in _entries.items() if k == kind}
     return dict(sorted(mine.items()))

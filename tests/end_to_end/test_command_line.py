@@ -51,6 +51,49 @@ def test_the_doctor_finds_this_installation_sound():
     assert "broken" not in {row["state"] for row in findings.values()}
 
 
+BROKEN = {
+    "a library is missing": "OSError('libtorch_cpu.so: cannot open shared object file')",
+    "a symbol is missing": "ImportError('undefined symbol: ncclCommSplit')",
+}
+
+
+@pytest.mark.parametrize("case", sorted(BROKEN))
+def test_the_doctor_says_what_is_wrong_where_torch_does_not_import(case, tmp_path):
+    (tmp_path / "torch.py").write_text(f"raise {BROKEN[case]}\n")
+    # Comes before the sound one.
+    paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    result = gyrograd("doctor", "--json", PYTHONPATH=paths)
+    findings = {row["what"]: row for row in json.loads(result.stdout)}
+    assert result.returncode == 1, result.stderr
+    assert findings["torch pair"]["state"] == "broken"
+    assert BROKEN[case].split("'")[1] in findings["torch pair"]["detail"]
+    assert "pip install" in findings["torch pair"]["detail"]
+    assert {"python", "disk", "cifar10"} <= set(findings)
+    assert "cpu" not in findings
+
+
+WITHOUT_TORCH = """
+import contextlib, io, sys
+from gyrograd.cli import main, verbs
+names = [[n, *i] for n, v in verbs().items() for i in (([w] for w in v) if isinstance(v, dict) else [[]])]
+for words in [["--help"], ["--version"], ["completion"], ["lsit"], *([*name, "--help"] for name in names)]:
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), contextlib.suppress(SystemExit):
+        main(words)
+    assert shown.getvalue(), words
+    assert "torch" not in sys.modules, words
+print(len(names))
+"""
+
+
+def test_help_of_every_verb_comes_without_torch():
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert int(result.stdout) > 15
+
+
 BAD = {
     "unknown verb": (["lsit"], "did you mean 'list'"),
     "unknown inner verb": (["data", "fetsch", "cifar10"], "did you mean 'fetch'"),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gyrograd.cli import reproduce
 from gyrograd.errors import UserError
 from gyrograd.experiments.claims import Claims, Order, Value, judged
 from gyrograd.experiments.report import column_groups, experiment_page, shown, summary_table
@@ -111,6 +112,24 @@ def test_no_number_of_a_table_is_without_its_interval():
     assert all(
         re.fullmatch(r"-?[\d.]+ \[(-?[\d.]+, -?[\d.]+|one image, no interval)\]", cell) for cell in numbered
     )
+
+
+def test_a_row_of_which_nothing_was_measured_is_left_out():
+    ours, claims = example(), Claims()
+    assert [row[0] for row in summary_table(ours, claims, "cifar", ["accuracy"]).rows] == ["ce"]
+    assert [row[0] for row in summary_table(ours, claims, "cifar", ["accuracy", "grad rps"]).rows] == [
+        "ce",
+        "l2",
+    ]
+
+
+def test_the_terminal_shows_numbers_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gyrograd.experiments.runs.verdicts_of", lambda results: (Claims(), ()))
+    write_results(tmp_path, example())
+    reproduce._print_results(tmp_path / "index.html")
+    printed = capsys.readouterr().out
+    assert "not measured" not in printed
+    assert len(re.findall(r"^(ce|l2) ", printed, re.MULTILINE)) == 4
 
 
 def test_columns_of_one_attribution_stand_together_and_the_papers_come_first():

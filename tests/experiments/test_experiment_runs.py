@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ import gyrograd as gg
 from gyrograd.cli.reproduce import reproduce as command
 from gyrograd.data import shapes
 from gyrograd.errors import UserError
-from gyrograd.experiments import Given, Net, Run, reproduce, states, trained
+from gyrograd.experiments import Given, Net, Run, nets, read_results, reproduce, states, trained
+from gyrograd.experiments.claims import Value
 from gyrograd.experiments.joo2023.table1 import table1
 from gyrograd.experiments.nets import net_key, net_path, train_settings
-from gyrograd.experiments.runs import HOME
+from gyrograd.experiments.runs import HOME, verdicts_of
 from gyrograd.experiments.samples import images_of, smaller
 from gyrograd.experiments.scales import picked, read_scale
 from gyrograd.models import save
@@ -196,6 +198,56 @@ def test_the_first_words_of_a_row_and_of_a_measurement_are_enough(tmp_path):
         reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), parts=("lrp",))
     with pytest.raises(UserError, match="has no row 'nat'"):
         reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("nat",))
+
+
+def test_another_training_is_another_net_and_its_values_are_not_compared(tmp_path, monkeypatch):
+    few = {"settings": ("cifar10-lenet",), "rows": ("ce",), "parts": ("accuracy",)}
+    seen = []
+    original = nets.fit
+    monkeypatch.setattr(nets, "fit", lambda *a, **k: seen.append((a[2], k["objective"])) or original(*a, **k))
+    reproduce("joo2023-table1", "smoke", tmp_path, **few)
+    changes = {"epochs": 2, "schedule": "one_cycle", "lr": 0.01, "every": 3}
+    page = reproduce("joo2023-table1", "smoke", tmp_path, **few, train=changes)
+    assert len(list((tmp_path / "smoke/nets").glob("*.safetensors"))) == len(seen) == 2
+    (plain, _), (changed, objective) = seen
+    assert (plain.epochs, plain.lr) == (1, 1e-3)
+    assert (changed.epochs, changed.lr, changed.schedule, objective.every) == (2, 0.01, "one_cycle", 3)
+    results = read_results(page.parent)
+    assert results.facts["command"].endswith("--train epochs=2,schedule=one_cycle,lr=0.01,every=3")
+    assert "one_cycle" in page.read_text()
+    _, verdicts = verdicts_of(replace(results, scale="paper"))
+    accuracy = next(v for v in verdicts if isinstance(v.claim, Value) and v.ours)
+    assert (accuracy.verdict, accuracy.why) == (
+        "not comparable",
+        "the nets were trained in another way than the paper's",
+    )
+
+
+@pytest.mark.parametrize("name", ["wang2020-table3", "tan2023-table1"])
+def test_every_papers_nets_take_the_changes(name, tmp_path):
+    paper = name.partition("-")[0]
+    smoke = read_scale(HOME / paper / "scales.toml", "smoke")
+    setting = "cifar10" if paper == "wang2020" else "resnet18"
+    run = Run(smoke, tmp_path, (0,), settings=(setting,), train={"epochs": 3, "lr": 0.5, "precision": "tf32"})
+    ways = importlib.import_module(f"gyrograd.experiments.{paper}.ways")
+    subjects = ways.trained(run, (setting,), ("natural",)) if paper == "wang2020" else ways.trained(run)
+    settings = train_settings(subjects[0].net)
+    assert (settings.epochs, settings.lr, settings.precision) == (3, 0.5, "tf32")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("epoch=3", "train has no setting 'epoch' to change: did you mean 'epochs'"),
+        ("model=vgg16", "train has no setting 'model'"),
+        ("epochs", "write key=value between commas"),
+        ("epochs=0", "epochs"),
+    ],
+)
+def test_a_change_of_training_that_is_none_is_refused(text, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        command("joo2023-table1", out=tmp_path, train=text)
+    assert not list(tmp_path.iterdir())
 
 
 def test_seeds_are_nets_of_their_own_and_widen_what_is_said(tmp_path):

@@ -240,7 +240,6 @@ def test_what_the_paper_says_of_a_setting_holds_for_its_fast_variant():
         name: [c for c in claims if _setting(c) == name] for name in ("cifar10-lenet", "cifar10-lenet-fast")
     }
     assert len(of["cifar10-lenet"]) == len(of["cifar10-lenet-fast"]) > 70
-    assert all(isinstance(c, Order) for c in claims if _setting(c) == "cifar10-resnet18-short")
 
 
 def _setting(claim):

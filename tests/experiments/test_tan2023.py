@@ -218,12 +218,13 @@ def test_nets_are_the_recipes_with_milestones_as_shares() -> None:
     assert (swin.optimizer, swin.schedule, swin.milestones) == ("adam", "cosine", ())
 
 
-def test_the_ends_of_figure_3_are_the_nets_of_table_1() -> None:
+@pytest.mark.parametrize("backbone", ways.BY_LEVEL)
+def test_the_ends_of_figure_3_are_the_nets_of_table_1(backbone: str) -> None:
     for level, way in ((0.0, "natural"), (8.0, "robust")):
-        end, net = ways.level_net(SIZES, level, 0), ways.way_net(SIZES, "resnet18", way, 0)
+        end, net = ways.level_net(SIZES, backbone, level, 0), ways.way_net(SIZES, backbone, way, 0)
         assert net_key(end) == net_key(net)
         assert end.label == net.label
-    assert ways.level_net(SIZES, 4.0, 0).terms["adversarial"]["settings"]["eps"] == 4 / 255
+    assert ways.level_net(SIZES, backbone, 4.0, 0).terms["adversarial"]["settings"]["eps"] == 4 / 255
     assert len(ways.LEVELS) == 10
 
 
@@ -296,9 +297,7 @@ def test_figures_without_numbers_draw_nothing() -> None:
 def test_scales_hold_sizes_of_the_papers_settings() -> None:
     for name in SCALES:
         scale = read_scale(FOLDER / "scales.toml", name)
-        assert (
-            {"toy", "backbones", "resnet18"} <= set(scale.settings) <= {"toy", "backbones", *ways.BACKBONES}
-        )
+        assert {"toy", "backbones", "resnet18"} <= set(scale.settings) <= {"toy", "backbones", *ways.SETTINGS}
     paper = read_scale(FOLDER / "scales.toml", "paper").settings
     assert {b: paper[b]["epochs"] for b in ways.BACKBONES} == {
         "swin": 400,

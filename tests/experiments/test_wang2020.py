@@ -23,9 +23,9 @@ from gyrograd.experiments.nets import trained as read_or_trained
 from gyrograd.experiments.results import Estimate, Quantity, Results, read_results
 from gyrograd.experiments.runs import HOME, Run, render, reproduce
 from gyrograd.experiments.scales import SCALES, read_scale
+from gyrograd.experiments.subjects import given_or
 from gyrograd.experiments.wang2020 import measures, pictures, sweeps, ways
 from gyrograd.experiments.wang2020.maps import NAMES, NOISE, QUANTITY, TimesInput, maps_of
-from gyrograd.experiments.wang2020.subjects import given_or
 from gyrograd.metrics.response import TopKIntersection
 from gyrograd.models import build
 from gyrograd.records import Record

@@ -94,8 +94,51 @@ def test_the_two_normal_numbers_of_a_pair_are_unrelated():
 
 @pytest.mark.parametrize("word", [0, 0xFFFFFFFF])
 def test_normal_numbers_are_finite_at_the_extreme_words(word: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(random, "_words", lambda keys, shape, stream: torch.full((len(keys), *shape), word))
+    def every_word(*columns: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(np.full_like(column, word) for column in columns[:4])
+
+    monkeypatch.setattr(random, "_rounds", every_word)
+    assert random.uniform(torch.zeros(1, dtype=torch.int64), (4,)).eq((word >> 8) / 2**24).all()
     assert random.normal(torch.zeros(1, dtype=torch.int64), (4,)).isfinite().all()
+
+
+@pytest.mark.parametrize("block", [1, 3, 8, 1 << 14])
+@pytest.mark.parametrize(("rows", "n"), [(1, 1), (1, 50), (5, 7), (5, 32), (9, 33), (3, 0), (0, 4)])
+def test_block_borders_change_nothing(rows: int, n: int, block: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(random, "_BLOCK", block)
+    keys, stream = random.keys(11, rows), 5 + (7 << 32)
+    words = random._words(keys, (n,), stream)
+    assert words.shape == (rows, n)
+    assert words.is_contiguous()
+    for key, row in zip(keys.tolist(), words.tolist(), strict=True):
+        halves = (key % 2**32, key >> 32)
+        blocks = [philox_in_integers((i, 0, 5, 7), halves) for i in range((n + 3) // 4)]
+        assert row == [word for four in blocks for word in four][:n]
+    monkeypatch.undo()
+    whole = random.normal(keys, (n,), stream=stream)
+    monkeypatch.setattr(random, "_BLOCK", block)
+    assert torch.equal(random.normal(keys, (n,), stream=stream), whole)
+
+
+@given(
+    keys=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5),
+    n=st.integers(1, 30),
+    stream=st.integers(0, 2**63 - 1),
+)
+def test_the_blocks_of_a_cpu_give_the_words_of_the_tensor_operations(keys, n, stream):
+    """Tensor operations are what devices without a kernel of their own run."""
+    keyed = torch.tensor(keys)
+    counter = (torch.arange((n + 3) // 4)[None], 0, stream & 0xFFFFFFFF, stream >> 32)
+    halves = ((keyed & 0xFFFFFFFF)[:, None], ((keyed >> 32) & 0xFFFFFFFF)[:, None])
+    words = torch.stack(random._philox(counter, halves), -1).flatten(1)[:, :n]
+    assert torch.equal(random._words(keyed, (n,), stream), words)
+
+
+def test_counters_above_32_bits_carry_into_the_second_word():
+    keys = np.array([[3 + (9 << 32)]], dtype=np.uint64)
+    words = random._block(np.empty((8, 2), np.uint64), keys, (5 << 32) + 4, 2, 1, 2)
+    for i in range(2):
+        assert tuple(int(word[i]) for word in words) == philox_in_integers((4 + i, 5, 1, 2), (3, 9))
 
 
 def test_signs_are_fair():

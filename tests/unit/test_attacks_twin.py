@@ -105,6 +105,22 @@ def test_a_map_with_another_derivative_is_not_attacked_in_silence_where_no_slope
         assert not any(FLAT in flag for flag in hit.flags)
 
 
+@pytest.mark.parametrize("name", ["input_x_gradient", "integrated_gradients"])
+def test_a_twin_that_was_declined_leaves_the_same_flag_on_a_net_of_relus(name):
+    x, target = batch(2)
+    attack = gg.attack("targeted_map", steps=2, eps=0.1, twin_beta=None)
+    attribution = gg.attribution(name)
+    assert any(flag.startswith(FLAT) for flag in attack(kinked(nn.ReLU), attribution, x, target).flags)
+    assert not any(FLAT in flag for flag in attack(net("mlp"), attribution, x, target).flags)
+
+
+@pytest.mark.parametrize(("name", "settings"), [("random", {"draws": 2}), ("pgd", {"steps": 2})])
+def test_what_follows_no_map_has_no_doubt_about_slopes(name, settings):
+    x, target = batch(2)
+    hit = gg.attack(name, **settings)(kinked(nn.ReLU), gg.attribution("input_x_gradient"), x, target)
+    assert not any(FLAT in flag for flag in hit.flags)
+
+
 def test_a_smoothed_net_of_an_unknown_activation_is_flagged_too():
     x, target = batch(1)
     calm = gg.smoothed(kinked(Own), gg.kernel("gaussian", sigma=0.05), draws=3)

@@ -353,3 +353,13 @@ def test_a_setting_that_does_not_fit_the_images_names_the_fix(make, settings, se
 def test_settings_for_images_are_refused_for_flat_inputs(make, settings, sentence):
     with pytest.raises(UserError, match=sentence):
         make(**settings)(nn.Linear(6, 2), torch.rand(2, 6), torch.tensor([0, 1]))
+
+
+def test_an_image_of_one_segment_has_a_constant_map_where_that_is_allowed():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2)).double()
+    x = torch.rand(2, 3, 2, 2, dtype=torch.float64)
+    segments = torch.stack([torch.arange(4).reshape(2, 2), torch.zeros(2, 2, dtype=torch.int64)])
+    map = gg.attribution("lime", segments=segments, allow_single=True)(model, x, torch.tensor([0, 1]))
+    assert len(map[0].unique()) == 4
+    assert len(map[1].unique()) == 1
+    assert bool(map[1].any())

@@ -112,8 +112,9 @@ def test_parts_cover_every_pair_once_within_the_budget(b, variants, max_batch):
 
 
 def test_a_budget_of_no_rows_is_refused():
-    with pytest.raises(UserError, match="max_batch is 0"):
-        list(parts(2, 2, 0))
+    x, target = batch(2)
+    with pytest.raises(UserError, match="max_batch is the number of images .* at least 1, not 0"):
+        gg.metric("rps", max_batch=0)(net("lenet"), gg.attribution("gradient"), x, target)
 
 
 def test_the_value_of_a_random_order_lies_between_those_of_good_and_bad_orders():

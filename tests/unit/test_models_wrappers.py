@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models import ModelSpec, Normalized, Probability, build, logits_of, rebuilt, spec_of
+from gyrograd.models.wrappers import NORMALIZATIONS
 
 
 class Constant(nn.Module):
@@ -40,6 +41,13 @@ def test_normalised_input_is_minus_mean_over_std_for_each_channel(
     for channel in range(len(mean)):
         expected = (x[:, channel].numpy() - np.float32(mean[channel])) / np.float32(std[channel])
         np.testing.assert_allclose(out[:, channel], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_efficientnet_lite_takes_bytes_minus_127_over_128() -> None:
+    mean, std = NORMALIZATIONS["efficientnet_lite"]
+    code = torch.arange(256.0).reshape(1, 1, 16, 16).expand(1, 3, 16, 16)
+    seen = Normalized(nn.Flatten(), mean, std)(code / 255)
+    torch.testing.assert_close(seen, ((code - 127) / 128).flatten(1))
 
 
 def test_normalised_takes_inputs_without_pixels() -> None:

@@ -65,7 +65,7 @@ def test_a_term_in_the_place_of_cross_entropy_is_there_at_every_step() -> None:
         {"ssr": {}},
         {"l2": {}, "hessian": {}},
         {"l2": {}, "cosine": {}},
-        {"adversarial": {"steps": 1}},
+        {"adversarial": {"steps": 1}, "l2": {}},
     ],
 )
 def test_objectives_the_fast_path_does_not_know_are_refused(terms: dict) -> None:
@@ -94,7 +94,8 @@ def test_a_hessian_norm_is_computed_as_written_on_the_fast_path() -> None:
         ("lenet", {"l2_cosine": {}}, True),
         ("lenet", {"l2_cosine": {"draws": 2}}, False),
         ("lenet", {"hessian": {}}, True),
-        ("lenet", {"adversarial": {"steps": 1}}, False),
+        ("lenet", {"adversarial": {"steps": 1}}, True),
+        ("lenet", {"ssr": {}}, False),
         ("resnet20", {}, True),
         ("resnet20", {"l2_cosine": {}}, False),
         ("resnet20", {"hessian": {}}, True),

@@ -31,7 +31,7 @@ from gyrograd.attacks.runs import Job, run, transferred
 from gyrograd.attacks.twin import TwinBeta, check_twin_beta
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.settings import same_settings, settings_hash
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS, mass_center, reduce, top_k_mask
 from gyrograd.registry import register
@@ -473,8 +473,8 @@ def check(attack: Any) -> None:
     if attack.penalty < 0:
         raise UserError(f"penalty is {attack.penalty}; give a weight of at least 0.")
     goal = getattr(attack, "goal", "frame")
-    if isinstance(goal, str) and goal != "frame":
-        raise UserError(f"There is no goal '{goal}': {did_you_mean(goal, ('frame',))}")
+    if isinstance(goal, str):
+        check_name("goal", goal, ("frame",))
 
 
 def check_radii(attack: Any) -> None:

@@ -22,7 +22,7 @@ from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
 from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
-from gyrograd.numerics.checks import check_images, check_target
+from gyrograd.numerics.checks import check_images, check_target, is_being_recorded
 from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
@@ -50,6 +50,11 @@ class Job:
     twin_beta: TwinBeta = None
     transfer_from: str | Attribution | None = None
     max_batch: int = MAX_BATCH
+
+    @property
+    def follows_maps(self) -> bool:
+        """Whether the search goes along a map's derivative: noise takes no steps, pgd looks at logits."""
+        return self.sees_maps and self.search.steps > 0
 
     def scene(
         self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, map: Tensor, logits: Tensor
@@ -105,7 +110,7 @@ def run(
     box = _box(job.box, x)
     with evaluating(model), ExitStack() as held:
         surrogate = _surrogate(job, model, attribution, x, target)
-        guide = guide_for(model, x, job.twin_beta if job.sees_maps else None)
+        guide = guide_for(model, x, job.twin_beta) if job.follows_maps else Guide(model)
         size = _examples_at_once(rows_at_once(job.max_batch, x), surrogate, model)
         held.enter_context(weights_held(model, guide.model))
         parts = [
@@ -154,7 +159,7 @@ def _part(
         hidden, _ = look(model, surrogate, x, target, graph=False)
         searched = job.scene(model, surrogate, x, target, hidden, logits)
     blind = torch.zeros_like(logits[:, 0], dtype=torch.bool)
-    if job.sees_maps and job.search.steps > 0:
+    if job.follows_maps:
         blind = _blind(guide.model, surrogate, x, target, streams)
     results = []
     for eps in job.eps:
@@ -293,7 +298,7 @@ def _surrogate(job: Job, model: Model, attribution: Attribution, x: Tensor, targ
         name = job.transfer_from
         chosen: Attribution = make("attribution", name) if isinstance(name, str) else name
         return chosen
-    if not job.sees_maps or job.search.steps == 0:
+    if not job.follows_maps:
         return attribution
     attribution(model, x[:1], target[:1])  # a mistake in x or target speaks first
     try:
@@ -352,12 +357,14 @@ def _flags(
         "no image found better than x itself": result.unmoved & ~result.stuck & (result.eps > 0),
         "explained the prediction, which is not the target": result.target != target,
     }
+    if is_being_recorded(target):
+        counted = {}  # a count is a value; nobody reads flags of a recorded step
     through = f"transfer: searched through {surrogate!r}, not through the attribution itself"
     notes = [guide.note, through if surrogate is not attribution else ""]
     notes += [
         f"{what}: {int(rows.sum())} of {len(rows)} images" for what, rows in counted.items() if rows.any()
     ]
-    if result.stuck.any():
+    if counted and result.stuck.any():
         notes.append(f"no twin: {guide.refusal}" if guide.refusal else "")
     return tuple(note for note in notes if note)
 

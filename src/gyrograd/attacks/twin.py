@@ -58,11 +58,10 @@ def guide_for(model: Model, x: Tensor, twin_beta: TwinBeta) -> Guide:
     """The twin where one is asked for, or where "auto" finds a ReLU or what is made of ReLUs; else the model itself.
 
     The twin shares the model's weights. A model that was smooth from the start is left alone by "auto", and so is
-    one that bends by itself between its kinks (Hardswish alone).
+    one that bends by itself between its kinks (Hardswish alone). None makes no twin; what is left without a second
+    derivative is noted all the same.
     """
-    if twin_beta is None:
-        return Guide(model)
-    guide = _twin_or_model(model, x, twin_beta)
+    guide = Guide(model) if twin_beta is None else _twin_or_model(model, x, twin_beta)
     doubt = _doubt(guide.model, x[:1])
     return replace(guide, note="; ".join(note for note in (guide.note, doubt) if note))
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.types import Inputs
 
 Baseline = str | float | int | tuple[float, ...] | Tensor
@@ -19,8 +19,8 @@ NAMED = ("zero", "mean", "blur")
 
 def check_baseline(baseline: Baseline) -> None:
     """Refuse a baseline name that does not exist."""
-    if isinstance(baseline, str) and baseline not in NAMED:
-        raise UserError(f"There is no baseline '{baseline}': {did_you_mean(baseline, NAMED)}")
+    if isinstance(baseline, str):
+        check_name("baseline", baseline, NAMED)
 
 
 def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:

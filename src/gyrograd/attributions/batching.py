@@ -21,7 +21,7 @@ MAX_BATCH = 512
 
 DEVICE_BYTES, IMAGE_PIXELS, FEWEST_ROWS = 16 * 2**30, 32 * 32, 16
 
-CPU_ROWS = 128
+CPU_ROWS = 64
 """The most on a CPU, for images of 32 px; larger images are fewer, smaller ones more. With 512 the activations of a
 small net leave the cache and it takes twice as long."""
 

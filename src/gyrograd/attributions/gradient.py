@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.layout import logits_of
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.quantities import check_quantity, quantity_of
@@ -14,11 +15,16 @@ from gyrograd.registry import register
 from gyrograd.types import Inputs, Labels, Model, ScalarField
 
 
-def score(model: Model, target: Tensor, quantity: str, *, check: bool) -> ScalarField:
-    """The explained number of each example as a function of the input; `check` looks at the target's values."""
+def score(
+    model: Model, target: Tensor, quantity: str, *, check: bool, any_layout: bool = False
+) -> ScalarField:
+    """The explained number of each example as a function of the input; `check` looks at the target's values.
+
+    `any_layout` lets a CPU put the channels last, which is for maps that are not differentiated again.
+    """
 
     def of(x: Tensor) -> Tensor:
-        logits = model(x)
+        logits = logits_of(model, x) if any_layout else model(x)
         if check:
             check_target(target, *logits.shape)
         return quantity_of(logits, target, quantity)
@@ -46,7 +52,8 @@ class Gradient:
 
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            explained = score(model, target, self.quantity, check=not create_graph)
+            once = not create_graph
+            explained = score(model, target, self.quantity, check=once, any_layout=once)
             return input_gradient(explained, x, create_graph=create_graph)
 
         return explain_in_parts(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import (
     Call,
     Tape,
@@ -52,12 +53,12 @@ class GuidedBackprop:
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             # Without a graph the derivatives of the true run will do, which saves the replay.
-            tape = record(model, x, create_graph=create_graph, local=not create_graph)
+            tape = _taped(model, x, create_graph)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
             if create_graph:
                 return modified_gradient(tape, _guided_step, start, create_graph=True)
-            return pulled_back(tape, _guided, start).detach()
+            return pulled_back(tape, Tensor.relu, ACTIVATIONS, start)
 
         return explain_in_parts(
             explain,
@@ -68,6 +69,16 @@ class GuidedBackprop:
             max_batch=self.max_batch,
             create_graph=create_graph,
         )
+
+
+def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:
+    if create_graph:
+        return record(model, x, create_graph=True)
+
+    def taped(x: Tensor) -> Tape:
+        return record(model, x, create_graph=False, apart=True)
+
+    return in_fast_layout(model, x, taped, taped)
 
 
 def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: bool) -> Logits:
@@ -107,10 +118,6 @@ class _Guided(torch.autograd.Function):
 def _guided_activation(call: Call, values: Values) -> Tensor:
     guided: Tensor = _Guided.apply(values[call.inputs[0]], activation_slope(call))
     return guided
-
-
-def _guided(call: Call, relevance: Tensor) -> Tensor:
-    return relevance.relu() if call.name in ACTIVATIONS else relevance
 
 
 _RULES = gradient_rules("Guided backprop", _guided_activation)

@@ -14,19 +14,16 @@ from gyrograd.attributions.segments import (
     Segments,
     as_images,
     check_common,
-    check_name,
-    check_settings,
     distinct,
     every_coalition,
     padded,
-    segment,
     segment_counts,
-    spread,
+    segment_map,
     uniform_table,
     worths,
 )
 from gyrograd.attributions.settings import same_settings, settings_hash
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Labels, Model
 
@@ -47,6 +44,7 @@ class Lime:
     about the norm of x: a width that leaves no perturbed image any weight is refused.
     `sampling="bernoulli"` keeps each segment with chance 1/2; "enumerate" tries all coalitions (12 segments
     at most). `draws` counts coalitions; one drawn twice runs once and counts twice.
+    An image that is one segment has a constant map: refused, unless `allow_single`.
     kernel_size, max_dist and ratio belong to quickshift (tan2023 B.3), `grid` to segments="grid".
     Deviation: tan2023 leaves kernel width, class and quantity open; the defaults here are the package's own.
     """
@@ -66,11 +64,12 @@ class Lime:
     baseline: Baseline = "zero"
     quantity: str = "logit"
     sampling: str = "bernoulli"
+    allow_single: bool = False
     seed: int = 0
     max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
-        check_common(self.segments, self.baseline, self.quantity, self.draws, self.max_batch)
+        check_common(self)
         check_name("kernel", self.kernel, ("exponential", "uniform"))
         check_name("distance", self.distance, ("cosine", "l2"))
         check_name("reduction", self.reduction, ("mean", "sum"))
@@ -80,31 +79,18 @@ class Lime:
                 f"width={self.width} and ridge={self.ridge}; give a width above 0 and a ridge of 0 or more."
             )
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
         """Maps shaped like x."""
-        check_settings(self, x, create_graph)
-        x = x.detach()
-        segments = segment(
-            as_images(x),
-            self.segments,
-            grid=self.grid,
-            kernel_size=self.kernel_size,
-            max_dist=self.max_dist,
-            ratio=self.ratio,
-        )
-        return spread(self.coefficients(model, x, target, segments), segments, x)
+        return segment_map(self, model, x, target, create_graph)
 
     def coefficients(
         self, model: Model, x: Inputs, target: Tensor, segments: Segments
     ) -> Float[Tensor, "b s"]:
         """One coefficient for each segment, float64; zeros after an image's own segments."""
-        sizes = segment_counts(segments, "LIME")
+        sizes = segment_counts(segments, "LIME", single=self.allow_single)
         drawn = {s: self._coalitions(s, x.device) for s in set(sizes)}
         fill = baseline_of(x, self.baseline)
         rows = [drawn[s][0] for s in sizes]

@@ -12,7 +12,7 @@ from gyrograd.attributions.baselines import Baseline, baseline_of, check_baselin
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_at_once, rows_per_example
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.settings import same_settings, settings_hash
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
@@ -60,8 +60,7 @@ class IntegratedGradients:
         check_baseline(self.baseline)
         if self.steps < 1:
             raise UserError(f"Integrated gradients needs at least one step, not {self.steps}; 50 is usual.")
-        if self.rule not in get_args(Rule):
-            raise UserError(f"There is no path rule '{self.rule}': {did_you_mean(self.rule, get_args(Rule))}")
+        check_name("path rule", self.rule, get_args(Rule))
 
     def __eq__(self, other: object) -> bool:
         return same_settings(self, other)
@@ -96,7 +95,8 @@ class IntegratedGradients:
             weight = _column(weights[first : first + at_once], x)
             points = (start + alpha * (x - start)).flatten(0, 1)
             repeated = target.repeat(len(alpha))
-            explained = score(model, repeated, self.quantity, check=not create_graph)
+            once = not create_graph
+            explained = score(model, repeated, self.quantity, check=once, any_layout=once)
             gradient = input_gradient(explained, points, create_graph=create_graph)
             mean = mean + (weight * gradient.unflatten(0, (len(alpha), len(x)))).sum(0)
         return (x - start) * mean if self.times_input else mean

@@ -55,13 +55,15 @@ class Call:
         self.inputs = [item for item in leaves if isinstance(item, Traced)]
         self.constants = [item for item in leaves if isinstance(item, Tensor)]
         self.outputs: list[Traced] = []
-        self.local: list[Tensor] = []
-        """The outputs with the graph of this call alone, where that was asked for."""
 
     def run(self, values: Mapping[Traced, Tensor]) -> Any:
         """The same operation on other values of the arguments that depend on x."""
         args, kwargs = _changed((self.args, self.kwargs), lambda item: _value_in(item, values))
         return self.func(*args, **kwargs)
+
+    def forget(self) -> None:
+        """Let go of every tensor."""
+        self.args, self.kwargs, self.inputs, self.constants, self.outputs = (), {}, [], [], []
 
     def __str__(self) -> str:
         shapes = ", ".join("x".join(map(str, item.value.shape)) for item in self.inputs)
@@ -83,17 +85,18 @@ class Tape:
     path: tuple[Call, ...]
 
 
-def record(model: Model, x: Tensor, *, create_graph: bool, local: bool = False) -> Tape:
+def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) -> Tape:
     """Run the model once and keep every operation between x and the logits, with graph if asked for.
 
-    `local` keeps a graph of each operation alone, from its own inputs to its outputs, for `pulled_back`.
+    `apart` keeps a graph for `pulled_back` that the model does not see: what it does to gradients inside (no_grad,
+    custom functions) does not cut it, and nothing of it is left on x.
     """
     _refuse_scripted(model)
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()
-    recorder = _Recorder(start, _layer_names(model), create_graph, local)
-    with torch.set_grad_enabled(create_graph), recorder:
+    recorder = _Recorder(start, _layer_names(model), create_graph, apart)
+    with torch.set_grad_enabled(create_graph or apart), recorder:
         returned = model(start)
     return recorder.tape(returned)
 
@@ -110,32 +113,22 @@ def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph
     return map
 
 
-def pulled_back(tape: Tape, change: Callable[[Call, Tensor], Tensor], cotangent: Tensor) -> Inputs:
-    """The cotangent of the logits taken back to x call by call, each call's first changed as asked.
+def pulled_back(
+    tape: Tape, change: Callable[[Tensor], Tensor], where: Container[str], cotangent: Tensor
+) -> Inputs:
+    """The cotangent of the logits taken back to x; what arrives at the outputs of the calls `where` is changed first.
 
-    What `modified_gradient` gives in gradient space, without a replay: the derivatives are those of the true
-    run, recorded with `local`. It leaves no graph.
+    What `modified_gradient` gives in gradient space, without a replay: one pass back through the graph of the true
+    run, recorded with `apart`. It uses the tape up, so that activations are freed on the way.
     """
-    arrived = {tape.logits: cotangent}
-    for call in reversed(tape.path):
-        ends = [
-            (out, arrived.pop(item))
-            for out, item in zip(call.local, call.outputs, strict=True)
-            if item in arrived
-        ]
-        for item, value in _derivatives(call, [(out, change(call, value)) for out, value in ends]):
-            arrived[item] = arrived[item] + value if item in arrived else value
-    return arrived[tape.x]
-
-
-def _derivatives(call: Call, ends: list[tuple[Tensor, Tensor]]) -> list[tuple[Traced, Tensor]]:
-    """Outputs and their cotangents to inputs and theirs; an input that gave no more than its shape has none."""
-    if not ends:
-        return []
-    inputs = [item for item in dict.fromkeys(call.inputs) if item.value.requires_grad]
-    outputs, values = zip(*ends, strict=True)
-    found = torch.autograd.grad(outputs, [item.value for item in inputs], values, allow_unused=True)
-    return [(item, value) for item, value in zip(inputs, found, strict=True) if value is not None]
+    logits, x = tape.logits.value, tape.x.value
+    for call in tape.path:
+        for out in call.outputs:
+            if call.name in where and out.value.requires_grad:
+                out.value.register_hook(change)
+        call.forget()
+    (map,) = torch.autograd.grad(logits, x, cotangent)
+    return map
 
 
 def refuse_unknown(method: str, tape: Tape, known: Container[str]) -> None:
@@ -161,21 +154,23 @@ class _Recorder(TorchFunctionMode):
     before stays in the record, and no tensor of the caller is overwritten.
     """
 
-    def __init__(self, x: Tensor, layers: dict[int, str], create_graph: bool, local: bool) -> None:
+    def __init__(self, x: Tensor, layers: dict[int, str], create_graph: bool, apart: bool) -> None:
         super().__init__()
-        self._start = Traced(x)
+        self._start = Traced(x.detach().requires_grad_() if apart else x)
         # Holds every tensor the model has seen, so that no id is used twice.
         self._known: dict[int, tuple[Tensor, Traced | None]] = {id(x): (x, self._start)}
         self._layers = layers
         self._layer = ""
         self._create_graph = create_graph
-        self._local = local
+        self._apart = apart
         self._count = 1
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
+        if func in _SHAPES:
+            return func(*args, **given)
         called, named = _changed((args, given), self._traced)
         call = Call(func, called, named, self._count, self._layer)
         if not call.inputs:
@@ -183,7 +178,7 @@ class _Recorder(TorchFunctionMode):
         self._count += 1
         overwrites = _make_out_of_place(call)
         result = self._carried_out(call)
-        if not any(isinstance(item, Tensor) for item in _leaves(result)):
+        if not isinstance(result, Tensor) and not _tensors(result):
             return _plain(result, call)
         if call.name in _MAKES_CONSTANTS and len(call.inputs) == 1:
             return result
@@ -192,15 +187,10 @@ class _Recorder(TorchFunctionMode):
 
     def _carried_out(self, call: Call) -> Any:
         values = {item: item.value for item in call.inputs}
-        if not self._local:
+        if not self._apart or torch.is_grad_enabled():
             return call.run(values)
-        # At each use: a custom autograd function may have switched it off on its way out.
-        for value in values.values():
-            value.requires_grad_(value.is_floating_point())
         with torch.enable_grad():
-            result = call.run(values)
-        call.local = _tensors(result)
-        return _changed(result, _cut_off)
+            return call.run(values)
 
     def tape(self, returned: Any) -> Tape:
         """What was recorded, less the calls the logits do not depend on."""
@@ -238,10 +228,19 @@ class _Recorder(TorchFunctionMode):
         if isinstance(result, Tensor) and id(result) in unchanged:
             names = [item for item in _leaves(args) if isinstance(item, Tensor) and id(item) in self._known]
             return next(item for item in names if self._known[id(item)][1] is unchanged[id(result)])
-        for item in _tensors(result):
-            call.outputs.append(Traced(item, call))
-            self._known[id(item)] = (item, call.outputs[-1])
-        return result
+        if isinstance(result, tuple) and type(result) is not tuple:
+            # Named results, as those of torch.max: made anew of what stands for their parts.
+            return type(result)([self._noted(item, call) for item in result])
+        return _changed(result, lambda item: self._noted(item, call))
+
+    def _noted(self, item: Any, call: Call) -> Any:
+        """An output as the model gets to see it."""
+        if not isinstance(item, Tensor):
+            return item
+        call.outputs.append(Traced(item, call))
+        seen = item.detach() if self._apart else item
+        self._known[id(seen)] = (seen, call.outputs[-1])
+        return seen
 
     def _overwrite(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, call: Call) -> Tensor:
         """Let the overwritten tensor's name stand for the result; other views of its memory are void."""
@@ -268,6 +267,12 @@ _SYNONYMS = {
     "multiply": "mul", "truediv": "div", "itruediv": "div", "true_divide": "div", "divide": "div",
     "negative": "neg", "concat": "cat", "concatenate": "cat", "mm": "matmul", "clip": "clamp",
 }  # fmt: skip
+# They ask what no rule changes, at almost every layer.
+_SHAPES = {
+    Tensor.dim,
+    Tensor.size,
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
+}
 # Their results are plain numbers: whatever the model does with those would be missing from the record.
 _LEAVES_TORCH = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__"}
 # They take no more than shape and type from their argument.
@@ -288,7 +293,7 @@ _PLAIN = (
 
 def operation_name(func: Any) -> str:
     """One name for torch.add, Tensor.add_, + and +=; a property goes by its own name."""
-    name = getattr(func, "__name__", str(func))
+    name = getattr(func, "__name__", None) or str(func)
     if name == "__get__":
         name = getattr(func.__self__, "__name__", name)
     bare = name.strip("_")
@@ -302,6 +307,9 @@ def _make_out_of_place(call: Call) -> bool:
         raise UserError(
             f"The model writes into a tensor with {call}; build the result with torch.cat or torch.where."
         )
+    if call.func is Tensor.view and not call.inputs[0].value.is_contiguous():
+        # Nothing is ever overwritten here, so a copy is as good as a view, and it exists for every layout.
+        call.func = Tensor.reshape
     if call.kwargs.get("inplace"):
         call.kwargs = call.kwargs | {"inplace": False}
         return True
@@ -349,11 +357,6 @@ def _layer_names(model: Model) -> dict[int, str]:
     return {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
 
 
-def _cut_off(item: Any) -> Any:
-    """A result without the graph of its call; what the call handed back as it was stays the same tensor."""
-    return item.detach() if isinstance(item, Tensor) and not item.is_leaf else item
-
-
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
@@ -371,7 +374,7 @@ def _changed(item: Any, change: Callable[[Any], Any]) -> Any:
         }
     if type(item) in (tuple, list):
         return type(item)(
-            _changed(part, change) if isinstance(part, _NESTS) else change(part) for part in item
+            [_changed(part, change) if isinstance(part, _NESTS) else change(part) for part in item]
         )
     return change(item)
 

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from gyrograd.attributions.baselines import check_baseline
 from gyrograd.attributions.batching import MAX_BATCH, is_out_of_memory, rows_at_once, rows_per_example
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.attributions.layout import logits_of
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.checks import check_inputs, check_target
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.numerics.random import keys, uniform
 from gyrograd.progress import track
-from gyrograd.types import Images, Inputs, Model
+from gyrograd.types import Images, Inputs, Labels, Model
 
 SEGMENTS = ("grid", "pixels", "quickshift")
 ENUMERABLE = 12
@@ -130,10 +131,10 @@ def distinct(coalitions: Coalitions) -> tuple[Bool[Tensor, "m s"], Float[Tensor,
     return rows, counts.double()
 
 
-def segment_counts(segments: Segments, method: str) -> list[int]:
-    """The number of segments of each image; a single one leaves nothing to compare and is refused."""
+def segment_counts(segments: Segments, method: str, *, single: bool = False) -> list[int]:
+    """The number of segments of each image; a single one leaves nothing to compare and is refused unless allowed."""
     counts: list[int] = [int(n) + 1 for n in segments.flatten(1).amax(1)]
-    if 1 in counts:
+    if 1 in counts and not single:
         raise UserError(
             f"{method} sees image {counts.index(1)} as a single segment, so its map would be constant; "
             "use finer segments, such as segments='grid' or a smaller max_dist."
@@ -162,7 +163,7 @@ def worths(
 
     def worth_of_rows(start: int, stop: int) -> Tensor:
         rows = _masked(images, fills, segments, coalitions, start, stop)
-        logits = model(rows.reshape(-1, *x.shape[1:]))
+        logits = logits_of(model, rows.reshape(-1, *x.shape[1:]))
         if start == 0:
             check_target(target, len(x), logits.shape[1])
         return quantity_of(logits.double(), target[owner[start:stop]].long(), quantity)
@@ -224,28 +225,30 @@ def padded(rows: list[Tensor]) -> Float[Tensor, "b s"]:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
-def check_settings(method: Any, x: Tensor, create_graph: bool) -> None:
-    """Refuse what neither method can do: a graph to x, inputs that are not numbers."""
-    name = type(method).__name__.upper()
+def segment_map(method: Any, model: Model, x: Inputs, target: Labels, create_graph: bool) -> Inputs:
+    """The map of a method that gives each segment a number: its `coefficients`, spread over the pixels.
+
+    Its settings are those LIME and SHAP share. Refused is what neither can do: a graph to x, inputs that are not
+    numbers.
+    """
     if create_graph:
         raise UserError(
-            f"{name} has no derivative to x (segments jump as x moves), so create_graph=True cannot be met; "
-            "attack it by transfer: perturb x with a gradient method and explain the result."
+            f"{type(method).__name__.upper()} has no derivative to x (segments jump as x moves), so "
+            "create_graph=True cannot be met; attack it by transfer: perturb x with a gradient method and explain "
+            "the result."
         )
     check_inputs(x)
+    x = x.detach()
+    cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
+    segments = segment(as_images(x), method.segments, **cut)
+    return spread(method.coefficients(model, x, target, segments), segments, x)
 
 
-def check_name(what: str, name: str, choices: tuple[str, ...]) -> None:
-    """Refuse a name that is not one of the choices, with the nearest one."""
-    if name not in choices:
-        raise UserError(f"There is no {what} '{name}': {did_you_mean(name, choices)}")
-
-
-def check_common(segments: str | Tensor, baseline: Any, quantity: str, draws: int, max_batch: int) -> None:
+def check_common(method: Any) -> None:
     """The settings both methods have, looked at when the method is made."""
-    if isinstance(segments, str):
-        check_name("segmentation", segments, SEGMENTS)
-    check_baseline(baseline)
-    check_quantity(quantity)
-    if min(draws, max_batch) < 1:
-        raise UserError(f"draws={draws} and max_batch={max_batch}; give 1 or more of each.")
+    if isinstance(method.segments, str):
+        check_name("segmentation", method.segments, SEGMENTS)
+    check_baseline(method.baseline)
+    check_quantity(method.quantity)
+    if min(method.draws, method.max_batch) < 1:
+        raise UserError(f"draws={method.draws} and max_batch={method.max_batch}; give 1 or more of each.")

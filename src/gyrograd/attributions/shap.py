@@ -15,20 +15,17 @@ from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import (
     Coalitions,
     Segments,
-    as_images,
     check_common,
-    check_name,
-    check_settings,
     distinct,
     every_coalition,
     padded,
-    segment,
     segment_counts,
-    spread,
+    segment_map,
     uniform_table,
     worths,
 )
 from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.errors import check_name
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Labels, Model
 
@@ -67,28 +64,15 @@ class Shap:
     max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
-        check_common(self.segments, self.baseline, self.quantity, self.draws, self.max_batch)
+        check_common(self)
         check_name("sampling", self.sampling, ("enumerate", "paired"))
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
         """Maps shaped like x."""
-        check_settings(self, x, create_graph)
-        x = x.detach()
-        segments = segment(
-            as_images(x),
-            self.segments,
-            grid=self.grid,
-            kernel_size=self.kernel_size,
-            max_dist=self.max_dist,
-            ratio=self.ratio,
-        )
-        return spread(self.coefficients(model, x, target, segments), segments, x)
+        return segment_map(self, model, x, target, create_graph)
 
     def coefficients(
         self, model: Model, x: Inputs, target: Tensor, segments: Segments

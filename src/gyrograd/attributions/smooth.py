@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import Gradient
+from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import check_quantity
@@ -17,16 +18,20 @@ from gyrograd.types import Attribution, Inputs, Kernel, Labels, Model
 
 
 class QuantityHead(nn.Module):
-    """A model whose outputs are the explained quantity of every class, so that averaging averages that."""
+    """A model whose outputs are the explained quantity of every class, so that averaging averages that.
 
-    def __init__(self, core: nn.Module, quantity: str) -> None:
+    `any_layout` lets a CPU put the channels last (see `score`).
+    """
+
+    def __init__(self, core: nn.Module, quantity: str, any_layout: bool = False) -> None:
         super().__init__()
         self.core = core
         self.quantity = quantity
+        self.any_layout = any_layout
         self.rows_per_example = int(getattr(core, "rows_per_example", 1))
 
     def forward(self, x: Inputs) -> Tensor:
-        logits: Tensor = self.core(x)
+        logits: Tensor = logits_of(self.core, x) if self.any_layout else self.core(x)
         if self.quantity == "logit":
             return logits
         if self.quantity == "probability":
@@ -55,9 +60,12 @@ class OnSmoothed:
             raise UserError(f"Smoothing needs at least one draw, not {self.draws}; 50 is usual.")
 
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
-        core = model if self.quantity == "logit" else QuantityHead(model, self.quantity)
+        # Not while a run is recorded: guided backprop and LRP see to their layout themselves.
+        core = QuantityHead(model, self.quantity, not create_graph and isinstance(self.explain, Gradient))
         with evaluating(model):
-            calm = Smoothed(core, self.kernel, self.draws, self.seed, self.max_batch)
+            # Draws are cut, and recomputed in backward, only where they leave the device no room.
+            rows = max(self.max_batch, rows_at_once(self.max_batch, x))
+            calm = Smoothed(core, self.kernel, self.draws, self.seed, rows)
             return self.explain(calm, x, target, create_graph=create_graph)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import resource
 import sys
 from typing import Any
 
@@ -59,8 +58,13 @@ def hardware(model: Model) -> str:
     return f"{cores} cores, {platform.machine()}{extra}"
 
 
-def peak_memory_mb() -> float:
-    """The most main memory this process has held."""
+def peak_memory_mb() -> float | None:
+    """The most main memory this process has held; None where the system does not say."""
+    try:
+        import resource
+    except ImportError:
+        # Windows has no such module, and a card does without the number.
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 

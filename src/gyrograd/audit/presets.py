@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name, did_you_mean
 
 Settings = Mapping[str, Mapping[str, Any]]
 
@@ -181,8 +181,8 @@ standard: some ten times that. thorough: every method, longer attacks, up to a t
 
 def preset_of(preset: str | Preset, **changes: Any) -> Preset:
     """A preset by name, with some settings changed; None leaves a setting as it is."""
-    if isinstance(preset, str) and preset not in PRESETS:
-        raise UserError(f"There is no preset '{preset}': {did_you_mean(preset, PRESETS)}")
+    if isinstance(preset, str):
+        check_name("preset", preset, PRESETS)
     chosen = PRESETS[preset] if isinstance(preset, str) else preset
     known = [f.name for f in fields(Preset)]
     for name in changes:

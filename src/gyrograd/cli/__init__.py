@@ -170,8 +170,23 @@ def _parser(verb: Verb, path: str) -> Any:
     if "config" not in inspect.signature(verb).parameters:
         # brings --print_config with it
         parser.add_argument("--config", action="config", help="A YAML file of these settings.")
-    parser.add_function_arguments(verb, skip=by_hand, as_positional=True, as_group=False)
+    parser.add_function_arguments(_options(verb), skip=by_hand, as_positional=True, as_group=False)
     return parser
+
+
+def _options(verb: Verb) -> Verb:
+    """A function that has the verb's options and nothing else to be looked into.
+
+    Of the verb itself jsonargparse would run the imports its file makes for type checkers, and ask the package for
+    a thing of its name (`gyrograd.audit`): torch comes with both, seconds before a line of help.
+    """
+
+    def options() -> None:
+        """Never called."""
+
+    options.__doc__ = verb.__doc__
+    options.__signature__ = inspect.signature(verb, eval_str=True)  # type: ignore[attr-defined]
+    return options
 
 
 def _print_overview(path: str, folder: dict[str, Any]) -> None:

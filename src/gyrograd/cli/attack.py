@@ -82,7 +82,8 @@ def attack(
         unlabelled: take no labels from sub-folders.
         weights: state dict of the model, safetensors or .pt of tensors alone.
         classes: class count of a model built by name.
-        normalize: cifar10 or imagenet, the statistics of a model that does not normalise by itself.
+        normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
+            itself.
         device: auto, cpu, cuda or cuda:INDEX.
         seed: of the attack's random starts, and which images are chosen.
         json: print one JSON document instead of a table.

@@ -54,7 +54,8 @@ def audit(
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
         weights: state dict of the model, safetensors or .pt of tensors alone.
         classes: class count of a model built by name.
-        normalize: cifar10 or imagenet, the statistics of a model that does not normalise by itself.
+        normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
+            itself.
         device: auto, cpu, cuda or cuda:INDEX.
         seed: of noise and attacks, and which images are chosen.
         fresh: measure everything anew, whatever an earlier run left in the folder.

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import check_name
 
 SHELLS = ("bash", "zsh")
 
@@ -31,8 +31,7 @@ def completion(shell: str | None = None) -> None:
     from gyrograd.cli import verbs
 
     shell = shell or "bash"
-    if shell not in SHELLS:
-        raise UserError(f"There is no completion for '{shell}': {did_you_mean(shell, SHELLS)}")
+    check_name("completion for", shell, SHELLS)
     if shell == "zsh":
         print("autoload -U +X bashcompinit && bashcompinit")
     print(SCRIPT.format(verbs=" ".join(verbs()), cases="\n".join(_cases(verbs()))))

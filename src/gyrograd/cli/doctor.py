@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
-import importlib.util
 import json as json_format
 import os
 import platform
@@ -31,7 +31,9 @@ def doctor(json: bool = False) -> int:
     Args:
         json: print JSON for machines instead of a table.
     """
-    findings = [_python(), *_pair(), *_devices(), *_optional_parts(), _cifar10(), _disk()]
+    trouble = _trouble("torch")
+    devices = [] if trouble else _devices()
+    findings = [_python(), _pair(trouble), *devices, *_optional_parts(), _cifar10(trouble), _disk()]
     if json:
         print(json_format.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -52,23 +54,31 @@ def _python() -> Finding:
     return Finding("python", "ok" if sys.version_info >= (3, 11) else "broken", detail)
 
 
-def _pair() -> list[Finding]:
+def _trouble(module: str) -> str:
+    """What importing a module raises, in one line; nothing where it can be imported. Broken libraries are OSErrors."""
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError, AttributeError) as wrong:
+        return " ".join(str(wrong).split()) or type(wrong).__name__
+    return ""
+
+
+def _pair(trouble: str) -> Finding:
     """torch and torchvision fit only as a pair; a pair that does not fit fails when torchvision is imported."""
     found = {name: version(name) for name in ("torch", "torchvision")}
     detail = ", ".join(f"{name} {number or 'missing'}" for name, number in found.items())
     fix = "install both together: pip install --force-reinstall torch torchvision"
     if None in found.values():
-        return [Finding("torch pair", "broken", f"{detail}; {fix}")]
-    try:
-        import torchvision.ops  # noqa: F401 - the import is the check
-    except (ImportError, RuntimeError, AttributeError) as trouble:
-        return [Finding("torch pair", "broken", f"{detail} do not fit ({trouble}); {fix}")]
-    return [Finding("torch pair", "ok", detail)]
+        return Finding("torch pair", "broken", f"{detail}; {fix}")
+    if trouble:
+        return Finding("torch pair", "broken", f"{detail}: torch does not import ({trouble}); {fix}")
+    misfit = _trouble("torchvision.ops")
+    if misfit:
+        return Finding("torch pair", "broken", f"{detail} do not fit ({misfit}); {fix}")
+    return Finding("torch pair", "ok", detail)
 
 
 def _devices() -> list[Finding]:
-    if version("torch") is None:
-        return []
     import torch
 
     findings = [Finding("cpu", "ok", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch")]
@@ -89,7 +99,9 @@ def _optional_parts() -> list[Finding]:
     return findings
 
 
-def _cifar10() -> Finding:
+def _cifar10(trouble: str) -> Finding:
+    if trouble:
+        return Finding("cifar10", "missing", "not looked for: that needs torch")
     from gyrograd.data import data_root
 
     root = data_root()

@@ -48,7 +48,7 @@ def explore(
         unlabelled: take no labels from sub-folders.
         weights: state dict of the model, safetensors or .pt of tensors alone.
         classes: class count of models built by name.
-        normalize: cifar10 or imagenet, the statistics of models that do not normalise by themselves.
+        normalize: cifar10, imagenet or efficientnet_lite, the statistics of models that do not normalise by themselves.
         device: auto, cpu, cuda or cuda:INDEX.
         seed: of the attacks, and which images are chosen.
     """

@@ -54,7 +54,7 @@ def harden(
         size: side of the images of a folder, where the model does not tell.
         weights: a state dict for a model that is not a file of its own.
         classes: the class count such a model is built with.
-        normalize: cifar10 or imagenet, if the model does not normalise its input itself.
+        normalize: cifar10, imagenet or efficientnet_lite, if the model does not normalise its input itself.
         seed: of order, noise, attack and what is held out.
         device: auto, cpu, cuda or cuda:N.
         resume: auto (go on with the folder's run), never, or changed.

@@ -15,6 +15,7 @@ def reproduce(
     rows: str = "",
     images: int | None = None,
     parts: str = "",
+    train: str = "",
     device: str = "cpu",
     list: bool = False,
     render: bool = False,
@@ -30,6 +31,8 @@ def reproduce(
         rows: only these rows, such as ce,l2_cosine; the first words are enough (ssr for all maps of the ssr net).
         images: test images measured; the scale's own number by default.
         parts: only measurements whose names begin like one of these, such as accuracy,grad.
+        train: train every net in another way, such as epochs=12,schedule=one_cycle,lr=0.05,precision=tf32; the paper's
+            orders are then compared, its values not.
         device: cpu, cuda, cuda:1.
         list: show every experiment and what there is of it in the folder.
         render: write the page anew from the results that are there; nothing is measured.
@@ -57,6 +60,7 @@ def reproduce(
         rows=_words(rows),
         images=images,
         parts=_words(parts),
+        train=_changes(train),
         device=device,
     )
     _print_results(page)
@@ -67,6 +71,32 @@ reproduce.optional_positional = "name"  # type: ignore[attr-defined]
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
+def _changes(text: str) -> dict[str, Any]:
+    """key=value between commas; values as YAML reads them."""
+    import yaml  # type: ignore[import-untyped]
+
+    from gyrograd.errors import UserError
+
+    changes: dict[str, Any] = {}
+    for word in _words(text):
+        key, given, value = word.partition("=")
+        if not given:
+            raise UserError(
+                f"--train has '{word}'; write key=value between commas, such as epochs=12,lr=0.05."
+            )
+        read = yaml.safe_load(value)
+        changes[key.strip()] = _number(read) if isinstance(read, str) else read
+    return changes
+
+
+def _number(text: str) -> Any:
+    """YAML reads 1e-3 as text."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _print_states(states: Any) -> None:
@@ -84,7 +114,7 @@ def _print_results(page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from gyrograd.experiments.report import summary_table, tabled, verdict_line
+    from gyrograd.experiments.report import NOT_MEASURED, summary_table, tabled, verdict_line
     from gyrograd.experiments.results import read_results
     from gyrograd.experiments.runs import verdicts_of
 
@@ -100,7 +130,8 @@ def _print_results(page: Path) -> None:
         )
         for row in shown.rows:
             for column, cell in zip(columns, row[1:], strict=True):
-                table.add_row(row[0], column, cell)
+                if cell != NOT_MEASURED:
+                    table.add_row(row[0], column, cell)
         console.print(table)
     console.print(verdict_line(verdicts), highlight=False)
     print(page)

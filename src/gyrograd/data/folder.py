@@ -48,16 +48,16 @@ def folder(
         numbered: True if the sub-folders are named by the numbers of their classes (0000, 0007, ...) and some are
             missing; else labels count the folders there are.
     """
-    home = _home(Path(path).expanduser(), split)
+    home = home_of(Path(path).expanduser(), split)
     frame = (size, size) if isinstance(size, int) else size
     _check_sizes(frame, resize, limit)
-    classes = _classes(home, split) if labelled else ("unlabelled",)
+    classes = class_names(home, split) if labelled else ("unlabelled",)
     if numbered and labelled:
         classes = _all_numbers(home, classes)
-    found = _labelled_files(home, classes) if labelled else [(file, 0) for file in _image_files(home)]
+    found = files_with_labels(home, classes, labelled)
     if not found:
         raise UserError(f"There are no images in {home}; known endings are {', '.join(sorted(ENDINGS))}.")
-    files, labels = zip(*_chosen(found, limit, seed), strict=True)
+    files, labels = zip(*chosen(found, limit, seed), strict=True)
     images = torch.stack([read_image(file, frame, resize) for file in _shown(files, f"reading {home.name}")])
     return Dataset(images, torch.tensor(labels), classes, f"folder {home}")
 
@@ -98,7 +98,7 @@ def _fitted(picture: Image.Image, size: tuple[int, int], resize: int | None) -> 
     return picture.crop((left, top, left + width, top + height))
 
 
-def _home(path: Path, split: str | None) -> Path:
+def home_of(path: Path, split: str | None) -> Path:
     """The folder that is read: it must exist and, where there are split folders, one must be named."""
     if not path.is_dir():
         raise UserError(f"There is no folder {path}; give the folder that holds the images.")
@@ -126,7 +126,7 @@ def _check_sizes(frame: Sequence[int], resize: int | None, limit: int | None) ->
         raise UserError(f"The limit is {limit}; give at least 1, or leave it out.")
 
 
-def _classes(home: Path, split: str | None) -> tuple[str, ...]:
+def class_names(home: Path, split: str | None) -> tuple[str, ...]:
     """Class names: the sub-folders of all splits, so that a class missing in one does not shift labels."""
     homes = (
         [home]
@@ -137,7 +137,7 @@ def _classes(home: Path, split: str | None) -> tuple[str, ...]:
     if not names:
         plain = "has images but no class folders; put each class in its own or give labelled=False"
         raise UserError(
-            f"{home} {plain if _image_files(home) else 'is empty; put a folder for each class in it'}."
+            f"{home} {plain if image_files(home) else 'is empty; put a folder for each class in it'}."
         )
     return tuple(names)
 
@@ -152,15 +152,18 @@ def _all_numbers(home: Path, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(at.get(number, str(number)) for number in range(max(at) + 1))
 
 
-def _labelled_files(home: Path, classes: tuple[str, ...]) -> list[tuple[Path, int]]:
-    return [(file, label) for label, name in enumerate(classes) for file in _image_files(home / name)]
+def files_with_labels(home: Path, classes: Sequence[str], labelled: bool) -> list[tuple[Path, int]]:
+    """Every image with the number of its class; 0 for all of them without labels."""
+    if not labelled:
+        return [(file, 0) for file in image_files(home)]
+    return [(file, label) for label, name in enumerate(classes) for file in image_files(home / name)]
 
 
 def _folders(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
 
 
-def _image_files(path: Path) -> list[Path]:
+def image_files(path: Path) -> list[Path]:
     """Image files at any depth, in one order on every machine; hidden ones are left out."""
     if not path.is_dir():
         return []
@@ -170,7 +173,8 @@ def _image_files(path: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file())
 
 
-def _chosen(found: list[tuple[Path, int]], limit: int | None, seed: int) -> list[tuple[Path, int]]:
+def chosen(found: list[tuple[Path, int]], limit: int | None, seed: int) -> list[tuple[Path, int]]:
+    """At most `limit` of them, by the seed, in the order they were found."""
     if limit is None or limit >= len(found):
         return found
     order = random.permutation(random.keys(seed, 1), len(found), stream=SUBSET_STREAM)[0, :limit]

@@ -15,7 +15,15 @@ import torch.nn.functional as F
 from PIL import Image
 
 from gyrograd.data.dataset import Dataset
-from gyrograd.data.folder import _chosen, _classes, _home, _image_files, _labelled_files, folder, read_image
+from gyrograd.data.folder import (
+    chosen,
+    class_names,
+    files_with_labels,
+    folder,
+    home_of,
+    image_files,
+    read_image,
+)
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.registry import available, lookup, make
 
@@ -134,13 +142,13 @@ def _from_registry(
 def _from_folder(
     path: Path, images: int | None, size: int | None, split: str | None, seed: int, labelled: bool | None
 ) -> Opened:
-    home = _home(path, split)
+    home = home_of(path, split)
     labelled = _has_classes(home) if labelled is None else labelled
-    classes = _classes(home, split) if labelled else UNLABELLED
-    found = _labelled_files(home, classes) if labelled else [(file, 0) for file in _image_files(home)]
+    classes = class_names(home, split) if labelled else UNLABELLED
+    found = files_with_labels(home, classes, labelled)
     data = folder(path, split, _known_size(size), limit=images, seed=seed, labelled=labelled)
     number = {file: i for i, (file, _) in enumerate(found)}
-    files = [file for file, _ in _chosen(found, images, seed)]
+    files = [file for file, _ in chosen(found, images, seed)]
     return Opened(
         data, tuple(str(file.relative_to(home)) for file in files), tuple(number[file] for file in files)
     )
@@ -160,7 +168,7 @@ def _from_files(
             "Single images have neither labels nor splits; give the folder that holds the classes."
         )
     number = {file: i for i, file in enumerate(files)}
-    taken = [file for file, _ in _chosen([(file, 0) for file in number], images, seed)]
+    taken = [file for file, _ in chosen([(file, 0) for file in number], images, seed)]
     side = _known_size(size)
     pixels = torch.stack([read_image(file, (side, side)) for file in taken])
     data = Dataset(pixels, torch.zeros(len(taken), dtype=torch.int64), UNLABELLED, _called(taken))
@@ -199,8 +207,8 @@ def _called(files: Iterable[Path]) -> str:
 def _has_classes(home: Path) -> bool:
     """Sub-folders are classes; images beside them make it unclear which is meant."""
     children = [child for child in home.iterdir() if not child.name.startswith(".")]
-    folders = [child for child in children if child.is_dir() and _image_files(child)]
-    beside = {file for file in _image_files(home) if file.parent == home}
+    folders = [child for child in children if child.is_dir() and image_files(child)]
+    beside = {file for file in image_files(home) if file.parent == home}
     if folders and beside:
         raise UserError(
             f"{home} holds both images and folders of images; move the images into a folder of their class, "

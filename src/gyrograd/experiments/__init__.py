@@ -28,7 +28,9 @@ and import its file in the paper's `__init__.py`, the paper's folder in this one
 - A column is on the paper's scale (per cent where the paper has per cent). A column with an "@" is a point of a curve:
   it is drawn and left out of the tables. Where the columns of several parts of one row have one name, the last wins.
 - `claims.toml`: see `claims`; `scales.toml`: see `scales`. A scale sets sizes, never the method.
-- `plots.curves` draws lines with intervals; `reporting.map_grid` images and maps.
+- `subjects.net_of` makes a `Net` out of a recipe of `training`; a `Subject` is a net of a run that makes its `Part`s.
+- `plots.curves` draws lines with intervals, `panels.figures_of` a few panels to a figure; `reporting.map_grid` images
+  and maps.
 - `reproduce(name, scale, out)` runs it all and writes `out/SCALE/NAME/{results.json, pictures.npz, index.html}` beside
   `out/SCALE/records` and `out/SCALE/nets`, which all experiments of a scale share. `render(folder)` writes the page
   anew from the files alone.

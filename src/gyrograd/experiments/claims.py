@@ -164,6 +164,8 @@ def _obstacle(
     if len(ours) < len(places):
         return "not measured in this run"
     if compares == "nothing" or (compares == "orders" and isinstance(claim, Value)):
+        if results.scale == "paper":
+            return "the nets were trained in another way than the paper's"
         return f"the scale '{results.scale}' is smaller than the paper's"
     if not all(estimate.bounded for estimate in ours):
         return "one image has no interval"

@@ -7,10 +7,11 @@ import json
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from gyrograd.errors import UserError, did_you_mean
 from gyrograd.evaluation import fingerprint
 from gyrograd.experiments.samples import images_of
 from gyrograd.models import build, load, save
@@ -18,6 +19,12 @@ from gyrograd.registry import make
 from gyrograd.training import Objective, Term, TrainSettings, fit
 from gyrograd.training.objective import equal_when_fast, runs_fast
 from gyrograd.types import Model
+
+DECIDED = {
+    "model", "model_settings", "start", "data", "data_settings", "test", "terms", "cross_entropy", "seed", "device",
+    "milestones", "static_graph",
+}  # fmt: skip
+"""Settings that belong to the experiment: its model, data and objective, and where it runs."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,16 @@ def objective_of(net: Net, teacher: Model | None = None) -> Objective:
     # fast is about how cross-entropy and a penalty are computed; ways with a search inside run as they are written.
     fast = bool(net.recipe.get("fast")) and runs_fast(terms.values())
     return Objective(terms, net.recipe.get("cross_entropy"), **shape, fast=fast)
+
+
+def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes of the training that `TrainSettings` knows and an experiment does not decide itself."""
+    known = {f.name for f in fields(TrainSettings)} - DECIDED
+    for key in changes:
+        if key not in known:
+            raise UserError(f"train has no setting '{key}' to change: {did_you_mean(key, known)}")
+    TrainSettings(**changes)  # refuses values that do not fit
+    return dict(changes)
 
 
 def train_settings(net: Net, device: str = "cpu") -> TrainSettings:

@@ -11,6 +11,7 @@ from gyrograd.reporting import Section, Table, page
 
 POINT = "@"
 """A column with this sign is a point of a curve: drawn, and not in the tables."""
+NOT_MEASURED = "not measured"
 ORDER_HEADER = ("setting", "claim", "verdict", "lower", "higher", "why")
 VALUE_HEADER = ("setting", "row", "column", "verdict", "paper", "ours", "why")
 
@@ -34,19 +35,22 @@ def experiment_page(
 
 
 def summary_table(results: Results, claims: Claims, setting: str, columns: Sequence[str]) -> Table:
-    """Rows by columns: our number, its interval, and the paper's where it prints one."""
+    """Rows by columns: our number, its interval, and the paper's where it prints one.
+
+    A row without a number in any of these columns was not asked for, and is left out.
+    """
     reported = claims.reported()
 
     def cell(row: str, column: str) -> str:
         quantity = Quantity(setting, row, column)
         ours = results.estimates.get(quantity)
         if ours is None:
-            return "not measured"
+            return NOT_MEASURED
         paper = reported.get(quantity)
         return shown(ours) + (f"; paper {paper.reported:g}" if paper else "")
 
-    rows = tuple((row, *(cell(row, column) for column in columns)) for row in results.rows(setting))
-    return Table(("", *columns), rows)
+    rows = [(row, *(cell(row, column) for column in columns)) for row in results.rows(setting)]
+    return Table(("", *columns), tuple(row for row in rows if set(row[1:]) != {NOT_MEASURED}))
 
 
 def column_groups(results: Results, claims: Claims, setting: str) -> list[list[str]]:

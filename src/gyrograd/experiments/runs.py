@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import json
 import os
@@ -21,17 +22,18 @@ from gyrograd.data import Dataset
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.evaluation import Cell, evaluated, streams
 from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_claims
-from gyrograd.experiments.nets import Given, Net, net_key, trained
+from gyrograd.experiments.nets import Given, Net, checked_changes, net_key, trained
 from gyrograd.experiments.report import experiment_page
 from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
 from gyrograd.experiments.samples import images_of
-from gyrograd.experiments.scales import SCALES, Scale, read_scale
+from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
 from gyrograd.numerics.modes import denormals_flushed
 from gyrograd.registry import available, lookup
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Inputs, Labels, Model
 
 HOME = Path(__file__).parent
+CHANGED = "training was changed to"
 SHARD, CUDA_SHARD = 500, 2500
 """Images in one file of numbers. A GPU is not filled by 500 small ones."""
 Columns: TypeAlias = dict[str, Tensor]
@@ -83,11 +85,15 @@ class Run:
     rows: tuple[str, ...] = ()
     images: int | None = None
     parts: tuple[str, ...] = ()
+    train: Mapping[str, Any] = field(default_factory=dict)
 
     def sizes(self, setting: str) -> dict[str, Any]:
         """The sizes of a setting at this scale."""
         sizes = dict(self.scale.settings[setting])
-        return sizes | ({"images": self.images} if self.images else {})
+        sizes |= {"images": self.images} if self.images else {}
+        sizes |= {key: value for key, value in self.train.items() if key in SIZES}
+        changes = {key: value for key, value in self.train.items() if key not in SIZES}
+        return sizes | ({CHANGES: changes} if changes else {})
 
     def included(self, settings: Sequence[str]) -> list[str]:
         """Those settings this scale has and this run was not told to leave out."""
@@ -174,15 +180,23 @@ def reproduce(
     rows: Sequence[str] = (),
     images: int | None = None,
     parts: Sequence[str] = (),
+    train: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Run an experiment and write `out/SCALE/NAME/`: results.json, pictures.npz, index.html. Returns the page."""
+    """Run an experiment and write `out/SCALE/NAME/`: results.json, pictures.npz, index.html. Returns the page.
+
+    `train` changes settings of `TrainSettings` for every net alike (epochs, lr, schedule, precision, ...); the paper's
+    orders can then be compared, its values not.
+    """
+    train = checked_changes(train or {})
     entry = lookup("experiment", name)
     size = read_scale(HOME / entry.paper / "scales.toml", scale)
     _check_settings(size, settings)
     n = size.seeds if seeds is None else seeds
     if n < 1:
         raise UserError(f"seeds is {n}; give at least 1.")
-    run = Run(size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts))
+    run = Run(
+        size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts), train
+    )
     folder = run.out / entry.name
     before = _begun(folder)
     started = time.monotonic()
@@ -194,10 +208,11 @@ def reproduce(
         seconds = before + time.monotonic() - started
         records.write_text(folder / "run.json", json.dumps({"seconds": seconds}) + "\n")
     _check_found(found, entry.name, run)
-    asked = _command(entry.name, scale, seeds, settings, rows, images, parts, device)
+    asked = _command(entry.name, scale, seeds, settings, rows, images, parts, train, device)
     facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
     measured_in = list(dict.fromkeys(m[0] for m in found.records))
     about = {"sizes": {s: run.sizes(s) for s in measured_in}, "chance": _chances(run, measured_in)}
+    about |= {CHANGED: dict(train)} if train else {}
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
     write_results(folder, results)
     return render(folder)
@@ -228,7 +243,8 @@ def verdicts_of(results: Results) -> tuple[Claims, tuple[Judged, ...]]:
     entry = lookup("experiment", results.name)
     claims = read_claims(HOME / entry.paper / "claims.toml", entry.name)
     scale = read_scale(HOME / entry.paper / "scales.toml", results.scale)
-    return claims, judged(claims, results, scale.compares)
+    compares = "orders" if scale.compares == "values" and results.settings.get(CHANGED) else scale.compares
+    return claims, judged(claims, results, compares)
 
 
 def states(out: Path) -> list[tuple[str, str, str, str]]:
@@ -269,10 +285,12 @@ def hardware(device: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """What the numbers were made with. (Run from source, the package has no metadata.)"""
-    from gyrograd import __version__
-
-    return {"gyrograd": __version__, "torch": torch.__version__}
+    """What the numbers were made with."""
+    try:
+        own = importlib.metadata.version("gyrograd")
+    except importlib.metadata.PackageNotFoundError:
+        own = "not installed, run from its source"
+    return {"gyrograd": own, "torch": torch.__version__}
 
 
 def _begun(folder: Path) -> float:
@@ -314,6 +332,7 @@ def _command(
     rows: Sequence[str],
     images: int | None,
     parts: Sequence[str],
+    train: Mapping[str, Any],
     device: str,
 ) -> str:
     """The command line that gives these results."""
@@ -323,6 +342,7 @@ def _command(
     words += [f"--rows {','.join(rows)}"] if rows else []
     words += [f"--images {images}"] if images is not None else []
     words += [f"--parts {','.join(parts)}"] if parts else []
+    words += [f"--train {','.join(f'{key}={value}' for key, value in train.items())}"] if train else []
     return " ".join(words + ([f"--device {device}"] if device != "cpu" else []))
 
 

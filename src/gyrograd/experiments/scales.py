@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.experiments.claims import Comparison
 
 SCALES = ("smoke", "small", "paper")
@@ -40,6 +40,8 @@ SIZES = {
     "why": "what stands for what, and why",
 }
 """What a scale may set, and nothing else: a test holds every scales.toml to it."""
+CHANGES = "training"
+"""Beside the sizes of a setting: what the user changed of the training (`--train`), never what a file says."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,7 @@ class Scale:
 
 def read_scale(path: Path, name: str) -> Scale:
     """One scale out of a paper's file."""
-    if name not in SCALES:
-        raise UserError(f"There is no scale '{name}': {did_you_mean(name, SCALES)}")
+    check_name("scale", name, SCALES)
     entry = tomllib.loads(path.read_text(encoding="utf-8"))[name]
     for setting, sizes in entry["settings"].items():
         for size in sizes:

@@ -14,10 +14,9 @@ from torch import Tensor
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import SEGMENTS, Segments, as_images, segment
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.noise import check_size
 from gyrograd.metrics.passes import check_count, in_parts, scored, scores
-from gyrograd.metrics.pictures import check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.numerics.similarity import cosine, l2_distance, pearson, spearman
@@ -68,7 +67,7 @@ class Faithfulness:
     max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
-        check_name("similarity", self.similarity, tuple(AGREEMENTS))
+        check_name("similarity", self.similarity, AGREEMENTS)
         check_name("segmentation", self.segments, SEGMENTS)
         check_name("contribution", self.contribution, ("slope", "difference"))
         check_count("grid", self.grid, 10)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
 from gyrograd.attributions.batching import MAX_BATCH
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.passes import check_classes, in_parts, scored
-from gyrograd.metrics.pictures import check_name, check_picture, picture
+from gyrograd.metrics.pictures import check_picture, picture
 from gyrograd.metrics.response import attacked_map
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
@@ -198,7 +198,7 @@ def adversarial_insertion(
 def shares(ratios: Ratios) -> tuple[float, ...]:
     """The shares of pixels by the name of a protocol, or as given."""
     if isinstance(ratios, str):
-        check_name("protocol", ratios, tuple(PROTOCOLS))
+        check_name("protocol", ratios, PROTOCOLS)
         return PROTOCOLS[ratios]
     if not ratios or not all(0 <= ratio <= 1 for ratio in ratios):
         raise UserError(f"The ratios are {ratios}; give shares from 0 to 1, such as (0, 0.5, 1).")

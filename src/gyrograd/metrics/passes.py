@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
+from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_inputs, check_target
 from gyrograd.numerics.modes import evaluating
@@ -34,7 +35,6 @@ def parts(b: int, variants: int, max_batch: int) -> Iterator[tuple[slice, slice]
 
     Examples first: noise is drawn one variant at a time, for all examples of a part together.
     """
-    check_count("max_batch", max_batch, MAX_BATCH)
     height = min(b, max_batch)
     width = max(1, max_batch // height)
     for first in range(0, b, height):
@@ -44,10 +44,8 @@ def parts(b: int, variants: int, max_batch: int) -> Iterator[tuple[slice, slice]
 
 def in_parts(measure: Measure, x: Inputs, variants: int, max_batch: int) -> Float[Tensor, "b n ..."]:
     """The values of all pairs of an example of x and a variant, put together from the parts."""
-    check_count("max_batch", max_batch, MAX_BATCH)
-    at_once = rows_at_once(max_batch, x)
     rows: dict[int, list[Tensor]] = {}
-    for examples, these in parts(len(x), variants, at_once):
+    for examples, these in parts(len(x), variants, rows_at_once(max_batch, x)):
         rows.setdefault(examples.start, []).append(measure(examples, these))
     return torch.cat([torch.cat(row, 1) for row in rows.values()])
 
@@ -67,7 +65,7 @@ def scored(
     """The quantity (logit, probability, ...) the model gives each variant for the class of its example."""
     n = variants.shape[1]
     with torch.no_grad(), evaluating(model):
-        logits = model(variants.flatten(0, 1))
+        logits = logits_of(model, variants.flatten(0, 1))
     return quantity_of(logits, target.repeat_interleave(n), quantity).view(-1, n)
 
 
@@ -77,7 +75,7 @@ def logits_in_parts(model: Model, x: Inputs, max_batch: int = MAX_BATCH) -> Floa
     check_count("max_batch", max_batch, MAX_BATCH)
     size = max(1, max_batch // rows_per_example(model))
     with torch.no_grad(), evaluating(model):
-        return torch.cat([model(part) for part in x.detach().split(size)])
+        return torch.cat([logits_of(model, part) for part in x.detach().split(size)])
 
 
 def scores(model: Model, x: Inputs, target: Labels, quantity: str, max_batch: int = MAX_BATCH) -> PerExample:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from gyrograd.attributions.segments import as_images
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import check_name
 from gyrograd.numerics import maps, similarity
 from gyrograd.types import Images, Inputs
 
@@ -36,10 +36,4 @@ def picture(map: Inputs, reduce: str = "abs_sum", normalize: str = "none") -> Im
 def check_picture(reduce: str, normalize: str = "none") -> None:
     """Refuse a reduction or normalization that does not exist."""
     check_name("reduction", reduce, (*ELEMENTS, *maps.REDUCTIONS))
-    check_name("normalization", normalize, tuple(maps.NORMALIZATIONS))
-
-
-def check_name(what: str, name: str, known: tuple[str, ...]) -> None:
-    """Refuse a name that is not one of these, with the nearest."""
-    if name not in known:
-        raise UserError(f"There is no {what} '{name}': {did_you_mean(name, known)}")
+    check_name("normalization", normalize, maps.NORMALIZATIONS)

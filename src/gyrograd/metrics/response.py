@@ -16,8 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.errors import UserError
-from gyrograd.metrics.pictures import SIMILARITIES, check_name, check_picture, picture
+from gyrograd.errors import UserError, check_name
+from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
 from gyrograd.numerics import similarity as alike
 from gyrograd.numerics.maps import frame_target, mass_center, normalize
 from gyrograd.registry import register
@@ -118,7 +118,7 @@ class MapSimilarity:
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_name("similarity", self.similarity, tuple(SIMILARITIES))
+        check_name("similarity", self.similarity, SIMILARITIES)
         check_picture(self.reduce, self.normalize)
 
     def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:

@@ -12,18 +12,18 @@ from torch import Tensor
 
 from gyrograd.attributions import Gradient
 from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.errors import check_name
 from gyrograd.metrics.noise import GaussianNoise, Noise, UniformNoise, neighbours
 from gyrograd.metrics.passes import check_count, explained, in_parts, scored, scores
-from gyrograd.metrics.pictures import SIMILARITIES, check_name, check_picture, picture
+from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
 from gyrograd.numerics import random
 from gyrograd.numerics.quantities import check_quantity
-from gyrograd.numerics.similarity import l2_distance
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
 
 PerDraw = Float[Tensor, "b n"]
 Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Clean map, map, x and neighbour, a row for each draw, to one number a row."""
+"""Clean picture `e 1 ...`, pictures `e n ...`, x `e 1 ...` and neighbours `e n ...` to one number for each pair."""
 
 
 @register(
@@ -56,7 +56,7 @@ class RandomPerturbationSimilarity:
     def __post_init__(self) -> None:
         UniformNoise(self.eps)
         check_count("draws", self.draws, 10)
-        check_name("similarity", self.similarity, tuple(SIMILARITIES))
+        check_name("similarity", self.similarity, SIMILARITIES)
         check_picture(self.reduce, self.normalize)
 
     def __call__(
@@ -70,11 +70,21 @@ class RandomPerturbationSimilarity:
         """The similarity of each draw."""
 
         def alike(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:  # noqa: ARG001
-            return SIMILARITIES[self.similarity](self._seen(clean), self._seen(moved))
+            pairs = (pictures.flatten(0, 1) for pictures in (clean.expand_as(moved), moved))
+            return SIMILARITIES[self.similarity](*pairs).view(moved.shape[:2])
 
         noise = UniformNoise(self.eps, self.clip)
         return _compared(
-            alike, noise, model, attribution, x, target, seed=seed, draws=self.draws, max_batch=self.max_batch
+            alike,
+            self._seen,
+            noise,
+            model,
+            attribution,
+            x,
+            target,
+            seed=seed,
+            draws=self.draws,
+            max_batch=self.max_batch,
         )
 
     def _seen(self, map: Tensor) -> Tensor:
@@ -123,11 +133,20 @@ class LocalLipschitz:
         """The ratio of each draw."""
 
         def slope(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
-            return _ratio(l2_distance(self._seen(clean), self._seen(moved)), l2_distance(x, near))
+            return _ratio(_lengths(moved - clean), _lengths(near - x))
 
         noise = GaussianNoise(self.sigma, self.clip)
         return _compared(
-            slope, noise, model, attribution, x, target, seed=seed, draws=self.draws, max_batch=self.max_batch
+            slope,
+            self._seen,
+            noise,
+            model,
+            attribution,
+            x,
+            target,
+            seed=seed,
+            draws=self.draws,
+            max_batch=self.max_batch,
         )
 
     def _seen(self, map: Tensor) -> Tensor:
@@ -170,14 +189,14 @@ class MaxSensitivity:
         """The relative change of each draw."""
 
         def change(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:  # noqa: ARG001
-            before, after = picture(clean, self.reduce), picture(moved, self.reduce)
-            size = l2_distance(before, torch.zeros_like(before))
+            size = _lengths(clean)
             scale = torch.where((size > 0) & self.relative, size, 1)
-            return l2_distance(before, after) / scale
+            return _lengths(moved - clean) / scale
 
         noise = UniformNoise(self.eps, self.clip)
         return _compared(
             change,
+            lambda map: picture(map, self.reduce),
             noise,
             model,
             attribution,
@@ -269,6 +288,7 @@ class ModelSmoothness:
 
 def _compared(
     compare: Compare,
+    see: Callable[[Tensor], Tensor],
     noise: Noise,
     model: Model,
     attribution: Attribution,
@@ -279,19 +299,35 @@ def _compared(
     draws: int,
     max_batch: int,
 ) -> PerDraw:
-    """`compare(clean map, map, x, neighbour)` of every draw; the clean maps are made once."""
+    """`compare` of every draw, on maps as `see` shows them; the clean maps are made, and seen, once."""
     keys = random.keys(seed, len(x), x.device)
     x = x.detach()
     clean = attribution(model, x, target).detach()
+    seen = see(clean)
 
     def values(examples: slice, these: slice) -> Tensor:
         near = neighbours(noise, x[examples], keys[examples], these)
         moved = explained(attribution, model, near, target[examples])
-        n = near.shape[1]
-        before, here = (t[examples].repeat_interleave(n, 0) for t in (clean, x))
-        return compare(before, moved.flatten(0, 1), here, near.flatten(0, 1)).view(-1, n)
+        pictures = see(moved.flatten(0, 1)).unflatten(0, near.shape[:2])
+        return compare(seen[examples, None], pictures, x[examples, None], near)
 
     return in_parts(values, x, draws, max_batch)
+
+
+def _lengths(gap: Float[Tensor, "e n ..."]) -> Float[Tensor, "e n"]:
+    """Euclidean length for each example and draw.
+
+    Squares of tiny or huge entries leave the floating range, and only then is the gap scaled first: that takes three
+    times as long. A device always scales, since asking it would make the host wait.
+    """
+    flat = gap.flatten(2)
+    length: Tensor = torch.linalg.vector_norm(flat, dim=2)
+    if not gap.is_cuda and bool(((length > 1e-15) & (length < 1e15)).all()):
+        return length
+    largest = flat.abs().amax(2)
+    scale = torch.where(largest > 0, largest, 1)
+    length = torch.linalg.vector_norm(flat / scale[:, :, None], dim=2)
+    return length * scale
 
 
 def _ratio(change: Tensor, distance: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.models.piecewise import CALLS, MODULES, WHOLE, Softened, applied, exchanged
 from gyrograd.models.specs import attach_spec, spec_of
 from gyrograd.types import Inputs
@@ -194,8 +194,7 @@ def _is_zero(operand: Any) -> bool:
 
 def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
     """A maker of activations that are marked as standing where a ReLU stood."""
-    if name not in ACTIVATIONS:
-        raise UserError(f"There is no activation '{name}': {did_you_mean(name, ACTIVATIONS)}")
+    check_name("activation", name, ACTIVATIONS)
     if beta is not None and name != "softplus":
         raise UserError(f"beta is the sharpness of softplus and '{name}' has none; leave beta out.")
     if beta is not None and not 0 < beta < float("inf"):

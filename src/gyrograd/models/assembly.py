@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.models.activations import swapped_again, with_activation
 from gyrograd.models.sources import from_source
 from gyrograd.models.specs import ModelSpec, attach_spec
@@ -47,9 +47,9 @@ def build(
     """A model of images in [0, 1] by name: a registered one, `torchvision:NAME` or `timm:NAME`.
 
     `num_classes`: the model's own default (10; 2 for the mlp), or what pretrained weights have. `activation`,
-    `beta`: swap every ReLU. `normalize`: "cifar10", "imagenet" or (mean, std); pretrained weights bring their
-    own if it is not given. `seed`: initial weights that neither depend on the global random state nor change
-    it. `weights`: a file of a state dict for the backbone. Other settings go to the backbone.
+    `beta`: swap every ReLU. `normalize`: "cifar10", "imagenet", "efficientnet_lite" or (mean, std); pretrained
+    weights bring their own if it is not given. `seed`: initial weights that neither depend on the global random
+    state nor change it. `weights`: a file of a state dict for the backbone. Other settings go to the backbone.
 
     Like any nn.Module, the result is in train mode: call `.eval()` before explaining. It carries `.spec`.
     """
@@ -75,8 +75,7 @@ def rebuilt(spec: ModelSpec) -> nn.Module:
     with _seeded(0):
         model, _ = _backbone(spec.name, settings.pop("num_classes", None), False, settings)
     for wrapper, options in spec.wraps:
-        if wrapper not in WRAPPERS:
-            raise UserError(f"There is no model wrapper '{wrapper}': {did_you_mean(wrapper, WRAPPERS)}")
+        check_name("model wrapper", wrapper, WRAPPERS)
         model = WRAPPERS[wrapper](model, **options)
     return model
 
@@ -106,8 +105,7 @@ def _backbone(
 
 def _initialise(model: nn.Module, init: str) -> None:
     """Draw the weights of convolutions and linear layers anew, if another start than torch's is asked for."""
-    if init not in INITS:
-        raise UserError(f"There is no init '{init}': {did_you_mean(init, INITS)}")
+    check_name("init", init, INITS)
     if init == "default":
         return
     for module in model.modules():
@@ -127,10 +125,7 @@ def _statistics(normalize: str | Statistics | None) -> Statistics | None:
     if normalize is None:
         return None
     if isinstance(normalize, str):
-        if normalize not in NORMALIZATIONS:
-            raise UserError(
-                f"There is no normalisation '{normalize}': {did_you_mean(normalize, NORMALIZATIONS)}"
-            )
+        check_name("normalisation", normalize, NORMALIZATIONS)
         return NORMALIZATIONS[normalize]
     if len(normalize) != 2:
         raise UserError(f"normalize must be a name or a pair (mean, std), not {normalize}.")

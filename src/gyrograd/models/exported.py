@@ -23,6 +23,7 @@ from torch import nn
 from torch.export.passes import move_to_device_pass
 
 from gyrograd.errors import UserError
+from gyrograd.models.piecewise import FORMS
 
 _OPERATIONS = (
     "torch.ops.aten.",
@@ -45,6 +46,13 @@ _ARITHMETIC = (
 )  # fmt: skip
 _TRAINING = {"training", "train"}
 _PROGRAM = "models/model.json"
+_ACTIVATIONS: dict[Any, tuple[str, bool]] = {
+    getattr(torch.ops.aten, spelled).default: (form, spelled != form)
+    for form in FORMS
+    for spelled in (form, f"{form}_")
+    if hasattr(torch.ops.aten, spelled)
+}
+"""aten's operation to the activation made of ReLUs that it is, and whether it works in place."""
 
 
 def exported(path: Path, device: torch.device) -> nn.Module:
@@ -59,7 +67,7 @@ def exported(path: Path, device: torch.device) -> nn.Module:
     # The mode is part of the graph, so a change of it is none; torch raises where it could ignore.
     for mode in ("train", "eval"):
         vars(module).pop(mode, None)
-    _make_relus_exchangeable(module)
+    _make_activations_exchangeable(module)
     size = _input_sizes(path, program)
     if len(size) == 4 and isinstance(size[2], int) and size[2] == size[3]:
         module.__dict__["image_size"] = size[2]
@@ -189,13 +197,14 @@ def _loaded(path: Path) -> Any:
         log.setLevel(level)
 
 
-def _make_relus_exchangeable(module: nn.Module) -> None:
-    """Calls of F.relu in place of aten's: the same numbers, and an attack's Softplus twin can exchange them."""
-    relus = {torch.ops.aten.relu.default, torch.ops.aten.relu_.default}
+def _make_activations_exchangeable(module: nn.Module) -> None:
+    """Calls of torch.nn.functional in place of aten's: the same numbers, and an attack's twin can exchange them."""
     graph: Any = module.graph
     for node in graph.nodes:
-        if node.op == "call_function" and node.target in relus:
-            node.target = F.relu
+        if node.op == "call_function" and node.target in _ACTIVATIONS:
+            form, in_place = _ACTIVATIONS[node.target]
+            node.target = getattr(F, form)
+            node.kwargs = {**node.kwargs, **({"inplace": True} if in_place else {})}
     module.recompile()  # type: ignore[operator]
 
 

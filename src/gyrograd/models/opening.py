@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.models import checkpoints, zoo
 from gyrograd.models.archives import content_of, scripted
 from gyrograd.models.assembly import build
@@ -45,7 +45,8 @@ def opened(
     `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `FILE.py:FACTORY`, which
     runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a name.
     `weights`: a state dict for a model that is not a file of its own, `classes` its class count, `normalize`
-    ("cifar10", "imagenet") the channel statistics it was trained with, if it does not hold them itself.
+    ("cifar10", "imagenet", "efficientnet_lite") the channel statistics it was trained with, if it does not hold them
+    itself.
     """
     place = _device(device)
     file = _own_file(text)
@@ -170,7 +171,7 @@ def _check_registered(text: str) -> None:
         return
     source, colon, _ = text.partition(":")
     if colon:
-        raise UserError(f"There is no model source '{source}': {did_you_mean(source, SOURCES)}")
+        check_name("model source", source, SOURCES)
     hint = did_you_mean(text, {*known, *zoo.names()})
     raise UserError(f"There is no file and no model '{text}': {hint}")
 
@@ -178,8 +179,7 @@ def _check_registered(text: str) -> None:
 def _normalized(model: nn.Module, normalize: str | None) -> nn.Module:
     if normalize is None:
         return model
-    if normalize not in NORMALIZATIONS:
-        raise UserError(f"There is no normalisation '{normalize}': {did_you_mean(normalize, NORMALIZATIONS)}")
+    check_name("normalisation", normalize, NORMALIZATIONS)
     mean, std = NORMALIZATIONS[normalize]
     return Normalized(model, mean=mean, std=std)
 

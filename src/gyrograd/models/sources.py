@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 
 # Models with auxiliary heads return tuples in train mode; these settings make them return logits only.
 _SINGLE_OUTPUT = {
@@ -32,8 +32,7 @@ def from_source(
     source: str, name: str, *, num_classes: int | None, pretrained: bool, **settings: Any
 ) -> Sourced:
     """A model of `source` ("torchvision" or "timm"); with pretrained weights their class count is kept."""
-    if source not in _MAKERS:
-        raise UserError(f"There is no model source '{source}': known: {', '.join(sorted(_MAKERS))}.")
+    check_name("model source", source, _MAKERS)
     if pretrained and num_classes is not None:
         raise UserError(
             f"The pretrained weights of {source}:{name} have their own classes; "

@@ -13,8 +13,10 @@ from gyrograd.types import Inputs, Logits
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "efficientnet_lite": ((127 / 255,) * 3, (128 / 255,) * 3),
 }
-"""Channel means and standard deviations of pixels in [0, 1]; cifar10 are joo2023's."""
+"""Channel means and standard deviations of pixels in [0, 1]; cifar10 are joo2023's, efficientnet_lite is the
+(x - 127) / 128 of bytes that these nets were trained with."""
 
 
 class Normalized(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics import random
 from gyrograd.types import Flags, Inputs, PerExample
 
@@ -108,8 +108,7 @@ BALLS: dict[str, type[Linf] | type[L2]] = {"linf": Linf, "l2": L2}
 
 def ball(norm: str, eps: Radius) -> Ball:
     """The ball of a norm by name: "linf" or "l2"."""
-    if norm not in BALLS:
-        raise UserError(f"There is no norm '{norm}': {did_you_mean(norm, BALLS)}")
+    check_name("norm", norm, BALLS)
     return BALLS[norm](eps)
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.types import Images, Inputs
 
 
@@ -157,6 +157,5 @@ def _places(n: int, like: Tensor) -> Tensor:
 def _choice(
     choices: dict[str, Callable[[Tensor], Tensor]], how: str, what: str
 ) -> Callable[[Tensor], Tensor]:
-    if how not in choices:
-        raise UserError(f"There is no {what} '{how}': {did_you_mean(how, choices)}")
+    check_name(what, how, choices)
     return choices[how]

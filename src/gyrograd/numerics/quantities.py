@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import check_name
 from gyrograd.types import Labels, Logits, PerExample
 
 Quantity = Literal["logit", "probability", "log_probability", "loss"]
@@ -18,8 +18,7 @@ Quantity = Literal["logit", "probability", "log_probability", "loss"]
 
 def check_quantity(quantity: str) -> None:
     """Refuse a quantity that is not one of the four, with the nearest name."""
-    if quantity not in get_args(Quantity):
-        raise UserError(f"There is no quantity '{quantity}': {did_you_mean(quantity, get_args(Quantity))}")
+    check_name("quantity", quantity, get_args(Quantity))
 
 
 def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerExample:

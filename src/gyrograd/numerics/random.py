@@ -1,20 +1,23 @@
 """Random numbers that belong to an example, not to a batch.
 
 A number is a pure function of (key of the example, stream, position): Philox4x32-10 (Salmon et al. 2011), a
-counter through ten keyed rounds, written in tensor operations; on CUDA in one kernel, to the same bits. So the
-results do not depend on batch size, device or number of processes, and the global generators are neither read nor
-moved. `stream` keeps the draws of different purposes apart. A shape (n, ...) is a prefix of every (m, ...) with
-m > n.
+counter through ten keyed rounds. On a CPU the rounds run in numpy over blocks that stay in the cache, on CUDA in
+one kernel, elsewhere in tensor operations; the bits are the same. So the results do not depend on batch size,
+device or number of processes, and the global generators are neither read nor moved. `stream` keeps the draws of
+different purposes apart. A shape (n, ...) is a prefix of every (m, ...) with m > n.
 
 Uniform numbers are the same bits everywhere; normal ones go through log and cos in float64, where devices may
 differ in the last place.
 """
 
 import math
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from gyrograd.errors import UserError
@@ -22,6 +25,10 @@ from gyrograd.numerics.kernels import philox_words
 from gyrograd.types import Inputs, Seed
 
 Keys: TypeAlias = Int[Tensor, " b"]
+Halves: TypeAlias = Float[Tensor, "*places"]
+Column: TypeAlias = npt.NDArray[Any]
+Columns: TypeAlias = tuple[Column, Column, Column, Column]
+"""The four words of each counter value of a block, or what was made of them."""
 
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -30,6 +37,11 @@ _ROUNDS = 10
 # Bits a uniform number gets: the most that leave it exact below 1. float64 takes the bits of float32, so that
 # a model gives the same draws in both.
 _BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 24}
+_NUMPY: dict[torch.dtype, type[np.generic]] = {torch.float32: np.float32, torch.float64: np.float64}
+_BLOCK = 1 << 14
+"""Counter values in one block on a CPU: eight columns of them, 1 MB, stay in the cache of a core."""
+_MASK, _HALF = np.array(_WORD, np.uint64), np.array(32, np.uint64)
+_FACTORS, _BUMPS = (tuple(np.array(c, np.uint64) for c in pair) for pair in (_MULTIPLIERS, _WEYL))
 # Counter words 2 and 3 of key derivation; no stream number reaches them (streams are below 2**63).
 _DERIVE = 1 << 63
 
@@ -64,19 +76,26 @@ def uniform(
     if dtype not in _BITS:
         raise UserError(f"Random numbers have no dtype {dtype}; give torch.float32 or torch.float64.")
     bits = _BITS[dtype]
-    return (_words(keys, shape, stream) >> (32 - bits)).to(dtype) * 2.0**-bits
+    if not _on_cpu(keys):
+        return (_words(keys, shape, stream) >> (32 - bits)).to(dtype) * 2.0**-bits
+
+    def fractions(*words: Column) -> Columns:
+        a, b, c, d = (np.right_shift(word, np.uint64(32 - bits), out=word) for word in words)
+        return a, b, c, d
+
+    wide = _NUMPY.get(dtype, np.float32)
+    return _filled(fractions, keys, shape, stream, wide).mul_(2.0**-bits).to(dtype)
 
 
 def normal(
     keys: Keys, shape: tuple[int, ...], *, stream: int = 0, dtype: torch.dtype = torch.float32
 ) -> Inputs:
     """Standard normal by Box-Muller in float64; finite always (at most 6.7 from zero)."""
+    if _on_cpu(keys):
+        return _filled(_normal_columns, keys, shape, stream, _NUMPY.get(dtype, np.float64)).to(dtype)
     n = math.prod(shape)
     words = _words(keys, (n + n % 2,), stream).view(len(keys), -1, 2).to(torch.float64)
-    # The radius takes (0, 1], so its logarithm is finite.
-    radius = ((words[..., 0] + 1) * 2.0**-32).log_().mul_(-2).sqrt_()
-    angle = words[..., 1] * (2 * math.pi * 2.0**-32)
-    pairs = torch.stack((radius * angle.cos(), radius * angle.sin()), -1)
+    pairs = torch.stack(_box_muller(*words.unbind(-1)), -1)
     return pairs.flatten(1)[:, :n].to(dtype).reshape(len(keys), *shape)
 
 
@@ -100,9 +119,19 @@ def permutation(keys: Keys, n: int, *, stream: int = 0) -> Int[Tensor, "b n"]:
     return ((pairs[..., 0] << 31) ^ pairs[..., 1]).argsort(dim=1, stable=True)
 
 
+def _box_muller(first: Halves, second: Halves) -> tuple[Halves, Halves]:
+    """Two independent normal numbers of two 32-bit words held in float64, which are written over."""
+    # The radius takes (0, 1], so its logarithm is finite.
+    radius = first.add_(1).mul_(2.0**-32).log_().mul_(-2).sqrt_()
+    angle = second.mul_(2 * math.pi * 2.0**-32)
+    return angle.cos().mul_(radius), angle.sin().mul_(radius)
+
+
 def _words(keys: Keys, shape: tuple[int, ...], stream: int) -> Int[Tensor, "b ..."]:
     """One 32-bit word for each position, four from each counter value."""
     n = math.prod(shape)
+    if _on_cpu(keys):
+        return _filled(lambda *words: words, keys, shape, stream, np.int64)
     if keys.is_cuda:
         _split_stream(stream)
         places = torch.arange(n, device=keys.device)
@@ -112,6 +141,75 @@ def _words(keys: Keys, shape: tuple[int, ...], stream: int) -> Int[Tensor, "b ..
     counter = ((blocks & _WORD)[None], (blocks >> 32)[None], *_split_stream(stream))
     words = torch.stack(_philox(counter, (low[:, None], high[:, None])), -1)
     return words.reshape(len(keys), words[0].numel())[:, :n].reshape(len(keys), *shape)
+
+
+def _filled(
+    numbers: Callable[..., Columns],
+    keys: Keys,
+    shape: tuple[int, ...],
+    stream: int,
+    dtype: type[np.generic],
+) -> Shaped[Tensor, "b ..."]:
+    """Four numbers of each counter value, made of its four words, one block of keys and counters at a time."""
+    n, (low, high) = math.prod(shape), _split_stream(stream)
+    width = -(-n // 4)
+    out = np.empty((len(keys), width, 4), dtype)
+    keyed = keys.to(torch.int64).numpy().view(np.uint64)[:, None]
+    across = min(width, _BLOCK)
+    rows = max(1, _BLOCK // max(1, across))
+    scratch = np.empty((8, min(rows, len(keys)) * across), np.uint64)
+    for top in range(0, len(keys), rows):
+        for left in range(0, width, max(1, across)):
+            place = out[top : top + rows, left : left + across]
+            words = _block(scratch, keyed[top : top + rows], left, place.shape[1], low, high)
+            for i, column in enumerate(numbers(*words)):
+                np.copyto(place[..., i], column.reshape(place.shape[:2]), casting="unsafe")
+    flat = torch.from_numpy(out).reshape(len(keys), 4 * width)[:, :n]
+    return flat.contiguous().view(len(keys), *shape)
+
+
+def _block(scratch: Column, keys: Column, left: int, width: int, low: int, high: int) -> Columns:
+    """Philox for each key and `width` counter values from `left` on: the words, held in scratch."""
+    c0, c1, c2, c3, k0, k1, p0, p1 = scratch[:, : len(keys) * width]
+    shape = (len(keys), width)
+    # A block does not cross a multiple of 2**32, so the counter's upper half is one number.
+    c0.reshape(shape)[:] = np.arange(left & _WORD, (left & _WORD) + width, dtype=np.uint64)
+    c1[:], c2[:], c3[:] = left >> 32, low, high
+    if len(keys) == 1:
+        k0, k1 = k0[:1], k1[:1]  # one key is one number, which saves two columns of sums a round
+    k0.reshape(len(keys), -1)[:], k1.reshape(len(keys), -1)[:] = keys & _MASK, keys >> _HALF
+    return _rounds(c0, c1, c2, c3, k0, k1, p0, p1)
+
+
+def _rounds(*columns: Column) -> Columns:
+    """The ten rounds, in place: `_philox` on uint64, with two columns to spare for the products.
+
+    c1 and c3 and the keys keep what overflows 32 bits: the mask after the exclusive-ors drops it.
+    """
+    c0, c1, c2, c3, k0, k1, p0, p1 = columns
+    for _ in range(_ROUNDS):
+        np.multiply(c0, _FACTORS[0], out=p0)
+        np.multiply(c2, _FACTORS[1], out=p1)
+        for product, beside, key, out in ((p1, c1, k0, c0), (p0, c3, k1, c2)):
+            np.right_shift(product, _HALF, out=out)
+            np.bitwise_xor(out, beside, out=out)
+            np.bitwise_xor(out, key, out=out)
+            np.bitwise_and(out, _MASK, out=out)
+        c1, p1, c3, p0 = p1, c1, p0, c3
+        np.add(k0, _BUMPS[0], out=k0)
+        np.add(k1, _BUMPS[1], out=k1)
+    return c0, np.bitwise_and(c1, _MASK, out=c1), c2, np.bitwise_and(c3, _MASK, out=c3)
+
+
+def _normal_columns(*words: Column) -> Columns:
+    """Box-Muller of words 0 and 1 and of words 2 and 3."""
+    a, b, c, d = (torch.from_numpy(word.view(np.int64).astype(np.float64)) for word in words)
+    (a, b), (c, d) = _box_muller(a, b), _box_muller(c, d)
+    return a.numpy(), b.numpy(), c.numpy(), d.numpy()
+
+
+def _on_cpu(keys: Keys) -> bool:
+    return keys.device.type == "cpu"
 
 
 def _split_keys(keys: Keys) -> tuple[Tensor, Tensor]:

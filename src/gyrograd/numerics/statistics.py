@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 
 Numbers: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = ArrayLike | Sequence[float | None]
@@ -110,8 +110,7 @@ def _widths(eps: ArrayLike, points: int, spacing: str) -> Numbers:
     radii = _row(eps)
     if len(radii) != points:
         raise UserError(f"There are {len(radii)} eps for {points} points; give one eps for each point.")
-    if spacing not in ("true", "log2"):
-        raise UserError(f"There is no spacing '{spacing}': known: log2, true.")
+    check_name("spacing", spacing, ("true", "log2"))
     if spacing == "log2" and not (radii > 0).all():
         raise UserError("log2 spacing needs every eps above 0; leave out eps 0 or use spacing 'true'.")
     widths = np.diff(np.log2(radii) if spacing == "log2" else radii)

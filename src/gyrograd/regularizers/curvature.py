@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import cast
 
-import torch
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
+from gyrograd.numerics.checks import is_being_recorded
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.regularizers.passes import (
@@ -112,9 +112,7 @@ class Ssr:
 
 def _refuse_flat(penalty: Tensor) -> None:
     """Zero at every example: training would silently do nothing. A step that is being recorded was looked at before."""
-    if penalty.is_cuda and torch.cuda.is_current_stream_capturing():
-        return
-    if not penalty.detach().any():
+    if not is_being_recorded(penalty) and not penalty.detach().any():
         raise UserError(
             "The input Hessian is zero at every example, as it is for a piecewise linear (ReLU) net: use softplus "
             "activations, quantity='loss', or the regularizers l2 and cosine, which need no second derivative."

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs
@@ -32,9 +32,7 @@ work unchanged. pixel: gradients to pixels in [0, 1]."""
 
 def check_choice(what: str, value: str, choices: object) -> None:
     """Refuse a setting that is not one of the names of a Literal."""
-    names = get_args(choices)
-    if value not in names:
-        raise UserError(f"There is no {what} '{value}': {did_you_mean(value, names)}")
+    check_name(what, value, get_args(choices))
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """The input Hessian: exact for small inputs, its norm by random probes, and the loss's in closed form."""
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import hessian_vector_product, logit_jacobian
 from gyrograd.theory.fields import scalar_field
@@ -53,8 +53,7 @@ def squared_frobenius_norm(
     """
     if draws < 1:
         raise UserError(f"A Hessian norm needs at least one draw, not {draws}.")
-    if probe not in PROBES:
-        raise UserError(f"There is no probe '{probe}': {did_you_mean(probe, PROBES)}")
+    check_name("probe", probe, PROBES)
     field = scalar_field(f, target, quantity, check=not create_graph)
     keys = random.keys(seed, len(x), x.device)
     probes = PROBES[probe](keys, (draws, *x.shape[1:]), dtype=x.dtype).transpose(0, 1)
@@ -84,8 +83,7 @@ def loss_curvatures(
     `channels="mean"` averages the gradients over the colour channels first, as the released code does; the
     paper does not say so.
     """
-    if channels not in ("all", "mean"):
-        raise UserError(f"There is no treatment of channels '{channels}': known: all, mean.")
+    check_name("treatment of channels", channels, get_args(Channels))
     jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph)
     if channels == "mean":
         jacobian = _over_channels(jacobian)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.similarity import cosine
 from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
 from gyrograd.types import Attribution, Inputs, PerExample
@@ -130,8 +130,7 @@ def recommend(
 
 def pareto(points: Iterable[Point], *, robust: Direction = "lower is better") -> tuple[Point, ...]:
     """The points that no other beats in mean robustness and mean faithfulness, most robust first."""
-    if robust not in get_args(Direction):
-        raise UserError(f"There is no direction '{robust}': {did_you_mean(robust, get_args(Direction))}")
+    check_name("direction", robust, get_args(Direction))
     sign = -1 if robust == "lower is better" else 1
     placed = [(sign * p.robustness_mean.value, p.faithfulness_mean.value, p) for p in points]
     kept = [(r, f, p) for r, f, p in placed if not any(_beats(a, b, r, f) for a, b, _ in placed)]

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from gyrograd.data import Dataset
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.models import build, load
 from gyrograd.numerics.modes import evaluating
 from gyrograd.registry import make
@@ -45,8 +45,7 @@ def model_for(settings: TrainSettings, data: Dataset) -> Model:
 
 def check_resume(resume: str, out: Path | None) -> None:
     """Refuse a way to resume that does not exist, and to begin anew over a run."""
-    if resume not in get_args(Resume):
-        raise UserError(f"There is no resume '{resume}': {did_you_mean(resume, get_args(Resume))}")
+    check_name("resume", resume, get_args(Resume))
     if resume == "never" and out is not None and (out / snapshots.NAME).exists():
         raise UserError(f"{out} holds a run already; give another folder, or resume auto to go on with it.")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +26,8 @@ class CapturedStep:
     step: Step
     inputs: dict[str, Tensor] = field(default_factory=dict)
     graphs: dict[bool, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+    """Why no graph could be recorded: steps run one by one then, with the same result."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -37,9 +40,12 @@ class CapturedStep:
         if self.inputs and x.shape != self.inputs["x"].shape:
             return self.step(x, y, keys, whole, number)
         due = self.step.objective.due(number)
-        self._place({"x": x, "y": y, "keys": keys})
+        if due not in self.graphs and not self.refusals:
+            self._place({"x": x, "y": y, "keys": keys})
+            self._record(due, whole, number)
         if due not in self.graphs:
-            self.graphs[due] = self._recorded(whole, number)
+            return self.step(x, y, keys, whole, number)
+        self._place({"x": x, "y": y, "keys": keys})
         graph, losses = self.graphs[due]
         graph.replay()
         return losses
@@ -51,13 +57,24 @@ class CapturedStep:
                 self.inputs[name] = tensor.clone(memory_format=torch.preserve_format)
             self.inputs[name].copy_(tensor)
 
-    def _recorded(self, whole: int | None, number: int) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
-        """The graph of one step; weights, statistics and optimizer are as they were before it."""
+    def _record(self, due: bool, whole: int | None, number: int) -> None:
+        """Record the graph of one step; weights, statistics and optimizer are as they were before it."""
         for group in self.optimizer.param_groups:
             if not isinstance(group["lr"], Tensor):
                 # a number would be part of the recording
                 group["lr"] = torch.tensor(float(group["lr"]), device=self.inputs["x"].device)
         before = self._state()
+        try:
+            self.graphs[due] = self._recorded(whole, number)
+        except RuntimeError as wrong:
+            # A net or a term that waits for the device on the way.
+            self.refusals.append(str(wrong).partition("\n")[0])
+            words = f"fast: no CUDA graph could be recorded ({self.refusals[0]}); going on step by step."
+            warnings.warn(words, stacklevel=2)
+        finally:
+            self._restore(before)
+
+    def _recorded(self, whole: int | None, number: int) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
@@ -67,7 +84,6 @@ class CapturedStep:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             losses = self.step(**self.inputs, whole=whole, number=number)
-        self._restore(before)
         return graph, losses
 
     def _state(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.training.settings import TrainSettings, settings_from
 
 
@@ -36,8 +36,7 @@ def recipe(name: str, **changes: Any) -> TrainSettings:
 def recipe_tree(name: str) -> Mapping[str, Any]:
     """The settings of a recipe as they stand in its file; a near miss is suggested."""
     known = recipes()
-    if name not in known:
-        raise UserError(f"There is no recipe '{name}': {did_you_mean(name, known)}")
+    check_name("recipe", name, known)
     return known[name].tree
 
 

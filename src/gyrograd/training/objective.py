@@ -40,10 +40,11 @@ class Term:
 def runs_fast(terms: Iterable[Term]) -> bool:
     """Whether a step with these terms needs no look at a number on the way, so that a CUDA graph can hold it.
 
-    An alignment shares its passes with cross-entropy (`regularizers.joint`); a Hessian norm is computed as written.
+    An alignment shares its passes with cross-entropy (`regularizers.joint`); a Hessian norm and an adversarial loss are
+    computed as written.
     """
     kinds = [type(term.regularizer) for term in terms]
-    return not kinds or kinds in ([L2Cosine], [Hessian])
+    return not kinds or kinds in ([L2Cosine], [Hessian], [Adversarial])
 
 
 def equal_when_fast(objective: Objective, model: Model) -> bool:
@@ -53,10 +54,11 @@ def equal_when_fast(objective: Objective, model: Model) -> bool:
     of the whole clean batch for every pass.
     """
     kinds = [term.regularizer for term in objective.terms.values()]
-    if not runs_fast(objective.terms.values()) or not objective.clean_weight:
+    if not runs_fast(objective.terms.values()):
         return False
     normed = any(isinstance(module, _BatchNorm) for module in model.modules())
-    return all(not isinstance(kind, L2Cosine) or (knows(kind) and not normed) for kind in kinds)
+    joint = bool(objective.clean_weight) and not normed
+    return all(joint and knows(kind) for kind in kinds if isinstance(kind, L2Cosine))
 
 
 @dataclass(frozen=True)
@@ -138,10 +140,10 @@ class Objective:
         return self.clean_weight * loss
 
     def _check_fast(self) -> None:
-        if not runs_fast(self.terms.values()) or not self.clean_weight:
+        if not runs_fast(self.terms.values()) or (self.joins and not self.clean_weight):
             raise UserError(
-                f"fast knows cross-entropy, alone or with one of l2, cosine, l2_cosine and hessian, and this objective "
-                f"has {', '.join(self.terms)}; leave fast out."
+                f"fast knows cross-entropy, alone or with one of l2, cosine, l2_cosine and hessian, and adversarial; "
+                f"this objective has {', '.join(self.terms)}; leave fast out."
             )
         if self.joins:
             check_joint(_aligning(next(iter(self.terms.values()))))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name, did_you_mean
 
 Optimizer = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "multi_step", "one_cycle"]
@@ -215,9 +215,7 @@ def _check_names(settings: TrainSettings) -> None:
         "precision": Precision,
     }
     for key, literal in choices.items():
-        value, names = getattr(settings, key), get_args(literal)
-        if value not in names:
-            raise UserError(f"There is no {key} '{value}': {did_you_mean(value, names)}")
+        check_name(key, getattr(settings, key), get_args(literal))
     if settings.schedule == "multi_step" and not settings.milestones:
         raise UserError("schedule multi_step needs milestones, such as [100, 150].")
     if settings.milestones and settings.schedule != "multi_step":

@@ -6,24 +6,13 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from gyrograd.experiments.nets import Net
-from gyrograd.experiments.scales import picked
+from gyrograd.experiments.scales import CHANGES, picked
 
 Terms: TypeAlias = dict[str, dict[str, Any]]
 """Regularisers by name: their weight and their settings."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cifar10-lenet-fast": ("cifar10-lenet", {"fast": True, "precision": "tf32", "part": 3 / 16, "every": 3}),
-    "cifar10-resnet18-short": (
-        "cifar10-resnet18",
-        {
-            "fast": True,
-            "precision": "tf32",
-            "part": 1 / 4,
-            "every": 4,
-            "schedule": "one_cycle",
-            "milestones": (),
-        },
-    ),
 }
 """Openly cheaper training of a setting of the paper, for all rows alike: the paper's setting, and the changes."""
 SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18", *VARIANTS)
@@ -115,6 +104,7 @@ def net_of(sizes: Mapping[str, Any], setting: str, way: str, weights: tuple[floa
         **SHARED,
         **CUTS.get(kind, {"crop": 4}),
         **changes,
+        **sizes.get(CHANGES, {}),
     }
     teacher = net_of(sizes, setting, "ce", (), seed) if way == "atex" else None
     return Net(

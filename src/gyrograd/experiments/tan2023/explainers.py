@@ -28,7 +28,8 @@ def explainers(sizes: Mapping[str, Any]) -> dict[str, Attribution]:
         "gi": InputXGradient(QUANTITY),
         "ig": IntegratedGradients(steps=10, rule="right", quantity=QUANTITY),
         "sg": smooth(SIGMA),
-        "lime": Lime(draws=samples, quantity=QUANTITY),
+        # An image of one segment has a constant map, here and in LIME's own code: no reason to end a long run.
+        "lime": Lime(draws=samples, quantity=QUANTITY, allow_single=True),
         "shap": Shap(draws=samples, quantity=QUANTITY),
     }
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from gyrograd.attributions import smoothgrad
 from gyrograd.evaluation import Cell, evaluated
+from gyrograd.experiments.panels import figures_of
 from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run
 from gyrograd.experiments.scales import picked
-from gyrograd.experiments.wang2020.panels import figures_of
 from gyrograd.registry import register
 from gyrograd.reporting import Section
 from gyrograd.theory.toy import TwoVariableToy, toy_gradient, toy_smoothgrad

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from gyrograd.experiments.panels import figures_of
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Experiment, Found, Run
 from gyrograd.experiments.tan2023.measures import smooth_lipschitz
 from gyrograd.experiments.tan2023.sweeps import over_sigma, sigmas_of
 from gyrograd.experiments.tan2023.ways import trained
-from gyrograd.experiments.wang2020.panels import figures_of
 from gyrograd.registry import register
 from gyrograd.reporting import Section
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from gyrograd.experiments.panels import figures_of
 from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.runs import Experiment, Found, Run
+from gyrograd.experiments.subjects import all_of
 from gyrograd.experiments.tan2023.explainers import NAMES
 from gyrograd.experiments.tan2023.measures import SIMILARITIES, faithfulness, lipschitz
 from gyrograd.experiments.tan2023.sweeps import largest
 from gyrograd.experiments.tan2023.ways import trained
-from gyrograd.experiments.wang2020.panels import figures_of
-from gyrograd.experiments.wang2020.subjects import all_of
 from gyrograd.numerics.statistics import Interval
 from gyrograd.registry import register
 from gyrograd.reporting import Section, Table

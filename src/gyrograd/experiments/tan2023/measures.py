@@ -15,8 +15,8 @@ from torch import Tensor
 from gyrograd.attributions import predicted
 from gyrograd.attributions.segments import segment
 from gyrograd.experiments.runs import Columns, Measured, Part
+from gyrograd.experiments.subjects import Maker, Subject
 from gyrograd.experiments.tan2023.explainers import NAMES, QUANTITY, SIGMA, explainers, smooth
-from gyrograd.experiments.wang2020.subjects import Maker, Subject
 from gyrograd.metrics import Accuracy, Faithfulness, LocalLipschitz, ModelLipschitz
 from gyrograd.metrics.faithfulness import AGREEMENTS, over_groups
 from gyrograd.numerics.similarity import spearman

@@ -8,7 +8,7 @@ from typing import Any
 from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.scales import picked
-from gyrograd.experiments.tan2023.ways import BACKBONES
+from gyrograd.experiments.tan2023.ways import SETTINGS
 
 SIGMAS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3)
 """The paper's are in its figures alone; these are ours, its default 0.03 among them."""
@@ -23,7 +23,7 @@ def sigmas_of(sizes: Mapping[str, Any]) -> list[float]:
 def over_sigma(results: Results, column: str, *, relative: bool = False) -> list[Line]:
     """A line a backbone; `relative` divides each by its largest value, as Figure 5 does."""
     lines = []
-    for group, backbone in enumerate(BACKBONES):
+    for group, backbone in enumerate(SETTINGS):
         found = [(s, results.column_of(backbone, f"sigma {s:g}", column)) for s in SIGMAS]
         points = [(s, point) for s, point in found if point is not None]
         if points:

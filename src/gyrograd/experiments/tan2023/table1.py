@@ -5,10 +5,10 @@ from __future__ import annotations
 from gyrograd.experiments.report import shown
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Experiment, Found, Run
+from gyrograd.experiments.subjects import Subject, all_of
 from gyrograd.experiments.tan2023.explainers import NAMES
 from gyrograd.experiments.tan2023.measures import lipschitz, model_lipschitz, rank_correlations
-from gyrograd.experiments.tan2023.ways import BACKBONES, WAYS, trained
-from gyrograd.experiments.wang2020.subjects import all_of
+from gyrograd.experiments.tan2023.ways import BACKBONES, SETTINGS, WAYS, trained
 from gyrograd.registry import register
 from gyrograd.reporting import Section, Table
 
@@ -25,10 +25,15 @@ def _measured(run: Run) -> Found:
     subjects = trained(run)
     found = all_of(run, subjects, model_lipschitz, *(lipschitz(name) for name in NAMES)).records
     lines = {
-        way: [(s.setting, way) for s in subjects if (s.way, s.seed) == (way, run.seeds[0])] for way in WAYS
+        way: [(s.setting, way) for s in subjects if _printed(s) and (s.way, s.seed) == (way, run.seeds[0])]
+        for way in WAYS
     }
     ranks = rank_correlations(found, TOGETHER, lines) if run.included((TOGETHER,)) else ()
     return Found(found + ranks)
+
+
+def _printed(subject: Subject) -> bool:
+    return subject.setting in BACKBONES
 
 
 def _drawn(results: Results) -> tuple[Section, ...]:
@@ -36,7 +41,7 @@ def _drawn(results: Results) -> tuple[Section, ...]:
     header = ("", *(f"{name}, {way}" for name in ("model", *NAMES) for way in WAYS))
     rows = tuple(
         (backbone, *(_cell(results, backbone, f"{way} {name}") for name in ("model", *NAMES) for way in WAYS))
-        for backbone in BACKBONES
+        for backbone in SETTINGS
         if backbone in results.measured_in
     )
     return (Section("Local Lipschitz constants, as the paper prints them", (), Table(header, rows)),)

@@ -8,10 +8,13 @@ from typing import Any
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.runs import Run
 from gyrograd.experiments.scales import picked
-from gyrograd.experiments.wang2020.subjects import Subject, net_of, wanted
+from gyrograd.experiments.subjects import Subject, net_of, wanted
 
 BACKBONES = ("swin", "vgg16", "resnet18", "resnet50", "googlenet")
 """From the most to the least robust, as in Table 1; each is a setting."""
+SETTINGS = (*BACKBONES, "lenet")
+"""LeNet is ours: small enough for ten nets of Figure 3 in a few minutes."""
+BY_LEVEL = ("resnet18", "lenet")
 WAYS = {"natural": "natural", "robust": "adversarial"}
 """Rows, and the end of their recipe's name."""
 LEVELS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
@@ -22,7 +25,7 @@ def trained(run: Run, ways: tuple[str, ...] = tuple(WAYS)) -> list[Subject]:
     """The nets of Table 1."""
     return [
         Subject(backbone, way, seed, way_net(run.sizes(backbone), backbone, way, seed), run.sizes(backbone))
-        for backbone in run.included(BACKBONES)
+        for backbone in run.included(SETTINGS)
         for way in ways
         for seed in run.seeds
         if wanted(run, way)
@@ -30,12 +33,16 @@ def trained(run: Run, ways: tuple[str, ...] = tuple(WAYS)) -> list[Subject]:
 
 
 def over_levels(run: Run) -> list[Subject]:
-    """ResNet18 trained against radii from 0 to 8 of 255."""
+    """ResNet18, and LeNet, trained against radii from 0 to 8 of 255."""
     return [
         Subject(
-            backbone, f"eps {level:g}", seed, level_net(run.sizes(backbone), level, seed), run.sizes(backbone)
+            backbone,
+            f"eps {level:g}",
+            seed,
+            level_net(run.sizes(backbone), backbone, level, seed),
+            run.sizes(backbone),
         )
-        for backbone in run.included(("resnet18",))
+        for backbone in run.included(BY_LEVEL)
         for level in picked(list(LEVELS), run.sizes(backbone).get("levels"))
         for seed in run.seeds
         if wanted(run, f"eps {level:g}")
@@ -47,13 +54,13 @@ def way_net(sizes: Mapping[str, Any], backbone: str, way: str, seed: int) -> Net
     return net_of(f"tan2023-{backbone}-{WAYS[way]}", sizes, way, seed)
 
 
-def level_net(sizes: Mapping[str, Any], level: float, seed: int) -> Net:
-    """ResNet18 against a radius of its own; 0 is natural training and 8 the robust net of Table 1.
+def level_net(sizes: Mapping[str, Any], backbone: str, level: float, seed: int) -> Net:
+    """A backbone against a radius of its own; 0 is natural training and 8 the robust net of Table 1.
 
     The step is a quarter of the radius, as 2 is of 8.
     """
     if level == 0:
-        return way_net(sizes, "resnet18", "natural", seed)
+        return way_net(sizes, backbone, "natural", seed)
     changes = {"terms": {"adversarial": {"eps": level / 255, "step_size": level / 255 / 4}}}
     label = "robust" if level == LEVELS[-1] else f"robust {level:g}"
-    return net_of("tan2023-resnet18-adversarial", sizes, label, seed, changes)
+    return net_of(f"tan2023-{backbone}-adversarial", sizes, label, seed, changes)

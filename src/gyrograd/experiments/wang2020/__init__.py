@@ -1,7 +1,7 @@
 """wang2020, Wang et al.: Smoothed Geometry for Robust Attribution (supplementary material).
 
-subjects: nets out of recipes; ways: how they are trained; maps: what is attacked; measures: what is measured; sweeps:
-nets over a setting; panels and pictures: what is drawn. The other files are one table or figure each.
+ways: how nets are trained; maps: what is attacked; measures: what is measured; sweeps: nets over a setting; pictures:
+what is drawn. The other files are one table or figure each.
 """
 
 from gyrograd.experiments.wang2020 import (

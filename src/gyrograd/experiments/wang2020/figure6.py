@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from gyrograd.experiments.panels import figures_of
 from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.runs import Experiment, Found, Run
+from gyrograd.experiments.subjects import all_of
 from gyrograd.experiments.wang2020.measures import METRICS, attacked
-from gyrograd.experiments.wang2020.panels import figures_of
-from gyrograd.experiments.wang2020.subjects import all_of
 from gyrograd.experiments.wang2020.sweeps import repeated
 from gyrograd.experiments.wang2020.ways import RESNET20, trained
 from gyrograd.registry import register

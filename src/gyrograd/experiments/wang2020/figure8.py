@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Experiment, Found, Run
+from gyrograd.experiments.subjects import all_of
 from gyrograd.experiments.wang2020.maps import NAMES
 from gyrograd.experiments.wang2020.measures import attacked
-from gyrograd.experiments.wang2020.subjects import all_of
 from gyrograd.experiments.wang2020.sweeps import drawn_over, over_betas
 from gyrograd.experiments.wang2020.ways import BETAS
 from gyrograd.registry import register

@@ -20,8 +20,8 @@ from gyrograd.experiments.report import POINT
 from gyrograd.experiments.runs import Columns, Measured, Part, Run
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.scales import picked
+from gyrograd.experiments.subjects import Maker, Subject
 from gyrograd.experiments.wang2020.maps import NAMES, maps_of
-from gyrograd.experiments.wang2020.subjects import Maker, Subject
 from gyrograd.metrics import Accuracy
 from gyrograd.metrics.response import (
     CenterDislocation,

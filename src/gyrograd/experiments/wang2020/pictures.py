@@ -13,7 +13,7 @@ from gyrograd.attributions import predicted
 from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, grey, shown_positions
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Columns, Found, Part, Run
-from gyrograd.experiments.wang2020.subjects import Maker, Subject, all_of
+from gyrograd.experiments.subjects import Maker, Subject, all_of
 from gyrograd.experiments.wang2020.ways import SETTINGS, trained
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gyrograd.experiments.nets import Net
+from gyrograd.experiments.panels import figures_of
 from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.runs import Run
 from gyrograd.experiments.scales import picked
+from gyrograd.experiments.subjects import Subject, wanted
 from gyrograd.experiments.wang2020.maps import NAMES
 from gyrograd.experiments.wang2020.measures import METRICS
-from gyrograd.experiments.wang2020.panels import figures_of
-from gyrograd.experiments.wang2020.subjects import Subject, wanted
 from gyrograd.experiments.wang2020.ways import BETAS, RADII, RESNET20, ball_net, ssr_net, way_net
 from gyrograd.reporting import Section
 

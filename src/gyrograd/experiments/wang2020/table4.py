@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gyrograd.experiments.runs import Experiment, Found, Run
+from gyrograd.experiments.subjects import all_of
 from gyrograd.experiments.wang2020.measures import accuracy, train_accuracy
-from gyrograd.experiments.wang2020.subjects import all_of
 from gyrograd.experiments.wang2020.sweeps import over_betas
 from gyrograd.registry import register
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gyrograd.experiments.runs import Experiment, Found, Run
+from gyrograd.experiments.subjects import all_of
 from gyrograd.experiments.wang2020.maps import NAMES
 from gyrograd.experiments.wang2020.measures import ATTACKS, attacked
-from gyrograd.experiments.wang2020.subjects import all_of
 from gyrograd.experiments.wang2020.ways import trained
 from gyrograd.registry import register
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gyrograd.experiments.nets import Given, Net
 from gyrograd.experiments.runs import Run
-from gyrograd.experiments.wang2020.subjects import Subject, given_or, net_of, wanted
+from gyrograd.experiments.subjects import Subject, given_or, net_of, wanted
 
 SETTINGS = ("cifar10", "cifar10-public", "flowers", "imagenet", "imagenet-lite")
 """The paper's three; cifar10-public has a ResNet-20 whose weights others trained and published, imagenet-lite an

@@ -10,6 +10,7 @@ from gyrograd.data import data_root
 from gyrograd.errors import UserError
 from gyrograd.experiments.nets import Given, Net
 from gyrograd.experiments.runs import Columns, Found, Part, Run
+from gyrograd.experiments.scales import CHANGES
 from gyrograd.numerics.random import Keys
 from gyrograd.training.cookbook import recipe, recipe_tree
 from gyrograd.types import Inputs, Labels, Model
@@ -67,6 +68,7 @@ def net_of(
         del how["schedule"]
         how["milestones"] = tuple(epoch / settings.epochs for epoch in settings.milestones)
     terms = {name: _term(dict(own)) for name, own in settings.terms.items()}
+    how |= sizes.get(CHANGES, {})
     own_sizes = {key: sizes[key] for key in NET_SIZES if key in sizes}
     return Net(label, without_weights(sizes["model"]), own_sizes, how, terms, seed)
 

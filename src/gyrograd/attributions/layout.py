@@ -1,0 +1,101 @@
+"""Pixels laid out as a CPU's convolutions like them: the channels of a pixel side by side.
+
+Same values to rounding. Forward and back, small nets take a half to nine tenths of the time (results/metrics_cost.md).
+Only x is laid out anew; torch's layers keep the layout of what they are given, and the weights stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gyrograd.attributions.batching import is_out_of_memory
+from gyrograd.types import Inputs, Logits, Model
+
+T = TypeVar("T")
+
+_PLAIN_ONLY: WeakSet[nn.Module] = WeakSet()
+"""Models that were seen to need the plain layout: tried once, then left alone."""
+
+_READS_MEMORY = {Tensor.as_strided, torch.as_strided}
+_RESHAPES = {Tensor.view, Tensor.reshape, Tensor.flatten, torch.reshape, torch.flatten}
+
+
+def logits_of(model: Model, x: Inputs) -> Logits:
+    """model(x), in the layout that is fastest here."""
+
+    def watched(x: Tensor) -> Tensor:
+        with _Reshapes() as reshapes:
+            logits: Tensor = model(x)
+        if not reshapes.untouched():
+            raise _PlainOnlyError
+        return logits
+
+    logits: Tensor = in_fast_layout(model, x, watched, model)
+    return logits
+
+
+def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly: Callable[[Tensor], T]) -> T:
+    """`run(x)` with the channels of x last if that pays and the model bears it, else `plainly(x)`.
+
+    Both pass x through the model. A model that fails with its channels last is run again in the plain layout,
+    whose errors are its own, and from then on in no other.
+    """
+    if not _pays(model, x) or model in _PLAIN_ONLY:
+        return plainly(x)
+    try:
+        return run(x.contiguous(memory_format=torch.channels_last))
+    except RuntimeError as wrong:
+        if is_out_of_memory(wrong):
+            raise
+    _PLAIN_ONLY.add(model)
+    return plainly(x)
+
+
+class _PlainOnlyError(RuntimeError):
+    """The model looks at memory as it lies, or writes into what is a view in the plain layout and a copy in this."""
+
+
+def _pays(model: Model, x: Tensor) -> bool:
+    """Single precision images of several channels on a CPU, through at least one convolution."""
+    colour = x.dim() == 4 and x.shape[1] > 1 and x.dtype == torch.float32 and x.device.type == "cpu"
+    return (
+        colour
+        and torch.backends.mkldnn.is_available()
+        and not torch.is_inference_mode_enabled()
+        and any(isinstance(module, nn.Conv2d) for module in model.modules())
+    )
+
+
+class _Reshapes(TorchFunctionMode):
+    """`x.view(b, -1)` of channels-last activations is an error in torch: here it copies, as reshape does.
+
+    In the plain layout the copy would be a view, and writing into one of the two would change both. So both are
+    watched: `untouched` says whether nobody did.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._watched: list[tuple[Tensor, int]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in _READS_MEMORY:
+            raise _PlainOnlyError
+        if func not in _RESHAPES or not args or args[0].is_contiguous():
+            return func(*args, **given)
+        source = args[0]
+        result = func(source.contiguous(), *args[1:], **given)
+        self._watched += [(source, source._version), (result, result._version)]
+        return result
+
+    def untouched(self) -> bool:
+        """Whether no source of a copy and no copy was written to."""
+        return all(tensor._version == version for tensor, version in self._watched)

@@ -1,0 +1,38 @@
+"""What a card says of the machine, where the machine does not say everything."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import pytest
+from cards import card
+from small_audits import small_net
+
+from gyrograd.audit import identity
+from gyrograd.reporting.schema import checked
+
+
+@pytest.fixture
+def without_resource(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module as a system without `resource` (Windows) would import it."""
+    monkeypatch.setitem(sys.modules, "resource", None)
+    spec = importlib.util.spec_from_file_location("gyrograd.audit.identity_elsewhere", identity.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_peak_memory_is_left_out_where_the_system_does_not_say(without_resource: ModuleType) -> None:
+    said = without_resource.rerun(small_net(), None, 1.0, 0)
+    assert said["peak_memory_mb"] is None
+    assert {key for key, value in said.items() if value is None} == {"peak_memory_mb"}
+    assert checked(card() | {"rerun": said})["rerun"] == said
+
+
+def test_peak_memory_is_what_this_process_held() -> None:
+    # torch alone takes more than 50 MB, and no test here takes a terabyte: the unit is right.
+    assert 50 < identity.peak_memory_mb() < 1e6

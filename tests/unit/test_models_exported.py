@@ -1,0 +1,73 @@
+"""Activations made of ReLUs in a torch.export file: the numbers of the model, and a twin to attack on."""
+
+from __future__ import annotations
+
+import bad_files
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import gyrograd as gg
+from gyrograd.attacks.twin import guide_for
+from gyrograd.models.opening import opened
+from gyrograd.models.piecewise import MODULES
+
+X = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+TARGET = torch.tensor([0, 1, 2])
+IN_PLACE = [kind for kind in MODULES if "inplace" in vars(kind())]
+
+
+class Called(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.function(z)
+
+
+def rows_changed_in_place(z: Tensor) -> Tensor:
+    """What the call returns is not used: the tensor it changed is."""
+    F.leaky_relu(z.flatten(1), 0.3, inplace=True)
+    return z
+
+
+ACTIVATIONS = {
+    **{kind.__name__: kind for kind in MODULES},
+    **{f"{kind.__name__} in place": lambda kind=kind: kind(inplace=True) for kind in IN_PLACE},
+    "Hardtanh of its own width": lambda: nn.Hardtanh(-0.2, 0.3),
+    "LeakyReLU of its own slope": lambda: nn.LeakyReLU(0.3),
+    "a view changed in place": lambda: Called(rows_changed_in_place),
+}
+
+
+def saved_and_opened(make, folder) -> tuple[nn.Module, nn.Module]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        source = nn.Sequential(nn.Conv2d(3, 4, 3), make(), nn.Flatten(), nn.Linear(4 * 36, 3)).eval()
+    # Weights this large reach both ends of a Hardtanh and of a ReLU6.
+    source[0].weight.data *= 40
+    bad_files.export(source, folder / "net.pt2", X)
+    return source, opened(str(folder / "net.pt2"))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_export_keeps_its_numbers_and_can_be_made_smooth(name, tmp_path):
+    source, model = saved_and_opened(ACTIVATIONS[name], tmp_path)
+    torch.testing.assert_close(model(X), source(X), rtol=0, atol=0)
+    near, far = (guide_for(model, X, beta).model(X) for beta in (1e4, 0.5))
+    torch.testing.assert_close(near, source(X), rtol=1e-3, atol=1e-3)
+    assert not torch.allclose(far, source(X), rtol=1e-3, atol=1e-3)
+
+
+def test_an_attack_on_an_exported_relu6_net_searches_on_its_twin(tmp_path):
+    source, model = saved_and_opened(nn.ReLU6, tmp_path)
+    explain = gg.attribution("gradient")
+    attack = gg.attack("untargeted_map", steps=3)
+    hit, meant = (attack(one, explain, X, TARGET) for one in (model, source))
+    assert not hit.stuck.any()
+    assert any("Softplus twin" in flag for flag in hit.flags)
+    torch.testing.assert_close(hit.x, meant.x)
