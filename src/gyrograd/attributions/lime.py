@@ -120,7 +120,8 @@ class Lime:
             # The cosine of z and all ones is sqrt(|z| / s); the empty coalition is at distance 1.
             squared = (1 - coalitions.double().mean(1).sqrt()) ** 2
         weights = torch.exp(-squared / self.width**2)
-        if weights[~coalitions.all(1)].sum() < 1e-6:
+        # A single segment leaves the empty image alone to compare with, which is far under any width.
+        if coalitions.shape[1] > 1 and weights[~coalitions.all(1)].sum() < 1e-6:
             raise UserError(
                 f"LIME's kernel of width {self.width} gives no perturbed image any weight; "
                 f"give a width of about {squared.mean().sqrt().item():.3g}."
