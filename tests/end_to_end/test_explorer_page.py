@@ -25,7 +25,8 @@ from gyrograd.models import save
 SEED = 5
 # Runs the command and notes every address outside this machine that the server asks for.
 WATCHED_COMMAND = """
-import socket, sys
+import signal, socket, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background has it switched off
 noted, resolve, connect = open(sys.argv[1], "a", buffering=1), socket.getaddrinfo, socket.socket.connect
 home = ("127.0.0.1", "localhost", "::1", "0.0.0.0", None)
 def resolving(host, *rest, **more):

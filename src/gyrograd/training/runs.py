@@ -34,6 +34,8 @@ WATCHED = 50
 """Steps between two looks at the losses: each look waits for the device."""
 AGREED = 10
 """Steps between two questions among processes whether one was asked to stop: few, since torchrun waits 30 s."""
+PAUSE = 20
+"""Between two checkpoints of short epochs pass at least so many times the seconds one takes to write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ class Run:
     mark: str
     on_epoch: OnEpoch | None
     kept: dict[str, float] = field(default_factory=dict)
-    """When the last checkpoint was written, and after how many epochs."""
+    """When the last checkpoint was written, after how many epochs, and how long it took."""
 
     @staticmethod
     def of(
@@ -141,12 +143,13 @@ class Run:
         """Replace the checkpoint; one with a number that is none is never written."""
         if self.checkpoint is None or not self.group.first:
             return
-        optimizer = self.step.optimizer
+        begun, optimizer = time.monotonic(), self.step.optimizer
         now = snapshots.taken(self.model, optimizer, self.average, place, self.settings, self.mark)
         if not snapshots.finite(now):
             raise UserError(self._diverged(place, place.means()))
         snapshots.write(self.checkpoint, now)
-        self.kept.update(when=time.monotonic(), epoch=place.epoch)
+        done = time.monotonic()
+        self.kept.update(when=done, epoch=place.epoch, cost=done - begun)
 
     def close_epoch(self, place: Place, steps: int, seconds: float, scalars: Any) -> None:
         """Measure, log, keep the best, and write a checkpoint where one is due."""
@@ -211,7 +214,8 @@ class Run:
 
     def _due_in_epochs(self, place: Place) -> bool:
         done = place.epoch - self.kept.get("epoch", 0)
-        return done >= self.settings.checkpoint_epochs or self._due_in_seconds()
+        too_soon = time.monotonic() - self.kept.get("when", -math.inf) < PAUSE * self.kept.get("cost", 0.0)
+        return (done >= self.settings.checkpoint_epochs and not too_soon) or self._due_in_seconds()
 
     def _stop(self, place: Place, request: Request) -> None:
         self.save(place)
