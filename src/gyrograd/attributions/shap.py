@@ -47,6 +47,7 @@ class Shap:
     With fewer distinct coalitions than segments many fits are equally good. The one nearest to an equal split
     of f(x) - f(baseline) is taken, which understates differences: give more draws than segments for anything
     but a rough map.
+    An image that is one segment has a constant map: refused, unless `allow_single`.
     kernel_size, max_dist and ratio belong to quickshift (tan2023 B.3), `grid` to segments="grid".
     Deviation: tan2023 B.3 names 100 samples and no segments; the segments of its LIME are the default here.
     """
@@ -60,6 +61,7 @@ class Shap:
     baseline: Baseline = "zero"
     quantity: str = "logit"
     sampling: str = "paired"
+    allow_single: bool = False
     seed: int = 0
     max_batch: int = MAX_BATCH
 
@@ -78,7 +80,7 @@ class Shap:
         self, model: Model, x: Inputs, target: Tensor, segments: Segments
     ) -> Float[Tensor, "b s"]:
         """One value for each segment, float64; zeros after an image's own segments."""
-        sizes = segment_counts(segments, "SHAP")
+        sizes = segment_counts(segments, "SHAP", single=self.allow_single)
         plans = {s: self._plan(s, x.device) for s in set(sizes)}
         rows = [plans[s].rows for s in sizes]
         fill = baseline_of(x, self.baseline)
@@ -123,6 +125,10 @@ def weighted_coalitions(
     s: int, draws: int, seed: int, device: torch.device
 ) -> tuple[Coalitions, Float[Tensor, " n"]]:
     """At most `draws` coalitions and their weights: the outer sizes whole, the rest of the kernel sampled."""
+    if s == 1:  # the empty and the whole image say all
+        return torch.zeros(0, 1, dtype=torch.bool, device=device), torch.zeros(
+            0, dtype=torch.float64, device=device
+        )
     smallest, left = sizes_taken_whole(s, draws)
     rows = [_of_size(s, size, device) for size in range(1, s) if min(size, s - size) < smallest]
     weights = [part.new_full((len(part),), _weight_of_one(s, part), dtype=torch.float64) for part in rows]

@@ -28,9 +28,9 @@ def explainers(sizes: Mapping[str, Any]) -> dict[str, Attribution]:
         "gi": InputXGradient(QUANTITY),
         "ig": IntegratedGradients(steps=10, rule="right", quantity=QUANTITY),
         "sg": smooth(SIGMA),
-        # An image of one segment has a constant map, here and in LIME's own code: no reason to end a long run.
+        # An image of one segment has a constant map, here and in others' code: no reason to end a long run.
         "lime": Lime(draws=samples, quantity=QUANTITY, allow_single=True),
-        "shap": Shap(draws=samples, quantity=QUANTITY),
+        "shap": Shap(draws=samples, quantity=QUANTITY, allow_single=True),
     }
 
 
