@@ -44,7 +44,7 @@ class TrainSettings:
     every: int = 1
     """Regularise every so many steps, with so many times the weight: the same on average, for less."""
     fast: bool = False
-    """Cross-entropy with l2, cosine or both in first-order passes, on CUDA as one graph: equal results, less time."""
+    """On CUDA a step is one graph, and l2 and cosine come in first-order passes: equal results, less time."""
     label_smoothing: float | int = 0.0
 
     epochs: int = 10
