@@ -102,7 +102,7 @@ def test_the_attack_is_that_of_the_released_code(scene):
     hit = attacked(model, "grad", x, y, eps=4, steps=3, seed=0)
     oracle = TargetedMap(eps=4 / 255, steps=3, protocol="reference")(model, Gradient(), x, y)
     assert torch.equal(hit.x, oracle.x)
-    metric = adversarial_insertion(ratios="reference")(model, Gradient(), x, y, perturbed=hit.x)
+    metric = adversarial_insertion(ratios="paper")(model, Gradient(), x, y, perturbed=hit.x)
     assert torch.allclose(game_columns("a", model, hit.map, x, y)["a"], 100 * metric, atol=1e-4)
 
 
