@@ -164,3 +164,13 @@ def test_the_page_says_paper_ours_verdict_command_hardware_and_time():
 def test_an_estimate_of_a_hundred_per_cent_reads_as_one():
     assert shown(Estimate(100.0, 100.0, 100.0, 5)) == "100.0 [100.0, 100.0]"
     assert shown(Estimate(0.1234, 0.2, 0.3, 5)) == "0.200 [0.123, 0.300]"
+
+
+def test_claims_of_what_was_not_measured_are_counted_and_not_listed():
+    here, there = Quantity("s", "ce", "rps"), Quantity("s", "l2", "rps")
+    ours = Results("x", "paper", {}, {here: Estimate(0.7, 0.8, 0.9, 100)})
+    claims = Claims((Value(here, 0.8, 0.1), Value(there, 0.85, 0.1)))
+    html = experiment_page("T", (), ours, claims, judged(claims, ours, "values"), ())
+    assert "1 claims of the paper: 1 confirmed" in html
+    assert "1 more are of what this run did not measure." in html
+    assert "not measured in this run" not in html

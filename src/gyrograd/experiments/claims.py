@@ -25,6 +25,7 @@ from gyrograd.errors import UserError
 from gyrograd.experiments.results import Estimate, Quantity, Results
 
 Verdict = Literal["confirmed", "within interval", "not confirmed", "not comparable"]
+ELSEWHERE = "not measured in this run"
 Comparison = Literal["nothing", "orders", "values"]
 """What of a paper can be compared with a run of this scale; "values" includes the orders."""
 
@@ -162,7 +163,7 @@ def _obstacle(
     if reasons:
         return reasons[0]
     if len(ours) < len(places):
-        return "not measured in this run"
+        return ELSEWHERE
     if compares == "nothing" or (compares == "orders" and isinstance(claim, Value)):
         if results.scale == "paper":
             return "the nets were trained in another way than the paper's"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gyrograd.experiments.claims import Claims, Judged, Order, Value, counted, quantities
+from gyrograd.experiments.claims import ELSEWHERE, Claims, Judged, Order, Value, counted, quantities
 from gyrograd.experiments.results import Estimate, Quantity, Results
 from gyrograd.reporting import Section, Table, page
 
@@ -80,8 +80,10 @@ def verdict_line(verdicts: Sequence[Judged]) -> str:
     """How many claims got which verdict."""
     if not verdicts:
         return "The paper prints no number to compare with here."
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in counted(verdicts).items())
-    return f"{len(verdicts)} claims of the paper: {counts}."
+    here = [judgement for judgement in verdicts if judgement.why != ELSEWHERE]
+    others = f" {len(verdicts) - len(here)} more are of what this run did not measure."
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in counted(here).items())
+    return f"{len(here)} claims of the paper: {counts}." + (others if len(here) < len(verdicts) else "")
 
 
 def _number(value: float) -> str:
@@ -112,7 +114,8 @@ def _words(value: Any) -> str:
 
 
 def _verdict_sections(verdicts: Sequence[Judged]) -> tuple[Section, ...]:
-    """Values and orders apart; an empty table is left out."""
+    """Values and orders apart, of what was measured; an empty table is left out."""
+    verdicts = [judgement for judgement in verdicts if judgement.why != ELSEWHERE]
     values = tuple(_value_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Value))
     orders = tuple(_order_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Order))
     tables = {
