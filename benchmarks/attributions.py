@@ -15,7 +15,6 @@ import importlib.metadata
 import itertools
 import platform
 import statistics
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ import captum.attr as captum
 import torch
 import torch.nn.functional as F
 from captum._utils.models.linear_model import SkLearnRidge
+from timing import net_seconds, seconds
 from torch import Tensor, nn
 from zennit.canonizers import AttributeCanonizer, CompositeCanonizer, SequentialMergeBatchNorm
 from zennit.composites import GuidedBackprop, LayerMapComposite
@@ -283,13 +283,6 @@ def guided_backprop(subject: Subject, stack: ExitStack) -> Contest:
 # --- measuring ----------------------------------------------------------------------------------------------------
 
 
-def seconds(way: Way) -> tuple[float, float]:
-    """On the wall, and of the processor."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    way()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def apart(one: Tensor, reference: Tensor) -> str:
     """The largest difference over the largest value."""
     difference = (one.detach().double() - reference.double()).abs().max() / reference.abs().max()
@@ -322,30 +315,6 @@ def rows_of(subject: Subject, contest: Contest, repeats: int) -> list[list[str]]
         )  # fmt: skip
         print("  ".join(rows[-1]), flush=True)
     return rows
-
-
-def share_inside(subject: Subject, way: Way) -> float:
-    """The part of our processor time spent in the net: its passes forward and autograd's back."""
-    inside, started, backward = [0.0], [0.0], torch.autograd.grad
-
-    def begin(*_: Any) -> None:
-        started[0] = time.process_time()
-
-    def end(*_: Any) -> None:
-        inside[0] += time.process_time() - started[0]
-
-    def timed(*given: Any, **more: Any) -> Any:
-        begin()
-        result = backward(*given, **more)
-        end()
-        return result
-
-    hooks = (subject.model.register_forward_pre_hook(begin), subject.model.register_forward_hook(end))
-    with mock.patch("torch.autograd.grad", timed):
-        _, cpu = seconds(way)
-    for hook in hooks:
-        hook.remove()
-    return inside[0] / cpu
 
 
 def subject_of(name: str, images: int) -> Subject:
@@ -417,10 +386,9 @@ def main() -> None:
         subject = subject_of(name, options.images)
         with ExitStack() as stack:
             contests = [integrated_gradients(subject), smoothgrad(subject), lime(subject), shap(subject)]
-            shares += [
-                f"{name} {contest.name} {share_inside(subject, contest.ways['gyrograd']):.0%}"
-                for contest in contests
-            ]
+            for contest in contests:
+                net, whole = net_seconds(subject.model, contest.ways["gyrograd"])
+                shares.append(f"{name} {contest.name} {net / whole:.0%}")
             contests += [guided_backprop(subject, stack), lrp(subject, stack)]
             many = subject_of(name, MANY)
             for contest in contests:

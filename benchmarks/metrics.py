@@ -19,18 +19,17 @@ import importlib.metadata
 import itertools
 import platform
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import quantus
 import torch
 from quantus.helpers.model.models import LeNetAdaptivePooling
+from timing import net_seconds, seconds
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -155,41 +154,10 @@ def as_called(subject: Subject, draws: int) -> list[Contest]:
 # --- measuring ----------------------------------------------------------------------------------------------------
 
 
-def seconds(way: Way) -> tuple[float, float]:
-    """On the wall, and of the processor."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    way()
-    return time.perf_counter() - wall, time.process_time() - cpu
-
-
 def apart(value: Any, ours: Any) -> str:
     """The largest difference over the largest value."""
     one, reference = (np.asarray(v, dtype=np.float64) for v in (value, ours))
     return f"{np.abs(one - reference).max() / np.abs(reference).max():.0e}"
-
-
-def net_seconds(subject: Subject, way: Way) -> tuple[float, float]:
-    """Processor seconds in the net (its passes forward and autograd's back), and in all."""
-    inside, started, backward = [0.0], [0.0], torch.autograd.grad
-
-    def begin(*_: Any) -> None:
-        started[0] = time.process_time()
-
-    def end(*_: Any) -> None:
-        inside[0] += time.process_time() - started[0]
-
-    def timed(*given: Any, **more: Any) -> Any:
-        begin()
-        result = backward(*given, **more)
-        end()
-        return result
-
-    hooks = (subject.model.register_forward_pre_hook(begin), subject.model.register_forward_hook(end))
-    with mock.patch("torch.autograd.grad", timed):
-        _, cpu = seconds(way)
-    for hook in hooks:
-        hook.remove()
-    return inside[0], cpu
 
 
 def rows_of(subject: Subject, contest: Contest, repeats: int) -> list[list[str]]:
@@ -206,7 +174,7 @@ def rows_of(subject: Subject, contest: Contest, repeats: int) -> list[list[str]]
     best, rows = medians["gyrograd"], []
     for name, (wall, cpu) in medians.items():
         walls = [w for w, _ in spent[name]]
-        net, whole = net_seconds(subject, contest.ways[name])
+        net, whole = net_seconds(subject.model, contest.ways[name])
         wanted = f">= {WANTED[contest.metric]}" if name == "Quantus" else ""
         far = apart(values[name], values["gyrograd"]) if contest.comparable else "own draws"
         rows.append(

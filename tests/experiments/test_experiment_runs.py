@@ -242,6 +242,7 @@ def test_every_papers_nets_take_the_changes(name, tmp_path):
         ("model=vgg16", "train has no setting 'model'"),
         ("epochs", "write key=value between commas"),
         ("epochs=0", "epochs"),
+        ("lr=[", "is no value; write a number"),
     ],
 )
 def test_a_change_of_training_that_is_none_is_refused(text, sentence, tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 import pytest
 import torch
 from nets import batch, net
@@ -14,10 +12,9 @@ from gyrograd.attacks import runs
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, search
 from gyrograd.numerics import autograd
 from gyrograd.numerics.balls import ball
-from gyrograd.numerics.convolution import FastConvolutions
 from gyrograd.numerics.modes import weights_held
 from gyrograd.numerics.random import keys
-from gyrograd.numerics.second_order import SecondOrder
+from gyrograd.numerics.second_order import all_layers
 
 X = torch.full((2, 1, 3, 3), 0.5, dtype=torch.float64)
 ANYWHERE = torch.ones(2, dtype=torch.bool)
@@ -193,13 +190,6 @@ def test_the_weights_require_gradients_again_after_an_attack():
     assert [p.requires_grad for p in model.parameters()] == [p is not frozen for p in model.parameters()]
 
 
-def _all_of_them():
-    modes = ExitStack()
-    modes.enter_context(SecondOrder())
-    modes.enter_context(FastConvolutions())
-    return modes
-
-
 def test_layers_made_for_second_derivatives_find_the_same_attack(monkeypatch):
     model = gg.model("lenet", activation="softplus", beta=3, image_size=8, seed=0)
     x, y = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(3)
@@ -208,6 +198,6 @@ def test_layers_made_for_second_derivatives_find_the_same_attack(monkeypatch):
         plain = attack(model, gg.attribution(name), x, y, seed=0)
         with monkeypatch.context() as patched:
             for place in (runs, autograd):
-                patched.setattr(place, "made_for_second_derivatives", lambda _: _all_of_them())
+                patched.setattr(place, "made_for_second_derivatives", lambda _: all_layers())
             fast = attack(model, gg.attribution(name), x, y, seed=0)
         torch.testing.assert_close(fast.x, plain.x)

@@ -75,8 +75,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 def _changes(text: str) -> dict[str, Any]:
     """key=value between commas; values as YAML reads them."""
-    import yaml  # type: ignore[import-untyped]
-
+    from gyrograd.cli.train import value_of
     from gyrograd.errors import UserError
 
     changes: dict[str, Any] = {}
@@ -86,7 +85,7 @@ def _changes(text: str) -> dict[str, Any]:
             raise UserError(
                 f"--train has '{word}'; write key=value between commas, such as epochs=12,lr=0.05."
             )
-        read = yaml.safe_load(value)
+        read = value_of(value)
         changes[key.strip()] = _number(read) if isinstance(read, str) else read
     return changes
 

@@ -72,7 +72,7 @@ def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
             value, words = (
                 (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
             )
-        _put(tree, key.replace("-", "_").split("."), _value(value))
+        _put(tree, key.replace("-", "_").split("."), value_of(value))
     return kept, given
 
 
@@ -90,7 +90,8 @@ def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
     tree[last] = value
 
 
-def _value(word: str) -> Any:
+def value_of(word: str) -> Any:
+    """What a word of the command line stands for, as YAML reads it."""
     import yaml  # type: ignore[import-untyped]
 
     from gyrograd.errors import UserError

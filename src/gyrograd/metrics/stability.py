@@ -74,18 +74,7 @@ class RandomPerturbationSimilarity:
             return SIMILARITIES[self.similarity](*pairs).view(moved.shape[:2])
 
         noise = UniformNoise(self.eps, self.clip)
-        return _compared(
-            alike,
-            self._seen,
-            noise,
-            model,
-            attribution,
-            x,
-            target,
-            seed=seed,
-            draws=self.draws,
-            max_batch=self.max_batch,
-        )
+        return _compared(self, alike, self._seen, noise, model, attribution, x, target, seed)
 
     def _seen(self, map: Tensor) -> Tensor:
         return picture(map, self.reduce, self.normalize)
@@ -136,18 +125,7 @@ class LocalLipschitz:
             return _ratio(_lengths(moved - clean), _lengths(near - x))
 
         noise = GaussianNoise(self.sigma, self.clip)
-        return _compared(
-            slope,
-            self._seen,
-            noise,
-            model,
-            attribution,
-            x,
-            target,
-            seed=seed,
-            draws=self.draws,
-            max_batch=self.max_batch,
-        )
+        return _compared(self, slope, self._seen, noise, model, attribution, x, target, seed)
 
     def _seen(self, map: Tensor) -> Tensor:
         return picture(map, self.reduce, self.normalize)
@@ -195,16 +173,7 @@ class MaxSensitivity:
 
         noise = UniformNoise(self.eps, self.clip)
         return _compared(
-            change,
-            lambda map: picture(map, self.reduce),
-            noise,
-            model,
-            attribution,
-            x,
-            target,
-            seed=seed,
-            draws=self.draws,
-            max_batch=self.max_batch,
+            self, change, lambda map: picture(map, self.reduce), noise, model, attribution, x, target, seed
         )
 
 
@@ -287,6 +256,7 @@ class ModelSmoothness:
 
 
 def _compared(
+    metric: RandomPerturbationSimilarity | LocalLipschitz | MaxSensitivity,
     compare: Compare,
     see: Callable[[Tensor], Tensor],
     noise: Noise,
@@ -294,12 +264,9 @@ def _compared(
     attribution: Attribution,
     x: Inputs,
     target: Labels,
-    *,
     seed: Seed,
-    draws: int,
-    max_batch: int,
 ) -> PerDraw:
-    """`compare` of every draw, on maps as `see` shows them; the clean maps are made, and seen, once."""
+    """`compare` of every draw of the metric, on maps as `see` shows them; the clean maps are made, and seen, once."""
     keys = random.keys(seed, len(x), x.device)
     x = x.detach()
     clean = attribution(model, x, target).detach()
@@ -311,7 +278,7 @@ def _compared(
         pictures = see(moved.flatten(0, 1)).unflatten(0, near.shape[:2])
         return compare(seen[examples, None], pictures, x[examples, None], near)
 
-    return in_parts(values, x, draws, max_batch)
+    return in_parts(values, x, metric.draws, metric.max_batch)
 
 
 def _lengths(gap: Float[Tensor, "e n ..."]) -> Float[Tensor, "e n"]:

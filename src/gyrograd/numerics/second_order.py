@@ -27,10 +27,14 @@ def made_for_second_derivatives(x: Tensor) -> ExitStack:
 
     On CUDA only: on a CPU the convolutions' own work hides all this, and torch's second derivative of them is as fast.
     """
+    return all_layers() if x.is_cuda else ExitStack()
+
+
+def all_layers() -> ExitStack:
+    """The block itself, on any device."""
     modes = ExitStack()
-    if x.is_cuda:
-        modes.enter_context(SecondOrder())
-        modes.enter_context(FastConvolutions())
+    modes.enter_context(SecondOrder())
+    modes.enter_context(FastConvolutions())
     return modes
 
 

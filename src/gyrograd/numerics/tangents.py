@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.kernels import softplus_bend
+from gyrograd.numerics.second_order import bent
 from gyrograd.types import Inputs, Logits
 
 
@@ -251,16 +251,8 @@ class _Softplus(torch.autograd.Function):
         images = slice(rows.primal)
         backward(slope[images], z[images], beta, threshold, grad_input=out[images])
         backward(at_tangents, moved, beta, threshold, grad_input=out[rows.primal :])
-        out[rows.clean : rows.primal] += _softplus_bend(moved, tangents, at_tangents, beta, threshold)
+        out[rows.clean : rows.primal] += bent(moved, at_tangents, tangents, beta, threshold)
         return out, None, None, None
-
-
-def _softplus_bend(z: Tensor, tangent: Tensor, slope: Tensor, beta: float, threshold: float) -> Tensor:
-    if z.is_cuda:
-        return softplus_bend(z, tangent, slope, beta, threshold)
-    gate = torch.sigmoid(beta * z)
-    bend = torch.where(beta * z > threshold, 0.0, beta * gate * (1 - gate))
-    return bend * tangent * slope
 
 
 def _max_pooled(rows: Rows, func: Any, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
