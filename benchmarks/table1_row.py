@@ -83,6 +83,8 @@ def main() -> None:
     some = test.rows(chosen)
     for path in options.checkpoints:
         model = gg.load(path).to(options.device)
+        if options.device.startswith("cuda"):
+            model = model.to(memory_format=torch.channels_last)  # as `gyrograd reproduce` has it
         started = time.perf_counter()
         right = float((predictions(model, test) == test.labels).double().mean())
         print(

@@ -19,7 +19,7 @@ from gyrograd.attacks.loop import Answer, Box, Found, Search, Verdict, search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, joined
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
-from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
 from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import check_images, check_target, is_being_recorded
@@ -113,20 +113,12 @@ def run(
         guide = guide_for(model, x, job.twin_beta) if job.follows_maps else Guide(model)
         size = _examples_at_once(rows_at_once(job.max_batch, x), surrogate, model)
         held.enter_context(weights_held(model, guide.model))
-        parts = [
-            _part(
-                _rows(job, part, len(x)),
-                model,
-                attribution,
-                surrogate,
-                guide,
-                box_of,
-                x[part],
-                target[part],
-                k,
-            )
-            for part, box_of, k in _parts(len(x), size, box, streams)
-        ]
+
+        def part(rows: slice) -> list[AttackResult]:
+            own, columns = _rows(job, rows, len(x)), (x[rows], target[rows], streams[rows])
+            return _part(own, model, attribution, surrogate, guide, _box_of(box, rows, len(x)), *columns)
+
+        parts = list(in_parts(part, len(x), size))
     results = [joined(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
     return tuple(replace(r, flags=_flags(r, guide, attribution, surrogate, target)) for r in results)
 
@@ -321,11 +313,10 @@ def _examples_at_once(at_once: int, attribution: Attribution, model: Model) -> i
     return max(1, at_once // (rows * rows_per_example(model)))
 
 
-def _parts(b: int, size: int, box: Box, streams: Keys) -> Iterator[tuple[slice, Box, Keys]]:
-    for first in range(0, b, size):
-        part = slice(first, first + size)
-        low, high = (None if edge is None else edge.expand(b, 1, 1, 1)[part] for edge in (box.low, box.high))
-        yield part, Box(low, high), streams[part]
+def _box_of(box: Box, rows: slice, b: int) -> Box:
+    """The box of these rows of b."""
+    low, high = (None if edge is None else edge.expand(b, 1, 1, 1)[rows] for edge in (box.low, box.high))
+    return Box(low, high)
 
 
 def _rows(job: Job, part: slice, b: int) -> Job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from gyrograd.numerics.checks import check_inputs
 from gyrograd.numerics.modes import evaluating
 from gyrograd.progress import track
 from gyrograd.types import Model
+
+T = TypeVar("T")
 
 MAX_BATCH = 512
 """Images in one pass of the model, unless the setting `max_batch` says otherwise. On CUDA this default means images of
@@ -84,18 +87,29 @@ def explain_in_parts(
         raise UserError(
             f"The target has shape {tuple(target.shape)} for {len(x)} examples; give one class index for each."
         )
+    columns = (x, target, *others)
+
+    def part(rows: slice) -> Tensor:
+        return explain(*(column[rows] for column in columns))
+
+    bar = iter(track(range(len(x)), len(x), "explaining"))
     with evaluating(model):
-        parts = list(_parts(explain, (x, target, *others), size=min(len(x), max(1, budget // rows))))
-    return (parts[0] if len(parts) == 1 else torch.cat(parts)).contiguous()
+        maps = [_counted(bar, map) for map in in_parts(part, len(x), max(1, budget // rows))]
+    return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 
-def _parts(explain: Explain, columns: tuple[Tensor, ...], size: int) -> Iterator[Tensor]:
-    b = len(columns[0])
-    start, bar = 0, iter(track(range(b), b, "explaining"))
+def _counted(bar: Iterator[int], part: Tensor) -> Tensor:
+    for _ in part:
+        next(bar)
+    return part
+
+
+def in_parts(run: Callable[[slice], T], b: int, size: int) -> Iterator[T]:
+    """`run` of all b rows, `size` at a time; half of that from where memory runs out."""
+    start, size = 0, min(size, b)
     while start < b:
-        stop = min(start + size, b)
         try:
-            part = explain(*(column[start:stop] for column in columns))
+            part = run(slice(start, min(start + size, b)))
         except RuntimeError as wrong:
             if size == 1 or not is_out_of_memory(wrong):
                 raise
@@ -106,6 +120,4 @@ def _parts(explain: Explain, columns: tuple[Tensor, ...], size: int) -> Iterator
             size //= 2
             continue
         yield part
-        for _ in range(start, stop):
-            next(bar)
-        start = stop
+        start += size

@@ -144,7 +144,8 @@ def _length(delta: Tensor) -> Tensor:
 
 def _each(eps: Radius, delta: Tensor) -> Tensor:
     """The radius of each example, in the dtype and on the device of delta."""
-    radii = torch.as_tensor(eps, dtype=delta.dtype, device=delta.device)
+    # A number is written where delta is: a copy of it from the host would make a CUDA graph impossible.
+    radii = eps.to(delta) if isinstance(eps, Tensor) else delta.new_full((), eps)
     if radii.dim() == 1 and len(radii) != len(delta):
         raise UserError(f"There are {len(radii)} radii for {len(delta)} examples; give one eps for each.")
     return radii.expand(len(delta))
@@ -155,6 +156,6 @@ def _column(eps: Radius, delta: Tensor) -> Tensor:
 
 
 def _check_radius(eps: Radius) -> None:
-    radii = torch.as_tensor(eps)
-    if not (torch.isfinite(radii) & (radii >= 0)).all():
+    fits = (torch.isfinite(eps) & (eps >= 0)).all() if isinstance(eps, Tensor) else 0 <= eps < math.inf
+    if not fits:
         raise UserError(f"eps is {eps}; give a finite radius of at least 0, such as 8 / 255.")

@@ -6,13 +6,14 @@ Top to bottom: `train` (settings to files), `fit` (a model and data at hand), th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 from gyrograd.data import Dataset, batches
 from gyrograd.data.batches import order
@@ -32,6 +33,8 @@ from gyrograd.training.snapshots import Place
 from gyrograd.training.steps import set_learning_rate
 from gyrograd.training.stopping import Request, stop_requests
 from gyrograd.types import Inputs, Labels, Model
+
+T = TypeVar("T")
 
 AHEAD = 16
 """Batches a GPU prepares at once."""
@@ -145,16 +148,43 @@ def _prepared(run: Run, keys: Keys, place: Place) -> Iterator[tuple[Inputs, Labe
     s, group, data = run.settings, run.group, run.data
     left = order(len(data), s.seed, place.epoch, group.device).split(s.batch_size)[place.batch :]
     at_once = AHEAD if group.device.type == "cuda" else 1
-    for first in range(0, len(left), at_once):
-        some = left[first : first + at_once]
-        rows = [batch[group.share.rows] for batch in some]
-        together = torch.cat(rows)
+
+    def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        together = torch.cat([batch[group.share.rows] for batch in some])
         # One key for each (example, epoch): draws depend on neither batch size nor number of processes.
         own = random.subkeys(keys[together], place.epoch)
-        x, y = augmented(data.pixels(together), own, s), data.labels[together]
-        sizes = [len(part) for part in rows]
-        for batch, *parts in zip(some, x.split(sizes), y.split(sizes), own.split(sizes), strict=True):
+        return augmented(data.pixels(together), own, s), data.labels[together], own
+
+    groups = [left[first : first + at_once] for first in range(0, len(left), at_once)]
+    for some, columns in zip(groups, _one_ahead(made, groups, group.device), strict=True):
+        sizes = [len(batch[group.share.rows]) for batch in some]
+        for batch, *parts in zip(some, *(column.split(sizes) for column in columns), strict=True):
             yield parts[0], parts[1], parts[2], len(batch)
+
+
+def _one_ahead(
+    make: Callable[[T], tuple[Tensor, ...]], parts: Sequence[T], device: torch.device
+) -> Iterator[tuple[Tensor, ...]]:
+    """`make` of each part. A GPU begins the next on a stream of its own while this one is worked on."""
+    if device.type != "cuda" or not parts:
+        yield from map(make, parts)
+        return
+    here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+    aside.wait_stream(here)
+
+    def begun(part: T) -> tuple[tuple[Tensor, ...], torch.cuda.Event]:
+        with torch.cuda.stream(aside):
+            return make(part), aside.record_event()
+
+    next_one = begun(parts[0])
+    for following in (*parts[1:], None):
+        columns, ready = next_one
+        if following is not None:
+            next_one = begun(following)
+        here.wait_event(ready)
+        for column in columns:
+            column.record_stream(here)  # its memory is not given away before this stream is done with it
+        yield columns
 
 
 def _seed_generators(seed: int, number: int, process: int) -> None:

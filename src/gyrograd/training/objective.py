@@ -17,12 +17,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.registry import lookup, make
-from gyrograd.regularizers import Adversarial, Atex, Hessian, L2Cosine, MaxEntropy
+from gyrograd.regularizers import Adversarial, Atex, Hessian, Iga, IgNorm, L2Cosine, MaxEntropy, Ssr
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
 from gyrograd.training.processes import Share
 from gyrograd.training.settings import TrainSettings, plain_values
 from gyrograd.types import Inputs, Labels, Model, PerExample, Regularizer, Seed
+
+NEVER_LOOK = (Adversarial, Atex, Hessian, Iga, IgNorm, MaxEntropy, Ssr)
+"""Terms that read no value of the batch on their way, so that a CUDA graph can hold them."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,11 @@ class Term:
 def runs_fast(terms: Iterable[Term]) -> bool:
     """Whether a step with these terms needs no look at a number on the way, so that a CUDA graph can hold it.
 
-    An alignment shares its passes with cross-entropy (`regularizers.joint`); a Hessian norm and an adversarial loss are
+    An alignment shares its passes with cross-entropy (`regularizers.joint`), and with nothing else; the other terms are
     computed as written.
     """
     kinds = [type(term.regularizer) for term in terms]
-    return not kinds or kinds in ([L2Cosine], [Hessian], [Adversarial])
+    return kinds == [L2Cosine] or all(kind in NEVER_LOOK for kind in kinds)
 
 
 def equal_when_fast(objective: Objective, model: Model) -> bool:
@@ -142,8 +145,8 @@ class Objective:
     def _check_fast(self) -> None:
         if not runs_fast(self.terms.values()) or (self.joins and not self.clean_weight):
             raise UserError(
-                f"fast knows cross-entropy, alone or with one of l2, cosine, l2_cosine and hessian, and adversarial; "
-                f"this objective has {', '.join(self.terms)}; leave fast out."
+                "fast knows l2, cosine or l2_cosine beside cross-entropy with no other term, and the package's other "
+                f"terms in any number; this objective has {', '.join(self.terms)}; leave fast out."
             )
         if self.joins:
             check_joint(_aligning(next(iter(self.terms.values()))))
