@@ -101,7 +101,7 @@ def test_a_hessian_norm_is_computed_as_written_on_the_fast_path() -> None:
         ("lenet", {"l2_cosine": {"draws": 2}}, False),
         ("lenet", {"hessian": {}}, True),
         ("lenet", {"adversarial": {"steps": 1}}, True),
-        ("lenet", {"ssr": {}}, True),
+        ("lenet", {"ssr": {}}, False),
         ("lenet", {"hessian": {}, "max_entropy": {}}, True),
         ("lenet", {"hessian": {}, "l2": {}}, False),
         ("resnet20", {}, True),
@@ -117,7 +117,15 @@ def test_the_fast_path_is_taken_for_equal_only_where_it_is(name: str, terms: dic
 class Reads(TorchDispatchMode):
     """Operations that make the host wait for values, or bring values from it: a CUDA graph can hold neither."""
 
-    WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "lift_fresh")
+    WAITS = (
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "equal",
+        "lift_fresh",
+        "_linalg_eigh",
+        "_linalg_svd",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -165,6 +173,10 @@ def test_a_term_that_looks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         float(torch.rand(2).sum())
         torch.as_tensor(0.5, device="cpu")
     assert reads.seen == ["_local_scalar_dense", "lift_fresh"]
+    model = gg.model("lenet", image_size=16, seed=0)
+    with Reads() as reads:
+        gg.regularizer("ssr")(model, torch.rand(2, 3, 16, 16), torch.tensor([3, 7]))
+    assert "_linalg_eigh" in reads.seen
 
 
 def test_settings_that_need_a_second_derivative_are_refused() -> None:
