@@ -159,11 +159,11 @@ def _obstacle(
     known_errors: Iterable[KnownError],
 ) -> str:
     """Why the claim cannot be compared, or nothing."""
+    if len(ours) < len(places):
+        return ELSEWHERE
     reasons = [error.why for error in known_errors for q in places if error.covers(q)]
     if reasons:
         return reasons[0]
-    if len(ours) < len(places):
-        return ELSEWHERE
     if compares == "nothing" or (compares == "orders" and isinstance(claim, Value)):
         if results.scale == "paper":
             return "the nets were trained in another way than the paper's"
