@@ -26,4 +26,4 @@ def test_the_table_names_model_and_size(capsys, monkeypatch):
 
 def test_a_size_of_zero_is_refused(capsys):
     assert cli.main(["bench", "--batch", "0"]) == 2
-    assert "must be at least 1" in capsys.readouterr().err
+    assert "batch is 0; give at least 1." in capsys.readouterr().err

@@ -76,7 +76,8 @@ WITHOUT_TORCH = """
 import contextlib, io, sys
 from gyrograd.cli import main, verbs
 names = [[n, *i] for n, v in verbs().items() for i in (([w] for w in v) if isinstance(v, dict) else [[]])]
-for words in [["--help"], ["--version"], ["completion"], ["lsit"], *([*name, "--help"] for name in names)]:
+for words in [["--help"], ["--version"], ["completion"], ["lsit"], ["list"], ["list", "kernel", "--json"],
+              ["list", "kernle"], *([*name, "--help"] for name in names)]:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown), contextlib.suppress(SystemExit):
         main(words)
@@ -86,7 +87,7 @@ print(len(names))
 """
 
 
-def test_help_of_every_verb_comes_without_torch():
+def test_help_of_every_verb_and_the_list_of_names_come_without_torch():
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=120
     )
@@ -98,10 +99,10 @@ BAD = {
     "unknown verb": (["lsit"], "did you mean 'list'"),
     "unknown inner verb": (["data", "fetsch", "cifar10"], "did you mean 'fetch'"),
     "unknown kind": (["list", "atribution"], "did you mean 'attribution'"),
-    "unknown option": (["list", "--jsn"], "list --help"),
-    "missing name": (["data", "show"], "name"),
+    "unknown option": (["list", "--jsn"], "did you mean '--json'"),
+    "missing name": (["data", "show"], "needs name: write `gyrograd data show NAME`"),
     "unknown data set": (["data", "show", "shaeps"], "did you mean 'shapes'"),
-    "not a number": (["data", "show", "shapes", "--n", "many"], "n"),
+    "not a number": (["data", "show", "shapes", "--n", "many"], "n is 'many'; give a whole number"),
     "needs no fetching": (["data", "fetch", "shapes"], "needs no fetching"),
     "missing folder": (["data", "check", "folder", "--path", "/nonexistent/folder"], "/nonexistent/folder"),
     "no training epochs": (["demo", "--epochs", "0"], "at least one epoch"),

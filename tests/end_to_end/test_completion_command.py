@@ -17,6 +17,11 @@ from gyrograd import cli
         (["data", "f"], "fetch"),
         (["data", "show", "--sp"], "--split"),
         (["train", "--rec"], "--recipe"),
+        (["explain", "--unl"], "--unlabelled"),
+        (["list", "ker"], "kernel"),
+        (["list", "--k"], ""),
+        (["reproduce", "wang2020-figure6"], "wang2020-figure6"),
+        (["data", "check", "sh"], "shapes"),
     ],
 )
 def test_bash_completes_verbs_and_options(typed, offered, capsys):
@@ -41,4 +46,7 @@ def test_settings_come_from_a_file_and_an_unknown_one_is_named(tmp_path, capsys)
     assert cli.main(["list", "--config", str(tmp_path / "good.yaml")]) == 0
     assert "gaussian" in capsys.readouterr().out
     assert cli.main(["list", "--config", str(tmp_path / "bad.yaml")]) == 2
-    assert "'kin' is not accepted" in capsys.readouterr().err
+    assert (
+        "The file of --config has 'kin', which 'gyrograd list' does not take: did you mean 'kind'?"
+        in capsys.readouterr().err
+    )

@@ -104,8 +104,8 @@ def test_a_card_that_cannot_be_read_is_left_out_aloud(tmp_path, gyrograd):
     [
         (("report", "{}/none"), "There is no card.json at"),
         (("report", "{}/a/pictures.npz"), "no valid JSON"),
-        (("compare", "{}/a", "{}/none"), "There is no card.json at"),
-        (("compare", "{}/a"), "'gyrograd compare --help'"),
+        (("compare", "{}/a", "{}/none"), "compare models with --data DATA"),
+        (("compare", "{}/a"), "needs b: write `gyrograd compare A B`"),
         (("compare", "{}/a", "{}/a", "--out", "{}/a/card.json/x.html"), "check the path"),
         (("leaderboard", "{}/none"), "There is no folder"),
         (("leaderboard", "{}/a/records"), "gyrograd audit MODEL DATA"),
@@ -143,8 +143,8 @@ def test_two_models_are_audited_and_compared_in_one_go(tmp_path, capsys, monkeyp
 
     asked = []
 
-    def stand_in(model, data, *, preset, images, out):
-        asked.append((model, data, preset, images))
+    def stand_in(model, data, *, preset, opening, out):
+        asked.append((model, data, preset, opening.images))
         print("the audit's own words")
         write_card(out, model)
 

@@ -240,9 +240,9 @@ def test_every_papers_nets_take_the_changes(name, tmp_path):
     [
         ("epoch=3", "train has no setting 'epoch' to change: did you mean 'epochs'"),
         ("model=vgg16", "train has no setting 'model'"),
-        ("epochs", "write key=value between commas"),
+        ("epochs", "write setting=value between commas, such as epochs=12"),
         ("epochs=0", "epochs"),
-        ("lr=[", "is no value; write a number"),
+        ("lr=[", "opens a bracket that is not closed"),
     ],
 )
 def test_a_change_of_training_that_is_none_is_refused(text, sentence, tmp_path):

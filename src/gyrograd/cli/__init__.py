@@ -5,13 +5,12 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
+from gyrograd.cli.options import Verb, arguments, options, texts
 from gyrograd.errors import UserError, did_you_mean
-
-Verb = Callable[..., Any]
 
 
 def verbs() -> dict[str, Verb | dict[str, Verb]]:
@@ -131,25 +130,20 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
     except ArgumentError as wrong:
-        what = " ".join(str(wrong).split()).rstrip(".")
-        raise UserError(f"{what[0].upper()}{what[1:]}; '{path} --help' lists what it takes.") from None
-    return {
-        name: value
-        for name, value in {**settings, **free}.items()
-        if name in inspect.signature(verb).parameters
-    }
+        from gyrograd.cli.mistakes import sentence
+
+        raise UserError(sentence(verb, path, str(wrong))) from None
+    return arguments(verb, {**settings, **free})
 
 
 def _parser(verb: Verb, path: str) -> Any:
-    from docstring_parser import parse
     from jsonargparse import ArgumentParser
 
-    about = parse(verb.__doc__ or "")
-    helps = {parameter.arg_name: parameter.description for parameter in about.params}
-    parser = ArgumentParser(prog=path, description=about.short_description, exit_on_error=False)
-    by_hand: set[str | int] = {"settings"} if hasattr(verb, "free_settings") else set()
+    helps, about = texts(verb), _first_line(verb)
+    parser = ArgumentParser(prog=path, description=about, exit_on_error=False)
+    by_hand: set[str | int] = set()
     several = getattr(verb, "several_positional", None)
-    for name, parameter in inspect.signature(verb).parameters.items():
+    for name, parameter in options(verb).items():
         if several and parameter.default is inspect.Parameter.empty:
             # all of them by hand, so that they keep their order
             parser.add_argument(name, nargs="+" if name == several else None, type=str, help=helps.get(name))
@@ -167,26 +161,31 @@ def _parser(verb: Verb, path: str) -> Any:
         elif parameter.default is False:
             parser.add_argument(f"--{name}", action="store_true", help=helps.get(name))
             by_hand.add(name)
-    if "config" not in inspect.signature(verb).parameters:
+    if "config" not in options(verb):
         # brings --print_config with it
         parser.add_argument("--config", action="config", help="A YAML file of these settings.")
-    parser.add_function_arguments(_options(verb), skip=by_hand, as_positional=True, as_group=False)
+    parser.add_function_arguments(_stand_in(verb), skip=by_hand, as_positional=True, as_group=False)
     return parser
 
 
-def _options(verb: Verb) -> Verb:
+def _stand_in(verb: Verb) -> Verb:
     """A function that has the verb's options and nothing else to be looked into.
 
     Of the verb itself jsonargparse would run the imports its file makes for type checkers, and ask the package for
     a thing of its name (`gyrograd.audit`): torch comes with both, seconds before a line of help.
     """
 
-    def options() -> None:
+    def stand_in() -> None:
         """Never called."""
 
-    options.__doc__ = verb.__doc__
-    options.__signature__ = inspect.signature(verb, eval_str=True)  # type: ignore[attr-defined]
-    return options
+    lines = "".join(f"\n    {name}: {' '.join(text.split())}" for name, text in texts(verb).items())
+    stand_in.__doc__ = f"{_first_line(verb)}\n\nArgs:{lines}\n"
+    stand_in.__signature__ = inspect.Signature(list(options(verb).values()))  # type: ignore[attr-defined]
+    return stand_in
+
+
+def _first_line(verb: Verb) -> str:
+    return (verb.__doc__ or "").partition("\n")[0]
 
 
 def _print_overview(path: str, folder: dict[str, Any]) -> None:
@@ -195,7 +194,7 @@ def _print_overview(path: str, folder: dict[str, Any]) -> None:
 
     table = Table.grid(padding=(0, 3, 0, 2))
     for name, verb in folder.items():
-        about = ", ".join(verb) if isinstance(verb, dict) else (verb.__doc__ or "").partition("\n")[0]
+        about = ", ".join(verb) if isinstance(verb, dict) else _first_line(verb)
         table.add_row(name, about)
     console = Console()
     if path == "gyrograd":

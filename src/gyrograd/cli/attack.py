@@ -7,11 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.cli.subject import (
+    USUAL,
+    Opening,
+    Subject,
+    check_folder,
+    check_target_word,
+    subject,
+    targets,
+    versions,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gyrograd.attacks import AttackResult
-    from gyrograd.cli.subject import Subject
     from gyrograd.records import Record
 
 AT_ONCE = 16
@@ -51,15 +61,7 @@ def attack(
     norm: str = "linf",
     target: str = "predicted",
     out: Path = Path("out/attack"),
-    images: int | None = None,
-    size: int | None = None,
-    split: str | None = None,
-    unlabelled: bool = False,
-    weights: Path | None = None,
-    classes: int | None = None,
-    normalize: str | None = None,
-    device: str = "auto",
-    seed: int = 0,
+    opening: Opening = USUAL,
     json: bool = False,
 ) -> None:
     """Attack the explanations of images: attacked images, maps before and after, and what it took.
@@ -76,25 +78,11 @@ def attack(
         norm: linf or l2.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
-        images: how many images at most; all files, or 16 of a registered set, if left out.
-        size: side of the images in pixels; what the model was made for, if it tells.
-        split: which split of the data; test, or none, if left out.
-        unlabelled: take no labels from sub-folders.
-        weights: state dict of the model, safetensors or .pt of tensors alone.
-        classes: class count of a model built by name.
-        normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
-            itself.
-        device: auto, cpu, cuda or cuda:INDEX.
         seed: of the attack's random starts, and which images are chosen.
         json: print one JSON document instead of a table.
     """
-    from gyrograd.cli.subject import check_folder, check_target_word, subject
-
     attacker, explainer = _attack(attack, eps, steps, norm), _method(method)
-    here = subject(
-        model, data, weights=weights, classes=classes, normalize=normalize, images=images, size=size, split=split,
-        unlabelled=unlabelled, device=device, seed=seed,
-    )  # fmt: skip
+    here = subject(model, data, opening)
     check_target_word(here, target)
     check_folder(out)
     settings = {
@@ -102,9 +90,9 @@ def attack(
         "data": here.data.name,
         "method": repr(explainer),
         "target": target,
-        "seed": seed,
+        "seed": opening.seed,
     }
-    done = _attacked(Attacked(here, settings), attacker, explainer, target, seed, out)
+    done = _attacked(Attacked(here, settings), attacker, explainer, target, opening.seed, out)
     _write_overview(out, done)
     record = _record(done)
     if json:
@@ -165,7 +153,6 @@ def _part(
 ) -> AttackResult:
     import torch
 
-    from gyrograd.cli.subject import targets
     from gyrograd.errors import UserError
     from gyrograd.models import logits_of
 
@@ -181,7 +168,6 @@ def _part(
 
 def _record(done: Attacked) -> Record:
     """One record of all parts, in the order of the images' numbers."""
-    from gyrograd.cli.subject import versions
     from gyrograd.records import merge
 
     merged = merge(done.parts)

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gyrograd.cli.options import options
+from gyrograd.cli.subject import USUAL, Opening, check_folder, subject
+
 
 def audit(
     model: str,
@@ -20,16 +23,8 @@ def audit(
     metrics: str | None = None,
     eps: str | float | None = None,
     steps: int | None = None,
-    images: int | None = None,
     out: Path | None = None,
-    size: int | None = None,
-    split: str | None = None,
-    unlabelled: bool = False,
-    weights: Path | None = None,
-    classes: int | None = None,
-    normalize: str | None = None,
-    device: str = "auto",
-    seed: int = 0,
+    opening: Opening = USUAL,
     fresh: bool = False,
     json: bool = False,
 ) -> int:
@@ -47,37 +42,23 @@ def audit(
         metrics: further metrics apart by commas; `gyrograd list metric` has all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
-        images: how many images at most; 100 of a registered set, all files otherwise.
         out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
-        size: side of the images in pixels; what the model was made for, if it tells.
-        split: which split of the data; test, or none, if left out.
+        images: how many images at most; 100 of a registered set, all files otherwise.
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
-        weights: state dict of the model, safetensors or .pt of tensors alone.
-        classes: class count of a model built by name.
-        normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
-            itself.
-        device: auto, cpu, cuda or cuda:INDEX.
         seed: of noise and attacks, and which images are chosen.
         fresh: measure everything anew, whatever an earlier run left in the folder.
         json: print the card as one JSON document instead of a table.
     """
-    command = _command(locals())
+    command = _command({**locals(), **vars(opening)})
     from gyrograd.audit import audit as audited
-    from gyrograd.cli.subject import check_folder, subject
-    from gyrograd.data.opening import is_registered
 
     settings = _settings(preset, methods, attacks, metrics, eps, steps)
     folder = Path("out/audit") / slug(f"{model} {data}") if out is None else out
     check_folder(folder)
-    of_a_set = isinstance(data, str) and is_registered(data)
-    here = subject(
-        model, data, weights=weights, classes=classes, normalize=normalize,
-        images=FROM_A_SET if images is None and of_a_set else images, size=size, split=split,
-        unlabelled=unlabelled, device=device, seed=seed,
-    )  # fmt: skip
+    here = subject(model, data, opening, from_a_set=FROM_A_SET)
     try:
         card = audited(
-            here.model, here.data, index=here.index, out=folder, seed=seed, fresh=fresh, model_name=model,
+            here.model, here.data, index=here.index, out=folder, seed=opening.seed, fresh=fresh, model_name=model,
             data_name=here.data.name, notes=here.notes, command=command, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -137,12 +118,10 @@ def _looked_up(kind: str, text: str | None) -> list[str] | None:
 
 def _command(words: dict[str, Any]) -> str:
     """The command that gives this audit again: what was given and is not the default."""
-    import inspect
-
     parts = ["gyrograd", "audit"]
-    for name, parameter in inspect.signature(audit).parameters.items():
+    for name, parameter in options(audit).items():
         value = words[name]
-        if parameter.default is inspect.Parameter.empty:
+        if parameter.default is parameter.empty:
             parts += [shlex.quote(str(each)) for each in (value if isinstance(value, list) else [value])]
         elif name not in ("fresh", "json") and value != parameter.default:
             parts += [f"--{name}"] if value is True else [f"--{name}", shlex.quote(str(value))]

@@ -59,8 +59,9 @@ def bench(
     """
     from gyrograd.errors import UserError
 
-    if min(batch, side, repeats) < 1:
-        raise UserError("batch, side and repeats must be at least 1.")
+    for name, count in {"batch": batch, "side": side, "repeats": repeats}.items():
+        if count < 1:
+            raise UserError(f"{name} is {count}; give at least 1.")
     jobs = _jobs(model, batch, side, device)
     for job in jobs:
         job.run()  # the first run of anything is slower
@@ -73,9 +74,10 @@ def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
     import torch
 
     import gyrograd as gg
+    from gyrograd.cli.subject import place_of
     from gyrograd.cli.written import called
 
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    place = place_of(device)
     size = {"image_size": side} if name == "lenet" else {}
     net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
     x, y = torch.rand(batch, 3, side, side, device=place), torch.arange(batch, device=place) % 10

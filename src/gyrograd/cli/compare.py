@@ -8,6 +8,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyrograd.errors import UserError
+
 if TYPE_CHECKING:
     from gyrograd.reporting.comparison import Comparison
 
@@ -34,6 +36,11 @@ def compare(
     """
     from gyrograd.reporting import compared, comparison_page, write_page
 
+    absent = [place for place in (a, b) if not Path(place).exists()]
+    if data is None and absent:
+        raise UserError(
+            f"There is no audit at {absent[0]}; give the folder one wrote, or compare models with --data DATA."
+        )
     places = [a, b] if data is None else _audited((a, b), data, preset, images, out.parent)
     found = compared(*map(Path, places))
     write_page(out, comparison_page(found))
@@ -47,12 +54,13 @@ def compare(
 def _audited(models: tuple[str, str], data: str, preset: str, images: int | None, home: Path) -> list[str]:
     """The folders of an audit of each model. What they say is no result of this verb and goes to stderr."""
     from gyrograd.cli.audit import audit, slug
+    from gyrograd.cli.subject import Opening
     from gyrograd.numerics.modes import denormals_flushed
 
     folders = [home / "audits" / slug(f"{model} {data}") for model in models]
     with redirect_stdout(sys.stderr), denormals_flushed():
         for model, folder in zip(models, folders, strict=True):
-            audit(model, data, preset=preset, images=images, out=folder)
+            audit(model, data, preset=preset, opening=Opening(images=images), out=folder)
     return [str(folder) for folder in folders]
 
 

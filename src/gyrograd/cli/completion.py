@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+from gyrograd import registry
+from gyrograd.cli.catalogue import catalogue
+from gyrograd.cli.options import Verb, is_word, options
 from gyrograd.errors import check_name
 
 SHELLS = ("bash", "zsh")
+WORDS: dict[str, Callable[[], Iterable[str]]] = {
+    "list": registry.kinds,
+    "reproduce": partial(catalogue, "experiment"),
+    "data check": partial(catalogue, "dataset"),
+    "data show": partial(catalogue, "dataset"),
+}
+"""What can stand after a verb, beside its options."""
 
 SCRIPT = """_gyrograd() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" path="${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}" choices=""
@@ -45,13 +55,17 @@ def _cases(verbs: dict[str, Any]) -> list[str]:
     lines = []
     for name, verb in verbs.items():
         if isinstance(verb, dict):
-            lines += [f'    "{name} {inner}"*) choices="{_options(one)}";;' for inner, one in verb.items()]
+            lines += [
+                f'    "{name} {inner}"*) choices="{_choices(f"{name} {inner}", one)}";;'
+                for inner, one in verb.items()
+            ]
             lines.append(f'    "{name} "*) choices="{" ".join(verb)}";;')
         else:
-            lines.append(f'    "{name} "*) choices="{_options(verb)}";;')
+            lines.append(f'    "{name} "*) choices="{_choices(name, verb)}";;')
     return lines
 
 
-def _options(verb: Callable[..., Any]) -> str:
-    settings = inspect.signature(verb).parameters.values()
-    return " ".join(["--help", *(f"--{one.name}" for one in settings if one.default is not one.empty)])
+def _choices(path: str, verb: Verb) -> str:
+    words = WORDS.get(path, tuple)()
+    settings = (f"--{name}" for name in options(verb) if not is_word(verb, name))
+    return " ".join([*words, "--help", *settings])

@@ -7,6 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.cli.subject import (
+    USUAL,
+    Opening,
+    Subject,
+    check_folder,
+    check_target_word,
+    subject,
+    targets,
+    versions,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -14,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gyrograd.cli.subject import Subject
     from gyrograd.records import Record
 
 AT_ONCE = 16
@@ -53,15 +63,7 @@ def explain(
     method: str = "gradient",
     target: str = "predicted",
     out: Path = Path("out/explain"),
-    images: int | None = None,
-    size: int | None = None,
-    split: str | None = None,
-    unlabelled: bool = False,
-    weights: Path | None = None,
-    classes: int | None = None,
-    normalize: str | None = None,
-    device: str = "auto",
-    seed: int = 0,
+    opening: Opening = USUAL,
     json: bool = False,
 ) -> None:
     """Explain images: a heat map for each method, alone and laid over the image, and a table of predictions.
@@ -74,25 +76,10 @@ def explain(
         method: attributions apart by commas, with settings in brackets: gradient,'smoothgrad(sigma=0.2)'.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
-        images: how many images at most; all files, or 16 of a registered set, if left out.
-        size: side of the images in pixels; what the model was made for, if it tells.
-        split: which split of the data; test, or none, if left out.
-        unlabelled: take no labels from sub-folders.
-        weights: state dict of the model, safetensors or .pt of tensors alone.
-        classes: class count of a model built by name.
-        normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
-            itself.
-        device: auto, cpu, cuda or cuda:INDEX.
-        seed: which images are chosen.
         json: print one JSON document instead of a table.
     """
-    from gyrograd.cli.subject import check_folder, check_target_word, subject
-
     methods = _methods(method)
-    here = subject(
-        model, data, weights=weights, classes=classes, normalize=normalize, images=images, size=size, split=split,
-        unlabelled=unlabelled, device=device, seed=seed,
-    )  # fmt: skip
+    here = subject(model, data, opening)
     check_target_word(here, target)
     check_folder(out)
     settings = {
@@ -100,7 +87,7 @@ def explain(
         "data": here.data.name,
         "methods": _reprs(methods),
         "target": target,
-        "seed": seed,
+        "seed": opening.seed,
     }
     done, shown = _explained(here, methods, target, out, settings)
     _write_overview(out, shown)
@@ -155,7 +142,6 @@ def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> li
     """Some images with the maps of every method, before any of them is written."""
     import torch
 
-    from gyrograd.cli.subject import targets
     from gyrograd.models import logits_of
     from gyrograd.numerics.maps import reduce
 
@@ -215,7 +201,6 @@ def _write_pictures(out: Path, one: Seen) -> None:
 
 
 def _record(here: Subject, done: list[Explained], settings: dict[str, Any]) -> Record:
-    from gyrograd.cli.subject import versions
     from gyrograd.records import Record
 
     values: dict[str, list[float | None]] = {

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from gyrograd.cli.subject import USUAL, Opening, place_of
 
 if TYPE_CHECKING:
     from gyrograd.explorer import Stage
@@ -22,15 +24,7 @@ def explore(
     port: int = 7860,
     host: str = "127.0.0.1",
     open: bool = False,
-    images: int | None = None,
-    size: int | None = None,
-    split: str | None = None,
-    unlabelled: bool = False,
-    weights: Path | None = None,
-    classes: int | None = None,
-    normalize: str | None = None,
-    device: str = "auto",
-    seed: int = 0,
+    opening: Opening = USUAL,
 ) -> None:
     """Open a page in the browser: explain an image, attack the explanation, compare two models.
 
@@ -44,16 +38,10 @@ def explore(
         open: open the browser too.
         images: how many images at most; all of a registered set, or 200 files, if left out.
         size: side of the images in pixels; what the first model was made for, if it tells.
-        split: which split of the data; test, or none, if left out.
-        unlabelled: take no labels from sub-folders.
-        weights: state dict of the model, safetensors or .pt of tensors alone.
         classes: class count of models built by name.
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of models that do not normalise by themselves.
-        device: auto, cpu, cuda or cuda:INDEX.
         seed: of the attacks, and which images are chosen.
     """
-    import torch
-
     from gyrograd.explorer import opened_stage
     from gyrograd.explorer.page import gradio
     from gyrograd.explorer.server import check_free, serve
@@ -61,14 +49,11 @@ def explore(
     # A taken port or a missing library speaks before minutes are spent on models.
     check_free(host, port)
     gradio()
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    opening = replace(opening, device=place_of(opening.device))
     if not models and data is None and not _cifar10_is_here():
-        stage = _stage_of_drawings(place, seed)
+        stage = _stage_of_drawings(opening.device, opening.seed)
     else:
-        stage = opened_stage(
-            models or list(PAIR), data or _own_data(models), weights=weights, classes=classes, normalize=normalize,
-            images=images, size=size, split=split, unlabelled=unlabelled, device=place, seed=seed,
-        )  # fmt: skip
+        stage = opened_stage(models or list(PAIR), data or _own_data(models), **vars(opening))
     serve(stage, host=host, port=port, open=open, ready=_say)
 
 

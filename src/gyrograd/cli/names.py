@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json as json_format
+from collections.abc import Iterable
+from dataclasses import asdict
 
 from gyrograd import registry
+from gyrograd.cli.catalogue import Listed, catalogue
 
 
 def show(kind: str | None = None, json: bool = False) -> None:
@@ -15,9 +18,9 @@ def show(kind: str | None = None, json: bool = False) -> None:
         json: print JSON for machines instead of tables.
     """
     kinds = registry.kinds() if kind is None else (kind,)
-    found = {each: list(registry.available(each).values()) for each in kinds}
+    found = {each: catalogue(each).values() for each in kinds}
     if json:
-        rows = {each: [_row(entry) for entry in entries] for each, entries in found.items()}
+        rows = {each: [asdict(entry) for entry in entries] for each, entries in found.items()}
         print(json_format.dumps(rows, indent=1))
         return
     for each, entries in found.items():
@@ -28,18 +31,7 @@ def show(kind: str | None = None, json: bool = False) -> None:
 show.optional_positional = "kind"  # type: ignore[attr-defined]
 
 
-def _row(entry: registry.Entry) -> dict[str, object]:
-    return {
-        "name": entry.name,
-        "aliases": list(entry.aliases),
-        "summary": entry.summary,
-        "paper": entry.paper,
-        "equation": entry.equation,
-        "differentiable": entry.differentiable,
-    }
-
-
-def _print_table(kind: str, entries: list[registry.Entry]) -> None:
+def _print_table(kind: str, entries: Iterable[Listed]) -> None:
     from rich.console import Console
     from rich.table import Table
 

@@ -38,6 +38,7 @@ def reproduce(
         render: write the page anew from the results that are there; nothing is measured.
     """
     from gyrograd import experiments
+    from gyrograd.cli import written
     from gyrograd.errors import UserError
     from gyrograd.registry import lookup
 
@@ -60,7 +61,7 @@ def reproduce(
         rows=_words(rows),
         images=images,
         parts=_words(parts),
-        train=_changes(train),
+        train=written.settings(train, such_as="epochs=12,lr=0.05"),
         device=device,
     )
     _print_results(page)
@@ -71,31 +72,6 @@ reproduce.optional_positional = "name"  # type: ignore[attr-defined]
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
-
-
-def _changes(text: str) -> dict[str, Any]:
-    """key=value between commas; values as YAML reads them."""
-    from gyrograd.cli.train import value_of
-    from gyrograd.errors import UserError
-
-    changes: dict[str, Any] = {}
-    for word in _words(text):
-        key, given, value = word.partition("=")
-        if not given:
-            raise UserError(
-                f"--train has '{word}'; write key=value between commas, such as epochs=12,lr=0.05."
-            )
-        read = value_of(value)
-        changes[key.strip()] = _number(read) if isinstance(read, str) else read
-    return changes
-
-
-def _number(text: str) -> Any:
-    """YAML reads 1e-3 as text."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _print_states(states: Any) -> None:

@@ -20,6 +20,38 @@ FROM_A_SET = 16
 """Images taken of a registered set, which may hold thousands; files are all taken."""
 
 
+@dataclass(frozen=True)
+class Opening:
+    """How the images and the model are opened: options that verbs share. A verb's own docstring may say more of one.
+
+    Args:
+        images: how many images at most; all files, or 16 of a registered set, if left out.
+        size: side of the images in pixels; what the model was made for, if it tells.
+        split: which split of the data; test, or none, if left out.
+        unlabelled: take no labels from sub-folders.
+        weights: state dict of the model, safetensors or .pt of tensors alone.
+        classes: class count of a model built by name.
+        normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
+            itself.
+        device: auto, cpu, cuda or cuda:INDEX.
+        seed: which images are chosen.
+    """
+
+    images: int | None = None
+    size: int | None = None
+    split: str | None = None
+    unlabelled: bool = False
+    weights: Path | None = None
+    classes: int | None = None
+    normalize: str | None = None
+    device: str = "auto"
+    seed: int = 0
+
+
+USUAL = Opening()
+"""Nothing said."""
+
+
 @dataclass(frozen=True, eq=False)
 class Subject:
     """A model and its images. `names` and `index` tell the images; `notes` what a reader must know of them."""
@@ -50,20 +82,7 @@ class Subject:
         return self.data.pixels(torch.arange(first, min(last, len(self.data))))
 
 
-def subject(
-    model: str,
-    data: str | list[str],
-    *,
-    weights: Path | None,
-    classes: int | None,
-    normalize: str | None,
-    images: int | None,
-    size: int | None,
-    split: str | None,
-    unlabelled: bool,
-    device: str,
-    seed: int,
-) -> Subject:
+def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: int = FROM_A_SET) -> Subject:
     """Open both, try the model on a few images, and see that labels and classes fit."""
     import torch
 
@@ -71,16 +90,18 @@ def subject(
     from gyrograd.models.opening import checked, image_size, notes, opened
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    net = opened(model, weights=weights, classes=classes, normalize=normalize, device=place)
+    place = place_of(opening.device)
+    net = opened(
+        model, weights=opening.weights, classes=opening.classes, normalize=opening.normalize, device=place
+    )
     of_a_set = isinstance(data, str) and is_registered(data)
     found = opened_with_names(
         data,
-        images=FROM_A_SET if images is None and of_a_set else images,
-        size=size if size is not None or of_a_set else image_size(net),
-        split=split,
-        seed=seed,
-        labelled=False if unlabelled else None,
+        images=from_a_set if opening.images is None and of_a_set else opening.images,
+        size=opening.size if opening.size is not None or of_a_set else image_size(net),
+        split=opening.split,
+        seed=opening.seed,
+        labelled=False if opening.unlabelled else None,
     )
     shown = found.data.to(place)
     net = checked(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
@@ -89,6 +110,13 @@ def subject(
     check_labels_fit(shown, k)
     here = Subject(net, shown, found.names, found.index, k, notes(net))
     return replace(here, notes=(*here.notes, *_label_notes(here)))
+
+
+def place_of(device: str) -> str:
+    """auto is the first CUDA card where there is one."""
+    import torch
+
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
 def _label_notes(here: Subject) -> tuple[str, ...]:

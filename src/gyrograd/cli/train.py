@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.cli import written
+
 if TYPE_CHECKING:
     from gyrograd.training import Trained, TrainSettings
     from gyrograd.types import Model
@@ -72,7 +74,7 @@ def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
             value, words = (
                 (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
             )
-        _put(tree, key.replace("-", "_").split("."), value_of(value))
+        _put(tree, key.replace("-", "_").split("."), written.value(value))
     return kept, given
 
 
@@ -88,18 +90,6 @@ def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
         if not isinstance(tree, dict):
             raise UserError(f"--{'.'.join(path)} goes into {key}, which was given a value; leave one out.")
     tree[last] = value
-
-
-def value_of(word: str) -> Any:
-    """What a word of the command line stands for, as YAML reads it."""
-    import yaml  # type: ignore[import-untyped]
-
-    from gyrograd.errors import UserError
-
-    try:
-        return yaml.safe_load(word)
-    except yaml.YAMLError:
-        raise UserError(f"'{word}' is no value; write a number, a word, [a, b] or {{key: value}}.") from None
 
 
 def _chosen(recipe: str | None, config: Path | None, settings: dict[str, Any] | None) -> dict[str, Any]:
@@ -171,7 +161,7 @@ def _print_recipes() -> None:
 
 
 def _print_settings(settings: TrainSettings) -> None:
-    import yaml
+    import yaml  # type: ignore[import-untyped]
 
     from gyrograd.training.settings import as_tree
 

@@ -5,23 +5,24 @@ from __future__ import annotations
 import ast
 import math
 import re
+from contextlib import suppress
 from typing import Any
 
 from gyrograd.errors import UserError
 
 _CALL = re.compile(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?(\s*/\s*(\d+\.?\d*|\.\d+))?")
 
 
 def radius(text: str | float | int) -> float:
     """A radius in pixel units: `8/255`, `0.03`, or the number itself."""
-    above, slash, below = str(text).partition("/")
     try:
-        value = float(above) / float(below) if slash else float(above)
-    except (ValueError, ZeroDivisionError):
+        eps = _number(str(text))
+    except UserError:
         raise UserError(f"eps is '{text}'; write it as 8/255 or 0.03.") from None
-    if not (math.isfinite(value) and value >= 0):
+    if not (math.isfinite(eps) and eps >= 0):
         raise UserError(f"eps is '{text}'; give a finite number of at least 0, such as 8/255.")
-    return value
+    return eps
 
 
 def radii(text: str | float | int) -> tuple[float, ...]:
@@ -34,7 +35,36 @@ def called(text: str) -> tuple[str, dict[str, Any]]:
     found = _CALL.fullmatch(text)
     if found is None:
         raise UserError(f"'{text}' is no name with settings; write NAME or NAME(setting=value, ...).")
-    return found[1], dict(map(_setting, _split(found[2] or "")))
+    return found[1], settings(found[2] or "")
+
+
+def settings(text: str, such_as: str = "steps=50") -> dict[str, Any]:
+    """Values by name: `epochs=12, milestones=[4, 8]` is {"epochs": 12, "milestones": [4, 8]}."""
+    given: dict[str, Any] = {}
+    for part in _split(text):
+        key, equals, word = (piece.strip() for piece in part.partition("="))
+        if not equals or not key.isidentifier() or not word:
+            raise UserError(f"'{part}' is no setting; write setting=value between commas, such as {such_as}.")
+        if key in given:
+            raise UserError(f"'{text}' gives {key} twice; leave one out.")
+        given[key] = value(word)
+    return given
+
+
+def value(text: str) -> Any:
+    """What a word stands for, written as in Python or as in YAML: True or true, None or null, a number (1e-3 and
+    8/255 too), a list, settings by name in braces; anything else is a word.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    with suppress(ValueError, SyntaxError):
+        return ast.literal_eval(text)
+    try:
+        return _with_numbers(yaml.safe_load(text))
+    except yaml.YAMLError:
+        raise UserError(
+            f"'{text}' is no value; write a number, a word, [a, b] or {{key: value}}, or put it in quotes."
+        ) from None
 
 
 def several(text: str) -> list[str]:
@@ -51,7 +81,7 @@ def _split(text: str) -> list[str]:
     """The parts between commas that stand outside brackets."""
     parts, depth = [""], 0
     for letter in text:
-        depth += (letter in "([") - (letter in ")]")
+        depth += (letter in "([{") - (letter in ")]}")
         if letter == "," and depth == 0:
             parts.append("")
         else:
@@ -61,18 +91,18 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _setting(text: str) -> tuple[str, Any]:
-    key, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or not key.isidentifier() or not value:
-        raise UserError(f"'{text}' is no setting; write setting=value, such as steps=50.")
-    return key, _value(value)
+def _with_numbers(tree: Any) -> Any:
+    """YAML takes 1e-3 and 8/255 for words."""
+    if isinstance(tree, dict):
+        return {key: _with_numbers(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_with_numbers(item) for item in tree]
+    return _number(tree) if isinstance(tree, str) and _NUMBER.fullmatch(tree) else tree
 
 
-def _value(text: str) -> Any:
-    """A number (`8/255` too), True, False, None, a list or tuple of them; anything else is a word."""
-    if re.fullmatch(r"[\d.]+/[\d.]+", text):
-        return radius(text)
+def _number(text: str) -> float:
+    above, slash, below = text.partition("/")
     try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+        return float(above) / float(below) if slash else float(above)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"'{text}' is no number; write it as 8/255 or 0.03.") from None

@@ -1,0 +1,79 @@
+"""What is registered, read from the source and not from the registry: `gyrograd list` need not import torch for it.
+
+The tests hold it against the registry, name by name.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gyrograd import registry
+from gyrograd.errors import UserError, check_name
+
+MARK = "@register("
+"""Files without it are not parsed, which is most of the time."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """What `gyrograd list --json` says of a name; the fields mean what they do in `registry.Entry`."""
+
+    name: str
+    aliases: tuple[str, ...]
+    summary: str
+    paper: str
+    equation: str
+    differentiable: bool
+
+
+def catalogue(kind: str) -> dict[str, Listed]:
+    """All names of a kind, sorted, as `registry.available` gives them."""
+    check_name("kind", kind, registry.kinds())
+    home = registry.HOMES[kind]
+    found = [one for path in _files(home) for one in _listed(path, kind)]
+    if not found:
+        raise UserError(
+            f"{home} has no source files to list names from; install gyrograd unpacked, with pip."
+        )
+    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+
+def _files(package: str) -> Iterator[Path]:
+    spec = importlib.util.find_spec(package)
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        yield from Path(folder).rglob("*.py")
+
+
+def _listed(path: Path, kind: str) -> Iterator[Listed]:
+    """What a file registers of this kind."""
+    text = path.read_text(encoding="utf-8")
+    if MARK not in text:
+        return
+    for node in ast.parse(text, path).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            summary = (ast.get_docstring(node) or "").partition("\n")[0]
+            yield from (_entry(call, summary) for call in _registrations(node, kind))
+
+
+def _registrations(node: ast.ClassDef | ast.FunctionDef, kind: str) -> Iterator[ast.Call]:
+    """The `register(kind, name, ...)` among a definition's decorators."""
+    for call in node.decorator_list:
+        if isinstance(call, ast.Call) and ast.unparse(call.func) == "register":
+            yield from [call] if ast.literal_eval(call.args[0]) == kind else []
+
+
+def _entry(call: ast.Call, summary: str) -> Listed:
+    said: dict[str, Any] = {str(key.arg): ast.literal_eval(key.value) for key in call.keywords}
+    return Listed(
+        name=ast.literal_eval(call.args[1]),
+        aliases=said.get("aliases", ()),
+        summary=summary,
+        paper=said["paper"],
+        equation=said.get("equation", ""),
+        differentiable=said.get("differentiable", False),
+    )

@@ -1,0 +1,70 @@
+"""A verb's options: its parameters, with the fields of a settings class in that class's place.
+
+So `opening: Opening` gives a verb `--size`, `--split`, ... and verbs that share options share the class. jsonargparse
+can add a class without a prefix too, but then it has one text for all verbs and an option `--unlabelled true`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from gyrograd.errors import UserError
+
+Verb = Callable[..., Any]
+
+
+def options(verb: Verb) -> dict[str, inspect.Parameter]:
+    """Every option of a verb by name, in the order of its signature, without what it reads from the words itself."""
+    found: dict[str, inspect.Parameter] = {}
+    for name, parameter in _parameters(verb).items():
+        if name == "settings" and hasattr(verb, "free_settings"):
+            continue
+        shared = parameter.annotation
+        found |= _parameters(shared) if is_dataclass(shared) else {name: parameter}
+    return found
+
+
+def is_word(verb: Verb, name: str) -> bool:
+    """Is this option given by its place, without `--name`?"""
+    parameter = options(verb)[name]
+    return parameter.default is parameter.empty or name == getattr(verb, "optional_positional", None)
+
+
+def texts(verb: Verb) -> dict[str, str]:
+    """What the help says of each option. The verb's own docstring comes before that of a settings class."""
+    shared = [one.annotation for one in _parameters(verb).values() if is_dataclass(one.annotation)]
+    return {name: text for source in (*shared, verb) for name, text in _described(source).items()}
+
+
+def arguments(verb: Verb, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the verb is called with, out of the values of its options."""
+    _check_flags(verb, values)
+    given: dict[str, Any] = {}
+    for name, parameter in _parameters(verb).items():
+        shared = parameter.annotation
+        if is_dataclass(shared) and isinstance(shared, type):
+            given[name] = shared(**{field.name: values[field.name] for field in fields(shared)})
+        elif name in values:
+            given[name] = values[name]
+    return given
+
+
+def _check_flags(verb: Verb, values: Mapping[str, Any]) -> None:
+    """In a file of settings a flag has a value, and every word that is none would count as yes."""
+    for name, parameter in options(verb).items():
+        value = values.get(name, parameter.default)
+        if isinstance(parameter.default, bool) and not isinstance(value, bool):
+            raise UserError(f"{name} is '{value}'; give true or false.")
+
+
+def _parameters(source: Any) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(source, eval_str=True).parameters
+
+
+def _described(source: Any) -> dict[str, str]:
+    from docstring_parser import parse
+
+    return {one.arg_name: one.description or "" for one in parse(source.__doc__ or "").params}

@@ -1,0 +1,90 @@
+"""The names `gyrograd list` reads from the source are those the registry has once everything is imported."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import gyrograd as gg
+from gyrograd import cli, registry
+from gyrograd.cli.catalogue import Listed, catalogue
+from gyrograd.errors import UserError
+
+
+def registered(kind: str) -> list[Listed]:
+    return [
+        Listed(e.name, e.aliases, e.summary, e.paper, e.equation, e.differentiable)
+        for e in gg.available(kind).values()
+    ]
+
+
+@pytest.mark.parametrize("kind", gg.kinds())
+def test_the_source_says_what_the_registry_says(kind):
+    assert list(catalogue(kind).values()) == registered(kind)
+    assert list(catalogue(kind)) == list(gg.available(kind))
+
+
+def test_a_row_of_the_list_has_everything_that_is_known_of_a_name(capsys):
+    assert cli.main(["list", "attribution", "--json"]) == 0
+    rows = {row.pop("name"): row for row in json.loads(capsys.readouterr().out)["attribution"]}
+    entry = gg.available("attribution")["smoothgrad"]
+    assert rows["smoothgrad"] == {
+        "aliases": list(entry.aliases),
+        "summary": entry.summary,
+        "paper": entry.paper,
+        "equation": entry.equation,
+        "differentiable": entry.differentiable,
+    }
+
+
+def test_without_a_kind_all_kinds_are_listed_in_the_registrys_order(capsys):
+    assert cli.main(["list", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == list(gg.kinds())
+
+
+SOURCE = '''"""Registers by `@register("kernel", "in a docstring", paper="own")`."""
+@register("kernel", "b", paper="own", aliases=("c", "d"), differentiable=True)
+@dataclass(frozen=True)
+class B:
+    """First line.
+
+    Second.
+    """
+@register("kernel", "a", paper="p", equation="Eq. 1")
+def a() -> None: ...
+@register("metric", "of another kind", paper="own")
+def m() -> None:
+    """M."""
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch):
+    """A package of its own as the home of kernels."""
+    (tmp_path / "kernels_of_a_test" / "deep").mkdir(parents=True)
+    (tmp_path / "kernels_of_a_test" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(registry.HOMES, "kernel", "kernels_of_a_test")
+    return tmp_path / "kernels_of_a_test"
+
+
+def test_decorators_are_read_at_any_depth_and_nothing_is_run(package):
+    (package / "deep" / "kernels.py").write_text(SOURCE + "raise SystemExit\n")
+    assert list(catalogue("kernel").values()) == [
+        Listed("a", (), "", "p", "Eq. 1", False),
+        Listed("b", ("c", "d"), "First line.", "own", "", True),
+    ]
+    assert "kernels_of_a_test" not in sys.modules
+
+
+def test_a_package_without_source_is_an_error_and_no_empty_list(package):
+    with pytest.raises(UserError, match="no source files to list names from; install gyrograd unpacked"):
+        catalogue("kernel")
+
+
+def test_an_unknown_kind_names_the_nearest():
+    with pytest.raises(UserError, match="no kind 'kernle': did you mean 'kernel'"):
+        catalogue("kernle")
