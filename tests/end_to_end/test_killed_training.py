@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from small_training import net, pictures, settings
 from gyrograd.training import fit
 from gyrograd.training.snapshots import NAME
-import lightning.fabric
+import torch._dynamo  # which an optimizer imports: here once, instead of in every fork
 
 folder, kills = Path(sys.argv[1]), int(sys.argv[2])
 chance = random.Random(int(sys.argv[3]))

@@ -158,6 +158,42 @@ def test_the_top_curvatures_derivatives_match_finite_differences(structure, chan
     assert max(errors.values()) < 1e-5, errors
 
 
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 10),
+    gap=st.sampled_from([0.0, 1e-9, 1e-6, 1e-3, 0.5]),
+    scale=st.sampled_from([1e-25, 1.0, 1e25]),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+)
+def test_squaring_finds_the_top_eigenvalue_however_near_the_next_is(seed, size, gap, scale, dtype):
+    basis = torch.linalg.qr(numbers(seed, 2, size, size)).Q
+    spectrum = torch.ones(size, dtype=torch.float64)
+    spectrum[:-1] = torch.linspace(0, 1 - gap, size, dtype=torch.float64)[1:]
+    matrix = scale * (basis * spectrum) @ basis.mT
+    value = k.top_of_squares(matrix.to(dtype))
+    assert value.dtype == dtype
+    assert torch.allclose(value.double(), torch.full((2,), scale, dtype=torch.float64), rtol=3e-6, atol=0)
+
+
+def test_squaring_has_the_eigenvalues_derivative_and_is_flat_at_zero():
+    root = numbers(3, 2, 5, 4)
+    one, other = (root.clone().requires_grad_() for _ in range(2))
+    k.top_of_squares(one @ one.mT).sum().backward()
+    torch.linalg.eigvalsh(other @ other.mT)[:, -1].sum().backward()
+    assert torch.allclose(one.grad, other.grad, rtol=1e-5, atol=1e-9)
+    nothing = torch.zeros(2, 3, 3, requires_grad=True)
+    k.top_of_squares(nothing).sum().backward()
+    assert torch.equal(k.top_of_squares(nothing), torch.zeros(2))
+    assert torch.equal(nothing.grad, torch.zeros(2, 3, 3))
+
+
+def test_with_and_without_a_graph_the_top_curvature_is_the_same():
+    model, (x, _) = net("functional_relu"), batch(3)
+    with_graph = k.top_loss_curvature(model, x, create_graph=True)
+    assert torch.allclose(with_graph, k.top_loss_curvature(model, x), rtol=1e-6)
+
+
 def test_channel_means_are_taken_of_the_gradients():
     model, (x, _) = net("functional_relu"), batch(2)
     for i in range(2):

@@ -1,4 +1,4 @@
-"""Training: one loop on Lightning Fabric, any model, data set and objective.
+"""Training: one loop, alone or in several processes, any model, data set and objective.
 
 `fit(model, data, settings)` trains what is at hand; `train(settings, out)` builds everything from plain values and
 keeps the run in a folder; `recipe(name)` gives the settings of a paper. Files: settings, cookbook (what is asked for),

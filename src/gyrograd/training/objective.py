@@ -17,15 +17,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.registry import lookup, make
-from gyrograd.regularizers import Adversarial, Atex, Hessian, Iga, IgNorm, L2Cosine, MaxEntropy
+from gyrograd.regularizers import Adversarial, Atex, Hessian, Iga, IgNorm, L2Cosine, MaxEntropy, Ssr
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
 from gyrograd.training.processes import Share
 from gyrograd.training.settings import TrainSettings, plain_values
 from gyrograd.types import Inputs, Labels, Model, PerExample, Regularizer, Seed
 
-NEVER_LOOK = (Adversarial, Atex, Hessian, Iga, IgNorm, MaxEntropy)
-"""Terms that read no value of the batch on their way, so that a CUDA graph can hold them. SSR's eigenvalues do."""
+NEVER_LOOK = (Adversarial, Atex, Hessian, Iga, IgNorm, MaxEntropy, Ssr)
+"""Terms that read no value of the batch on their way, so that a CUDA graph can hold them."""
 
 
 @dataclass(frozen=True)

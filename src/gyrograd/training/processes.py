@@ -9,8 +9,10 @@ feet. A sum after the backward is exact whatever the loss did.
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -40,29 +42,21 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The processes of a run, behind Lightning Fabric."""
+    """The processes of a run: one alone, or several that Lightning Fabric brings together."""
 
-    fabric: Any
-
-    @property
-    def device(self) -> torch.device:
-        """Where this process computes."""
-        return torch.device(self.fabric.device)
-
-    @property
-    def share(self) -> Share:
-        """This process among all."""
-        return Share(int(self.fabric.global_rank), int(self.fabric.world_size))
+    device: torch.device
+    """Where this process computes."""
+    autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """The precision of the forward passes."""
+    share: Share = Share()
+    """This process among all."""
+    fabric: Any = None
+    """What carries messages between the processes; one alone has none."""
 
     @property
     def first(self) -> bool:
         """Whether this process writes the files."""
-        return bool(self.fabric.global_rank == 0)
-
-    def autocast(self) -> AbstractContextManager[Any]:
-        """The precision of the forward passes."""
-        context: AbstractContextManager[Any] = self.fabric.autocast()
-        return context
+        return self.share.index == 0
 
     def told(self, value: Any) -> Any:
         """What the first process has."""
@@ -105,12 +99,37 @@ class Group:
 
 
 def launched(settings: TrainSettings) -> Group:
-    """This run's processes: those torchrun started, or this one alone."""
+    """This run's processes: those torchrun started, or this one alone, which does not wait for Fabric's import."""
+    return _alone(settings) if _one_process() else _gathered(settings)
+
+
+def _one_process() -> bool:
+    """Whether nothing says otherwise: torchrun, SLURM's tasks, or a variable that Fabric itself would obey."""
+    elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    started = (elastic and _number_of("WORLD_SIZE")) or _number_of("SLURM_NTASKS")
+    return started == 1 and not any(key.startswith("LT_") for key in os.environ)
+
+
+def _number_of(variable: str) -> int:
+    return int(os.environ.get(variable, 1))
+
+
+def _alone(settings: TrainSettings) -> Group:
+    kind, number = _device(settings.device)
+    device = torch.device(kind) if kind == "cpu" else torch.device(kind, number)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+    bf16 = partial(torch.autocast, kind, dtype=torch.bfloat16)
+    return Group(device, bf16 if settings.precision == "bf16" else nullcontext)
+
+
+def _gathered(settings: TrainSettings) -> Group:
+    """Fabric's processes: it knows torchrun's, SLURM's and its own ways to start them."""
     from lightning.fabric import Fabric
 
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
-    accelerator, devices = _device(settings.device)
-    local, world = (int(os.environ.get(key, 1)) for key in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    accelerator, number = _device(settings.device)
+    local, world = _number_of("LOCAL_WORLD_SIZE"), _number_of("WORLD_SIZE")
     if world > 1 and torch.distributed.is_torchelastic_launched():
         backend = "nccl" if accelerator == "cuda" else "gloo"
         fabric = Fabric(
@@ -121,9 +140,11 @@ def launched(settings: TrainSettings) -> Group:
             precision=precision,
         )
     else:
+        devices = [number] if accelerator == "cuda" else 1
         fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
     fabric.launch()
-    return Group(fabric)
+    share = Share(int(fabric.global_rank), int(fabric.world_size))
+    return Group(torch.device(fabric.device), fabric.autocast, share, fabric)
 
 
 def _strategy(backend: str) -> Any:
@@ -132,17 +153,17 @@ def _strategy(backend: str) -> Any:
     return DDPStrategy(process_group_backend=backend)
 
 
-def _device(name: str) -> tuple[str, Any]:
-    """Fabric's words for a device."""
+def _device(name: str) -> tuple[str, int]:
+    """The kind of a device and which one of them it is."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")
     if kind == "cpu" and not number:
-        return "cpu", 1
+        return "cpu", 0
     if kind == "mps" and torch.backends.mps.is_available():
-        return "mps", 1
+        return "mps", 0
     if kind == "cuda" and (not number or number.isdecimal()):
         if int(number or 0) < torch.cuda.device_count():
-            return "cuda", [int(number or 0)]
+            return "cuda", int(number or 0)
         raise UserError(f"There is no device '{name}' ({torch.cuda.device_count()} CUDA devices); use cpu.")
     raise UserError(f"There is no device '{name}' here; give auto, cpu, cuda, cuda:N or mps.")

@@ -18,7 +18,7 @@ from gyrograd.models import save, spec_of
 from gyrograd.numerics.modes import evaluating
 from gyrograd.training import logs, snapshots
 from gyrograd.training.capture import CapturedStep
-from gyrograd.training.files import remove_leftovers
+from gyrograd.training.files import Written, remove_leftovers, told_of_trouble
 from gyrograd.training.objective import Objective
 from gyrograd.training.processes import Group
 from gyrograd.training.schedules import learning_rate
@@ -34,8 +34,6 @@ WATCHED = 50
 """Steps between two looks at the losses: each look waits for the device."""
 AGREED = 10
 """Steps between two questions among processes whether one was asked to stop: few, since torchrun waits 30 s."""
-PAUSE = 20
-"""Between two checkpoints of short epochs pass at least so many times the seconds one takes to write."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +60,8 @@ class Run:
     out: Path | None
     mark: str
     on_epoch: OnEpoch | None
-    kept: dict[str, float] = field(default_factory=dict)
-    """When the last checkpoint was written, after how many epochs, and how long it took."""
+    written: Written = field(default_factory=Written)
+    """What of the run is on disk."""
 
     @staticmethod
     def of(
@@ -94,11 +92,16 @@ class Run:
         return None if self.out is None else self.out / snapshots.NAME
 
     def begun(self, resume: str) -> Place:
-        """The place of the run in the folder, or a new one, written down at once: a bad folder is found now."""
+        """The place of the run in the folder, or a new one, written down at once: a bad folder is found now.
+
+        Files that a kill left older or newer than the checkpoint are made to fit it.
+        """
         if self.checkpoint is None:
             return Place()
         if self.group.first:
             remove_leftovers(self.checkpoint.parent)
+        if (self.checkpoint.parent / logs.NAME).exists():
+            self.written.lines = None
         found = self.group.told(snapshots.read(self.checkpoint) if self.group.first else None)
         if found is None or found.note["epoch"] == found.note["batch"] == 0:
             # A run that took no step (its first one was refused, say) holds nothing to keep or to contradict.
@@ -106,8 +109,11 @@ class Run:
             return Place()
         if resume != "changed":
             snapshots.check_same_run(self.checkpoint, found, self.settings, self.mark)
-        self.kept.update(when=time.monotonic(), epoch=found.note["epoch"])
-        return snapshots.restore(found, self.model, self.step.optimizer, self.average)
+        self.written.saved, self.written.epoch = time.monotonic(), found.note["epoch"]
+        place = snapshots.restore(found, self.model, self.step.optimizer, self.average)
+        self._write_best(place)
+        self._write_log(place)
+        return place
 
     def follow(self, number: int) -> None:
         """The averaged weights follow the model's."""
@@ -140,19 +146,25 @@ class Run:
             self.save(place)
 
     def save(self, place: Place) -> None:
-        """Replace the checkpoint; one with a number that is none is never written."""
+        """Replace the checkpoint, and what has changed of best model and log; no number that is none is written.
+
+        In this order a kill leaves no best model the checkpoint does not know, and one it came too soon for is in the
+        checkpoint.
+        """
         if self.checkpoint is None or not self.group.first:
             return
-        begun, optimizer = time.monotonic(), self.step.optimizer
-        now = snapshots.taken(self.model, optimizer, self.average, place, self.settings, self.mark)
-        if not snapshots.finite(now):
-            raise UserError(self._diverged(place, place.means()))
-        snapshots.write(self.checkpoint, now)
-        done = time.monotonic()
-        self.kept.update(when=done, epoch=place.epoch, cost=done - begun)
+        with self.written.measured():
+            optimizer = self.step.optimizer
+            now = snapshots.taken(self.model, optimizer, self.average, place, self.settings, self.mark)
+            if not snapshots.finite(now):
+                raise UserError(self._diverged(place, place.means()))
+            snapshots.write(self.checkpoint, now)
+            self._write_best(place)
+            self._write_log(place)
+        self.written.saved, self.written.epoch = self.written.ended, place.epoch
 
     def close_epoch(self, place: Place, steps: int, seconds: float, scalars: Any) -> None:
-        """Measure, log, keep the best, and write a checkpoint where one is due."""
+        """Measure, note the epoch, hold the best, and write what is due."""
         epoch = place.epoch + 1
         rate = learning_rate(self.settings, place.epoch, steps - 1, steps)
         entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.watched(place)}
@@ -160,15 +172,12 @@ class Run:
         with nullcontext() if self.average is None else self.average.worn_by(self.model):
             if self.test is not None:
                 entry["accuracy"] = self.accuracy(self.test)
-                self._keep_best(place, entry)
+                self._hold_best(place, entry)
             ends = self.on_epoch is not None and bool(self.on_epoch(entry, self.model))
         place.history.append(entry)
         place.next_epoch()
         place.ended = ends
-        if ends or place.epoch == self.settings.epochs or self._due_in_epochs(place):
-            self.save(place)
-        if self.out is not None and self.group.first:
-            logs.write_log(self.out, place.history)
+        self._write_due(place, last=ends or place.epoch == self.settings.epochs)
         if scalars is not None:
             logs.write_scalars(scalars, entry)
 
@@ -184,38 +193,55 @@ class Run:
 
     @contextmanager
     def scalars(self, place: Place) -> Iterator[Any]:
-        """TensorBoard's writer, where it is asked for."""
-        if self.out is None or not self.settings.tensorboard or not self.group.first:
-            yield None
-            return
-        writer = logs.tensorboard_writer(self.out, place.epoch)
+        """TensorBoard's writer, where it is asked for. However the block is left, the log is whole afterwards."""
+        writer = None
+        if self.out is not None and self.settings.tensorboard and self.group.first:
+            writer = logs.tensorboard_writer(self.out, place.epoch)
         try:
             yield writer
         finally:
-            writer.close()
+            if writer is not None:
+                writer.close()
+            self._write_log(place)
 
     def finished(self, place: Place) -> Trained:
         """The model as it is used: averaged if it was, in evaluation mode."""
         if self.average is not None:
             self.average.give_to(self.model)
-        if self.out is not None and self.group.first:
-            logs.write_log(self.out, place.history)
         return Trained(self.model.eval(), place.history, place.best)
 
-    def _keep_best(self, place: Place, entry: dict[str, Any]) -> None:
+    def _hold_best(self, place: Place, entry: dict[str, Any]) -> None:
         if place.best is not None and entry["accuracy"] <= place.best["accuracy"]:
             return
         place.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
         if self.out is not None and self.group.first and spec_of(self.model) is not None:
-            save(self.out / "best.safetensors", self.model, facts=place.best)
+            place.best_weights = Average(self.model, 0.0)
 
     def _due_in_seconds(self) -> bool:
-        return time.monotonic() - self.kept.get("when", -math.inf) >= self.settings.checkpoint_seconds
+        return time.monotonic() - self.written.saved >= self.settings.checkpoint_seconds
 
-    def _due_in_epochs(self, place: Place) -> bool:
-        done = place.epoch - self.kept.get("epoch", 0)
-        too_soon = time.monotonic() - self.kept.get("when", -math.inf) < PAUSE * self.kept.get("cost", 0.0)
-        return (done >= self.settings.checkpoint_epochs and not too_soon) or self._due_in_seconds()
+    def _write_due(self, place: Place, *, last: bool) -> None:
+        """After an epoch: all files, or the log alone where `checkpoint_epochs` lets the others wait."""
+        may = self.written.may_write()
+        enough = place.epoch - self.written.epoch >= self.settings.checkpoint_epochs
+        if last or self._due_in_seconds() or (may and enough):
+            self.save(place)
+        elif may:
+            with self.written.measured():
+                self._write_log(place)
+
+    def _write_best(self, place: Place) -> None:
+        if place.best_weights is not None and self.out is not None and self.group.first:
+            path = self.out / "best.safetensors"
+            with place.best_weights.worn_by(self.model), told_of_trouble(path):
+                save(path, self.model, facts=place.best)
+        place.best_weights = None
+
+    def _write_log(self, place: Place) -> None:
+        lines = len(place.history)
+        if self.out is not None and self.group.first and self.written.lines != lines:
+            logs.write_log(self.out, place.history)
+            self.written.lines = lines
 
     def _stop(self, place: Place, request: Request) -> None:
         self.save(place)

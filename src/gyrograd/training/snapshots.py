@@ -1,7 +1,8 @@
 """A run on disk: one file that holds all of it, replaced whole or not at all. Nothing in it is code.
 
-Safetensors: the model's weights, the optimizer's state, the averaged weights and the sums of the running epoch. Its
-metadata has one entry, `gyrograd_run`: JSON with the settings, where the run is, its history and its best epoch.
+Safetensors: the model's weights, the optimizer's state, the averaged weights, the sums of the running epoch, and the
+best epoch's weights while they are in no file of their own. Its metadata has one entry, `gyrograd_run`: JSON with the
+settings, where the run is, its history and its best epoch.
 There is no scheduler's state, because the rate is a function of the step, and no generator's, because
 every step seeds torch's generators and draws by (seed, example, epoch).
 """
@@ -45,6 +46,8 @@ class Place:
     history: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
     """Epoch and accuracy of the best model, where accuracy is measured."""
+    best_weights: Average | None = None
+    """The best model's weights, as they were then, until they are in a file of their own."""
     ended: bool = False
     """Whether `on_epoch` ended the run before its last epoch."""
 
@@ -88,8 +91,9 @@ def taken(
 ) -> Snapshot:
     """The run as it stands, on the CPU. `data`: the fingerprint of the training data."""
     tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
-    if average is not None:
-        tensors |= {f"average.{key}": value for key, value in average.values.items()}
+    for name, held in (("average", average), ("best", place.best_weights)):
+        if held is not None:
+            tensors |= {f"{name}.{key}": value for key, value in held.values.items()}
     rest: dict[str, Any] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
@@ -103,12 +107,16 @@ def taken(
         "optimizer": rest,
         **{key: getattr(place, key) for key in _KEPT},
     }
-    return Snapshot(note, {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()})
+    return Snapshot(note, {key: _on_the_cpu(value) for key, value in tensors.items()})
 
 
 def finite(snapshot: Snapshot) -> bool:
-    """Whether every number in it is one: a run that has come to NaN is not worth keeping."""
-    return all(bool(value.isfinite().all()) for value in snapshot.tensors.values())
+    """Whether every number in it is one: a run that has come to NaN is not worth keeping.
+
+    The extremes are numbers where all are (NaN is passed on), and are found without a mask as large as the tensor.
+    """
+    values = [value for value in snapshot.tensors.values() if value.is_floating_point() and value.numel()]
+    return all(bool(end.isfinite()) for value in values for end in value.aminmax())
 
 
 def write(path: Path, snapshot: Snapshot) -> None:
@@ -171,7 +179,12 @@ def restore(
     sums = snapshot.tensors.get("sums")
     device = next(model.parameters()).device
     kept = {key: snapshot.note[key] for key in _KEPT}
-    return Place(**kept, sums=None if sums is None else sums.to(device))
+    best = _below(snapshot, "best.")
+    place = Place(**kept, sums=None if sums is None else sums.to(device))
+    if best:
+        place.best_weights = Average(model, 0.0)
+        place.best_weights.values = best
+    return place
 
 
 def fingerprint(data: Dataset) -> str:
@@ -181,6 +194,11 @@ def fingerprint(data: Dataset) -> str:
     for part in (data.labels, data.images[some.to(data.labels.device)]):
         digest.update(part.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _on_the_cpu(value: Tensor) -> Tensor:
+    """A copy, in the order safetensors writes."""
+    return value.detach().to("cpu", copy=True).contiguous()
 
 
 def _fit(model: Model, weights: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,121 @@
+"""One process alone needs no Fabric, and trains to the bit as with it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_training
+import torch
+from small_training import net, pictures
+
+from gyrograd.training import fit, processes
+from gyrograd.training.processes import Share, launched
+
+TESTS = Path(__file__).parents[1]
+SINGLE = """
+import sys, tempfile
+from small_training import net, pictures, settings
+from gyrograd.training import fit
+with tempfile.TemporaryDirectory() as out:
+    done = fit(net(), pictures(), settings(epochs=1), test=pictures(6, 1), out=out)
+assert len(done.history) == 1
+print([name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning", "ray")])
+"""
+ABOUT_PROCESSES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LT_DEVICES")
+
+
+@pytest.fixture(autouse=True)
+def nothing_started_this(monkeypatch):
+    for key in ABOUT_PROCESSES:
+        monkeypatch.delenv(key, raising=False)
+
+
+def settings(**changes):
+    return small_training.settings(epochs=2, **changes)
+
+
+def test_a_run_of_one_process_does_not_import_lightning():
+    environment = {key: value for key, value in os.environ.items() if key not in ABOUT_PROCESSES}
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    result = subprocess.run(
+        [sys.executable, "-c", SINGLE],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_alone_and_with_fabric_a_run_ends_bit_for_bit_the_same(monkeypatch, precision):
+    runs = []
+    for variables in ({}, {"LT_DEVICES": "1"}):
+        for key, value in variables.items():
+            monkeypatch.setenv(key, value)
+        how = settings(precision=precision, allow_bf16=True)
+        assert (launched(how).fabric is None) == (not variables)
+        model = net()
+        done = fit(model, pictures(), how, test=pictures(12, 1))
+        runs.append((model.state_dict(), [(entry["losses"], entry["accuracy"]) for entry in done.history]))
+    (alone, its_log), (gathered, other_log) = runs
+    assert its_log == other_log
+    assert all(torch.equal(alone[key], gathered[key]) for key in gathered)
+
+
+@pytest.mark.parametrize(
+    ("variables", "alone"),
+    [
+        ({}, True),
+        ({"WORLD_SIZE": "4"}, True),  # of some other program: torchrun did not start this
+        ({"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}, False),
+        ({"WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}, True),
+        ({"WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x", "SLURM_NTASKS": "4"}, True),
+        ({"SLURM_NTASKS": "1"}, True),
+        ({"SLURM_NTASKS": "2"}, False),
+        ({"LT_DEVICES": "2"}, False),
+    ],
+)
+def test_who_started_the_process_decides_whether_fabric_is_asked(monkeypatch, variables, alone):
+    for key, value in variables.items():
+        monkeypatch.setenv(key, value)
+    assert processes._one_process() == alone
+
+
+@pytest.mark.parametrize(
+    ("name", "device"), [("auto", "cuda:0"), ("cuda", "cuda:0"), ("cuda:1", "cuda:1"), ("cpu", "cpu")]
+)
+def test_the_device_is_the_one_that_is_named_and_becomes_the_current_one(monkeypatch, name, device):
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    group = launched(settings(device=name))
+    assert group.device == torch.device(device)
+    assert chosen == ([] if device == "cpu" else [torch.device(device)])
+    assert (group.share, group.first, group.fabric) == (Share(0, 1), True, None)
+
+
+def test_forward_passes_are_bf16_only_where_it_is_asked_for():
+    x = torch.ones(2, 2)
+    for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        group = launched(settings(precision=precision))
+        for _ in range(2):  # a context for each pass
+            with group.autocast():
+                assert (x @ x).dtype == dtype
+        assert (x @ x).dtype == torch.float32
+
+
+def test_one_process_alone_keeps_what_it_has():
+    group = launched(settings())
+    numbers = torch.arange(3.0)
+    assert group.told("mine") == "mine"
+    assert group.summed(numbers) is numbers
+    assert (group.any(True), group.any(False)) == (True, False)
+    losses = {"loss": numbers.sum()}
+    assert group.joined(net(), losses) is losses
