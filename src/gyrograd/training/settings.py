@@ -92,7 +92,7 @@ class TrainSettings:
     checkpoint_seconds: float | int = 300.0
     """Most seconds of work a kill can cost."""
     checkpoint_epochs: int = 1
-    """Epochs between checkpoints; more where an epoch is so short that writing would take over a fiftieth of the time."""
+    """Epochs between checkpoints; more where an epoch is so short that writing takes over a fiftieth of the time."""
     loss_limit: float | int = 1e4
     """A loss above this counts as exploding and stops the run."""
     tensorboard: bool = False
