@@ -54,14 +54,23 @@ def summary_table(results: Results, claims: Claims, setting: str, columns: Seque
 
 
 def column_groups(results: Results, claims: Claims, setting: str) -> list[list[str]]:
-    """The columns of a setting, a table each for those that begin with the same word; the paper's columns first."""
+    """The columns of a setting, a table each for those that begin with the same word, the others by their rows.
+
+    The paper's columns come first.
+    """
     printed = {q.column for q in claims.reported() if q.setting == setting}
     columns = sorted(tabled(results, setting), key=lambda column: column not in printed)
     first_words = [column.split()[0] for column in columns]
-    groups: dict[str, list[str]] = {}
+    groups: dict[object, list[str]] = {}
     for column, word in zip(columns, first_words, strict=True):
-        groups.setdefault(word if first_words.count(word) > 1 else "", []).append(column)
+        together = word if first_words.count(word) > 1 else _rows_of(results, setting, column)
+        groups.setdefault(together, []).append(column)
     return list(groups.values())
+
+
+def _rows_of(results: Results, setting: str, column: str) -> tuple[str, ...]:
+    """The rows that have a number in this column: a rank correlation has rows of its own."""
+    return tuple(row for row in results.rows(setting) if Quantity(setting, row, column) in results.estimates)
 
 
 def shown(estimate: Estimate) -> str:
