@@ -10,12 +10,18 @@ class UserError(ValueError):
     """One sentence that says what is wrong and names the fix."""
 
 
+MANY = 20
+"""So many names are listed in a sentence; of more, half as many."""
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """The end of an "unknown name" sentence: the nearest choice, or all of them."""
+    """The end of an "unknown name" sentence: the nearest choice, or all of them, or some of very many."""
     known = sorted(choices)
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
+    if len(known) > MANY:
+        return f"known: {', '.join(known[: MANY // 2])} and {len(known) - MANY // 2} more."
     return f"known: {', '.join(known)}." if known else "there are none."
 
 
