@@ -17,6 +17,7 @@ from torch import Tensor
 import gyrograd as gg
 from gyrograd import records
 from gyrograd.experiments.joo2023.measures import ATTRIBUTIONS, RPS_EPS, attacked, game_columns, similarities
+from gyrograd.experiments.runs import laid_out
 from gyrograd.numerics import random
 from gyrograd.numerics.statistics import bootstrap_interval
 from gyrograd.training import predictions
@@ -82,9 +83,7 @@ def main() -> None:
     chosen = test.chosen(options.images, 0) if options.images < len(test) else torch.arange(len(test))
     some = test.rows(chosen)
     for path in options.checkpoints:
-        model = gg.load(path).to(options.device)
-        if options.device.startswith("cuda"):
-            model = model.to(memory_format=torch.channels_last)  # as `gyrograd reproduce` has it
+        model = laid_out(gg.load(path).to(options.device), options.device)
         started = time.perf_counter()
         right = float((predictions(model, test) == test.labels).double().mean())
         print(

@@ -106,10 +106,11 @@ def _counted(bar: Iterator[int], part: Tensor) -> Tensor:
 
 def in_parts(run: Callable[[slice], T], b: int, size: int) -> Iterator[T]:
     """`run` of all b rows, `size` at a time; half of that from where memory runs out."""
-    start, size = 0, min(size, b)
+    start = 0
     while start < b:
+        size = min(size, b - start)
         try:
-            part = run(slice(start, min(start + size, b)))
+            part = run(slice(start, start + size))
         except RuntimeError as wrong:
             if size == 1 or not is_out_of_memory(wrong):
                 raise

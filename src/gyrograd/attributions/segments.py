@@ -6,7 +6,6 @@ A coalition keeps some segments of an image and replaces the others by the basel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gyrograd.attributions.baselines import check_baseline
-from gyrograd.attributions.batching import MAX_BATCH, is_out_of_memory, rows_at_once, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.checks import check_inputs, check_target
@@ -161,17 +160,17 @@ def worths(
     target = target.to(x.device)
     images, fills = as_images(x), as_images(baseline)
 
-    def worth_of_rows(start: int, stop: int) -> Tensor:
-        rows = _masked(images, fills, segments, coalitions, start, stop)
-        logits = logits_of(model, rows.reshape(-1, *x.shape[1:]))
-        if start == 0:
+    def worth_of(rows: slice) -> Tensor:
+        masked = _masked(images, fills, segments, coalitions, rows.start, rows.stop)
+        logits = logits_of(model, masked.reshape(-1, *x.shape[1:]))
+        if rows.start == 0:
             check_target(target, len(x), logits.shape[1])
-        return quantity_of(logits.double(), target[owner[start:stop]].long(), quantity)
+        return quantity_of(logits.double(), target[owner[rows]].long(), quantity)
 
     with torch.no_grad(), evaluating(model):
         size = max(1, rows_at_once(max_batch, x) // rows_per_example(model))
-        chunks = _in_chunks(worth_of_rows, len(owner), size)
-        whole = torch.cat(list(track(chunks, -(-len(owner) // size), "coalitions")))
+        parts = in_parts(worth_of, len(owner), size)
+        whole = torch.cat(list(track(parts, -(-len(owner) // size), "coalitions")))
     return list(whole.split(counts))
 
 
@@ -188,30 +187,6 @@ def _masked(
             pieces.append(torch.where(keep, image, fill))
         first += len(rows)
     return torch.cat(pieces)
-
-
-def _in_chunks(run: Callable[[int, int], Tensor], total: int, size: int) -> Iterator[Tensor]:
-    """`run(start, stop)` over 0..total; a chunk that does not fit in memory is tried again at half size."""
-    start = 0
-    while start < total:
-        done = _unless_out_of_memory(run, start, min(start + size, total))
-        if done is None:
-            size = min(size, total - start) // 2
-            continue
-        start += len(done)
-        yield done
-
-
-def _unless_out_of_memory(run: Callable[[int, int], Tensor], start: int, stop: int) -> Tensor | None:
-    try:
-        return run(start, stop)
-    except RuntimeError as wrong:
-        if stop - start == 1 or not is_out_of_memory(wrong):
-            raise
-    # Outside the handler, so that the failed chunk's tensors are gone before the next try.
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return None
 
 
 def spread(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) -> Inputs:

@@ -74,8 +74,8 @@ def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
     import torch
 
     import gyrograd as gg
-    from gyrograd.cli.subject import place_of
     from gyrograd.cli.written import called
+    from gyrograd.models.opening import place_of
 
     place = place_of(device)
     size = {"image_size": side} if name == "lenet" else {}

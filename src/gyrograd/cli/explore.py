@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gyrograd.cli.subject import USUAL, Opening, place_of
+from gyrograd.cli.subject import USUAL, Opening
 
 if TYPE_CHECKING:
     from gyrograd.explorer import Stage
@@ -45,6 +45,7 @@ def explore(
     from gyrograd.explorer import opened_stage
     from gyrograd.explorer.page import gradio
     from gyrograd.explorer.server import check_free, serve
+    from gyrograd.models.opening import place_of
 
     # A taken port or a missing library speaks before minutes are spent on models.
     check_free(host, port)

@@ -87,7 +87,7 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     import torch
 
     from gyrograd.data.opening import check_labels_fit, is_registered, opened_with_names
-    from gyrograd.models.opening import checked, image_size, notes, opened
+    from gyrograd.models.opening import checked, image_size, notes, opened, place_of
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
     place = place_of(opening.device)
@@ -110,13 +110,6 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     check_labels_fit(shown, k)
     here = Subject(net, shown, found.names, found.index, k, notes(net))
     return replace(here, notes=(*here.notes, *_label_notes(here)))
-
-
-def place_of(device: str) -> str:
-    """auto is the first CUDA card where there is one."""
-    import torch
-
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
 def _label_notes(here: Subject) -> tuple[str, ...]:

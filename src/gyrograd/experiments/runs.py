@@ -113,7 +113,7 @@ class Run:
     def net(self, net: Net | Given) -> Model:
         """The trained net, in evaluation mode on this run's device; trained first if it is not there."""
         key = (net_key(net), self.device, str(self.out))
-        return _in_memory(key, lambda: _laid_out(trained(net, self.out / "nets", self.device), self.device))
+        return _in_memory(key, lambda: laid_out(trained(net, self.out / "nets", self.device), self.device))
 
     def test_images(self, setting: str) -> Dataset:
         """The images that are measured, on this run's device."""
@@ -346,7 +346,7 @@ def _command(
     return " ".join(words + ([f"--device {device}"] if device != "cpu" else []))
 
 
-def _laid_out(model: Model, device: str) -> Model:
+def laid_out(model: Model, device: str) -> Model:
     """On CUDA the channels of weights last: activations follow, and passes of ResNets take a tenth less."""
     return model.to(memory_format=torch.channels_last) if device.startswith("cuda") else model
 

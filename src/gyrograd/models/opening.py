@@ -21,7 +21,7 @@ from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import NORMALIZATIONS, Normalized
 from gyrograd.registry import available, lookup
 
-__all__ = ["checked", "image_size", "load", "notes", "opened"]
+__all__ = ["checked", "image_size", "load", "notes", "opened", "place_of"]
 
 SOURCES = ("torchvision", "timm")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
@@ -29,6 +29,11 @@ UNTRAINED = "The model has no trained weights (none were given): what its explan
 _NAME_THE_MODEL = (
     "name its model (torchvision:resnet18, FILE.py:FACTORY, ...) and give the file with --weights"
 )
+
+
+def place_of(device: str) -> str:
+    """Where a model goes: auto is the first CUDA card where there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
 def opened(

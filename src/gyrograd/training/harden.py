@@ -20,7 +20,7 @@ from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.archives import Scripted
-from gyrograd.models.opening import checked, image_size, notes, opened
+from gyrograd.models.opening import checked, image_size, notes, opened, place_of
 from gyrograd.records import Record
 from gyrograd.training import snapshots
 from gyrograd.training.building import check_resume
@@ -112,7 +112,7 @@ def harden(
         changes: further settings of training: lr, batch_size, terms, part, ...
     """
     _check_limits(max_accuracy_loss, seed)
-    place = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    place = place_of(device)
     given, source = _model(model, weights, classes, normalize, place)
     split = _split(data, test, size or image_size(given), seed)
     net = checked(given, split.test.to(place).pixels(torch.arange(min(LOOKED_AT, len(split.test)))))
