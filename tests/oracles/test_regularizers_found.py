@@ -16,6 +16,8 @@ import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
+from gyrograd.regularizers import distillation
+from gyrograd.regularizers.triplet import logit_slopes
 from gyrograd.theory import scaled_last_layer
 
 MEAN, STD = (0.5, 0.25, 0.75), (0.25, 0.5, 0.125)  # exact in float32, as the wrapper holds them
@@ -203,6 +205,32 @@ def test_only_the_pass_of_the_cross_entropy_moves_the_running_statistics():
     penalty(model, x, y, seed=0)
     for key, value in model.state_dict().items():
         torch.testing.assert_close(value, twin.state_dict()[key], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", ["lenet", "residual"])
+def test_two_gradients_at_once_are_those_of_two_passes(name, training):
+    # one pass over the images twice would mix the two through a batch's statistics
+    x, y = batch(4)
+    model = net(name).train(training)
+    label, other = logit_slopes(model, x, y)
+    rows = torch.arange(4)
+    own = literal_gradient(lambda x: model(x)[rows, y].sum(), x)
+    others = literal_gradient(
+        lambda x: model(x).masked_fill(F.one_hot(y, CLASSES) > 0, -torch.inf).amax(1).sum(), x
+    )
+    torch.testing.assert_close((label, other), (own, others), rtol=1e-9, atol=1e-14)
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 5])
+def test_atexs_explanation_is_the_same_however_many_draws_are_in_a_pass(monkeypatch, at_once):
+    x, y = batch(3)
+    penalty = gg.regularizer("atex", teacher=net("lenet", 2), draws=5)
+    expected = penalty.samples(net("lenet"), x, y, seed=1)
+    monkeypatch.setattr(distillation, "rows_at_once", lambda *_: at_once * len(x))
+    torch.testing.assert_close(
+        tuple(penalty.samples(net("lenet"), x, y, seed=1)), tuple(expected), rtol=1e-9, atol=1e-14
+    )
 
 
 # What both find

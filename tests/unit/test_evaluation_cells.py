@@ -251,3 +251,37 @@ def test_a_column_of_another_length_is_refused(tmp_path: Path, shape: tuple[int,
 def test_a_record_is_the_records_own_type(tmp_path: Path) -> None:
     record = evaluated([cell("a", Counted(), eps=0.5)], [3], tmp_path)["a"]
     assert record == Record("a", {"seed": 0, "eps": 0.5}, [3], record.values, {})
+
+
+@given(
+    first=st.integers(1, 9), more=st.integers(0, 9), shards=st.tuples(st.integers(1, 12), st.integers(1, 12))
+)
+@settings(max_examples=25, deadline=None)
+def test_more_examples_or_other_shards_cost_only_what_is_new(
+    first: int, more: int, shards: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    positions = [int(p) for p in torch.randperm(20, generator=torch.Generator().manual_seed(first))]
+    folder, fresh = (tmp_path_factory.mktemp("run") for _ in range(2))
+    measure = Counted()
+    evaluated([cell("a", measure)], positions[:first], folder, shard=shards[0])
+    grown = evaluated([cell("a", measure)], positions[: first + more], folder, shard=shards[1])["a"]
+    assert sorted(p for asked in measure.asked for p in asked) == sorted(positions[: first + more])
+    assert grown == evaluated([cell("a", Counted())], positions[: first + more], fresh, shard=shards[1])["a"]
+
+
+def test_files_of_a_version_with_other_columns_are_not_mixed_in(tmp_path: Path) -> None:
+    def older(positions: Tensor) -> dict[str, Tensor]:
+        return {"place": positions}
+
+    evaluated([Cell("a", {"seed": 0}, older)], [1, 2], tmp_path)
+    record = evaluated([cell("a", Counted())], [1, 2, 3], tmp_path)["a"]
+    assert record == evaluated([cell("a", Counted())], [1, 2, 3], tmp_path / "fresh")["a"]
+
+
+def test_a_file_that_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
+    evaluated([cell("a", Counted())], [1, 2], tmp_path)
+    (broken,) = tmp_path.rglob("*.json")
+    broken.write_text("{")
+    measure = Counted()
+    evaluated([cell("a", measure)], [1, 2, 3], tmp_path)
+    assert measure.asked == [[1, 2, 3]]

@@ -12,12 +12,16 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.evaluation.cells import Cell, fingerprint
 from gyrograd.progress import track
 from gyrograd.records import Record
+
+Row: TypeAlias = dict[str, float | None]
+"""The values of one example by column."""
 
 
 def evaluated(
@@ -30,15 +34,19 @@ def evaluated(
 ) -> dict[str, Record]:
     """The record of every cell by its name, over all positions; what an earlier run finished is read.
 
-    All cells of the first examples come before the next examples, so that cells can share what they made for
-    them. `what` stands beside the bar.
+    Shards need not be those of the earlier run: of a shard that is not there as a whole, only the examples that no
+    file holds are measured, so that more examples, or smaller shards, cost what is new in them. All cells of the
+    first examples come before the next examples, so that cells can share what they made for them. `what` stands
+    beside the bar.
     """
     known = _checked(cells, positions, shard)
     wanted = [pair for pairs in _rounds(known, positions, shard) for pair in pairs]
     ready = {(cell.name, part): _read(cell, part, out) for cell, part in wanted}
     pending = [(cell, part) for cell, part in wanted if ready[cell.name, part] is None]
+    begun = {cell.name for cell, _ in pending}
+    earlier = {cell.name: _examples(cell, out) for cell in known if cell.name in begun}
     for cell, part in track(pending, len(pending), what):
-        record = cell.record(list(part))
+        record = _completed(cell, part, earlier[cell.name])
         records.write(_path(cell, part, out), record)
         ready[cell.name, part] = record
     return {cell.name: _joined([ready[c.name, part] for c, part in wanted if c is cell]) for cell in known}
@@ -101,6 +109,39 @@ def _part(cell: Cell, positions: Sequence[int], first: int, shard: int) -> tuple
 def _path(cell: Cell, part: tuple[int, ...], out: Path) -> Path:
     """First example, number of examples and, since the others may be any, a hash of all."""
     return Path(out) / "records" / cell.folder / f"{part[0]:06d}-{len(part)}-{fingerprint(part)}.json"
+
+
+def _examples(cell: Cell, out: Path) -> dict[int, Row]:
+    """What the files of a cell hold, example by example, whatever shards they are."""
+    rows: dict[int, Row] = {}
+    for path in sorted((Path(out) / "records" / cell.folder).glob("*.json")):
+        try:
+            record = records.read(path)
+        except UserError:
+            continue  # a shard that is asked for by its name says so; this one is not needed
+        if (record.name, record.settings) == (cell.name, cell.settings):
+            rows |= _rows(record)
+    return rows
+
+
+def _rows(record: Record) -> dict[int, Row]:
+    return {
+        int(position): {column: values[i] for column, values in record.values.items()}
+        for i, position in enumerate(record.examples)
+    }
+
+
+def _completed(cell: Cell, part: tuple[int, ...], earlier: dict[int, Row]) -> Record:
+    """The shard, with only those examples measured that are not there already."""
+    missing = [position for position in part if position not in earlier]
+    if len(missing) == len(part):
+        return cell.record(missing)
+    rows = {**earlier, **(_rows(cell.record(missing)) if missing else {})}
+    columns = sorted(rows[part[0]])
+    if any(sorted(rows[position]) != columns for position in part):
+        return cell.record(list(part))  # files of another version: their columns are not these
+    values = {column: [rows[position][column] for position in part] for column in columns}
+    return Record(cell.name, dict(cell.settings), list(part), values)
 
 
 def _read(cell: Cell, part: tuple[int, ...], out: Path) -> Record | None:

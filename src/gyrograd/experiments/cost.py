@@ -83,8 +83,9 @@ def _bytes(step: Step, device: str) -> float:
     gc.collect()
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)  # nets and optimizers of all the steps that are compared
         step()
-        return float(torch.cuda.max_memory_allocated(device))
+        return float(torch.cuda.max_memory_allocated(device) - before)
     with LiveBytes() as live:
         step()
     return float(live.peak)

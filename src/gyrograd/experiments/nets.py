@@ -110,8 +110,8 @@ def _keep_log_alone(folder: Path) -> None:
 
 def built(net: Net, classes: int) -> Model:
     """The net before training."""
-    settings = dict(net.model)
-    model: Model = build(settings.pop("name"), num_classes=classes, seed=net.seed, **settings)
+    settings = {"num_classes": classes, **net.model}
+    model: Model = build(settings.pop("name"), seed=net.seed, **settings)
     return model
 
 

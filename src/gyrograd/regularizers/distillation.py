@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
 from gyrograd.models import load
@@ -157,11 +158,16 @@ class Atex:
 
     def _explanation(self, net: Model, x: Tensor, y: Tensor, scale: Tensor | float, keys: Tensor) -> Tensor:
         """SmoothGrad of the label's logit, in units of the space."""
-        label, total = score(net, y, "logit", check=may_look_at(x)), torch.zeros_like(x)
+        total, at_once = torch.zeros_like(x), max(1, rows_at_once(MAX_BATCH, x) // len(x))
         with evaluating(net):
-            for draw in range(self.draws):
-                noise = random.normal(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
-                total = total + input_gradient(label, x + scale * self.sigma * noise)
+            for first in range(0, self.draws, at_once):
+                streams = range(first, min(first + at_once, self.draws))
+                noise = torch.stack(
+                    [random.normal(keys, tuple(x.shape[1:]), stream=n, dtype=x.dtype) for n in streams]
+                )
+                label = score(net, y.repeat(len(streams)), "logit", check=may_look_at(x))
+                slopes = input_gradient(label, (x + scale * self.sigma * noise).flatten(0, 1))
+                total = total + slopes.view_as(noise).sum(0)
         return scale * total / self.draws
 
     def _steps_along(self, direction: Tensor, keys: Tensor) -> Tensor:

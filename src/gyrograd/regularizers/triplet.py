@@ -13,8 +13,10 @@ from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized
 from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.maps import top_k_mask
 from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.similarity import cosine_distance
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascended, check_inner, check_weight, random_start
@@ -27,8 +29,9 @@ from gyrograd.regularizers.passes import (
     fresh_keys,
     input_scale,
     may_look_at,
+    uses_batch_statistics,
 )
-from gyrograd.types import Images, Labels, Logits, Model, PerExample, Seed
+from gyrograd.types import Images, Inputs, Labels, Logits, Model, PerExample, Seed
 
 Protocol = Literal["paper", "reference"]
 TOP = 1000 / 3072
@@ -114,11 +117,38 @@ class Iga:
 
     def _view(self, model: Model, x: Tensor, y: Tensor, mask: Tensor | None = None) -> View:
         """Image and gradients in the chosen input space, zero outside the mask."""
-        label = input_gradient(score(model, y, "logit", check=may_look_at(x)), x, create_graph=True)
-        other = input_gradient(lambda x: largest_other(model(x), y), x, create_graph=True)
         scale = input_scale(model, x, self.space)
-        parts = (as_seen(model, x, self.space), scale * label, scale * other)
+        label, other = (scale * slope for slope in logit_slopes(model, x, y))
+        parts = (as_seen(model, x, self.space), label, other)
         return View(*(part if mask is None else part * mask for part in parts))
+
+
+def logit_slopes(model: Model, x: Inputs, y: Labels) -> tuple[Inputs, Inputs]:
+    """Gradients of the label's logit and of the largest other one, to be differentiated again.
+
+    One pass over the images twice has half the kernels of two passes, which is what a small net waits for. Where
+    batch statistics are in use the two would see each other, and each has a pass of its own.
+    """
+
+    def own(logits: Tensor) -> Tensor:
+        if may_look_at(x):
+            check_target(y, *logits.shape)
+        return quantity_of(logits, y, "logit")
+
+    def other(logits: Tensor) -> Tensor:
+        return largest_other(logits, y)
+
+    def both(pair: Tensor) -> Tensor:
+        first, second = model(pair).chunk(2)
+        return torch.cat((own(first), other(second)))
+
+    if not uses_batch_statistics(model, "batch"):
+        label, others = input_gradient(both, torch.cat((x, x)), create_graph=True).chunk(2)
+        return label, others
+    return (
+        input_gradient(lambda x: own(model(x)), x, create_graph=True),
+        input_gradient(lambda x: other(model(x)), x, create_graph=True),
+    )
 
 
 def mined_triplet(views: list[View]) -> PerExample:

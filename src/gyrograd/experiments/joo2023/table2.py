@@ -30,8 +30,8 @@ def table2() -> Experiment:
     """Seconds and peak memory of a training step over those of cross-entropy alone, side by side in one process.
 
     Each way takes one step a round, so that a slow moment of the machine hits all of them; the interval is over
-    rounds. Memory: CUDA's peak, or on a CPU the most bytes of tensors alive at once. ATEX is its third stage, as in
-    the paper: the teacher is there. Weights do not change the cost, and nets are untrained.
+    rounds. Memory: the most bytes of a step's own tensors alive at once, without weights and moments. ATEX is its
+    third stage, as in the paper: the teacher is there. Weights do not change the cost, and nets are untrained.
     """
     return Experiment(_measured)
 

@@ -6,7 +6,7 @@ from gyrograd.experiments.runs import Experiment, Found, Run
 from gyrograd.experiments.subjects import all_of
 from gyrograd.experiments.wang2020.maps import NAMES
 from gyrograd.experiments.wang2020.measures import ATTACKS, accuracy, attacked, train_accuracy
-from gyrograd.experiments.wang2020.ways import RESNET20, trained
+from gyrograd.experiments.wang2020.ways import OF_GIVEN, RESNET20, trained
 from gyrograd.registry import register
 
 
@@ -17,7 +17,7 @@ def table3() -> Experiment:
 
 
 def _measured(run: Run) -> Found:
-    subjects = trained(run, RESNET20, ("natural", "ssr", "adversarial", "ig_norm"))
+    subjects = trained(run, (*RESNET20, OF_GIVEN), ("natural", "ssr", "adversarial", "ig_norm"))
     attacks = [attacked(run, attack, name) for attack in ATTACKS for name in NAMES]
     found = all_of(run, subjects, accuracy, *attacks)
     return Found(train_accuracy(run, subjects) + found.records)
