@@ -9,11 +9,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nets import batch, net
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gyrograd as gg
 from gyrograd.numerics import second_order
-from gyrograd.numerics.second_order import SecondOrder, bent, made_for_second_derivatives
+from gyrograd.numerics.second_order import SecondOrder, all_layers, bent, made_for_second_derivatives
 
 
 def draw(seed: int, *shape: int) -> Tensor:
@@ -126,3 +128,33 @@ def test_on_a_cpu_torchs_own_layers_stay() -> None:
     with made_for_second_derivatives(torch.zeros(1)):
         assert not torch.overrides._get_current_function_mode_stack()
     assert F.softplus in second_order._LAYERS
+
+
+class Precisions(TorchDispatchMode):
+    """The dtypes of the tensors in each convolution, forward and backward: CUDA's refuse a mixture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[set[torch.dtype]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if "convolution" in str(func):
+            self.seen.append({a.dtype for a in args if isinstance(a, Tensor)})
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", ["lenet", "residual", "vgg"])
+def test_under_autocast_every_convolution_is_in_its_precision(name):
+    # bfloat16 training with an attack inside: torch casts for its own functions alone
+    model, (x, y) = net(name).float(), batch(4)
+    x = x.float().requires_grad_()
+    with Precisions() as precisions:
+        with all_layers(), torch.autocast("cpu", torch.bfloat16):
+            loss = F.cross_entropy(model(x), y)
+        rough = torch.autograd.grad(loss, (x, *model.parameters()))
+    assert precisions.seen
+    assert all(seen == {torch.bfloat16} for seen in precisions.seen)
+    exact = torch.autograd.grad(F.cross_entropy(model(x), y), (x, *model.parameters()))
+    for mine, its in zip(rough, exact, strict=True):
+        assert mine.dtype == torch.float32
+        assert F.cosine_similarity(mine.flatten(), its.flatten(), dim=0) > 0.98 or its.norm() < 1e-6

@@ -79,12 +79,19 @@ def _convolved(
     if isinstance(padding, str) or x.dim() != n + 2 or not (x.requires_grad or weight.requires_grad):
         out: Tensor = func(x, weight, bias, stride, padding, dilation, groups)
         return out
+    x, weight = as_autocast(x), as_autocast(weight)
     geometry = Geometry(_each(stride, n), _each(padding, n), _each(dilation, n), groups)
     out = _Convolution.apply(x, weight, geometry, True)
     if weight.requires_grad:
         # A node of its own: torch walks to it only when a weight's gradient is asked for.
         out = _Joined.apply(out, _AlongWeight.apply(weight, (x,), geometry, out.shape))
-    return out if bias is None else out + bias.view(-1, *(1 for _ in range(n)))
+    return out if bias is None else out + as_autocast(bias).view(-1, *(1 for _ in range(n)))
+
+
+def as_autocast(tensor: Tensor) -> Tensor:
+    """In the precision of the `torch.autocast` block, if there is one: it does not see functions of one's own."""
+    kind = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
 
 
 def _each(value: Any, n: int) -> tuple[int, ...]:

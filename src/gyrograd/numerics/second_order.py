@@ -62,6 +62,8 @@ class SecondOrder(TorchFunctionMode):
 def _softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
     if not z.requires_grad:
         return F.softplus(z, beta, threshold)
+    # autocast computes Softplus in float32, and does not see this one
+    z = z.float() if torch.is_autocast_enabled(z.device.type) else z
     out: Tensor = _Softplus.apply(z, float(beta), float(threshold))
     return out
 

@@ -71,6 +71,7 @@ class CapturedStep:
             self.refusals.append(str(wrong).partition("\n")[0])
             words = f"fast: no CUDA graph could be recorded ({self.refusals[0]}); going on step by step."
             warnings.warn(words, stacklevel=2)
+            _end_recording_of_draws(self.inputs["x"].device)
         finally:
             self._restore(before)
 
@@ -106,3 +107,10 @@ class CapturedStep:
                 if isinstance(value, Tensor):
                     old = before["optimizer"].get((index, key))
                     value.zero_() if old is None else value.copy_(old)
+
+
+def _end_recording_of_draws(device: torch.device) -> None:
+    """A recording that fails leaves the device's generator recording, and every draw after it would raise."""
+    if device.type == "cuda":
+        generator = torch.cuda.default_generators[device.index or 0]
+        generator.graphsafe_set_state(generator.clone_state())
