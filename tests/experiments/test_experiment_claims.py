@@ -77,6 +77,15 @@ def test_a_scale_says_what_can_be_compared(compares, value, order):
     assert verdict(Order(CE, L2, ""), ours, compares).verdict == order
 
 
+@pytest.mark.parametrize(
+    ("given", "found"), [({"ce": "file"}, "confirmed"), ({"l2": "file"}, "not comparable")]
+)
+def test_a_net_out_of_a_file_is_compared_however_the_others_were_trained(given, found):
+    estimates = {Quantity("cifar", "ce sm", "rps"): around(1, 0.1)}
+    ours = Results("x", "paper", {"sizes": {"cifar": {"model": {"weights": given}}}}, estimates)
+    assert verdict(Value(Quantity("cifar", "ce sm", "rps"), 1.0, 0.1), ours, "orders").verdict == found
+
+
 def test_a_known_error_comes_before_every_number_and_gives_its_reason():
     error = KnownError("the code cuts the skips", setting="ci*", column="rp?")
     for claim in (Value(CE, 1.0, 0.1), Order(CE, L2, "")):

@@ -157,6 +157,11 @@ def test_the_page_says_paper_ours_verdict_command_hardware_and_time():
         "2 claims of the paper",
     ):
         assert words in html, words
+    assert '<td class="left bad">not confirmed</td>' in html
+    assert '<td class="words">one image has no interval</td>' in html
+    assert "interval over images and seeds" in html
+    rounds = replace(ours, settings={**ours.settings, "over": "rounds"})
+    assert "interval over rounds" in experiment_page("T", (), rounds, claims, (), ())
     assert "77.7" not in html
     assert "39.2" not in html, "a point of a curve is not in a table"
 

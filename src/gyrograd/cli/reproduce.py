@@ -35,7 +35,7 @@ def reproduce(
             orders are then compared, its values not.
         device: cpu, cuda, cuda:1.
         list: show every experiment and what there is of it in the folder.
-        render: write the page anew from the results that are there; nothing is measured.
+        render: show the results that are there and write their page anew; nothing is measured.
     """
     from gyrograd import experiments
     from gyrograd.cli import written
@@ -50,7 +50,7 @@ def reproduce(
             "Say what to reproduce, such as joo2023-table1; `gyrograd reproduce --list` shows all."
         )
     if render:
-        print(experiments.render(out / scale / lookup("experiment", name).name))
+        _print_results(experiments.render(out / scale / lookup("experiment", name).name))
         return
     page = experiments.reproduce(
         name,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from gyrograd.errors import UserError
-from gyrograd.experiments.results import Estimate, Quantity, Results
+from gyrograd.experiments.results import Estimate, Quantity, Results, seed_by_seed
 
 Verdict = Literal["confirmed", "within interval", "not confirmed", "not comparable"]
 ELSEWHERE = "not measured in this run"
@@ -165,13 +165,20 @@ def _obstacle(
     if reasons:
         return reasons[0]
     if compares == "nothing" or (compares == "orders" and isinstance(claim, Value)):
-        if results.scale == "paper":
+        if results.scale == "paper" and not all(was_given(results, q) for q in places):
             return "the nets were trained in another way than the paper's"
-        return f"the scale '{results.scale}' is smaller than the paper's"
+        if results.scale != "paper":
+            return f"the scale '{results.scale}' is smaller than the paper's"
     if not all(estimate.bounded for estimate in ours):
         return "one image has no interval"
     idle = [q.row for q in places if has_not_learnt(results, q)]
     return f"{idle[0]} has not learnt: its accuracy is no better than chance" if idle else ""
+
+
+def was_given(results: Results, quantity: Quantity) -> bool:
+    """Whether the quantity's net came out of a file: how this run trains changes nothing in it."""
+    sizes = results.settings.get("sizes", {}).get(quantity.setting, {})
+    return quantity.row.split()[0] in sizes.get("model", {}).get("weights", {})
 
 
 def has_not_learnt(results: Results, quantity: Quantity) -> bool:
@@ -198,7 +205,9 @@ def _order_verdict(claim: Order, lower: Estimate, higher: Estimate) -> Judged:
         return Judged(claim, "confirmed", "the intervals do not touch", (lower, higher))
     if higher.high < lower.low:
         return Judged(claim, "not confirmed", "the other way round", (lower, higher))
-    return Judged(claim, "within interval", "the intervals touch", (lower, higher))
+    apart = seed_by_seed(lower, higher)
+    paired = f"; seed by seed {apart.value:.3g} apart [{apart.low:.3g}, {apart.high:.3g}]" if apart else ""
+    return Judged(claim, "within interval", f"the intervals touch{paired}", (lower, higher))
 
 
 def _of(document: Mapping[str, Any], kind: str, experiment: str) -> Iterable[Mapping[str, Any]]:

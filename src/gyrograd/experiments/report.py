@@ -13,6 +13,7 @@ POINT = "@"
 """A column with this sign is a point of a curve: drawn, and not in the tables."""
 NOT_MEASURED = "not measured"
 ORDER_HEADER = ("setting", "claim", "verdict", "lower", "higher", "why")
+COLOURS = {"confirmed": "good", "not confirmed": "bad"}
 VALUE_HEADER = ("setting", "row", "column", "verdict", "paper", "ours", "why")
 
 
@@ -128,10 +129,16 @@ def _verdict_sections(verdicts: Sequence[Judged]) -> tuple[Section, ...]:
     values = tuple(_value_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Value))
     orders = tuple(_order_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Order))
     tables = {
-        "What the paper says lies above what": Table(ORDER_HEADER, orders),
-        "The paper's numbers": Table(VALUE_HEADER, values),
+        "What the paper says lies above what": _worded(ORDER_HEADER, orders),
+        "The paper's numbers": _worded(VALUE_HEADER, values),
     }
     return tuple(Section(heading, (), table) for heading, table in tables.items() if table.rows)
+
+
+def _worded(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table:
+    return Table(
+        header, rows, names=("row", "column", "verdict"), sentences=("claim", "why"), colours=COLOURS
+    )
 
 
 def _value_row(judgement: Judged) -> tuple[str, ...]:
@@ -161,13 +168,16 @@ def _error_section(claims: Claims) -> tuple[Section, ...]:
     if not mine:
         return ()
     rows = tuple((error.setting, error.row, error.column, error.why) for error in mine)
-    table = Table(("setting", "row", "column", "why"), rows)
+    table = _worded(("setting", "row", "column", "why"), rows)
     return (Section("What cannot be compared, and why", (), table),)
 
 
 def _lead(results: Results, verdicts: Sequence[Judged]) -> tuple[str, ...]:
     seeds = max((len(e.by_seed) for e in results.estimates.values()), default=0)
-    over = "images and seeds" if seeds > 1 else "images; one seed, so nothing is said of how training varies"
+    what = results.settings.get("over", "images")
+    over = (
+        f"{what} and seeds" if seeds > 1 else f"{what}; one seed, so nothing is said of how training varies"
+    )
     return (
         f"Scale {results.scale}, {seeds} seed(s). Brackets: 95 % interval over {over}.",
         verdict_line(verdicts),

@@ -107,6 +107,19 @@ def estimate(by_seed: Sequence[Sequence[float | None]]) -> Estimate:
     return Estimate(low, over_images.value, high, over_images.n, over_images.missing, means)
 
 
+def seed_by_seed(lower: Estimate, higher: Estimate) -> Estimate | None:
+    """How far `higher` lies above `lower`: the mean over seeds of the difference, in Student's interval of it.
+
+    Rows of one seed begin at the same weights and measure the same images, so that what a seed does to both is gone
+    from the difference. None for one seed, or other seeds.
+    """
+    if len(lower.by_seed) < 2 or len(lower.by_seed) != len(higher.by_seed):
+        return None
+    steps = tuple(there - here for here, there in zip(lower.by_seed, higher.by_seed, strict=True))
+    mean, wobble = float(np.mean(steps)), _seed_error(steps)
+    return Estimate(mean - wobble, mean, mean + wobble, min(lower.images, higher.images), by_seed=steps)
+
+
 def _seed_error(means: tuple[float, ...]) -> float:
     """Half the width of Student's interval of the mean over seeds; 0 for one seed."""
     n = len(means)

@@ -163,10 +163,14 @@ def no_figures(results: Results) -> tuple[Section, ...]:  # noqa: ARG001
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure. `measure` trains and measures what is missing; `sections`, pure, draws its figures."""
+    """A table or figure. `measure` trains and measures what is missing; `sections`, pure, draws its figures.
+
+    `over`: what its intervals are over.
+    """
 
     measure: Callable[[Run], Found]
     sections: Callable[[Results], tuple[Section, ...]] = no_figures
+    over: str = "images"
 
 
 def reproduce(
@@ -212,7 +216,7 @@ def reproduce(
     facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
     measured_in = list(dict.fromkeys(m[0] for m in found.records))
     about = {"sizes": {s: run.sizes(s) for s in measured_in}, "chance": _chances(run, measured_in)}
-    about |= {CHANGED: dict(train)} if train else {}
+    about |= {"over": experiment.over} | ({CHANGED: dict(train)} if train else {})
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
     write_results(folder, results)
     return render(folder)

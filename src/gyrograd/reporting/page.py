@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,10 +13,22 @@ from gyrograd.reporting.templates import rendered
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they shall read."""
+    """Cells as they shall read.
+
+    Columns hold numbers and stand to the right, but for the first, for `names`, and for `sentences`, which may take
+    several lines. `colours`: good or bad, for cells of these words.
+    """
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    names: tuple[str, ...] = ()
+    sentences: tuple[str, ...] = ()
+    colours: Mapping[str, str] = field(default_factory=dict)
+
+    def kind(self, column: int) -> str:
+        """The class of a column's cells in the style sheet."""
+        title = self.header[column]
+        return "words" if title in self.sentences else "left" if title in self.names else ""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ def table3() -> Experiment:
 
 
 def _measured(run: Run) -> Found:
-    subjects = trained(run, (*RESNET20, OF_GIVEN), ("natural", "ssr", "adversarial", "ig_norm"))
+    subjects = trained(run, RESNET20 + OF_GIVEN, ("natural", "ssr", "adversarial", "ig_norm"))
     attacks = [attacked(run, attack, name) for attack in ATTACKS for name in NAMES]
     found = all_of(run, subjects, accuracy, *attacks)
     return Found(train_accuracy(run, subjects) + found.records)
