@@ -89,7 +89,7 @@ def _print_results(page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from gyrograd.experiments.report import NOT_MEASURED, summary_table, tabled, verdict_line
+    from gyrograd.experiments.report import NOT_MEASURED, column_groups, summary_table, verdict_line
     from gyrograd.experiments.results import read_results
     from gyrograd.experiments.runs import verdicts_of
 
@@ -97,7 +97,7 @@ def _print_results(page: Path) -> None:
     claims, verdicts = verdicts_of(results)
     console = Console()
     for setting in results.measured_in:
-        columns = tabled(results, setting)
+        columns = [column for group in column_groups(results, claims, setting) for column in group]
         shown = summary_table(results, claims, setting, columns)
         # A row a number: tables of a dozen columns do not fit a terminal.
         table = Table(

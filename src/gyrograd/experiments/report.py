@@ -57,10 +57,12 @@ def summary_table(results: Results, claims: Claims, setting: str, columns: Seque
 def column_groups(results: Results, claims: Claims, setting: str) -> list[list[str]]:
     """The columns of a setting, a table each for those that begin with the same word, the others by their rows.
 
-    The paper's columns come first.
+    The paper's columns come first, as it prints them, whatever was measured first.
     """
-    printed = {q.column for q in claims.reported() if q.setting == setting}
-    columns = sorted(tabled(results, setting), key=lambda column: column not in printed)
+    printed = list(dict.fromkeys(q.column for q in claims.reported()))
+    columns = sorted(
+        tabled(results, setting), key=lambda c: printed.index(c) if c in printed else len(printed)
+    )
     first_words = [column.split()[0] for column in columns]
     groups: dict[object, list[str]] = {}
     for column, word in zip(columns, first_words, strict=True):
