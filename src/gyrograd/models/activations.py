@@ -8,6 +8,7 @@ error unless it was allowed.
 """
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -233,7 +234,10 @@ def _copied(model: nn.Module, shared: bool) -> nn.Module:
     """A deep copy; with `shared`, of the structure only."""
     tensors = [*model.parameters(), *model.buffers()] if shared else []
     try:
-        return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+        with warnings.catch_warnings():
+            # torch 2.11 warns of a class of its own when an exported program is copied
+            warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+            return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     except (RuntimeError, TypeError) as wrong:
         raise UserError(
             f"{type(model).__name__} cannot be copied ({_first_line(wrong)}); "

@@ -69,7 +69,9 @@ def scripted(path: Path, device: torch.device) -> nn.Module:
     """A TorchScript file. torch reads it with its own interpreter, which knows no Python."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch.jit is deprecated; files of it are about
+            # torch.jit is deprecated, which versions of torch say in two ways; files of it are about
+            for kind in (FutureWarning, DeprecationWarning):
+                warnings.simplefilter("ignore", kind)
             module = Scripted(torch.jit.load(str(path), map_location=device))
     except (RuntimeError, ValueError) as wrong:
         raise UserError(
