@@ -1,38 +1,173 @@
-"""A bar for work that takes long, on a terminal only: nothing in logs, pipes, notebooks' stderr or tests."""
+"""Work that takes long: a bar with the time left on a terminal, one line elsewhere, nothing for what is soon done."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from threading import Timer
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+Effort = tuple[str, float]
+"""What an item is guessed to take: its kind, and how much of that kind. Units are anyone's own: each kind's pace is
+measured as it is done, so a guess need only be right within a kind."""
 
 PATIENCE_S = 2.0
 """Work done sooner than this shows no bar."""
+WORTH_A_LINE_S = 60.0
+"""Where there is no terminal, one line says how long it takes if the rest takes longer than this."""
+TRIED_S = 5.0
+"""Nothing is said of the time left before so much work was seen."""
+
+_inside: ContextVar[bool] = ContextVar("_inside", default=False)
+_effort: ContextVar[Callable[[Any], Effort] | None] = ContextVar("_effort", default=None)
+
+
+@contextmanager
+def weighed(effort: Callable[[Any], Effort]) -> Iterator[None]:
+    """Within this block a bar weighs its items, which may differ a hundredfold, by what they are guessed to take."""
+    before = _effort.set(effort)
+    try:
+        yield
+    finally:
+        _effort.reset(before)
+
+
+@dataclass
+class Pace:
+    """How long the rest takes: what is left of each kind, at the speed that kind has gone so far."""
+
+    efforts: Sequence[Effort]
+    clock: Callable[[], float] = time.monotonic
+    done: int = 0
+    spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    units: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = self.clock()
+
+    def advance(self) -> None:
+        """One more item is done."""
+        kind, size = self.efforts[self.done] if self.done < len(self.efforts) else ("", 0.0)
+        now = self.clock()
+        self.spent[kind] += now - self.since
+        self.units[kind] += size
+        self.done, self.since = self.done + 1, now
+
+    def left(self) -> float | None:
+        """Seconds; None before there is something to go by. A kind not seen yet goes at the speed of all."""
+        if not sum(self.units.values()):
+            return None
+        rest = [size * self._speed(kind) for kind, size in self.efforts[self.done :]]
+        now = min(self.clock() - self.since, rest[0]) if rest else 0.0
+        return sum(rest) - now
+
+    def known(self) -> bool:
+        """Was every kind that is left seen, and enough work to go by?"""
+        kinds = {kind for kind, size in self.efforts[self.done :] if size}
+        return sum(self.spent.values()) >= TRIED_S and all(self.units[kind] for kind in kinds)
+
+    def share(self) -> float:
+        """How much of the time has gone, from 0 to 1."""
+        left, gone = self.left(), sum(self.spent.values()) + self.clock() - self.since
+        return 0.0 if left is None else gone / max(gone + left, 1e-9)
+
+    def _speed(self, kind: str) -> float:
+        if self.units[kind]:
+            return self.spent[kind] / self.units[kind]
+        return sum(self.spent.values()) / sum(self.units.values())
+
+
+def spoken(seconds: float) -> str:
+    """A time as one says it: 40 seconds, 12 minutes, 3.5 hours."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} second{'s' if round(seconds) > 1 else ''}"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
 def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """The items one by one; once the work has taken a while, a bar with the time left."""
-    if not sys.stderr.isatty():
-        yield from items
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    """The items one by one; where the work takes a while, how long the rest will take.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=total)
-    started = time.monotonic()
-    shown = False
+    Work within such work says nothing of its own: the time left is that of the whole. Nor does a single item, which
+    ends when it ends.
+    """
+    if _inside.get() or total <= 1:
+        return iter(items)
+    weigh = _effort.get()
+    items = list(items) if weigh else items
+    pace = Pace([weigh(item) for item in items] if weigh else [("", 1.0)] * total)
+    told = _with_bar(items, pace, what) if sys.stderr.isatty() else _with_line(items, pace, what)
+    return _alone(told)
+
+
+def _alone(told: Iterator[Item]) -> Iterator[Item]:
+    """The items; until they end, bars begun by who works on them stay away."""
+    _inside.set(True)
+    try:
+        yield from told
+    finally:
+        _inside.set(False)
+
+
+def _with_line(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
+    told = False
+    for item in items:
+        yield item
+        pace.advance()
+        if not told and pace.known():
+            told, left = True, pace.left() or 0.0
+            if left > WORTH_A_LINE_S:
+                print(f"gyrograd: {what}: about {spoken(left)} on this machine.", file=sys.stderr, flush=True)
+
+
+def _with_bar(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
+    shown: list[Any] = []
+
+    def show() -> None:
+        """Made only now: most work is done before, and a map in a loop should not pay for a bar each time."""
+        shown.append(_bar(pace, what))
+        shown[0].start()
+
+    patience = Timer(PATIENCE_S, show)
+    patience.daemon = True
+    patience.start()
     try:
         for item in items:
             yield item
-            bar.advance(task)
-            if not shown and time.monotonic() - started > PATIENCE_S:
-                bar.start()
-                shown = True
+            pace.advance()
     finally:
-        if shown:
+        patience.cancel()
+        patience.join()
+        for bar in shown:
             bar.stop()
+
+
+def _bar(pace: Pace, what: str) -> Any:
+    """Drawn several times a second out of the pace, so that the time left also falls during a long item."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+    from rich.text import Text
+
+    class Count(ProgressColumn):
+        def render(self, task: Any) -> Text:
+            task.completed = pace.share()
+            return Text(f"{pace.done}/{len(pace.efforts)}", style="progress.download")
+
+    class Left(ProgressColumn):
+        def render(self, task: Any) -> Text:  # noqa: ARG002
+            left = pace.left()
+            return Text("" if left is None else f"about {spoken(left)} left", style="progress.remaining")
+
+    # Count before the bar, which draws the share that Count has brought up to date
+    columns = (TextColumn("{task.description}"), Count(), BarColumn(), Left())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task(what, total=1.0)
+    return bar

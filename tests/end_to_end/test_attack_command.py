@@ -114,7 +114,7 @@ def test_one_image_has_no_interval(kit, tmp_path, capsys):
     assert run(kit, tmp_path, "--images", "1") == 0
     said = capsys.readouterr().out
     assert said.count("(one image, no interval)") == 6
-    assert "eps 0.03137 (8/255), 1 images" in said
+    assert "eps 0.03137 (8/255), 1 image:" in said
     assert said.splitlines()[-1] == str(tmp_path / "overview.png")
 
 

@@ -174,3 +174,28 @@ def test_a_file_where_the_folder_should_be_is_refused_before_any_work(
     assert run(kit.model, kit.data, "--out", "taken") == 2
     assert "is a file where a folder is needed" in capsys.readouterr().err
     assert Path("taken").read_text() == "keep me"
+
+
+@pytest.mark.usefixtures("_no_page")
+def test_several_files_are_audited_together_and_their_command_is_told(
+    kit: bad_files.Kit, tmp_path: Path
+) -> None:
+    files = sorted(str(path) for path in Path(kit.data).rglob("*.png"))[:2]
+    assert run(kit.model, *files) == 0
+    (folder,) = (tmp_path / "here" / "out" / "audit").iterdir()
+    card = read_card(folder)
+    assert card["data"]["images"] == 2
+    assert all(file in card["rerun"]["command"] for file in files)
+
+
+@pytest.mark.usefixtures("_no_page")
+def test_a_terminal_gets_lines_that_fit_it_and_a_pipe_whole_sentences(
+    kit: bad_files.Kit, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert run(kit.model, kit.data, "--out", "report") == 0
+    piped = capsys.readouterr().out
+    assert max(len(line) for line in piped.splitlines()) > 60
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert run(kit.model, kit.data, "--out", "report") == 0
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 60

@@ -221,6 +221,30 @@ def test_a_stop_ends_the_attack(page):
     expect(page.locator("#gg-attack-out")).to_contain_text("Stopped at step", timeout=30_000)
 
 
+def test_a_stop_in_the_queue_is_obeyed_and_ends_no_one_elses_work(page, browser, server):
+    """Two pages: the second waits for the first, is stopped while it waits, and says so when its turn comes."""
+    opened_tab(page, "Attack")
+    set_slider(page, "Steps", 200)
+    page.locator('input[aria-label="Method"]:visible').click()
+    page.get_by_role("option", name="SmoothGrad").click()
+    page.click("#gg-attack")
+    page.wait_for_function("document.body.innerText.includes(' of 200')", timeout=60_000)
+    waiting = browser.new_page(viewport={"width": 1280, "height": 900})
+    waiting.goto(server)
+    opened_tab(waiting, "Attack")
+    with waiting.expect_response(lambda answer: "queue/join" in answer.url):
+        waiting.click("#gg-attack")
+    with waiting.expect_response(lambda answer: "/gradio_api/" in answer.url):
+        waiting.click("#gg-attack-stop")
+    expect(page.locator("#gg-attack-out")).not_to_contain_text("Stopped")
+    page.click("#gg-attack-stop")
+    expect(page.locator("#gg-attack-out")).to_contain_text("Stopped at step", timeout=30_000)
+    expect(waiting.locator("#gg-attack-out")).to_contain_text("Stopped at the start.", timeout=30_000)
+    waiting.click("#gg-attack")
+    assert number(waiting, "gg-attack-out", "steps") == 40
+    waiting.close()
+
+
 def test_every_tab_is_there_for_two_models(page):
     assert page.get_by_role("tab").all_inner_texts() == ["Explain", "Attack", "Compare", "Guide"]
 

@@ -76,6 +76,26 @@ def test_compare_for_machines_is_one_document(house, tmp_path, gyrograd):
     assert all(row["paired"] for row in found["changes"])
 
 
+def test_the_report_an_audit_ends_with_stands_for_its_folder(tmp_path, gyrograd):
+    for name in ("a", "b"):
+        cards.write_audit(tmp_path / name)
+    words = (
+        "compare",
+        tmp_path / "a" / "report.html",
+        tmp_path / "b" / "report.md",
+        "--out",
+        tmp_path / "c.html",
+    )
+    assert all(not path.exists() for path in words[1:3])
+    assert gyrograd(*words)[0] == 2  # it is not there: no audit is
+    for path in words[1:3]:
+        path.write_text("a page")
+    assert gyrograd(*words)[0] == 0
+    assert gyrograd("report", tmp_path / "a" / "report.html")[1].strip() == str(
+        tmp_path / "a" / "report.html"
+    )
+
+
 def test_the_leaderboard_lies_in_its_folder(house, gyrograd):
     code, out, _ = gyrograd("leaderboard", house)
     page = house / "leaderboard.html"
@@ -87,6 +107,39 @@ def test_the_leaderboard_lies_in_its_folder(house, gyrograd):
         "cifar10/lenet-l2-cosine",
         "cifar10/lenet-ce",
     ]
+
+
+def test_a_narrow_terminal_gets_whole_words_and_is_told_of_the_rest(house, gyrograd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    _, out, _ = gyrograd("leaderboard", house)
+    assert all(len(line) <= 70 for line in out.splitlines()[:-1])
+    assert out.count("cifar10/lenet-l2-cosine") == 1
+    assert "Also on the page: " in out
+    told = out[out.index("Also on the page") :]
+    assert "Deletion" in told
+    assert "Steady under attack" not in told
+    monkeypatch.setenv("COLUMNS", "220")
+    assert "Also on the page" not in gyrograd("leaderboard", house)[1]
+
+
+def test_compare_tells_in_short_what_only_one_audit_has_or_measured_otherwise(
+    tmp_path, gyrograd, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "100")
+    a, b = cards.card(), cards.card()
+    b["methods"] = [method for method in b["methods"] if method["name"] != "smoothgrad"]
+    b["methods"][0]["columns"]["insertion"] = None
+    b["columns"] = [c | ({"detail": "otherwise"} if c["key"] == "deletion" else {}) for c in b["columns"]]
+    for name, card in (("a", a), ("b", b)):
+        cards.write_audit(tmp_path / name)
+        (tmp_path / name / "card.json").write_text(json.dumps(card), encoding="utf-8")
+    _, out, _ = gyrograd("compare", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "c.html")
+    first = a["methods"][0]["label"]
+    assert f"Only in A: SmoothGrad, Insertion of {first}." in " ".join(out.split())
+    rows = [line for line in out.splitlines() if line.rstrip().endswith("measured differently")]
+    assert len(rows) == len(b["methods"])
+    assert out.count("Deletion: measured differently: ") == 1
+    assert not any(line.startswith("SmoothGrad") for line in out.splitlines())
 
 
 def test_a_card_that_cannot_be_read_is_left_out_aloud(tmp_path, gyrograd):
@@ -106,7 +159,9 @@ def test_a_card_that_cannot_be_read_is_left_out_aloud(tmp_path, gyrograd):
         (("report", "{}/a/pictures.npz"), "no valid JSON"),
         (("compare", "{}/a", "{}/none"), "compare models with --data DATA"),
         (("compare", "{}/a"), "needs b: write `gyrograd compare A B`"),
-        (("compare", "{}/a", "{}/a", "--out", "{}/a/card.json/x.html"), "check the path"),
+        (("compare", "{}/a", "{}/a", "--out", "{}/a/card.json/x.html"), "is a file where a folder is needed"),
+        (("compare", "{}/a", "{}/a", "--out", "{}/a"), "is a folder where a file is written"),
+        (("leaderboard", "{}", "--out", "{}/a"), "is a folder where a file is written"),
         (("leaderboard", "{}/none"), "There is no folder"),
         (("leaderboard", "{}/a/records"), "gyrograd audit MODEL DATA"),
     ],

@@ -18,8 +18,10 @@ from gyrograd.audit import Card, audit
 from gyrograd.audit.presets import PRESETS, preset_of
 from gyrograd.data.dataset import Dataset
 from gyrograd.errors import UserError
+from gyrograd.evaluation.runs import _completed as completed
 from gyrograd.metrics import TopKIntersection
 from gyrograd.numerics import random
+from gyrograd.progress import Pace
 from gyrograd.reporting.schema import checked
 
 FEW = replace(SMALL, methods=("gradient",), attacks=("top_k",), sweep={})
@@ -471,3 +473,60 @@ def test_every_preset_can_be_built_and_names_only_what_exists() -> None:
         assert preset.ratios[0] == 0
         assert preset.ratios[-1] == 1
     assert preset_of("quick", eps=None) == PRESETS["quick"]
+
+
+def test_a_swept_width_that_is_one_of_the_methods_is_measured_once() -> None:
+    """The plane is the same as where the sweep measures that width by itself."""
+    x, y = small_images()
+    twice = {"smoothgrad": {"sigma": 0.2, "draws": 2}}
+    preset = replace(SMALL, attacks=("top_k",), steps=1, method_settings=twice)
+    card = audit(small_net(), x, y, preset=preset)
+    assert "smoothgrad at sigma 0.05" in card.records
+    assert "smoothgrad at sigma 0.2" not in card.records
+    alone = audit(small_net(), x, y, preset=preset, methods=["gradient"])
+    assert "smoothgrad at sigma 0.2" in alone.records
+    found, expected = (
+        {(p["method"], p["setting"]): p for p in c.document["plane"]["points"]} for c in (card, alone)
+    )
+    assert found.keys() == expected.keys() == {
+        ("gradient", None), ("smoothgrad", 0.05), ("smoothgrad", 0.2),
+    }  # fmt: skip
+    for point, row in expected.items():
+        for axis in ("robustness", "faithfulness"):
+            assert found[point][axis]["value"] == pytest.approx(row[axis]["value"], abs=1e-9), (point, axis)
+
+
+def test_noise_has_the_radii_its_method_is_attacked_at(card: Card) -> None:
+    assert card.records["gradient under noise"].settings["eps"] == [4 / 255, 8 / 255]
+    assert card.records["smoothgrad under noise"].settings["eps"] == [8 / 255]
+    x, y = (t[:4] for t in small_images())
+    smooth = gg.attribution("smoothgrad", draws=4)
+    hit = gg.attack("random", eps=8 / 255)(small_net(), smooth, x, y, seed=0)
+    kept = TopKIntersection(k=TOP)(hit.map_clean, hit.map)
+    torch.testing.assert_close(column(card, "smoothgrad under noise", "kept[0]"), kept)
+
+
+def test_every_cell_has_a_guess_of_what_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More radii, rows, steps and examples cost more; attacks are a kind of their own."""
+    seen: dict[str, tuple[str, float]] = {}
+    monkeypatch.setattr(
+        "gyrograd.progress.Pace", lambda efforts: seen.update(enumerate(efforts)) or Pace(efforts)
+    )
+    x, y = small_images()
+    cells: list[tuple[str, int]] = []
+    monkeypatch.setattr(
+        "gyrograd.evaluation.runs._completed",
+        lambda cell, part, earlier: cells.append((cell.name, len(part))) or completed(cell, part, earlier),
+    )
+    audit(small_net(), x, y, preset=SMALL)
+    guessed = {name: (kind, size / n) for (name, n), (kind, size) in zip(cells, seen.values(), strict=True)}
+    assert {name for name, (kind, _) in guessed.items() if kind == "attack"} == {
+        f"{method} under {attack}" for method in SMALL.methods for attack in SMALL.attacks
+    }
+    cost = {name: size for name, (_, size) in guessed.items()}
+    # gradient: two radii of one row; smoothgrad: one radius of two rows, judged with four
+    assert cost["gradient under top_k"] == 2 * (12 * 1 * 2 + 3 + 3)
+    assert cost["smoothgrad under top_k"] == 12 * 2 * 2 + 3 * 4 + 3
+    assert cost["smoothgrad"] == 3 * 4 * 4 + 6
+    assert cost["smoothgrad at sigma 0.05"] == 3 * 2 * 3 + 3
+    assert min(cost.values()) > 0

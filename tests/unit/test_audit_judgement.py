@@ -278,7 +278,7 @@ def test_the_second_sentence_holds_noise_attack_and_prediction() -> None:
         "Do not rely on single explanations of this model: most of the pixels the Gradient map"
     )
     assert "random noise of 8/255 leaves 26 % [24, 28] in place" in told[1]
-    assert "the same budget 13 % [11, 15], while the predicted class stays on 100% of the images" in told[1]
+    assert "the same budget 13 % [11, 15], while the predicted class stays on 100 % of the images" in told[1]
     assert len(told) == 3
 
 

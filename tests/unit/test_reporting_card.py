@@ -25,7 +25,16 @@ from gyrograd.reporting.palette import DARK, LIGHT, series
 from gyrograd.reporting.pictures import attack_pictures, difference, shared_scale
 from gyrograd.reporting.schema import checked
 from gyrograd.reporting.table import rows
-from gyrograd.reporting.wording import bracket, duration, eps_text, number, signed, with_interval
+from gyrograd.reporting.wording import (
+    bracket,
+    counted_images,
+    duration,
+    eps_text,
+    notes_of,
+    number,
+    signed,
+    with_interval,
+)
 
 HOSTILE = "<script>alert(1)</script>\"' onload=x $\\frac{|`*_[a](http://evil) 猫\n# &lt;"
 
@@ -217,6 +226,32 @@ def test_an_interrupted_audit_says_so_at_the_top(tmp_path, small):
     assert "This audit was interrupted." in page
     assert page.index("This audit was interrupted.") < page.index('class="verdict"')
     assert "interrupted" in (tmp_path / "report.md").read_text()
+
+
+def test_notes_and_methods_left_out_stand_with_the_verdict(tmp_path, small):
+    """An untrained model, or two images, must not be read as anything else on any page."""
+    told = {"notes": ["The model has no trained weights."], "left_out": {"lrp": "It has no <rule>."}}
+    small["settings"] |= told
+    cards.write_audit(tmp_path)
+    write_report(checked(small), tmp_path)
+    page = pages.read((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert page.complaints == []
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    for words in ("The model has no trained weights.", "Left out: lrp. It has no <rule>."):
+        assert page.text.index(words) < page.text.index("Methods")
+    assert text.index("- The model has no trained weights.") < text.index("## Methods")
+
+
+@pytest.mark.parametrize("settings", [{}, {"notes": None}, {"notes": "x", "left_out": []}, None])
+def test_a_card_without_notes_has_none(settings):
+    assert notes_of({"settings": settings}) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(0, "0 images"), (1, "1 image"), (2, "2 images"), (1200, "1,200 images")]
+)
+def test_images_are_counted_in_words(count, said):
+    assert counted_images(count) == said
 
 
 def test_missing_pictures_are_said_to_be_missing(tmp_path, small):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import small_training
 import torch
 from small_training import net, pictures
 
+from gyrograd.errors import UserError
 from gyrograd.training import fit, processes
 from gyrograd.training.processes import Share, launched
 
@@ -25,7 +27,9 @@ with tempfile.TemporaryDirectory() as out:
 assert len(done.history) == 1
 print([name for name in sys.modules if name.partition(".")[0] in ("lightning", "pytorch_lightning", "ray")])
 """
-ABOUT_PROCESSES = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "LT_DEVICES")
+ABOUT_PROCESSES = (
+    "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "LT_DEVICES",
+)  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +80,8 @@ def test_alone_and_with_fabric_a_run_ends_bit_for_bit_the_same(monkeypatch, prec
         ({"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "x"}, False),
         ({"WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x"}, True),
         ({"WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "x", "SLURM_NTASKS": "4"}, True),
-        ({"SLURM_NTASKS": "1"}, True),
-        ({"SLURM_NTASKS": "2"}, False),
+        ({"SLURM_NTASKS": "2"}, True),  # a batch script, where nothing but itself was started
+        ({"SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}, True),  # srun's tasks: a run each
         ({"LT_DEVICES": "2"}, False),
     ],
 )
@@ -109,6 +113,30 @@ def test_forward_passes_are_bf16_only_where_it_is_asked_for():
             with group.autocast():
                 assert (x @ x).dtype == dtype
         assert (x @ x).dtype == torch.float32
+
+
+def test_a_task_of_srun_is_a_run_of_its_own_and_a_second_one_in_its_folder_is_told_the_command(
+    monkeypatch, tmp_path
+):
+    """SLURM's variables as srun sets them for the second of two tasks; Fabric would end in a traceback."""
+    step = {"JOB_ID": "7", "NTASKS": "2", "STEP_NUM_TASKS": "2", "PROCID": "1", "LOCALID": "1", "NNODES": "1"}
+    for key, value in step.items():
+        monkeypatch.setenv(f"SLURM_{key}", value)
+    group = launched(settings())
+    assert (group.share, group.first, group.fabric) == (Share(0, 1), True, None)
+    with group.alone_in(tmp_path):
+        sentences: list[str] = []
+
+        def second() -> None:
+            try:
+                fit(net(), pictures(), settings(), out=tmp_path)
+            except UserError as refused:
+                sentences.append(str(refused))
+
+        other = threading.Thread(target=second)
+        other.start()
+        other.join()
+    assert "srun --ntasks 1 torchrun --nproc-per-node 2 --no-python gyrograd train" in sentences[0]
 
 
 def test_one_process_alone_keeps_what_it_has():

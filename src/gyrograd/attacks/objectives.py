@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import frame_target, mass_center, normalize, reduce, top_k_mask
-from gyrograd.numerics.quantities import quantity_of
+from gyrograd.numerics.quantities import quantity_of, with_full_precision
 from gyrograd.numerics.similarity import cosine
 from gyrograd.types import Attribution, Images, Inputs, Labels, Logits, Model, PerExample
 
@@ -98,7 +97,7 @@ def with_penalty(objective: Objective, weight: float, clean: Logits, on: str) ->
     """The objective plus weight times the mean squared change of the logits, or of the probabilities."""
     if weight == 0:
         return objective
-    outputs: Callable[[Tensor], Tensor] = partial(torch.softmax, dim=1) if on == "probabilities" else _as_is
+    outputs = _probabilities if on == "probabilities" else with_full_precision
     before = outputs(clean).detach()
     return lambda map, logits: objective(map, logits) + weight * (outputs(logits) - before).square().mean(1)
 
@@ -144,5 +143,5 @@ def goal_maps(
     return normalize(maps, scale).detach().expand(len(x), h, w)
 
 
-def _as_is(logits: Tensor) -> Tensor:
-    return logits
+def _probabilities(logits: Tensor) -> Tensor:
+    return with_full_precision(logits).softmax(1)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.errors import UserError, check_name
+from gyrograd.numerics.modes import without_autocast
 from gyrograd.types import Inputs
 
 Baseline = str | float | int | tuple[float, ...] | Tensor
@@ -68,8 +69,9 @@ def _blurred(x: Tensor) -> Tensor:
     weights = torch.exp(-0.5 * (offsets / sigma) ** 2)
     weights = (weights / weights.sum()).repeat(x.shape[1], 1, 1, 1)
     padded = F.pad(x, (radius, radius, radius, radius), mode="replicate")
-    rows = F.conv2d(padded, weights, groups=x.shape[1])
-    return F.conv2d(rows, weights.transpose(2, 3), groups=x.shape[1])
+    with without_autocast(x):
+        rows = F.conv2d(padded, weights, groups=x.shape[1])
+        return F.conv2d(rows, weights.transpose(2, 3), groups=x.shape[1])
 
 
 def _refuse_flat(name: str, x: Tensor) -> Tensor:

@@ -87,15 +87,24 @@ def explain_in_parts(
         raise UserError(
             f"The target has shape {tuple(target.shape)} for {len(x)} examples; give one class index for each."
         )
+    if target.device != x.device:
+        raise UserError(
+            f"The target is on {target.device} and the inputs are on {x.device}; move it: target.to(x.device)."
+        )
     columns = (x, target, *others)
 
     def part(rows: slice) -> Tensor:
         return explain(*(column[rows] for column in columns))
 
     bar = iter(track(range(len(x)), len(x), "explaining"))
-    with evaluating(model):
+    with evaluating(model), graph_if(create_graph):
         maps = [_counted(bar, map) for map in in_parts(part, len(x), max(1, budget // rows))]
-    return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
+        return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
+
+
+def graph_if(wanted: bool) -> torch.set_grad_enabled:
+    """For the block, a graph if one is wanted, also inside a caller's no_grad(); else as the caller has it."""
+    return torch.set_grad_enabled(wanted or torch.is_grad_enabled())
 
 
 def _counted(bar: Iterator[int], part: Tensor) -> Tensor:

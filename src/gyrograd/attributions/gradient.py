@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, graph_if, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.checks import check_target
@@ -87,4 +87,5 @@ class InputXGradient:
 
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
         gradient = Gradient(self.quantity, self.max_batch)(model, x, target, create_graph=create_graph)
-        return (x if create_graph else x.detach()) * gradient
+        with graph_if(create_graph):
+            return (x if create_graph else x.detach()) * gradient

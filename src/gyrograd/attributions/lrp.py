@@ -54,6 +54,7 @@ from gyrograd.attributions.rules import (
 )
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.quantities import check_quantity
+from gyrograd.numerics.second_order import single
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Labels, Model, PerExample
 
@@ -289,7 +290,8 @@ class _Relevance:
         part = positive if how == "positive" else whole
         parts = {item: part(item.value) for item in call.inputs}
         moved = call.run({item: parts[item] * values[item] for item in parts})
-        return moved / stabilized(call.run(parts), self.settings.stabilizer)
+        share = single(moved) / stabilized(single(call.run(parts)), self.settings.stabilizer)
+        return share.to(moved.dtype)
 
     def _note_bounds(self, call: Call) -> None:
         """Carry the bounds of the image along while only its shape, scale and shift change."""

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_at_once, rows_per_example
+from gyrograd.attributions.batching import (
+    MAX_BATCH,
+    explain_in_parts,
+    graph_if,
+    rows_at_once,
+    rows_per_example,
+)
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name
@@ -73,7 +79,8 @@ class IntegratedGradients:
             return self._map(model, x, target, start, create_graph)
 
         x = x if create_graph else x.detach()
-
+        with graph_if(create_graph):
+            start = baseline_of(x, self.baseline)
         rows = (self.steps + (self.rule == "trapezoid")) * rows_per_example(model)
         return explain_in_parts(
             explain,
@@ -83,7 +90,7 @@ class IntegratedGradients:
             rows=rows,
             max_batch=self.max_batch,
             create_graph=create_graph,
-            others=(baseline_of(x, self.baseline),),
+            others=(start,),
         )
 
     def _map(self, model: Model, x: Tensor, target: Tensor, start: Tensor, create_graph: bool) -> Tensor:

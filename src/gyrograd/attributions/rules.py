@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.replay import Call, Rule, Traced, Values, no_rule
+from gyrograd.numerics.second_order import single
 
 ACTIVATIONS = frozenset({
     "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish",
@@ -103,7 +104,7 @@ def batchnorm_scale_and_shift(call: Call, method: str) -> tuple[Tensor, Tensor]:
         raise no_rule(
             method, call, "it normalises by the statistics of the batch, so examples see one another"
         )
-    spread = (var + given.get("eps", 1e-5)).sqrt()
+    spread = (single(var) + given.get("eps", 1e-5)).sqrt()
     weight, bias = given.get("weight"), given.get("bias")
     scale = 1 / spread if weight is None else weight / spread
     return scale, -mean * scale if bias is None else bias - mean * scale
@@ -112,9 +113,9 @@ def batchnorm_scale_and_shift(call: Call, method: str) -> tuple[Tensor, Tensor]:
 def merged(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
     """A convolution or linear layer and the BatchNorm behind it as one layer."""
     weight = layer.weight * _per_channel(scale, layer.weight.dim(), axis=0)
-    return Layer(
-        layer.input, weight, shift if layer.bias is None else layer.bias * scale + shift, layer.apply
-    )
+    bias = shift if layer.bias is None else layer.bias * scale + shift
+    kind = layer.weight.dtype  # a half precision net may keep its normalisation in single
+    return Layer(layer.input, weight.to(kind), bias.to(kind), layer.apply)
 
 
 def _per_channel(values: Tensor, dim: int, axis: int = 1) -> Tensor:
@@ -202,7 +203,7 @@ def gradient_rules(method: str, activation: Rule) -> dict[str, Rule]:
     def batchnorm(call: Call, values: Values) -> Tensor:
         scale, _ = batchnorm_scale_and_shift(call, method)
         u = values[call.inputs[0]]
-        return u * _per_channel(scale, u.dim())
+        return (u * _per_channel(scale, u.dim())).to(u.dtype)
 
     def elementwise(call: Call, values: Values) -> Tensor:
         refuse_products(call, method)
@@ -346,7 +347,8 @@ def stabilized(z: Tensor, eps: float) -> Tensor:
     Constant on either side of zero, so it adds nothing to any derivative; a denominator made of positive
     parts never changes sides.
     """
-    return z + torch.where(z < 0, -eps, eps)
+    step = z.new_full((), eps)
+    return z + torch.where(z < 0, -step, step)
 
 
 def relative_change(
@@ -365,7 +367,7 @@ def relative_change(
         if share.where is not None:
             piece = piece * share.where(layer.apply(sources["whole"], layer.weight, layer.bias))
         pieces.append(piece)
-    return _sum(pieces)
+    return _sum(pieces).to(u.dtype)
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
@@ -374,5 +376,6 @@ def _sum(parts: list[Tensor]) -> Tensor:
 
 def _product(layer: Layer, term: Term, source: Tensor, *, keep_bias: bool) -> Tensor:
     bias = term.bias(layer.bias) if keep_bias and term.bias is not None and layer.bias is not None else None
-    product = layer.apply(source, term.weight(layer.weight), bias)
+    # Half precision has no room for a stabiliser: it is added and divided in single.
+    product = single(layer.apply(source, term.weight(layer.weight), bias))
     return product if term.sign == 1 else term.sign * product

@@ -11,7 +11,7 @@ from gyrograd.attributions.gradient import Gradient
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import evaluating
-from gyrograd.numerics.quantities import check_quantity
+from gyrograd.numerics.quantities import check_quantity, with_full_precision
 from gyrograd.registry import register
 from gyrograd.smoothing import Gaussian, Smoothed, Uniform
 from gyrograd.types import Attribution, Inputs, Kernel, Labels, Model
@@ -34,6 +34,7 @@ class QuantityHead(nn.Module):
         logits: Tensor = logits_of(self.core, x) if self.any_layout else self.core(x)
         if self.quantity == "logit":
             return logits
+        logits = with_full_precision(logits)
         if self.quantity == "probability":
             return logits.softmax(1)
         return logits.log_softmax(1) * (-1 if self.quantity == "loss" else 1)

@@ -34,9 +34,9 @@ class Card:
         found: str | None = self.document["verdict"]["grade"]
         return found
 
-    def summary(self) -> str:
-        """Verdict, table of methods and flags, as text for a terminal."""
-        return summary(self.document)
+    def summary(self, width: int | None = None) -> str:
+        """Verdict, table of methods and flags, as text for a terminal of this width; each sentence a line without."""
+        return summary(self.document, width)
 
     def save(self, folder: Path | str) -> Path:
         """Write card.json, pictures.npz, the records that are not there yet, and the report; returns its path."""

@@ -17,6 +17,7 @@ from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
 from gyrograd.audit.doubts import doubts, suspects
+from gyrograd.audit.effort import efforts
 from gyrograd.audit.measurements import Bench, all_cells
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
@@ -32,13 +33,18 @@ from gyrograd.evaluation import evaluated, finished, forget
 from gyrograd.models import logits_of
 from gyrograd.numerics.checks import check_images, check_target
 from gyrograd.numerics.modes import evaluating
+from gyrograd.occupancy import sole_writer
+from gyrograd.progress import weighed
 from gyrograd.records import Record
 from gyrograd.registry import lookup
 from gyrograd.reporting.values import write_values
+from gyrograd.reporting.wording import counted_images
 from gyrograd.types import Attribution, Labels, Model
 
 ROWS = {"cpu": 128, "cuda": 2048}
 """Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
+FEW = 10
+"""Below so many images a bootstrap interval is far too narrow: of two images it spans just those two."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics every audit measures; naming them changes nothing."""
 
@@ -94,17 +100,23 @@ def audit(
     settings = {
         "preset": preset if isinstance(preset, str) else "own",
         "left_out": left_out,
-        "notes": list(notes),
+        "notes": [*notes, *_few(subject)],
     }
     report = _Report(bench, subject, tried, settings, command, started)
     with _folder(out) as place:
         records = _measured(report, place, fresh=fresh, kept=out is not None)
-    card = report.card(records)
-    if out is not None:
-        for method in tried:
-            write_values(Path(out), method.name, method_columns(records, method.name, chosen))
-        card.save(out)
+        card = report.card(records)
+        if out is not None:
+            for method in tried:
+                write_values(place, method.name, method_columns(records, method.name, chosen))
+            card.save(place)
     return card
+
+
+def _few(subject: Subject) -> list[str]:
+    n = len(subject.x)
+    few = f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {FEW} are too narrow to go by."
+    return [few] if n < FEW else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +247,8 @@ def _measured(report: _Report, place: Path, *, fresh: bool, kept: bool) -> dict[
     if fresh:
         forget(cells, place)
     try:
-        return evaluated(cells, rows, place, shard=bench.preset.shard, what="auditing")
+        with weighed(efforts(bench, report.methods)):
+            return evaluated(cells, rows, place, shard=bench.preset.shard, what="auditing")
     except KeyboardInterrupt:
         done = finished(cells, rows, place, shard=bench.preset.shard)
         if kept and len(done) == len(cells):
@@ -272,7 +285,7 @@ def _subject(
             f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
         )
     names = None if classes is None else tuple(classes)
-    called = (model_name or type(model).__name__, data_name or f"{len(x)} images")
+    called = (model_name or type(model).__name__, data_name or counted_images(len(x)))
     return Subject(x.cpu(), target, labels is not None, names, places, *called)
 
 
@@ -310,8 +323,10 @@ def _names(attacks: Sequence[str] | None) -> tuple[str, ...] | None:
 
 @contextmanager
 def _folder(out: Path | str | None) -> Iterator[Path]:
+    """The folder to write in, which is this audit's alone."""
     if out is not None:
-        yield Path(out)
+        with sole_writer(out):
+            yield Path(out)
         return
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)

@@ -123,14 +123,23 @@ def all_cells(bench: Bench, methods: list[Method]) -> list[Cell]:
     cells = [model_cell(bench)]
     for number, method in enumerate(methods):
         radii = bench.preset.radii if number < bench.preset.curve_methods else (bench.preset.eps,)
-        cells += [method_cell(bench, method), noise_cell(bench, method, bench.preset.radii)]
+        cells += [method_cell(bench, method), noise_cell(bench, method, radii)]
         cells += [attack_cell(bench, method, attack, radii) for attack in bench.preset.attacks]
-    cells += [
-        sweep_cell(bench, name, setting)
-        for name, settings in bench.preset.sweep.items()
-        for setting in settings
-    ]
+    cells += [sweep_cell(bench, name, setting) for name, setting in swept(bench, methods)]
     return [*cells, bounds_cell(bench)]
+
+
+def swept(bench: Bench, methods: list[Method]) -> list[tuple[str, float]]:
+    """The points of the plane that need a cell of their own: not those that are one of the methods, draw for draw."""
+    known = {described(method.attribution) for method in methods}
+    every = [(name, setting) for name, settings in bench.preset.sweep.items() for setting in settings]
+    return [point for point in every if described(smooth_map(bench, *point)) not in known]
+
+
+def smooth_map(bench: Bench, name: str, setting: float) -> Attribution:
+    """The smoothed gradient of a point of the plane."""
+    settings = {SWEPT[name]: setting, "draws": bench.preset.sweep_draws}
+    return built(name, settings, bench.max_batch)
 
 
 def model_cell(bench: Bench) -> Cell:
@@ -199,11 +208,17 @@ def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...
     """The attack with the audit's settings, as far as it has them."""
     given = {
         "eps": radii,
-        "steps": bench.preset.steps,
+        "steps": steps_of(bench.preset, method),
         "transfer_from": method.search,
         "max_batch": max(1, bench.max_batch // 2),
     }
     return make("attack", attack, **_known("attack", attack, given))
+
+
+def steps_of(preset: Preset, method: Method) -> int:
+    """How many steps an attack on this method takes: fewer where each looks at many draws."""
+    drawn = getattr(method.search or method.attribution, "draws", 1) > 1
+    return preset.drawn_steps if drawn and preset.drawn_steps is not None else preset.steps
 
 
 def noise_cell(bench: Bench, method: Method, radii: tuple[float, ...]) -> Cell:
@@ -231,8 +246,7 @@ def noise_cell(bench: Bench, method: Method, radii: tuple[float, ...]) -> Cell:
 def sweep_cell(bench: Bench, name: str, setting: float) -> Cell:
     """One point of the plane: a smoothed gradient at one width."""
     preset = bench.preset
-    settings = {SWEPT[name]: setting, "draws": preset.sweep_draws}
-    attribution = built(name, settings, bench.max_batch)
+    attribution = smooth_map(bench, name, setting)
 
     def measure(positions: Tensor) -> Columns:
         x, target, seed = bench.rows(positions)

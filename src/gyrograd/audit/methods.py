@@ -84,16 +84,17 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
     settings = dict(preset.method_settings.get(entry.name, {}))
     attribution = built(entry.name, settings, max_batch)
     label = LABELS.get(entry.name, entry.name)
-    passes = _passes(attribution)
+    passes = passes_of(attribution)
     if not entry.differentiable:
         note = f"attacked by transfer from {SURROGATE}: the map itself has no derivative"
         search = built(SURROGATE, {}, max_batch)
         return Method(entry.name, label, attribution, settings, search, passes, (note,))
-    if passes <= preset.search_rows:
+    count = next((key for key in COUNTS if hasattr(attribution, key)), None)
+    most = preset.search_draws if count == "draws" and preset.search_draws else preset.search_rows
+    if count is None or passes <= most:
         return Method(entry.name, label, attribution, settings, None, passes)
-    count = next(key for key in COUNTS if hasattr(attribution, key))
-    search = built(entry.name, {**settings, count: preset.search_rows}, max_batch)
-    note = f"attacked through {preset.search_rows} {count} in place of {passes}, judged with all"
+    search = built(entry.name, {**settings, count: most}, max_batch)
+    note = f"attacked through {most} {count} in place of {passes}, judged with all"
     return Method(entry.name, label, attribution, settings, search, passes, (note,))
 
 
@@ -105,8 +106,8 @@ def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model
     except UserError:
         note = f"attacked by transfer from {SURROGATE}: the map itself has no derivative"
         search = make("attribution", SURROGATE)
-        return Method(name, name, attribution, settings, search, _passes(attribution), (note,))
-    return Method(name, name, attribution, settings, None, _passes(attribution))
+        return Method(name, name, attribution, settings, search, passes_of(attribution), (note,))
+    return Method(name, name, attribution, settings, None, passes_of(attribution))
 
 
 def built(name: str, settings: Mapping[str, Any], max_batch: int) -> Attribution:
@@ -117,5 +118,6 @@ def built(name: str, settings: Mapping[str, Any], max_batch: int) -> Attribution
     return made
 
 
-def _passes(attribution: Attribution) -> int:
+def passes_of(attribution: Attribution) -> int:
+    """How many passes of the model a map takes, as far as its settings tell."""
     return max(int(getattr(attribution, name, 1)) for name in COUNTS)

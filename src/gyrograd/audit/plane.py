@@ -48,22 +48,31 @@ def _number(point: Point) -> str:
 def plane_points(records: Mapping[str, Record], methods: Sequence[Method], preset: Preset) -> list[Point]:
     """Similarity under noise against insertion, on the images of the sweep and with its number of draws.
 
-    A method whose width is among the swept ones is there once, as a point of the sweep.
+    A method whose width is among the swept ones is there once: as a point of the sweep where that took other draws,
+    else as itself, and then the sweep has no cell of it.
     """
     made = []
     shared = _swept_examples(records, preset)
     for method in methods:
         record, own = records[method.name], own_setting(method)
-        if own is not None and own in preset.sweep.get(method.name, ()):
+        if own is not None and _is_swept(records, method.name, own):
             continue
         rps = mean_over(points(record, "rps")[: preset.sweep_noise])
         insertion = mean_over(points(record, "insertion"))
         made.append(_point(method.name, own, rps, insertion, shared))
-    for name, settings in preset.sweep.items():
-        for setting in settings:
-            record = records[at(name, setting)]
-            made.append(_point(name, setting, column(record, "rps"), column(record, "insertion"), shared))
+    for name, setting, record in _sweep(records, preset):
+        made.append(_point(name, setting, column(record, "rps"), column(record, "insertion"), shared))
     return [point for point in made if point is not None]
+
+
+def _is_swept(records: Mapping[str, Record], name: str, setting: float) -> bool:
+    return name in SWEPT and at(name, setting) in records
+
+
+def _sweep(records: Mapping[str, Record], preset: Preset) -> list[tuple[str, float, Record]]:
+    """The points of the sweep that were measured as such."""
+    every = [(name, setting) for name, settings in preset.sweep.items() for setting in settings]
+    return [(*point, records[at(*point)]) for point in every if at(*point) in records]
 
 
 def own_setting(method: Method) -> float | None:
@@ -74,8 +83,8 @@ def own_setting(method: Method) -> float | None:
 
 def _swept_examples(records: Mapping[str, Record], preset: Preset) -> list[int] | None:
     """The examples of the sweep, or None where nothing is swept and all can be compared."""
-    swept = [records[at(name, setting)] for name, settings in preset.sweep.items() for setting in settings]
-    return swept[0].examples if swept else None
+    swept = _sweep(records, preset)
+    return swept[0][2].examples if swept else None
 
 
 def _point(

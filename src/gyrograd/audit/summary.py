@@ -2,31 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyrograd.audit.table import Stat
 from gyrograd.audit.verdict import shown
+from gyrograd.reporting.wording import counted_images
+
+HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
-def summary(card: Mapping[str, Any]) -> str:
-    """The card for a terminal: verdict, methods, flags, advice."""
+def summary(card: Mapping[str, Any], width: int | None = None) -> str:
+    """The card for a terminal: verdict, methods, flags, advice.
+
+    In so many columns; without a width every sentence is one line, as a file or another program wants it.
+    """
     data, model, verdict = card["data"], card["model"], card["verdict"]
     lines = [
         card["title"],
-        f"{model['description']}; {data['images']} images{_labels(data)}{_accuracy(card)}",
+        f"{model['description']}; {counted_images(data['images'])}{_labels(data)}{_accuracy(card)}",
         "",
     ]
     if not card["complete"]:
         lines += ["Interrupted: these numbers are of the images finished so far.", ""]
     lines += [f"Verdict: {verdict['grade'] or 'unknown'}", *(f"  {s}" for s in verdict["sentences"]), ""]
-    lines += _table(card)
+    lines = _folded(lines, width) + _table(card, width)
+    told = len(lines)
     lines += [f"  note: {note}" for note in card["settings"].get("notes", [])]
     lines += [f"  left out: {name} ({why})" for name, why in card["settings"].get("left_out", {}).items()]
     if card["flags"]:
         lines += ["", "Reasons to doubt a number:"]
         lines += [f"  {flag['where']}: {flag['name']}. {flag['what_to_do']}" for flag in card["flags"]]
-    return "\n".join(lines)
+    return "\n".join([*lines[:told], *_folded(lines[told:], width)])
+
+
+def _folded(lines: Sequence[str], width: int | None) -> list[str]:
+    """Long lines in several, each as far in as it began and two more."""
+    if width is None:
+        return list(lines)
+    return [part for line in lines for part in _fold(line, max(20, width))]
+
+
+def _fold(line: str, width: int) -> list[str]:
+    inner = " " * (len(line) - len(line.lstrip()) + 2)
+    bound = line.replace(" %", f"{HARD_SPACE}%")  # a number keeps its unit
+    parts = textwrap.wrap(bound, width, subsequent_indent=inner, break_on_hyphens=False) or [""]
+    return [part.replace(HARD_SPACE, " ") for part in parts]
 
 
 SHORT = {
@@ -41,15 +63,25 @@ SHORT = {
 """The terminal's columns; the page has them all."""
 
 
-def _table(card: Mapping[str, Any]) -> list[str]:
-    """Means and half the width of their intervals, in columns."""
-    width = max(len(method["label"]) for method in card["methods"]) + 4
-    head = " " * width + "".join(f"{label:>13}" for label in SHORT.values())
-    rows = [head]
-    for method in card["methods"]:
-        cells = "".join(f"{_cell(method['columns'].get(key)):>13}" for key in SHORT)
+CELL = 13
+
+
+def _table(card: Mapping[str, Any], width: int | None) -> list[str]:
+    """Means and half the width of their intervals, in columns; in several tables where one would be too wide."""
+    first = max(len(method["label"]) for method in card["methods"]) + 4
+    fit = len(SHORT) if width is None else max(1, (width - first) // CELL)
+    keys = list(SHORT)
+    parts = [keys[at : at + fit] for at in range(0, len(keys), fit)]
+    tables = [_columns(card["methods"], part, first) for part in parts]
+    return [line for table in tables for line in ([""] if table is not tables[0] else []) + table]
+
+
+def _columns(methods: Sequence[Mapping[str, Any]], keys: Sequence[str], first: int) -> list[str]:
+    rows = [" " * first + "".join(f"{SHORT[key]:>{CELL}}" for key in keys)]
+    for method in methods:
+        cells = "".join(f"{_cell(method['columns'].get(key)):>{CELL}}" for key in keys)
         mark = "* " if method["recommended"] else "  "
-        rows.append(f"{mark}{method['label']:<{width - 2}}{cells}")
+        rows.append(f"{mark}{method['label']:<{first - 2}}{cells}")
     return rows
 
 

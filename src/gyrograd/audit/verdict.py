@@ -82,9 +82,9 @@ def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     noise, attack = (shown(columns[key], percent=True) for key in ("noise_kept", "top_k_kept"))
     same = columns["prediction_kept"] or {}
     return (
-        f"Of the top {preset.kept:.0%} of pixels, random noise of {preset.eps * 255:.3g}/255 leaves {noise} in "
+        f"Of the top {preset.kept * 100:.3g} % of pixels, random noise of {preset.eps * 255:.3g}/255 leaves {noise} in "
         f"place, and an attacker with the same budget {attack}, while the predicted class stays on "
-        f"{same.get('value') or 0:.0%} of the images."
+        f"{(same.get('value') or 0) * 100:.0f} % of the images."
     )
 
 
@@ -92,7 +92,7 @@ def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     eps = f"{preset.eps * 255:.3g}/255"
     return (
         f"Random noise of {eps} leaves {shown(columns.get('noise_kept'), percent=True)} of the top "
-        f"{preset.kept:.0%} of pixels in place."
+        f"{preset.kept * 100:.3g} % of pixels in place."
     )
 
 

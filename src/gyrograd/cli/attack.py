@@ -284,9 +284,12 @@ def _print(out: Path, done: Attacked, record: Record) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from gyrograd.reporting.wording import counted_images
+
     console = Console()
     eps = float(record.settings["eps"])
-    title = f"{record.name}, eps {eps:.4g} ({eps * 255:.3g}/255), {done.count} images: mean, 95 % interval"
+    images = counted_images(done.count)
+    title = f"{record.name}, eps {eps:.4g} ({eps * 255:.3g}/255), {images}: mean, 95 % interval"
     table = Table("", "", title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
     for key, found in _summary(record).items():
         table.add_row(SUMMARY[key], escape(_in_words(found)))

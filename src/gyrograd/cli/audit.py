@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_format
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +36,8 @@ def audit(
             weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        preset: how much is measured: quick (minutes), standard (ten times that), thorough (hours).
+        preset: how much is measured: quick (a minute or two for 100 small images and a small net), standard (ten times
+            that), thorough (hours: some fifteen to twenty times standard).
         methods: explanations apart by commas, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. The preset's own if left out.
         attacks: attacks apart by commas; the preset's own if left out. Noise of the same size is always there.
@@ -53,7 +55,8 @@ def audit(
     from gyrograd.audit import audit as audited
 
     settings = _settings(preset, methods, attacks, metrics, eps, steps)
-    folder = Path("out/audit") / slug(f"{model} {data}") if out is None else out
+    words = [data] if isinstance(data, str) else data
+    folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
     here = subject(model, data, opening, from_a_set=FROM_A_SET)
     try:
@@ -67,11 +70,20 @@ def audit(
             file=sys.stderr,
         )
         return 130
-    print(
-        json_format.dumps(card.document, indent=1) if json else f"{card.summary()}\n{folder / 'report.html'}"
-    )
+    if json:
+        print(json_format.dumps(card.document, indent=1))
+    else:
+        print(card.summary(_width()))
+        print(folder / "report.html")
     return 0
 
+
+def _width() -> int | None:
+    """Of the terminal; none where a file or a program reads."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+audit.several_positional = "data"  # type: ignore[attr-defined]
 
 FROM_A_SET = 100
 """Images taken of a registered set, which may hold thousands."""

@@ -26,7 +26,7 @@ def compare(
     """Compare two audits, or two models on the same data: B against A, per method and column, image by image.
 
     Args:
-        a: folder of the first audit, or its card.json; with --data a model, as `gyrograd audit` takes it.
+        a: folder of the first audit, its card.json or report.html; with --data a model, as `gyrograd audit` takes it.
         b: the second.
         data: what to audit two models on first: a registered set or a folder. Their reports go beside the page.
         preset: of these audits: quick, standard or thorough.
@@ -34,8 +34,10 @@ def compare(
         out: where the page goes.
         json: print JSON for machines instead of a table.
     """
+    from gyrograd.cli.subject import check_file
     from gyrograd.reporting import compared, comparison_page, write_page
 
+    check_file(out)
     absent = [place for place in (a, b) if not Path(place).exists()]
     if data is None and absent:
         raise UserError(
@@ -69,7 +71,7 @@ def _print(found: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from gyrograd.reporting.comparison import table_rows
+    from gyrograd.reporting.comparison import one_sided, shared_changes, table_rows
 
     console = Console()
     for letter, card in (("A", found.a), ("B", found.b)):
@@ -80,6 +82,8 @@ def _print(found: Comparison) -> None:
         console.print(note, markup=False, highlight=False, style="yellow")
     table = Table("method", "column", "A", "B", "B - A", "verdict", box=None, pad_edge=False)
     colours = {"better": "green", "worse": "red"}
-    for change, row in zip(found.changes, table_rows(found), strict=True):
+    for change, row in zip(shared_changes(found), table_rows(found), strict=True):
         table.add_row(*(escape(cell) for cell in row), style=colours.get(change.verdict))
     console.print(table)
+    for sentence in one_sided(found):
+        console.print(sentence, markup=False, highlight=False)

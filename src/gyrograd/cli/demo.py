@@ -67,10 +67,11 @@ def _trained_and_measured(
 ) -> Measured:
     import gyrograd as gg
     from gyrograd.models import save
+    from gyrograd.reporting.wording import counted_images
     from gyrograd.training import fit, predictions
 
     model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
-    console.print(f"Training a LeNet with {name}, {epochs} epochs ...")
+    console.print(f"Training a LeNet with {name}, {epochs} epoch{'s' if epochs != 1 else ''} ...")
     started = time.monotonic()
     fit(model, learn, settings_of(name, epochs, seed))
     seconds = time.monotonic() - started
@@ -79,7 +80,7 @@ def _trained_and_measured(
         out / f"{name.replace(' + ', '-')}.safetensors", model, facts={"data": "shapes", "accuracy": accuracy}
     )
     console.print(
-        f"  accuracy {accuracy:.1%} after {seconds:.0f} s. Attacking the explanations of {images} images ..."
+        f"  accuracy {accuracy:.1%} after {seconds:.0f} s. Attacking the explanations of {counted_images(images)} ..."
     )
     values, attacked = _measurements(model, test.subset(images, seed), seed)
     return Measured(name, seconds, accuracy, values, attacked)
@@ -133,17 +134,23 @@ COLUMNS = {
 }
 
 
-def _interval(values: list[float]) -> Interval:
-    from gyrograd.numerics.statistics import bootstrap_interval
-
-    return bootstrap_interval(values)
+def _stat(found: Interval) -> dict[str, float | None]:
+    """As the reports write it; one image has no interval."""
+    known = found.n > 1
+    return {
+        "value": found.value,
+        "low": found.low if known else None,
+        "high": found.high if known else None,
+    }
 
 
 def _rows(nets: list[Measured]) -> list[tuple[str, ...]]:
+    from gyrograd.numerics.statistics import bootstrap_interval
+    from gyrograd.reporting.wording import with_interval
+
     rows = [("accuracy", *(f"{net.accuracy:.3f}" for net in nets))]
     for key, title in COLUMNS.items():
-        intervals = [_interval(net.values[key]) for net in nets]
-        rows.append((title, *(f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for i in intervals)))
+        rows.append((title, *(with_interval(_stat(bootstrap_interval(net.values[key]))) for net in nets)))
     rows.append(("seconds of training", *(f"{net.seconds:.0f}" for net in nets)))
     return rows
 
@@ -196,12 +203,13 @@ def _verdict(nets: list[Measured]) -> tuple[str, ...]:
 def _change(key: str, nets: list[Measured]) -> str:
     """Steadier or not, with the paired difference and its interval."""
     from gyrograd.numerics.statistics import paired_difference
+    from gyrograd.reporting.wording import signed
 
     change = paired_difference(nets[1].values[key], nets[0].values[key])
     word = "hold stiller" if change.value > 0 else "move more"
     if not change.excludes_zero:
         word = "hold no stiller"
-    return f"{word}: {COLUMNS[key]} {change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]"
+    return f"{word}: {COLUMNS[key]} {signed(_stat(change))}"
 
 
 def _picture(net: Measured, data: Dataset) -> bytes:

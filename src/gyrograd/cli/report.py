@@ -9,7 +9,7 @@ def report(folder: Path) -> None:
     """Write report.html, report.md and figures/ of an audit again, from its card.json and pictures.npz.
 
     Args:
-        folder: what the audit wrote, or its card.json.
+        folder: what the audit wrote, or its card.json or report.html.
     """
     from gyrograd.reporting import read_card, write_report
     from gyrograd.reporting.schema import card_path

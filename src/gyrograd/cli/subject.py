@@ -153,6 +153,15 @@ def check_folder(out: Path) -> None:
         raise UserError(f"{nearest} cannot be written; give another folder with --out.")
 
 
+def check_file(out: Path) -> None:
+    """Refuse a file that cannot be written before anything is computed for it."""
+    if out.is_dir():
+        raise UserError(
+            f"{out} is a folder where a file is written; give a file with --out, such as {out / 'page.html'}."
+        )
+    check_folder(out.parent)
+
+
 def versions() -> dict[str, Any]:
     """What a record must say of the program that wrote it."""
     import torch

@@ -15,6 +15,7 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.evaluation import fingerprint
 from gyrograd.experiments.samples import images_of
 from gyrograd.models import build, load, save
+from gyrograd.occupancy import in_turn
 from gyrograd.registry import make
 from gyrograd.training import Objective, Term, TrainSettings, fit
 from gyrograd.training.objective import equal_when_fast, runs_fast
@@ -64,14 +65,19 @@ def net_key(net: Net | Given) -> str:
 
 
 def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
-    """The net in evaluation mode on the device: read if it is there, else trained, and taken up where it stopped."""
+    """The net in evaluation mode on the device: read if it is there, else trained, and taken up where it stopped.
+
+    Where another process trains it, this one waits and reads it: experiments of one folder may run at once.
+    """
     if isinstance(net, Given):
         settings = dict(net.model)
         given: Model = build(settings.pop("name"), weights=net.path, **settings)
         return given.to(device).eval()
     path = net_path(net, folder)
     if not path.exists():
-        _train(net, path, folder, device)
+        with in_turn(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
+            if not path.exists():
+                _train(net, path, folder, device)
     return load(path).to(device).eval()
 
 

@@ -28,6 +28,7 @@ from gyrograd.experiments.results import Pictures, Results, estimates, read_resu
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
 from gyrograd.numerics.modes import denormals_flushed
+from gyrograd.occupancy import NAME, in_turn
 from gyrograd.registry import available, lookup
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Inputs, Labels, Model
@@ -218,8 +219,9 @@ def reproduce(
     about = {"sizes": {s: run.sizes(s) for s in measured_in}, "chance": _chances(run, measured_in)}
     about |= {"over": experiment.over} | ({CHANGED: dict(train)} if train else {})
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
-    write_results(folder, results)
-    return render(folder)
+    with in_turn(folder / NAME, f"the page of {entry.name}"):
+        write_results(folder, results)
+        return render(folder)
 
 
 def render(folder: Path) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,26 @@ def gradio() -> Any:
 
 @dataclass
 class Wish:
-    """What the user of one open page wants of the work that is going on."""
+    """What the user of one open page wants of the work that is going on or waits in the queue.
 
-    stop: bool = False
+    Presses of buttons are numbered. A stop ends all that was asked for before it, begun or not, and nothing that is
+    asked for later.
+    """
+
+    presses: int = 0
+    started: dict[str, int] = field(default_factory=dict)
+    """The last press of each button that starts work."""
+    stopped: int = 0
+    """The last press before the last stop."""
+
+    def start(self, key: str) -> None:
+        """A button was pressed that starts work."""
+        self.presses += 1
+        self.started[key] = self.presses
+
+    def stop(self) -> None:
+        """The user wants no more of it."""
+        self.stopped = self.presses
 
 
 @dataclass(frozen=True)
@@ -269,30 +286,37 @@ def _work(
 
     # Gradio finds the bar by its default and hands it over by its place.
     def run(wanted: Wish, progress: Any = gr.Progress(), *values: Any) -> tuple[str, Any]:  # noqa: B008
-        watch = _watch(wanted, progress)
-        html, packed = _in_a_sentence(lambda: answer(watch, *values))
+        watch = watch_of(wanted, key, progress)
+        html, packed = _in_a_sentence(lambda: answered(answer, watch, *values))
         path = answers.kept(packed, archive) if packed else None
         return html, gr.DownloadButton(value=path, interactive=path is not None)
 
+    def pressed(wanted: Wish) -> None:
+        wanted.start(key)
+
+    # The press is noted at once and the work queued after it: a stop may come while the work still waits its turn.
+    aside = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
     how = {"api_visibility": "private", "concurrency_id": QUEUE, "show_progress_on": out}
-    start.click(run, [wish, *inputs], [out, save], **how)
-    stop.click(_stop, wish, None, api_visibility="private", queue=False)
+    start.click(pressed, wish, None, **aside).then(run, [wish, *inputs], [out, save], **how)
+    stop.click(Wish.stop, wish, None, **aside)
 
 
-def _watch(wanted: Wish, progress: Any) -> Watch:
+def watch_of(wanted: Wish, key: str, bar: Callable[..., Any]) -> Watch:
     """Moves the bar, and ends the work once its user wants no more of it."""
-    wanted.stop = False
+    number = wanted.started.get(key, 0)
 
     def watch(share: float, what: str) -> None:
-        if wanted.stop:
+        if wanted.stopped >= number:
             raise Stopped(what)
-        progress(share, desc=what)
+        bar(share, desc=what)
 
     return watch
 
 
-def _stop(wanted: Wish) -> None:
-    wanted.stop = True
+def answered(answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
+    """The answer, unless it was stopped while it waited in the queue."""
+    watch(0.0, "the start")
+    return answer(watch, *values)
 
 
 def _in_a_sentence(compute: Callable[[], tuple[str, bytes | None]]) -> tuple[str, bytes | None]:

@@ -12,15 +12,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
+from gyrograd.attacks.named import MapSearch
 from gyrograd.errors import UserError
 from gyrograd.explorer.stage import Net
-from gyrograd.explorer.watching import OPENING_LOOKS_IN_TRANSFER, Watch, Watched, part_of, unwatched
+from gyrograd.explorer.watching import (
+    OPENING_LOOKS_IN_TRANSFER,
+    Place,
+    Watch,
+    Watched,
+    at_every_pass,
+    part_of,
+    unwatched,
+)
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.models import logits_of
 from gyrograd.numerics.maps import reduce
 from gyrograd.registry import lookup, make
 from gyrograd.reporting.wording import readable
-from gyrograd.types import Images
+from gyrograd.types import Images, Labels
 
 TOP = 0.1
 """Share of the pixels that counts as the top of a map, as in an audit."""
@@ -133,28 +142,30 @@ def explained(
     classes = torch.tensor([wanted.number], device=x.device)
     maps: dict[str, Tensor] = {}
     left_out: dict[str, str] = {}
-    for place, name in enumerate(methods):
-        watch(place / len(methods), readable(name))
-        try:
-            maps[name] = reduce(make("attribution", name)(net.model, x, classes)).detach()[0]
-        except UserError as wrong:
-            left_out[name] = str(wrong)
+    told = Place(watch)
+    with at_every_pass(net.model, told.again):
+        for place, name in enumerate(methods):
+            told(place / len(methods), readable(name))
+            try:
+                maps[name] = reduce(make("attribution", name)(net.model, x, classes)).detach()[0]
+            except UserError as wrong:
+                left_out[name] = str(wrong)
     return Explained(net, x, predicted, wanted, maps, left_out)
 
 
 def attacked(
     net: Net, x: Images, target: int | None, plan: Plan, *, seed: int = 0, watch: Watch = unwatched
 ) -> Attacked:
-    """Run the plan on one image and look at what it did; the numbers are those of the library's own call."""
+    """Run the plan on one image and look at what it did; the numbers are those of the library's own call.
+
+    `watch` is told before every pass of the model, so that what it raises ends the work soon, whatever runs.
+    """
     before = prediction(net, x)
     if target is not None:
         net.check_class(target)
     classes = torch.tensor([before.number if target is None else target], device=x.device)
-    method = make("attribution", plan.method)
-    attack = attack_of(plan, watch)
-    # Where the search goes through another map, that one is watched.
-    through = method if _transfers(plan) else Watched(method, watch, plan.steps)
-    hit: AttackResult = attack(net.model, through, x, classes, seed=seed)
+    told = Place(watch)
+    hit = _hit(net, x, classes, plan, seed, told)
     top = max(1, round(TOP * x[0, 0].numel()))
     still = bool(hit.stuck)
     return Attacked(
@@ -167,8 +178,30 @@ def attacked(
         kept=None if still else float(TopKIntersection(k=top)(hit.map_clean, hit.map)),
         cosine=None if still else float(MapSimilarity()(hit.map_clean, hit.map)),
         top=top,
-        way=tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY),
+        way=_way(net, plan, hit, told),
     )
+
+
+def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Place) -> AttackResult:
+    """The attack, watched: by the map it searches through, by the model's passes, or, without steps, as a whole."""
+    through, attack = make("attribution", plan.method), attack_of(plan, told)
+    tell = told.again
+    steps = _takes(plan, "steps")
+    told(0.0, f"step 0 of {plan.steps}" if steps else readable(plan.attack))
+    if steps and not isinstance(attack, MapSearch):
+        through = Watched(through, told, plan.steps, opening=0)
+        tell = through.passed
+    elif steps and not _transfers(plan):  # where the search goes through another map, that one is watched
+        through = Watched(through, told, plan.steps)
+    with at_every_pass(net.model, tell):
+        hit: AttackResult = attack(net.model, through, x, classes, seed=seed)
+    return hit
+
+
+def _way(net: Net, plan: Plan, hit: AttackResult, told: Place) -> tuple[Waypoint, ...]:
+    method = make("attribution", plan.method)
+    with at_every_pass(net.model, told.again):
+        return tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY)
 
 
 def compared(
@@ -191,9 +224,8 @@ def compared(
 
 def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
-    takes = inspect.signature(lookup("attack", plan.attack).factory).parameters
     settings: dict[str, Any] = {"eps": plan.eps}
-    if "steps" in takes:
+    if _takes(plan, "steps"):
         settings["steps"] = plan.steps
     if _transfers(plan):
         gradient = make("attribution", SURROGATE)
@@ -201,9 +233,12 @@ def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     return make("attack", plan.attack, **settings)
 
 
+def _takes(plan: Plan, setting: str) -> bool:
+    return setting in inspect.signature(lookup("attack", plan.attack).factory).parameters
+
+
 def _transfers(plan: Plan) -> bool:
-    takes = inspect.signature(lookup("attack", plan.attack).factory).parameters
-    return "transfer_from" in takes and not lookup("attribution", plan.method).differentiable
+    return _takes(plan, "transfer_from") and not lookup("attribution", plan.method).differentiable
 
 
 def _waypoint(net: Net, method: Any, hit: AttackResult, share: float) -> Waypoint:

@@ -42,8 +42,9 @@ class Normalized(nn.Module):
                 f"The normalisation has {len(self.mean)} channels and the input is {tuple(x.shape)}; "
                 "give mean and std one number for each channel of b c h w images."
             )
-        shape = (1, -1, *(1 for _ in x.shape[2:]))
-        logits: Logits = self.core((x - self.mean.reshape(shape)) / self.std.reshape(shape))
+        # In the precision of x, which is the core's: these two are single where a core alone was made half.
+        mean, std = (t.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:])) for t in (self.mean, self.std))
+        logits: Logits = self.core((x - mean) / std)
         return logits
 
 

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
+from gyrograd.numerics.modes import without_autocast
 from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.types import Inputs, PerExample, ScalarField, Seed
 
@@ -109,8 +110,9 @@ def _extreme_pair(
 
 def _without(v: Float[Tensor, "b d"], basis: Float[Tensor, "b m d"]) -> Float[Tensor, "b d"]:
     """v less its part along the basis vectors."""
-    parts = basis @ v[:, :, None]
-    return v - (basis.transpose(1, 2) @ parts)[:, :, 0]
+    with without_autocast(v):
+        parts = basis @ v[:, :, None]
+        return v - (basis.transpose(1, 2) @ parts)[:, :, 0]
 
 
 def _larger_end(
@@ -119,7 +121,8 @@ def _larger_end(
     upper = values[:, -1] >= -values[:, 0]
     value = torch.where(upper, values[:, -1], values[:, 0])
     weights = torch.where(upper[:, None], vectors[:, :, -1], vectors[:, :, 0])
-    vector = (weights[:, None] @ basis)[:, 0]
+    with without_autocast(basis):
+        vector = (weights[:, None] @ basis)[:, 0]
     # For a zero operator any vector will do, and the weights may fall on the zero ones.
     return value, torch.where(value[:, None] == 0, basis[:, 0], _unit(vector))
 

@@ -90,8 +90,12 @@ def _convolved(
 
 def as_autocast(tensor: Tensor) -> Tensor:
     """In the precision of the `torch.autocast` block, if there is one: it does not see functions of one's own."""
-    kind = tensor.device.type
-    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
+    return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if is_autocast(tensor) else tensor
+
+
+def is_autocast(tensor: Tensor) -> bool:
+    """Whether a `torch.autocast` block applies to it: to double precision it does not."""
+    return tensor.dtype != torch.float64 and torch.is_autocast_enabled(tensor.device.type)
 
 
 def _each(value: Any, n: int) -> tuple[int, ...]:

@@ -44,7 +44,9 @@ def mass_center(map: Float[Tensor, "b *c h w"]) -> Float[Tensor, "b 2"]:
     """(row, column) of the centre of |map|, channels added; the middle of the image for a zero map."""
     h, w = map.shape[-2:]
     mass = _over_largest(map).abs().reshape(len(map), -1, h, w).sum(1)
-    places = torch.stack([mass.sum(2) @ _places(h, map), mass.sum(1) @ _places(w, map)], 1)
+    # No matrix products: an autocast block would take those in half precision, places of 8 bits.
+    rows, columns = mass.sum(2) * _places(h, map), mass.sum(1) * _places(w, map)
+    places = torch.stack([rows.sum(1), columns.sum(1)], 1)
     total = mass.sum((1, 2))[:, None]
     middle = torch.tensor([(h - 1) / 2, (w - 1) / 2], dtype=map.dtype, device=map.device)
     return torch.where(total > 0, places / torch.where(total > 0, total, 1), middle)

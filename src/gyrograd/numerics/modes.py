@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 from gyrograd.types import Model
 
@@ -31,6 +32,11 @@ def weights_held(*models: Model) -> Iterator[None]:
     finally:
         for parameter in learning:
             parameter.requires_grad_(True)
+
+
+def without_autocast(x: Tensor) -> torch.autocast:
+    """For the block, numbers on the device of x keep their precision: a caller's autocast is for the model alone."""
+    return torch.autocast(x.device.type, enabled=False)
 
 
 @contextmanager

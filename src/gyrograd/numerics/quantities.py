@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+import torch
 from torch import Tensor
 
 from gyrograd.errors import check_name
@@ -24,12 +25,19 @@ def check_quantity(quantity: str) -> None:
 def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerExample:
     """The logit, probability, log-probability or loss (minus the log-probability) of each example's class."""
     check_quantity(quantity)
+    logits = with_full_precision(logits)
     if quantity == "logit":
         return _at(logits, target)
     if quantity == "probability":
         return _at(logits.softmax(1), target)
     log_probability = _at(logits.log_softmax(1), target)
     return log_probability if quantity == "log_probability" else -log_probability
+
+
+def with_full_precision(logits: Logits) -> Logits:
+    """What an autocast block made half precision, in single: on CUDA its softmax does so itself, on a CPU not."""
+    halved = logits.dtype in (torch.bfloat16, torch.float16)
+    return logits.float() if halved and torch.is_autocast_enabled(logits.device.type) else logits
 
 
 def _at(values: Tensor, target: Tensor) -> Tensor:

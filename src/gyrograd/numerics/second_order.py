@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from gyrograd.numerics.convolution import FastConvolutions
+from gyrograd.numerics.convolution import FastConvolutions, is_autocast
 from gyrograd.numerics.kernels import softplus_bend
 
 
@@ -63,7 +63,7 @@ def _softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> 
     if not z.requires_grad:
         return F.softplus(z, beta, threshold)
     # autocast computes Softplus in float32, and does not see this one
-    z = z.float() if torch.is_autocast_enabled(z.device.type) else z
+    z = z.float() if is_autocast(z) else z
     out: Tensor = _Softplus.apply(z, float(beta), float(threshold))
     return out
 
@@ -121,10 +121,15 @@ def _batch_normed(
     if training or running_mean is None or running_var is None:
         return F.batch_norm(z, running_mean, running_var, weight, bias, training, momentum, eps)
     shape = (1, -1, *(1 for _ in z.shape[2:]))
-    scale = torch.rsqrt(running_var + eps)
+    scale = torch.rsqrt(single(running_var) + eps)
     scale = scale if weight is None else scale * weight
     shift = -running_mean * scale if bias is None else bias - running_mean * scale
-    return torch.addcmul(shift.view(shape), z, scale.view(shape))
+    return torch.addcmul(shift.view(shape), z, scale.view(shape)).to(z.dtype)
+
+
+def single(z: Tensor) -> Tensor:
+    """Half precision as single precision, in which torch's own normalisation computes; others as they are."""
+    return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
 
 
 def _max_pooled(

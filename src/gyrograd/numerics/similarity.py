@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import normalize, top_k_mask
+from gyrograd.numerics.modes import without_autocast
 from gyrograd.types import PerExample
 
 Maps: TypeAlias = Float[Tensor, "b ..."]
@@ -181,5 +182,6 @@ def _blurred(stack: Float[Tensor, "m b c h w"]) -> Float[Tensor, "m b c h w"]:
     window = torch.exp(-offsets.square() / (2 * 1.5**2))
     window = window / window.sum()
     flat = stack.reshape(-1, 1, *stack.shape[-2:])
-    flat = F.conv2d(flat, window.view(1, 1, 7, 1), padding=(3, 0))
-    return F.conv2d(flat, window.view(1, 1, 1, 7), padding=(0, 3)).view_as(stack)
+    with without_autocast(flat):
+        flat = F.conv2d(flat, window.view(1, 1, 7, 1), padding=(3, 0))
+        return F.conv2d(flat, window.view(1, 1, 1, 7), padding=(0, 3)).view_as(stack)

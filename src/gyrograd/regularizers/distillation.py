@@ -19,6 +19,7 @@ from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import L2, Linf
 from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import check_weight
 from gyrograd.regularizers.passes import (
@@ -200,6 +201,7 @@ class Atex:
                 f"The teacher has {teacher.shape[1]} classes and the student {student.shape[1]}; give a teacher "
                 "trained on the same classes."
             )
+        student, teacher = with_full_precision(student), with_full_precision(teacher)
         mine, its = student.log_softmax(1), (teacher / self._number("temperature")).log_softmax(1)
         if self.protocol == "paper":
             return (mine.exp() * (mine - its)).sum(1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_batch, check_choice
 from gyrograd.types import Inputs, Labels, Logits, Model, PerExample, Seed
@@ -29,5 +30,5 @@ class MaxEntropy:
             logits: Logits = model(x)
         if logits.shape[1] < 2:
             raise UserError("A model of one logit has no entropy; give it one logit for each of two classes.")
-        log_p = logits.log_softmax(1)
+        log_p = with_full_precision(logits).log_softmax(1)
         return (log_p.exp() * log_p).sum(1)

@@ -19,6 +19,7 @@ from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs
+from gyrograd.numerics.second_order import single
 from gyrograd.types import Inputs, Logits, Model, Seed
 
 BatchNorm = Literal["batch", "train", "frozen"]
@@ -112,11 +113,11 @@ def _written_out(norm: _Norm) -> Tensor:
     if norm.running_mean is not None:
         with torch.no_grad():  # moves the running statistics; its result is not needed
             _normed(replace(norm, weight=None, bias=None))
-    x, axes, shape = norm.x, norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
+    x, axes, shape = single(norm.x), norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
     centred = x - x.mean(axes, keepdim=True)
     out = centred * (centred.square().mean(axes, keepdim=True) + norm.eps).rsqrt()
     out = out if norm.weight is None else out * norm.weight.view(shape)
-    return out if norm.bias is None else out + norm.bias.view(shape)
+    return (out if norm.bias is None else out + norm.bias.view(shape)).to(norm.x.dtype)
 
 
 def _normed(norm: _Norm) -> Tensor:
@@ -137,8 +138,7 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
     seen: list[tuple[Tensor, Tensor]] = []  # mean and variance, in the order of the calls
 
     def noted(norm: _Norm) -> Tensor:
-        variance, mean = torch.var_mean(norm.x, norm.axes, correction=0)
-        seen.append((mean, variance))
+        seen.append(_mean_and_variance(norm, norm.x))
         return _normed(norm)
 
     with torch.no_grad(), auxiliary_pass(model, "batch"), _Replaced(noted):
@@ -153,12 +153,19 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
         yield
 
 
+def _mean_and_variance(norm: _Norm, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The statistics of x, in the precision of the layer's weights, which torch's kernel wants them in."""
+    variance, mean = torch.var_mean(single(x), norm.axes, correction=0)
+    kind = mean.dtype if norm.weight is None else norm.weight.dtype
+    return mean.to(kind), variance.to(kind)
+
+
 @contextmanager
 def statistics_of_first(model: Model, n: int) -> Iterator[None]:
     """`statistics_of` the first n rows of the batch that passes through in the block: no pass of their own."""
 
     def repeated(norm: _Norm) -> Tensor:
-        variance, mean = torch.var_mean(norm.x[:n].detach(), norm.axes, correction=0)
+        mean, variance = _mean_and_variance(norm, norm.x[:n].detach())
         return _normed(replace(norm, running_mean=mean, running_var=variance, training=False))
 
     with auxiliary_pass(model, "batch"), _Replaced(repeated):

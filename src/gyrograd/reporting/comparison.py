@@ -18,7 +18,7 @@ from gyrograd.reporting.schema import card_path, read_card
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.templates import rendered
 from gyrograd.reporting.values import Column, Measured, read_values, values_behind
-from gyrograd.reporting.wording import Stat, known, signed, with_interval
+from gyrograd.reporting.wording import Stat, counted_images, known, number, signed
 
 Verdict = Literal["better", "worse", "no clear change", "not comparable"]
 WORDS = {
@@ -237,14 +237,13 @@ def _notes(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change]) -> l
         one, two = (_method(card, method).get("settings") for card in (a, b))
         if one is not None and two is not None and one != two:
             notes.append(f"{method} has other settings in B ({two}) than in A ({one}).")
-    lost = [each for each in changes if each.why.startswith("measured differently")]
-    notes += [f"{each.label}, {each.column['label']}: {each.why}." for each in lost]
-    return notes
+    lost = {each.column["label"]: each.why for each in changes if each.why.startswith("measured differently")}
+    return [*notes, *(f"{label}: {why}." for label, why in lost.items())]
 
 
 def _data(card: dict[str, Any]) -> str:
     digest = (card["data"]["sha256"] or "unknown")[:8]
-    return f"{card['data']['source']} ({card['data']['images']:,} images, sha256 {digest})"
+    return f"{card['data']['source']} ({counted_images(card['data']['images'])}, sha256 {digest})"
 
 
 def _charts(found: Comparison) -> list[Chart]:
@@ -304,15 +303,36 @@ def _plain(change: Change) -> dict[str, Any]:
 
 
 def table_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Method, column, A, B, B - A, verdict: as the terminal shows them."""
+    """Method, column, A, B, B - A, verdict of what both audits have, as the terminal shows them.
+
+    Why something was measured differently is among the notes; the page has every interval.
+    """
     return [
         (
             each.label,
             each.column["label"],
-            with_interval(each.a),
-            with_interval(each.b),
+            number((each.a or {}).get("value")),
+            number((each.b or {}).get("value")),
             signed(each.change),
-            each.why or f"{each.verdict}{', paired' if each.paired else ''}",
+            each.why.partition(":")[0] or f"{each.verdict}{', paired' if each.paired else ''}",
         )
-        for each in found.changes
+        for each in shared_changes(found)
     ]
+
+
+def shared_changes(found: Comparison) -> list[Change]:
+    """The changes of which both audits have a value."""
+    return [each for each in found.changes if known(each.a) and known(each.b)]
+
+
+def one_sided(found: Comparison) -> list[str]:
+    """A sentence for what only one of the audits has: whole methods by their name, else their columns."""
+    sentences = []
+    for letter in "AB":
+        alone = [each for each in found.changes if each.why == f"only in {letter}"]
+        shared = {each.method for each in shared_changes(found)}
+        whole = dict.fromkeys(each.label for each in alone if each.method not in shared)
+        parts = [f"{each.column['label']} of {each.label}" for each in alone if each.method in shared]
+        names = [*whole, *parts]
+        sentences += [f"Only in {letter}: {', '.join(names)}."] if names else []
+    return sentences

@@ -13,7 +13,7 @@ from gyrograd.errors import UserError
 from gyrograd.reporting.schema import CARD, read_card
 from gyrograd.reporting.table import best_value
 from gyrograd.reporting.templates import rendered
-from gyrograd.reporting.wording import Stat, known, number
+from gyrograd.reporting.wording import Stat, counted_images, known, number
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,9 @@ class Board:
     @property
     def title(self) -> str:
         """The data set, how many images, and the hash that tells two such sets apart."""
-        return f"{self.source}, {self.images:,} images" + (f" ({self.sha256[:8]})" if self.sha256 else "")
+        return f"{self.source}, {counted_images(self.images)}" + (
+            f" ({self.sha256[:8]})" if self.sha256 else ""
+        )
 
     @property
     def ranked_by(self) -> dict[str, Any] | None:

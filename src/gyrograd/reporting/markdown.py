@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.reporting.charts import Chart
 from gyrograd.reporting.table import Row
-from gyrograd.reporting.wording import duration, number, readable, with_interval
+from gyrograd.reporting.wording import counted_images, duration, notes_of, number, readable, with_interval
 
 if TYPE_CHECKING:
     from gyrograd.reporting.card import Contents
@@ -49,8 +49,9 @@ def _head(shown: Contents) -> list[str]:
         f"# {escaped(card['title'])}",
         "" if card["complete"] else unfinished,
         f"**{BADGES[card['verdict']['grade']]}** {sentences}",
+        "\n".join(f"- {escaped(note)}" for note in notes_of(card)),
         f"Model: {escaped(card['model']['source'])}, {escaped(card['model'].get('description') or '')}. "
-        f"Data: {escaped(data['source'])}, {data['images']:,} images. {accuracy}".strip(),
+        f"Data: {escaped(data['source'])}, {counted_images(data['images'])}. {accuracy}".strip(),
     ]
 
 

@@ -10,6 +10,7 @@ from gyrograd.errors import UserError
 
 SCHEMA = 1
 CARD = "card.json"
+REPORTS = ("report.html", "report.md")
 
 
 class _OneOf(NamedTuple):
@@ -166,8 +167,10 @@ _SHAPE: dict[str, Any] = {
 
 
 def card_path(place: Path | str) -> Path:
-    """The card of an audit's folder; a card itself is its own."""
+    """The card of an audit's folder, or beside its report, whose path an audit prints; a card itself is its own."""
     place = Path(place)
+    if place.name in REPORTS:
+        return place.with_name(CARD)
     return place / CARD if place.is_dir() else place
 
 

@@ -17,6 +17,8 @@ FILTERS = {
     "eps_text": wording.eps_text,
     "duration": wording.duration,
     "readable": wording.readable,
+    "counted_images": wording.counted_images,
+    "notes_of": wording.notes_of,
 }
 
 

@@ -47,6 +47,20 @@ def signed(stat: Stat | None) -> str:
     return f"{_plus(stat['value'])} [{_plus(stat['low'])}, {_plus(stat['high'])}]"
 
 
+def notes_of(card: Mapping[str, Any]) -> list[str]:
+    """What a reader must know of model, images and methods before any number: the notes, and what was left out."""
+    settings = card["settings"] or {}
+    notes, left = settings.get("notes"), settings.get("left_out")
+    told = [str(note) for note in notes] if isinstance(notes, list) else []
+    absent = left.items() if isinstance(left, dict) else ()
+    return [*told, *(f"Left out: {name}. {why}" for name, why in absent)]
+
+
+def counted_images(count: int) -> str:
+    """`1 image`, `1,000 images`."""
+    return "1 image" if count == 1 else f"{count:,} images"
+
+
 def known(stat: Stat | None) -> bool:
     """Whether there is a value at all."""
     return stat is not None and stat.get("value") is not None

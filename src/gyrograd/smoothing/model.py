@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.numerics.second_order import layers_as_now
 from gyrograd.types import Inputs, Kernel, Logits
 
@@ -37,7 +38,7 @@ class Smoothed(nn.Module):
         self.draws = draws
         self.seed = seed
         self.max_batch = max_batch
-        self._noise: Tensor | None = None
+        self._noise: tuple[object, Tensor] | None = None
 
     @property
     def rows_per_example(self) -> int:
@@ -58,7 +59,7 @@ class Smoothed(nn.Module):
     def _sum(self, x: Tensor, noise: Tensor) -> Tensor:
         """Outputs summed over these draws, in one pass of the core."""
         rows = (x.unsqueeze(0) + noise.unsqueeze(1)).flatten(0, 1)
-        outputs: Tensor = self.core(rows)
+        outputs = with_full_precision(self.core(rows))
         total: Tensor = outputs.unflatten(0, (len(noise), len(x))).sum(0)
         return total
 
@@ -78,16 +79,14 @@ class Smoothed(nn.Module):
         return result
 
     def _noise_for(self, x: Tensor) -> Tensor:
-        """The draws, kept between calls while shape, type and device stay the same."""
-        noise = self._noise
-        if (
-            noise is None
-            or noise.shape[1:] != x.shape[1:]
-            or (noise.dtype, noise.device) != (x.dtype, x.device)
-        ):
-            noise = self.kernel.sample((self.draws, *x.shape[1:]), self.seed, x.dtype).to(x.device)
-            self._noise = noise
-        return noise
+        """The draws, kept between calls while settings, shape, type and device stay the same."""
+        wanted = self.kernel, self.draws, self.seed, x.shape[1:], x.dtype, x.device
+        if self._noise is None or self._noise[0] != wanted:
+            # Later calls may be differentiated, which tensors of a caller's inference mode cannot be.
+            with torch.inference_mode(False):
+                noise = self.kernel.sample((self.draws, *x.shape[1:]), self.seed, x.dtype).to(x.device)
+            self._noise = wanted, noise
+        return self._noise[1]
 
     def extra_repr(self) -> str:
         return f"kernel={self.kernel}, draws={self.draws}, seed={self.seed}"

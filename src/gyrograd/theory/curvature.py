@@ -10,6 +10,8 @@ from torch import Tensor
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import hessian_vector_product, logit_jacobian
+from gyrograd.numerics.modes import without_autocast
+from gyrograd.numerics.second_order import single
 from gyrograd.theory.fields import scalar_field
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
@@ -100,7 +102,7 @@ def top_loss_curvature(
     """
     if not create_graph:
         return loss_curvatures(model, x, channels=channels)[:, -1]
-    return top_of_squares(_small_hessian(model, x, channels, create_graph))
+    return top_of_squares(_small_hessian(model, x, channels, create_graph)).to(x.dtype)
 
 
 def top_of_squares(matrix: Float[Tensor, "b k k"]) -> PerExample:
@@ -110,7 +112,7 @@ def top_of_squares(matrix: Float[Tensor, "b k k"]) -> PerExample:
     matrix, its trace kept at 1, is the projection P on the top eigenvectors over their number; tr(P A) is the
     eigenvalue to 4e-7 of itself, and P, held fixed, its derivative to A: the mean of theirs where several are equal.
     """
-    with torch.no_grad():
+    with torch.no_grad(), without_autocast(matrix):
         power = matrix
         for _ in range(SQUARINGS):
             power = _of_trace_one(power)
@@ -130,8 +132,9 @@ def _small_hessian(model: Model, x: Inputs, channels: Channels, create_graph: bo
     jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph)
     if channels == "mean":
         jacobian = _over_channels(jacobian)
-    with torch.set_grad_enabled(create_graph):
-        root = _rooted(jacobian.flatten(2), log_probability)
+    # A small problem in the precision of a half precision net would lose what it is solved for.
+    with torch.set_grad_enabled(create_graph), without_autocast(x):
+        root = _rooted(single(jacobian).flatten(2), single(log_probability))
         return root @ root.mT
 
 

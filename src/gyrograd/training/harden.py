@@ -21,6 +21,7 @@ from gyrograd.errors import UserError
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.archives import Scripted
 from gyrograd.models.opening import checked, image_size, notes, opened, place_of
+from gyrograd.occupancy import sole_writer
 from gyrograd.records import Record
 from gyrograd.training import snapshots
 from gyrograd.training.building import check_resume
@@ -145,6 +146,10 @@ class Job:
     def run(self, resume: str) -> Hardened:
         """Measure, train, choose, measure again, and write the card last."""
         check_resume(resume, self.out)
+        with sole_writer(self.out, ranks=True):
+            return self._run(resume)
+
+    def _run(self, resume: str) -> Hardened:
         self._check_folder(resume)
         start = {key: value.detach().clone() for key, value in self.given.state_dict().items()}
         before, remarks = self._measured("before")

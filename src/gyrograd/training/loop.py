@@ -59,11 +59,14 @@ def train(
     group = launched(settings)
     data, test = datasets(settings)
     model = model_for(settings, data)
-    done = _fit(group, model, data, settings, objective_of(settings), test, Path(out), resume, on_epoch)
+    objective = objective_of(settings)
+    check_fit(model, data, test, settings, objective, group)
     path = Path(out) / "model.safetensors"
-    if group.first:
-        last = {key: value for key, value in done.history[-1].items() if key != "seconds"}
-        save(path, done.model, facts={"data": data.name, "last_epoch": last})
+    with group.alone_in(Path(out)):
+        done = _fit(group, model, data, settings, objective, test, Path(out), resume, on_epoch)
+        if group.first:
+            last = {key: value for key, value in done.history[-1].items() if key != "seconds"}
+            save(path, done.model, facts={"data": data.name, "last_epoch": last})
     return replace(done, path=path)
 
 
@@ -95,7 +98,10 @@ def fit(
     objective = objective_of(settings) if objective is None else objective
     folder = None if out is None else Path(out)
     check_resume(resume, folder)
-    return _fit(launched(settings), model, data, settings, objective, test, folder, resume, on_epoch)
+    group = launched(settings)
+    check_fit(model, data, test, settings, objective, group)
+    with group.alone_in(folder):
+        return _fit(group, model, data, settings, objective, test, folder, resume, on_epoch)
 
 
 def _fit(
@@ -109,7 +115,6 @@ def _fit(
     resume: str,
     on_epoch: OnEpoch | None,
 ) -> Trained:
-    check_fit(model, data, test, settings, objective, group)
     run = Run.of(group, model, data, settings, objective, test, out, on_epoch)
     place = run.begun(resume)
     with _left_as_found(settings, group), stop_requests() as request:

@@ -9,16 +9,18 @@ feet. A sum after the backward is exact whatever the loss did.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gyrograd.errors import UserError
+from gyrograd.occupancy import sole_writer
 from gyrograd.training.settings import TrainSettings
 from gyrograd.types import Model
 
@@ -62,6 +64,21 @@ class Group:
         """What the first process has."""
         return value if self.share.of == 1 else self.fabric.broadcast(value, src=0)
 
+    @contextmanager
+    def alone_in(self, folder: Path | None) -> Iterator[None]:
+        """No other run writes in the folder meanwhile. The first process takes it; all are told where it cannot."""
+        with ExitStack() as held:
+            trouble = None
+            if self.first and folder is not None:
+                try:
+                    held.enter_context(sole_writer(folder, ranks=True))
+                except UserError as wrong:
+                    trouble = str(wrong)
+            trouble = self.told(trouble)
+            if trouble is not None:
+                raise UserError(trouble)
+            yield
+
     def any(self, flag: bool) -> bool:
         """Whether any process says so; all must ask."""
         if self.share.of == 1:
@@ -99,15 +116,19 @@ class Group:
 
 
 def launched(settings: TrainSettings) -> Group:
-    """This run's processes: those torchrun started, or this one alone, which does not wait for Fabric's import."""
+    """This run's processes: those torchrun started, or this one alone, which does not wait for Fabric's import.
+
+    Tasks of SLURM's srun are runs of their own (a seed each, say): Fabric, told of one device, would not bring them
+    together either, and those that want one folder are refused by its lock with the command for one run of them all.
+    """
     return _alone(settings) if _one_process() else _gathered(settings)
 
 
 def _one_process() -> bool:
-    """Whether nothing says otherwise: torchrun, SLURM's tasks, or a variable that Fabric itself would obey."""
+    """Whether nothing says otherwise: torchrun, or a variable that Fabric itself would obey."""
     elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-    started = (elastic and _number_of("WORLD_SIZE")) or _number_of("SLURM_NTASKS")
-    return started == 1 and not any(key.startswith("LT_") for key in os.environ)
+    several = elastic and _number_of("WORLD_SIZE") > 1
+    return not several and not any(key.startswith("LT_") for key in os.environ)
 
 
 def _number_of(variable: str) -> int:
@@ -124,7 +145,7 @@ def _alone(settings: TrainSettings) -> Group:
 
 
 def _gathered(settings: TrainSettings) -> Group:
-    """Fabric's processes: it knows torchrun's, SLURM's and its own ways to start them."""
+    """Fabric's processes: it knows torchrun's way to start them, and its own."""
     from lightning.fabric import Fabric
 
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"

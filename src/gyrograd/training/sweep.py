@@ -11,6 +11,7 @@ from typing import Any
 
 from gyrograd import records
 from gyrograd.errors import UserError
+from gyrograd.occupancy import sole_writer
 from gyrograd.records import Record
 from gyrograd.training.clusters import Cluster, Outcome, Outcomes
 from gyrograd.training.measuring import Measuring
@@ -64,13 +65,19 @@ def sweep(
     folder = Path(out).absolute()
     trials = trials_of(base, grid, seeds, Measuring() if measuring is None else measuring, folder)
     _check_folder(folder)
+    with sole_writer(folder):
+        return _concluded(trials, _ended(trials, cluster, says), max_accuracy_loss, folder)
+
+
+def _ended(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) -> dict[str, Outcome]:
+    """The outcome of every trial by its name; those of an earlier sweep are read."""
     ended: dict[str, Outcome] = {t.name: known for t in trials if (known := t.known()) is not None}
     with closing(_outcomes([trial for trial in trials if trial.name not in ended], cluster)) as outcomes:
         for trial, outcome in outcomes:
             ended[trial.name] = _kept(trial, outcome)
             if says is not None:
                 says(trial, outcome, len(ended), len(trials))
-    return _concluded(trials, ended, max_accuracy_loss, folder)
+    return ended
 
 
 def _outcomes(trials: Sequence[Trial], cluster: Cluster | None) -> Outcomes:

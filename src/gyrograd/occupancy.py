@@ -1,0 +1,205 @@
+"""One writer a folder: a lock the kernel frees when its process ends, however it ends. No torch.
+
+A hidden file is locked (`flock`; on Windows a byte of it) and says who holds it. A process that is killed leaves the
+file behind and not the lock, so nothing stale has to be found out; one that ends takes the file away. Readers need
+no lock: every file is replaced whole. See docs/decisions/0010-one-writer-a-folder.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from threading import get_ident
+
+from gyrograd.errors import UserError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
+NAME = ".writer"
+"""The file that is locked in a folder."""
+BUSY = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK}
+"""Another process has the lock."""
+WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+"""The file system knows no locks (Lustre, NFS and FUSE mounted without them)."""
+PAUSE_S = 0.2
+"""Between two looks at a lock that is waited for."""
+BEYOND = 1 << 20
+"""Which byte Windows locks: none that is read, since its locks keep readers out too."""
+
+_held: dict[tuple[int, Path], int] = {}
+"""Open files by thread and path: what a thread holds it may ask for again (`harden` trains in its own folder)."""
+
+
+@contextmanager
+def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
+    """The block alone writes in the folder, which is made; where another process does, one sentence says which.
+
+    `ranks`: of the processes that torchrun starts for one run the first takes the folder for all of them.
+    """
+    started = _torchruns_processes()
+    path = Path(folder).absolute() / NAME
+    if _key(path) in _held or (ranks and started > 1 and os.environ.get("RANK") != "0"):
+        yield
+        return
+    with _told_of_trouble(Path(folder)):
+        if not _take(path):
+            raise UserError(f"{folder} is in use: {_holder(path)}; {_fix(1 if ranks else started)}.")
+    try:
+        yield
+    finally:
+        _release(path)
+
+
+@contextmanager
+def in_turn(path: Path | str, what: str) -> Iterator[None]:
+    """The block has this lock file to itself; while another process has it, this one says so and waits.
+
+    `what`: what is waited for, in words.
+    """
+    path = Path(path).absolute()
+    with _told_of_trouble(path.parent):
+        if not _take(path):
+            print(f"gyrograd: waiting for {what}: {_holder(path)}.", file=sys.stderr, flush=True)
+            while not _take(path):
+                time.sleep(PAUSE_S)
+    try:
+        yield
+    finally:
+        _release(path)
+
+
+def _key(path: Path) -> tuple[int, Path]:
+    return get_ident(), path.resolve()
+
+
+def _take(path: Path) -> bool:
+    """Whether the lock was had; not where another process or thread holds it."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            had = _locked(file, path)
+            if had and _is_at(file, path):
+                _sign(file)
+                _held[_key(path)] = file
+                return True
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)
+        if not had:
+            return False
+        # Its last holder took the file away before the lock was had: whoever comes next would see another one.
+
+
+def _locked(file: int, path: Path) -> bool:
+    """Whether the lock was had, without waiting; where there are no locks one goes on and says so."""
+    try:
+        if sys.platform == "win32":
+            os.lseek(file, BEYOND, os.SEEK_SET)
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as trouble:
+        if trouble.errno in BUSY:
+            return False
+        if trouble.errno not in WITHOUT_LOCKS:
+            raise
+        _say_once(
+            f"{path.parent} is on a file system without locks ({trouble.strerror}); see to it that no second run "
+            "writes there."
+        )
+    return True
+
+
+def _release(path: Path) -> None:
+    """Take the file away, then let go of it: who opens it in between finds that it is no longer there."""
+    file = _held.pop(_key(path), None)
+    if file is None:
+        return  # a fork of the process that holds it
+    # A file that stays, as it must on Windows while it is open, does no harm: it is not locked.
+    with suppress(OSError):
+        if _is_at(file, path):
+            path.unlink()
+    os.close(file)
+
+
+def _is_at(file: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _sign(file: int) -> None:
+    """Say in the file who holds it, since when."""
+    since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    words = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
+    os.lseek(file, 0, os.SEEK_SET)
+    os.truncate(file, 0)
+    os.write(file, words.encode())
+
+
+def _holder(path: Path) -> str:
+    """Who holds the lock, in words; a process that has it for a moment only may not have signed yet."""
+    try:
+        note = json.loads(path.read_text(encoding="utf-8"))
+        return f"process {note['pid']} on {note['host']} has been at work there since {note['since']}"
+    except (OSError, ValueError, KeyError):
+        return "another process has just begun to work there"
+
+
+def _fix(started: int) -> str:
+    """What to do about a folder in use."""
+    if started > 1:
+        return f"torchrun started {started} copies of what one process does: start it without torchrun"
+    copies = os.environ.get("SLURM_STEP_NUM_TASKS", "1")
+    if copies == "1" or "TORCHELASTIC_RUN_ID" in os.environ:
+        return "wait until it ends, stop it, or give another folder (--out)"
+    return (
+        f"srun started {copies} copies of this command: start one (srun --ntasks 1 gyrograd ..., or for training in "
+        f"several processes srun --ntasks 1 torchrun --nproc-per-node {copies} --no-python gyrograd train ...), or "
+        "give each a folder of its own (--out)"
+    )
+
+
+def _torchruns_processes() -> int:
+    return int(os.environ.get("WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+
+
+@contextmanager
+def _told_of_trouble(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as trouble:
+        raise UserError(
+            f"{folder} cannot be written ({trouble.strerror}); make room or give another folder."
+        ) from trouble
+
+
+@lru_cache(maxsize=64)
+def _say_once(sentence: str) -> None:
+    print(f"gyrograd: {sentence}", file=sys.stderr, flush=True)
+
+
+def _let_go_in_a_fork() -> None:
+    """A fork has the parent's open files, and with them its locks, which must not outlive the parent."""
+    for file in _held.values():
+        os.close(file)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_a_fork)

@@ -1,0 +1,137 @@
+"""What a preset costs and says: how maps of many passes are attacked, which audits are rivals, narrow terminals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_audits import SMALL, small_images, small_net
+
+import gyrograd as gg
+from gyrograd.audit import Card, audit
+from gyrograd.audit.measurements import steps_of
+from gyrograd.audit.methods import Method, methods_of
+from gyrograd.audit.presets import PRESETS, Preset, preset_of
+from gyrograd.audit.table import card_columns
+from gyrograd.errors import UserError
+from gyrograd.metrics import TopKIntersection
+
+ONE = replace(SMALL, methods=("gradient",), attacks=("top_k",), sweep={}, steps=1)
+
+
+def methods(preset: Preset) -> dict[str, Method]:
+    x, y = small_images(1)
+    found, _ = methods_of(None, preset, small_net(), x, y, max_batch=64)
+    return {method.name: method for method in found}
+
+
+def test_means_over_draws_are_searched_in_fewer_steps_through_more_draws() -> None:
+    preset = replace(
+        SMALL,
+        methods=("gradient", "integrated_gradients", "smoothgrad"),
+        method_settings={"integrated_gradients": {"steps": 9}, "smoothgrad": {"draws": 9}},
+        steps=7, search_rows=3, search_draws=6, drawn_steps=4,
+    )  # fmt: skip
+    found = methods(preset)
+    path, smooth = found["integrated_gradients"], found["smoothgrad"]
+    assert path.search == gg.attribution("integrated_gradients", steps=3, max_batch=64)
+    assert smooth.search == gg.attribution("smoothgrad", draws=6, max_batch=64)
+    assert {name: steps_of(preset, method) for name, method in found.items()} == {
+        "gradient": 7, "integrated_gradients": 7, "smoothgrad": 4,
+    }  # fmt: skip
+    assert "through 6 draws in place of 9" in smooth.notes[0]
+
+
+def test_a_map_with_no_more_draws_than_are_searched_is_attacked_itself() -> None:
+    preset = replace(SMALL, method_settings={"smoothgrad": {"draws": 6}}, search_draws=6, drawn_steps=3)
+    smooth = methods(preset)["smoothgrad"]
+    assert smooth.search is None
+    assert smooth.notes == ()
+    assert steps_of(preset, smooth) == 3
+
+
+def test_the_audit_attacks_with_those_steps() -> None:
+    x, y = (t[:4] for t in small_images())
+    preset = replace(
+        SMALL, methods=("smoothgrad",), attacks=("top_k",), sweep={}, search_draws=3, drawn_steps=5
+    )
+    card = audit(small_net(), x, y, preset=preset)
+    whole, few = (gg.attribution("smoothgrad", draws=n) for n in (4, 3))
+    found = card.records["smoothgrad under top_k"].values["kept[1]"]
+    hit = gg.attack("top_k", eps=8 / 255, steps=5, transfer_from=few)(small_net(), whole, x, y, seed=0)
+    expected = TopKIntersection(k=10)(hit.map_clean, hit.map)
+    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), expected)
+
+
+def test_whoever_says_how_many_steps_means_every_attack() -> None:
+    assert preset_of("standard", steps=3).drawn_steps is None
+    assert preset_of("standard", steps=3, drawn_steps=2).drawn_steps == 2
+    assert preset_of("standard").drawn_steps == PRESETS["standard"].drawn_steps
+
+
+@pytest.mark.parametrize("name", ["search_draws", "drawn_steps"])
+def test_a_count_below_one_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} is 0; give at least 1"):
+        replace(SMALL, **{name: 0})
+
+
+def test_audits_that_searched_longer_are_no_rivals() -> None:
+    def attacked(preset: Preset) -> list[str]:
+        return [c["detail"] for c in card_columns(preset) if c["key"] in ("attack_cosine", "top_k_kept")]
+
+    quick = attacked(PRESETS["quick"])
+    assert all("7 steps, of means over draws 4 through 6 draws" in detail for detail in quick)
+    for other in (
+        preset_of("quick", steps=8),
+        preset_of("quick", drawn_steps=5),
+        preset_of("quick", search_draws=5),
+    ):
+        assert not set(attacked(other)) & set(quick)
+
+
+def rows(preset: Preset, images: int) -> float:
+    """Rows of the model whose second derivative the attacks take."""
+    total = 0.0
+    for number, method in enumerate(methods(preset).values()):
+        radii = len(preset.radii) if number < preset.curve_methods else 1
+        seen = method.search or method.attribution
+        each = max(getattr(seen, name, 1) for name in ("draws", "steps"))
+        total += radii * steps_of(preset, method) * each * len(preset.attacks)
+    return total * min(images, preset.attacked_images)
+
+
+def test_standard_costs_some_ten_times_quick_and_thorough_some_ten_times_more() -> None:
+    quick, standard, thorough = (rows(PRESETS[name], 100) for name in ("quick", "standard", "thorough"))
+    assert 6 < standard / quick < 14
+    assert 10 < thorough / standard < 30
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    x, y = small_images()
+    return audit(small_net(), x, y, preset=SMALL)
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 120])
+def test_a_summary_fits_the_terminal_and_loses_no_word(card: Card, width: int) -> None:
+    folded, whole = card.summary(width), card.summary()
+    assert max(len(line) for line in folded.splitlines()) <= width
+    words = {word for word in whole.split() if not set(word) <= set("*")}
+    assert words <= set(folded.split())
+    assert not any(line.lstrip().startswith("%") for line in folded.splitlines())
+
+
+def test_without_a_width_every_sentence_is_one_line(card: Card) -> None:
+    lines = [line.strip() for line in card.summary().splitlines()]
+    assert set(card.document["verdict"]["sentences"]) <= set(lines)
+
+
+@pytest.mark.parametrize(("images", "said"), [(1, "1 image is few"), (9, "9 images are few"), (10, None)])
+def test_few_images_are_said_to_be_few(images: int, said: str | None) -> None:
+    x, y = small_images(images)
+    card = audit(small_net(), x, y, preset=ONE)
+    notes = [note for note in card.document["settings"]["notes"] if "few" in note]
+    assert [note.partition(":")[0] for note in notes] == ([] if said is None else [said])
+    assert (said is None) or said in card.summary()
+    assert "1 images" not in card.summary()
