@@ -99,3 +99,11 @@ def test_a_setting_that_cannot_be_meant_is_answered_with_one_sentence(name, sett
     with pytest.raises(UserError, match=words) as refusal:
         gg.regularizer(name, **settings)
     assert "\n" not in str(refusal.value)
+
+
+def test_a_batch_in_another_precision_leaves_the_teachers_weights_as_they_are():
+    teacher = gg.regularizer("atex", teacher=net("mlp", 1)).teacher
+    x, _ = batch(2)
+    before = teacher.logits(x)
+    assert teacher.logits(x.float()).dtype == torch.float32
+    assert torch.equal(teacher.logits(x), before)

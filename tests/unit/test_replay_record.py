@@ -18,6 +18,7 @@ from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lrp import LRP, VARIANTS, conservation, lrp
 from gyrograd.attributions.replay import operation_name, record
 from gyrograd.errors import UserError
+from gyrograd.models import with_activation
 
 BOTH = [GuidedBackprop(), LRP()]
 both = pytest.mark.parametrize("explain", BOTH, ids=["guided", "lrp"])
@@ -141,6 +142,22 @@ def written_into(z: Tensor) -> Tensor:
     return out
 
 
+def copied_into_a_part(z: Tensor) -> Tensor:
+    z[:, :2].copy_(F.relu(z[:, :2]))
+    return z
+
+
+def copied_into_a_constant(z: Tensor) -> Tensor:
+    out = torch.zeros_like(z)
+    out.copy_(F.relu(z))
+    return out
+
+
+def relu_in_place(z: Tensor) -> Tensor:
+    F.relu(z, inplace=True)
+    return z
+
+
 class Straight(torch.autograd.Function):
     @staticmethod
     def forward(ctx, z: Tensor) -> Tensor:
@@ -165,6 +182,8 @@ REFUSED = {
     "number taken out": (lambda z: F.relu(z) / z.abs().max().item(), "takes values out"),
     "stale view": (stale_view, "another view of it was overwritten"),
     "written into": (written_into, "writes into a tensor.*torch.cat"),
+    "copied into a part": (copied_into_a_part, "another view of it was overwritten"),
+    "copied into a constant": (copied_into_a_constant, "writes into a tensor.*torch.cat"),
     "weights from x": (lambda z: F.linear(F.relu(z), torch.eye(6).double() * z.mean()), "weights depend on x"),
     "chosen by sign": (lambda z: torch.where(z > 0, z, 0.1 * z), "no rule for 'gt'"),
 }  # fmt: skip
@@ -290,6 +309,20 @@ def test_maps_of_a_smoothed_model_are_the_mean_of_the_maps_of_its_draws():
     for explain in (LRP(first="same"), LRP(first="same", start="one", max_batch=2), GuidedBackprop()):
         mean = torch.stack([explain(core, x + shift, target) for shift in noise]).mean(0)
         torch.testing.assert_close(explain(calm, x, target), mean)
+
+
+@both
+def test_an_in_place_relu_is_explained_and_attacked_through_its_softplus_twin(explain):
+    x, target = points()
+    plain, in_place = (
+        with_activation(Net(f), "softplus", beta=5, example=x) for f in (F.relu, relu_in_place)
+    )
+    expected = explain(plain, x, target)
+    torch.testing.assert_close(explain(in_place, x, target), expected)
+    leaf = x.clone().requires_grad_()
+    map = explain(in_place, leaf, target, create_graph=True)
+    torch.testing.assert_close(map, expected)
+    assert torch.autograd.grad(map.square().sum(), leaf)[0].any()
 
 
 def test_a_batchnorm_is_not_merged_into_a_layer_whose_output_goes_elsewhere_too():

@@ -175,8 +175,11 @@ class _Recorder(TorchFunctionMode):
         call = Call(func, called, named, self._count, self._layer)
         if not call.inputs:
             return func(*args, **given)
+        whole_copy = _is_whole_copy(call)
+        if whole_copy:
+            call = Call(Tensor.clone, called[1:2], {}, self._count, self._layer)
         self._count += 1
-        overwrites = _make_out_of_place(call)
+        overwrites = whole_copy or _make_out_of_place(call)
         result = self._carried_out(call)
         if not isinstance(result, Tensor) and not _tensors(result):
             return _plain(result, call)
@@ -298,6 +301,17 @@ def operation_name(func: Any) -> str:
         name = getattr(func.__self__, "__name__", name)
     bare = name.strip("_")
     return _SYNONYMS.get(bare, bare)
+
+
+def _is_whole_copy(call: Call) -> bool:
+    """Whether a tensor takes all its values from another, both computed from x: so ends an in-place activation's twin.
+
+    Into a tensor that is not computed from x it is refused: views of that one are not known here.
+    """
+    if getattr(call.func, "__name__", "") != "copy_" or len(call.inputs) != 2:
+        return False
+    there, source = (item.value for item in call.inputs)
+    return there.shape == source.shape and there.dtype == source.dtype
 
 
 def _make_out_of_place(call: Call) -> bool:

@@ -50,18 +50,23 @@ class Teacher:
     def __init__(self, net: Model, source: str) -> None:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
         self.source = source
+        self._cast: dict[torch.dtype, Model] = {}
         self.fingerprint = _fingerprint(self.net)
 
     def logits(self, x: Inputs) -> Logits:
         """What it answers at x, on the device and in the dtype of x."""
-        self.to(x)
+        net = self.to(x)
         with torch.no_grad():
-            answer: Logits = self.net(x)
+            answer: Logits = net(x)
         return answer
 
     def to(self, x: Tensor) -> Model:
-        """The net itself, moved to where x is."""
-        return self.net.to(device=x.device, dtype=x.dtype)
+        """The net where x is. In another precision it is a copy, for the net's own weights would be rounded for good."""
+        if all(weight.dtype == x.dtype for weight in self.net.parameters()):
+            return self.net.to(x.device)
+        if x.dtype not in self._cast:
+            self._cast[x.dtype] = copy.deepcopy(self.net).to(x.dtype)
+        return self._cast[x.dtype].to(x.device)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Teacher) and self.fingerprint == other.fingerprint
