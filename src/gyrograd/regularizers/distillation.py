@@ -61,7 +61,7 @@ class Teacher:
         return answer
 
     def to(self, x: Tensor) -> Model:
-        """The net where x is. In another precision it is a copy, for the net's own weights would be rounded for good."""
+        """The net where x is. In another precision it is a copy: the net's own weights would be rounded for good."""
         if all(weight.dtype == x.dtype for weight in self.net.parameters()):
             return self.net.to(x.device)
         if x.dtype not in self._cast:
