@@ -6,7 +6,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Timer
@@ -25,17 +24,6 @@ TRIED_S = 5.0
 """Nothing is said of the time left before so much work was seen."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
-_effort: ContextVar[Callable[[Any], Effort] | None] = ContextVar("_effort", default=None)
-
-
-@contextmanager
-def weighed(effort: Callable[[Any], Effort]) -> Iterator[None]:
-    """Within this block a bar weighs its items, which may differ a hundredfold, by what they are guessed to take."""
-    before = _effort.set(effort)
-    try:
-        yield
-    finally:
-        _effort.reset(before)
 
 
 @dataclass
@@ -93,17 +81,19 @@ def spoken(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
 
 
-def track(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+def track(
+    items: Iterable[Item], total: int, what: str, effort: Callable[[Item], Effort] | None = None
+) -> Iterator[Item]:
     """The items one by one; where the work takes a while, how long the rest will take.
 
+    `effort`: what an item is guessed to take, where they may differ a hundredfold; all alike without.
     Work within such work says nothing of its own: the time left is that of the whole. Nor does a single item, which
     ends when it ends.
     """
     if _inside.get() or total <= 1:
         return iter(items)
-    weigh = _effort.get()
-    items = list(items) if weigh else items
-    pace = Pace([weigh(item) for item in items] if weigh else [("", 1.0)] * total)
+    items = list(items) if effort else items
+    pace = Pace([effort(item) for item in items] if effort else [("", 1.0)] * total)
     told = _with_bar(items, pace, what) if sys.stderr.isatty() else _with_line(items, pace, what)
     return _alone(told)
 

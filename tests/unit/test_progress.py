@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gyrograd import progress
-from gyrograd.progress import Effort, Pace, spoken, track, weighed
+from gyrograd.progress import Effort, Pace, spoken, track
 
 
 @dataclass
@@ -119,20 +119,18 @@ def test_short_work_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
-def test_weights_count_within_their_block_only(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights_count_for_their_own_items_only(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """Two items of ten, then one that is guessed at a hundred: ten times as much as the bare count says."""
     items = [10.0, 10.0, 1000.0]
-    with weighed(lambda seconds: ("all", seconds)):
-        taking(clock, track(items, 3, "weighed"))
+    taking(clock, track(items, 3, "weighed", lambda seconds: ("all", seconds)))
     assert "weighed: about 17 minutes" in capsys.readouterr().err
     taking(clock, track(items, 3, "counted"))
     assert capsys.readouterr().err == ""
 
 
 def test_work_within_work_says_nothing_of_its_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    with weighed(lambda each: ("all", float(len(each)))):
-        for each in track([[10.0] * 20] * 20, 20, "outer"):
-            taking(clock, track(each, 20, "inner"))
+    for each in track([[10.0] * 20] * 20, 20, "outer", lambda each: ("all", float(len(each)))):
+        taking(clock, track(each, 20, "inner"))
     assert capsys.readouterr().err == "gyrograd: outer: about 63 minutes on this machine.\n"
     taking(clock, track([10.0] * 20, 20, "later"))
     assert "later" in capsys.readouterr().err

@@ -34,7 +34,6 @@ from gyrograd.models import logits_of
 from gyrograd.numerics.checks import check_images, check_target
 from gyrograd.numerics.modes import evaluating
 from gyrograd.occupancy import sole_writer
-from gyrograd.progress import weighed
 from gyrograd.records import Record
 from gyrograd.registry import lookup
 from gyrograd.reporting.values import write_values
@@ -247,8 +246,8 @@ def _measured(report: _Report, place: Path, *, fresh: bool, kept: bool) -> dict[
     if fresh:
         forget(cells, place)
     try:
-        with weighed(efforts(bench, report.methods)):
-            return evaluated(cells, rows, place, shard=bench.preset.shard, what="auditing")
+        effort = efforts(bench, report.methods)
+        return evaluated(cells, rows, place, shard=bench.preset.shard, what="auditing", effort=effort)
     except KeyboardInterrupt:
         done = finished(cells, rows, place, shard=bench.preset.shard)
         if kept and len(done) == len(cells):

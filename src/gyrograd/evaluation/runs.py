@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from pathlib import Path
 from typing import TypeAlias
 
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.evaluation.cells import Cell, fingerprint
-from gyrograd.progress import track
+from gyrograd.progress import Effort, track
 from gyrograd.records import Record
 
 Row: TypeAlias = dict[str, float | None]
@@ -31,21 +31,23 @@ def evaluated(
     *,
     shard: int = 100,
     what: str = "measuring",
+    effort: Callable[[tuple[Cell, Sequence[int]]], Effort] | None = None,
 ) -> dict[str, Record]:
     """The record of every cell by its name, over all positions; what an earlier run finished is read.
 
     Shards need not be those of the earlier run: of a shard that is not there as a whole, only the examples that no
     file holds are measured, so that more examples, or smaller shards, cost what is new in them. All cells of the
     first examples come before the next examples, so that cells can share what they made for them. `what` stands
-    beside the bar.
+    beside the bar, which goes by `effort`, a guess of what a cell takes for some examples.
     """
     known = _checked(cells, positions, shard)
     wanted = [pair for pairs in _rounds(known, positions, shard) for pair in pairs]
     ready = {(cell.name, part): _read(cell, part, out) for cell, part in wanted}
     pending = [(cell, part) for cell, part in wanted if ready[cell.name, part] is None]
     begun = {cell.name for cell, _ in pending}
-    earlier = {cell.name: _examples(cell, out) for cell in known if cell.name in begun}
-    for cell, part in track(pending, len(pending), what):
+    whole = {_path(cell, part, out) for cell, part in wanted if ready[cell.name, part] is not None}
+    earlier = {cell.name: _examples(cell, out, whole) for cell in known if cell.name in begun}
+    for cell, part in track(pending, len(pending), what, effort):
         record = _completed(cell, part, earlier[cell.name])
         records.write(_path(cell, part, out), record)
         ready[cell.name, part] = record
@@ -111,10 +113,10 @@ def _path(cell: Cell, part: tuple[int, ...], out: Path) -> Path:
     return Path(out) / "records" / cell.folder / f"{part[0]:06d}-{len(part)}-{fingerprint(part)}.json"
 
 
-def _examples(cell: Cell, out: Path) -> dict[int, Row]:
-    """What the files of a cell hold, example by example, whatever shards they are."""
+def _examples(cell: Cell, out: Path, besides: Set[Path]) -> dict[int, Row]:
+    """What the files of a cell hold, example by example, whatever shards they are; `besides` were read already."""
     rows: dict[int, Row] = {}
-    for path in sorted((Path(out) / "records" / cell.folder).glob("*.json")):
+    for path in sorted(set((Path(out) / "records" / cell.folder).glob("*.json")) - besides):
         try:
             record = records.read(path)
         except UserError:

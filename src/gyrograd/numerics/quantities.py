@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.errors import check_name
+from gyrograd.numerics.second_order import single
 from gyrograd.types import Labels, Logits, PerExample
 
 Quantity = Literal["logit", "probability", "log_probability", "loss"]
@@ -36,8 +37,7 @@ def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerE
 
 def with_full_precision(logits: Logits) -> Logits:
     """What an autocast block made half precision, in single: on CUDA its softmax does so itself, on a CPU not."""
-    halved = logits.dtype in (torch.bfloat16, torch.float16)
-    return logits.float() if halved and torch.is_autocast_enabled(logits.device.type) else logits
+    return single(logits) if torch.is_autocast_enabled(logits.device.type) else logits
 
 
 def _at(values: Tensor, target: Tensor) -> Tensor:
