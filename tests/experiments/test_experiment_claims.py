@@ -189,3 +189,14 @@ def test_every_verdict_is_counted_those_nobody_got_too():
     claims = Claims((Value(CE, 1.0, 0.1), Value(CE, 5.0, 0.1), Order(CE, L2, "")))
     found = judged(claims, results(ce=around(1, 0.1), l2=around(2, 0.1)), "values")
     assert counted(found) == {"confirmed": 2, "within interval": 0, "not confirmed": 1, "not comparable": 0}
+
+
+def test_an_order_whose_intervals_touch_is_also_told_seed_by_seed():
+    lower = Estimate(0.7, 0.8, 0.9, 100, by_seed=(0.75, 0.8, 0.85))
+    higher = Estimate(0.72, 0.82, 0.92, 100, by_seed=(0.77, 0.81, 0.88))
+    judgement = verdict(Order(CE, L2, ""), results(ce=lower, l2=higher), "orders")
+    assert judgement.verdict == "within interval"
+    # mean 0.02, deviation 0.01, Student's quantile 4.303 of three seeds: half a width of 0.0248
+    assert judgement.why == "the intervals touch; seed by seed 0.02 apart [-0.00484, 0.0448]"
+    alone = verdict(Order(CE, L2, ""), results(ce=around(1, 1), l2=around(1, 1)), "orders")
+    assert alone.why == "the intervals touch"

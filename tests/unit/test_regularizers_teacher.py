@@ -102,8 +102,10 @@ def test_a_setting_that_cannot_be_meant_is_answered_with_one_sentence(name, sett
 
 
 def test_a_batch_in_another_precision_leaves_the_teachers_weights_as_they_are():
-    teacher = gg.regularizer("atex", teacher=net("mlp", 1)).teacher
-    x, _ = batch(2)
+    model, (x, _) = net("mlp", 1), batch(2)
+    for weight in model.parameters():
+        weight.data /= 3  # what float32 cannot hold
+    teacher = gg.regularizer("atex", teacher=model).teacher
     before = teacher.logits(x)
     assert teacher.logits(x.float()).dtype == torch.float32
     assert torch.equal(teacher.logits(x), before)
