@@ -209,8 +209,7 @@ def test_only_the_pass_of_the_cross_entropy_moves_the_running_statistics():
 
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["lenet", "residual"])
-def test_two_gradients_at_once_are_those_of_two_passes(name, training):
-    # one pass over the images twice would mix the two through a batch's statistics
+def test_two_gradients_at_once_of_one_pass_are_those_of_two(name, training):
     x, y = batch(4)
     model = net(name).train(training)
     label, other = logit_slopes(model, x, y)

@@ -12,7 +12,7 @@ from torch import Tensor
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized
-from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.autograd import input_gradient, logit_jacobian
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.maps import top_k_mask
 from gyrograd.numerics.modes import evaluating
@@ -29,7 +29,6 @@ from gyrograd.regularizers.passes import (
     fresh_keys,
     input_scale,
     may_look_at,
-    uses_batch_statistics,
 )
 from gyrograd.types import Images, Inputs, Labels, Logits, Model, PerExample, Seed
 
@@ -124,41 +123,25 @@ class Iga:
 
 
 def logit_slopes(model: Model, x: Inputs, y: Labels) -> tuple[Inputs, Inputs]:
-    """Gradients of the label's logit and of the largest other one, to be differentiated again.
+    """Gradients of the label's logit and of the largest other one, to be differentiated again."""
 
-    One pass over the images twice has half the kernels of two passes, which is what a small net waits for. Where
-    batch statistics are in use the two would see each other, and each has a pass of its own.
-    """
-
-    def own(logits: Tensor) -> Tensor:
+    def pair(x: Tensor) -> Tensor:
+        logits = model(x)
         if may_look_at(x):
             check_target(y, *logits.shape)
-        return quantity_of(logits, y, "logit")
+        return torch.stack((quantity_of(logits, y, "logit"), largest_other(logits, y)), 1)
 
-    def other(logits: Tensor) -> Tensor:
-        return largest_other(logits, y)
-
-    def both(pair: Tensor) -> Tensor:
-        first, second = model(pair).chunk(2)
-        return torch.cat((own(first), other(second)))
-
-    if not uses_batch_statistics(model, "batch"):
-        label, others = input_gradient(both, torch.cat((x, x)), create_graph=True).chunk(2)
-        return label, others
-    return (
-        input_gradient(lambda x: own(model(x)), x, create_graph=True),
-        input_gradient(lambda x: other(model(x)), x, create_graph=True),
-    )
+    label, other = logit_jacobian(pair, x, create_graph=True).unbind(1)
+    return label, other
 
 
 def mined_triplet(views: list[View]) -> PerExample:
     """Mean over the images of log(1 + exp(d+ - d-)): d+ to the farthest label gradient, d- to the nearest other."""
-    margins = []
-    for image, _, _ in views:
-        farthest = torch.stack([2 * cosine_distance(image, view.label) for view in views]).amax(0)
-        nearest = torch.stack([2 * cosine_distance(image, view.other) for view in views]).amin(0)
-        margins.append(F.softplus(farthest - nearest))
-    return torch.stack(margins).mean(0)
+    pairs = [(seen.image, slope) for seen in views for view in views for slope in (view.label, view.other)]
+    images, slopes = (torch.cat(maps) for maps in zip(*pairs, strict=True))
+    # all at once: on a GPU a small net waits for the number of kernels, not for their work
+    apart = 2 * cosine_distance(images, slopes).view(len(views), len(views), 2, -1)
+    return F.softplus(apart[:, :, 0].amax(1) - apart[:, :, 1].amin(1)).mean(0)
 
 
 def largest_other(logits: Logits, y: Labels) -> PerExample:
