@@ -114,3 +114,12 @@ def batch(b: int = 3, seed: int = 0, side: int = SIDE) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.rand(b, 3, side, side, generator=generator, dtype=torch.float64)
     return x, torch.randint(CLASSES, (b,), generator=generator)
+
+
+def halved(dtype: torch.dtype) -> nn.Module:
+    """A half precision net that keeps its normalisation in single, as many do."""
+    model = net("residual").to(dtype)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.float()
+    return model

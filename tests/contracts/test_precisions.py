@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from every_method import EVERY, Run, attacked_by, layers_of_cuda, map_of, measured_by, slopes_of, small
-from nets import batch, net
+from nets import batch, halved, net
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -54,15 +54,6 @@ class Exact(nn.Module):
 def pictures() -> tuple[Tensor, Tensor]:
     x, y = batch(3)
     return x.float(), y
-
-
-def halved(dtype: torch.dtype) -> nn.Module:
-    """A half precision net that keeps its normalisation in single, as many do."""
-    model = net("residual").to(dtype)
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.float()
-    return model
 
 
 def alike(a: Tensor, b: Tensor) -> float:
