@@ -46,6 +46,7 @@ _held: dict[tuple[int, Path], int] = {}
 def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
     """The block alone writes in the folder, which is made; where another process does, one sentence says which.
 
+    A block that writes nothing, as one that ends in a mistake, leaves no folder behind that was not there.
     `ranks`: of the processes that torchrun starts for one run the first takes the folder for all of them.
     """
     started = _torchruns_processes()
@@ -53,6 +54,7 @@ def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
     if _key(path) in _held or (ranks and started > 1 and os.environ.get("RANK") != "0"):
         yield
         return
+    missing = [place for place in path.parents if not place.exists()]
     with _told_of_trouble(Path(folder)):
         if not _take(path):
             raise UserError(f"{folder} is in use: {_holder(path)}; {_fix(1 if ranks else started)}.")
@@ -60,6 +62,9 @@ def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
         yield
     finally:
         _release(path)
+        with suppress(OSError):
+            for place in missing:
+                place.rmdir()
 
 
 @contextmanager
@@ -88,7 +93,12 @@ def _take(path: Path) -> bool:
     """Whether the lock was had; not where another process or thread holds it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:
+            if path.is_symlink():
+                raise  # it leads to a folder that is not there
+            continue  # its last holder took the empty folder away
         try:
             had = _locked(file, path)
             if had and _is_at(file, path):

@@ -101,7 +101,9 @@ print(json.dumps({way: wanted_by_two(way) for way in ("finished", "killed")}))
 @pytest.fixture
 def held(tmp_path):
     """Folders in the hands of another process."""
-    folders = {name: tmp_path / name for name in ("train", "fit", "audit", "sweep", "harden")}
+    folders = {
+        name: tmp_path / name for name in ("train", "fit", "audit", "sweep", "harden", "explain", "attack")
+    }
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, *map(str, folders.values())],
         stdin=subprocess.PIPE,
@@ -137,8 +139,14 @@ def test_what_another_process_writes_in_is_refused_by_every_verb_and_left_as_it_
         with pytest.raises(UserError, match=f"is in use: process {held['pid']} on .*; wait until it ends"):
             act(held[name])
         assert {path.name for path in held[name].iterdir()} <= {NAME, "trials"}, name
-    assert main(["train", *ENDLESS, "--out", str(held["train"])]) == 2
-    assert f"gyrograd: {held['train']} is in use: process {held['pid']} on " in capsys.readouterr().err
+    commands = {
+        "train": ENDLESS,
+        **{verb: ["lenet", "shapes", "--images", "2"] for verb in ("explain", "attack")},
+    }
+    for name, words in commands.items():
+        assert main([name, *words, "--out", str(held[name])]) == 2
+        assert f"gyrograd: {held[name]} is in use: process {held['pid']} on " in capsys.readouterr().err
+        assert {path.name for path in held[name].iterdir()} == {NAME}, name
 
 
 def test_a_second_training_is_refused_while_the_first_lives_and_goes_on_once_it_is_killed(tmp_path, capsys):

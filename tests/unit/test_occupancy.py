@@ -161,6 +161,52 @@ def test_a_block_that_fails_gives_the_folder_back(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_block_that_writes_nothing_leaves_no_folder_that_was_not_there(tmp_path):
+    (tmp_path / "here").mkdir()
+    for folder in ("here", "new", "here/deep/new"):
+        with sole_writer(tmp_path / folder):
+            assert (tmp_path / folder).is_dir()
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+def test_a_block_that_writes_leaves_its_folders(tmp_path):
+    with sole_writer(tmp_path / "deep" / "new"):
+        (tmp_path / "deep" / "other").touch()
+    assert [path.name for path in tmp_path.rglob("*")] == ["deep", "other"]
+
+
+def test_an_empty_folder_taken_away_while_it_is_asked_for_is_made_again(tmp_path, monkeypatch):
+    opened = os.open
+
+    def after_the_last_holder(path, *words):
+        monkeypatch.setattr(os, "open", opened)
+        Path(path).parent.rmdir()
+        return opened(path, *words)
+
+    monkeypatch.setattr(os, "open", after_the_last_holder)
+    with sole_writer(tmp_path / "run"):
+        assert (tmp_path / "run" / NAME).exists()
+
+
+def test_a_lock_on_a_file_that_was_taken_away_does_not_count(tmp_path, monkeypatch):
+    locked = occupancy._locked
+
+    def after_the_last_holder(file, path):
+        monkeypatch.setattr(occupancy, "_locked", locked)
+        path.unlink()
+        return locked(file, path)
+
+    monkeypatch.setattr(occupancy, "_locked", after_the_last_holder)
+    with sole_writer(tmp_path):
+        assert (tmp_path / NAME).exists()
+
+
+def test_a_lock_file_that_leads_nowhere_is_a_sentence(tmp_path):
+    (tmp_path / NAME).symlink_to(tmp_path / "gone" / "file")
+    with pytest.raises(UserError, match="cannot be written"), sole_writer(tmp_path):
+        pass
+
+
 def test_a_folder_taken_away_inside_the_block_is_no_trouble(tmp_path):
     with sole_writer(tmp_path / "run"):
         (tmp_path / "run" / NAME).unlink()

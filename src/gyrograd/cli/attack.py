@@ -17,6 +17,7 @@ from gyrograd.cli.subject import (
     targets,
     versions,
 )
+from gyrograd.occupancy import sole_writer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,8 +93,9 @@ def attack(
         "target": target,
         "seed": opening.seed,
     }
-    done = _attacked(Attacked(here, settings), attacker, explainer, target, opening.seed, out)
-    _write_overview(out, done)
+    with sole_writer(out):
+        done = _attacked(Attacked(here, settings), attacker, explainer, target, opening.seed, out)
+        _write_overview(out, done)
     record = _record(done)
     if json:
         print(json_format.dumps(_document(out, record), indent=1))

@@ -17,6 +17,7 @@ from gyrograd.cli.subject import (
     targets,
     versions,
 )
+from gyrograd.occupancy import sole_writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,8 +90,9 @@ def explain(
         "target": target,
         "seed": opening.seed,
     }
-    done, shown = _explained(here, methods, target, out, settings)
-    _write_overview(out, shown)
+    with sole_writer(out):
+        done, shown = _explained(here, methods, target, out, settings)
+        _write_overview(out, shown)
     if json:
         print(json_format.dumps(_document(out, here, done), indent=1))
     else:
