@@ -135,3 +135,17 @@ def test_few_images_are_said_to_be_few(images: int, said: str | None) -> None:
     assert [note.partition(":")[0] for note in notes] == ([] if said is None else [said])
     assert (said is None) or said in card.summary()
     assert "1 images" not in card.summary()
+
+
+def test_the_card_says_how_long_the_attacks_searched_and_that_this_guarantees_nothing() -> None:
+    x, y = (t[:2] for t in small_images())
+    for preset, took in (
+        (ONE, "took 1 step, and"),
+        (replace(ONE, drawn_steps=3, search_draws=5), "of means over draws 3 through 5 draws, and"),
+    ):
+        (told,) = [
+            n
+            for n in audit(small_net(), x, y, preset=preset).document["settings"]["notes"]
+            if "guarantee" in n
+        ]
+        assert took in told

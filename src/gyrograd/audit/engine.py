@@ -23,7 +23,15 @@ from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
 from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
 from gyrograd.audit.presets import Preset, preset_of
-from gyrograd.audit.table import card_columns, column, eps_curves, method_columns, pixel_curves, stat
+from gyrograd.audit.table import (
+    card_columns,
+    column,
+    eps_curves,
+    method_columns,
+    pixel_curves,
+    searched,
+    stat,
+)
 from gyrograd.audit.theorems import promises
 from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.data.dataset import Dataset
@@ -99,7 +107,7 @@ def audit(
     settings = {
         "preset": preset if isinstance(preset, str) else "own",
         "left_out": left_out,
-        "notes": [*notes, *_few(subject)],
+        "notes": [*notes, *_few(subject), _no_guarantee(chosen)],
     }
     report = _Report(bench, subject, tried, settings, command, started)
     with _folder(out) as place:
@@ -116,6 +124,13 @@ def _few(subject: Subject) -> list[str]:
     n = len(subject.x)
     few = f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {FEW} are too narrow to go by."
     return [few] if n < FEW else []
+
+
+def _no_guarantee(preset: Preset) -> str:
+    return (
+        f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
+        "move maps further."
+    )
 
 
 @dataclass(frozen=True, eq=False)

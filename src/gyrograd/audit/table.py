@@ -110,7 +110,7 @@ def card_columns(preset: Preset) -> list[dict[str, Any]]:
     """What each column of the card is."""
     eps, noise = _of_255(preset.eps), _of_255(preset.noise_eps)
     top, unit = f"{preset.kept:.0%} of the pixels", [0.0, 1.0]
-    attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {_steps(preset)}"
+    attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {searched(preset)}"
     rows = [
         (
             "rps",
@@ -143,11 +143,11 @@ def card_columns(preset: Preset) -> list[dict[str, Any]]:
     return known + [_further(name) for name in preset.metrics]
 
 
-def _steps(preset: Preset) -> str:
+def searched(preset: Preset) -> str:
     """How long the attacks search: audits that searched more or less are no rivals."""
     drawn = preset.drawn_steps
     through = "" if drawn is None else f", of means over draws {drawn} through {preset.search_draws} draws"
-    return f"{preset.steps} steps{through}"
+    return f"{preset.steps} step{'s' if preset.steps > 1 else ''}{through}"
 
 
 def eps_curves(records: Mapping[str, Record], methods: Sequence[str], preset: Preset) -> dict[str, Any]:
