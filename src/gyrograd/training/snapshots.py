@@ -173,6 +173,11 @@ def restore(
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for weight, own in optimizer.state.items():
+        for name, value in own.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape:
+                # A file knows no layout, and a fused optimizer wants its state laid out as the weight (channels last).
+                own[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
     if average is not None:
         for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
             average.values[key].copy_(value)
