@@ -19,8 +19,8 @@ from gyrograd import records
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized, save, spec_of
-from gyrograd.models.archives import Scripted
 from gyrograd.models.opening import checked, image_size, notes, opened, place_of
+from gyrograd.models.scripts import Scripted
 from gyrograd.occupancy import sole_writer
 from gyrograd.records import Record
 from gyrograd.training import snapshots
