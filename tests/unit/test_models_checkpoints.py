@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models import Probability, build, checkpoints, load, load_state, save
+from gyrograd.models.checksums import digest
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: build("mlp", seed=1),
@@ -177,7 +178,7 @@ def rewritten(path: Path, change: Callable[[dict, dict[str, Tensor]], object]) -
         tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
     del note["sha256"]
     change(note, tensors)
-    note["sha256"] = checkpoints._digest(note, tensors)
+    note["sha256"] = digest(note, tensors)
     save_file(tensors, path, {"gyrograd": json.dumps(note)})
 
 

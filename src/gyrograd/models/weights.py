@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
+from gyrograd.models.checksums import check_tensors
 from gyrograd.models.renaming import renamed
 
 PREFIXES = ("module.", "model.", "_orig_mod.", "net.")
@@ -30,7 +30,7 @@ def load_state(model: nn.Module, path: Path | str) -> None:
     Prefixes such as "module." are dropped, and an EfficientNet gets timm's names (`renaming`). A name that is
     missing or left over, or a shape that differs, is an error and leaves the model as it was.
     """
-    tensors = _nearest(model, _tensors(Path(path)))
+    tensors = _nearest(model, read_tensors(Path(path)))
     fit(_fitting(model, tensors), tensors, path)
 
 
@@ -120,17 +120,22 @@ def is_pickled(path: Path) -> bool:
     return start[:2] == b"PK" or start[:1] == b"\x80"
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name: safetensors, or a .pt that holds a state dict; a checksum is verified."""
     if not path.is_file():
         raise UserError(f"There is no file of weights at {path}; check the path.")
     if is_pickled(path):
         return _state_dict(_unpickled(path), path)
     try:
-        return dict(load_file(path))
-    except SafetensorError as wrong:
+        with safe_open(path, framework="pt") as file:
+            words = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, ValueError, RuntimeError, OSError) as wrong:
         raise UserError(
             f"{path} is neither safetensors nor a .pt of tensors ({wrong}); save the weights as safetensors."
         ) from wrong
+    check_tensors(path, words, tensors)
+    return tensors
 
 
 def _unpickled(path: Path) -> Any:
