@@ -143,6 +143,7 @@ def test_a_normalisation_is_put_before_a_model_that_has_none(kit, source):
     ("text", "settings", "sentence"),
     [
         ("torchvision:resnet18:pretrained", {"weights": "w.pt"}, "brings its own weights"),
+        ("torchvision:resnet18:pretrained:pretrained", {}, "says ':pretrained' twice"),
         ("torchvision:resnet18:pretrained", {"classes": 3}, "have their own classes"),
         ("lenet", {"device": "meta"}, "'meta' hold no numbers"),
         ("lenet", {"device": "cuda:99"}, "no device 'cuda:99'"),

@@ -18,7 +18,7 @@ from gyrograd.errors import UserError
 from gyrograd.models.assembly import rebuilt
 from gyrograd.models.checksums import check_digest, damaged, read_note, signed_bytes
 from gyrograd.models.specs import ModelSpec, spec_of
-from gyrograd.models.weights import fit, is_pickled
+from gyrograd.models.weights import check_kinds, fit, is_pickled
 from gyrograd.records import write_bytes
 
 SCHEMA = 1
@@ -42,12 +42,29 @@ def save(path: Path | str, model: nn.Module, *, facts: dict[str, Any] | None = N
 def load(path: Path | str) -> nn.Module:
     """The model that was saved, bit for bit, on the CPU and in eval mode."""
     note, tensors = _contents(Path(path))
-    model = rebuilt(ModelSpec.from_json(_json(note["spec"])))
+    spec = ModelSpec.from_json(_json(note["spec"]))
+    _check_extent(path, spec, sum(tensor.numel() for tensor in tensors.values()))
+    model = rebuilt(spec)
     own = model.state_dict(keep_vars=True)
+    check_kinds(tensors, own, path)
     for key in own.keys() & tensors.keys():
         own[key].data = own[key].data.to(tensors[key].dtype)
     fit(model, tensors, path)
     return model.eval()
+
+
+def _check_extent(path: Path | str, spec: ModelSpec, elements: int) -> None:
+    """Refuse settings of a model far larger than the file: building it would fill the memory first."""
+    most = max(elements, 10_000)
+    level: list[Any] = [spec.settings, [options for _, options in spec.wraps]]
+    while level:
+        value = level.pop()
+        if isinstance(value, Mapping):
+            level += value.values()
+        elif isinstance(value, list):
+            level += [len(value) * 10, *value]
+        elif isinstance(value, int | float) and abs(value) > most:
+            raise UserError(f"{path} describes a model much larger than itself ({value}); write it again.")
 
 
 def facts(path: Path | str) -> dict[str, Any]:

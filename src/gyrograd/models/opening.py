@@ -113,6 +113,8 @@ def _own_file(text: str) -> tuple[Path, str] | None:
 def _from_library(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
     name = text.removesuffix(":pretrained")
     pretrained = name != text
+    if name.endswith(":pretrained"):
+        raise UserError(f"{text} says ':pretrained' twice; once is enough.")
     if pretrained and weights is not None:
         raise UserError(f"{text} brings its own weights; leave out --weights, or ':pretrained'.")
     if pretrained:

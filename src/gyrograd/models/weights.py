@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,10 +53,33 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> No
     extra = [key for key in tensors if key not in own]
     if missing or extra:
         raise UserError(_names_differ(path, missing, extra))
+    check_kinds(tensors, own, path)
     for key, tensor in tensors.items():
         if tensor.shape != own[key].shape:
             raise UserError(_shapes_differ(path, key, tensor, own[key], last=key in _last_two(own)))
     model.load_state_dict(dict(tensors), strict=True)
+
+
+def check_kinds(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str) -> None:
+    """Refuse tensors that would lose something on the way into the model: complex, whole, sparse, quantized ones."""
+    for key, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
+            raise UserError(
+                f"{path}: '{key}' is a sparse, quantized or empty tensor; save the weights as plain tensors."
+            )
+        if key in own and _kind(tensor) != _kind(own[key]):
+            raise UserError(
+                f"{path}: '{key}' holds {_kind(tensor)} and the model's are {_kind(own[key])}; "
+                "save the weights of the model that was trained."
+            )
+
+
+def _kind(tensor: Tensor) -> str:
+    if tensor.is_complex():
+        return "complex numbers"
+    if tensor.dtype is torch.bool:
+        return "true or false"
+    return "real numbers" if tensor.is_floating_point() else "whole numbers"
 
 
 def _names_differ(path: Path | str, missing: list[str], extra: list[str]) -> str:
@@ -141,7 +165,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def _unpickled(path: Path) -> Any:
     """What torch reads without running code. A damaged or unsafe file fails in many ways, all the user's."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as wrong:
         raise UserError(
             f"{path} is damaged or holds more than tensors, and gyrograd runs no code from files; "
