@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import bent
 from gyrograd.types import Inputs, Logits
 
@@ -41,7 +42,7 @@ def joint_pass(
         )
     rows = Rows(len(clean), len(moved))
     batch = torch.cat([clean, moved, along]).contiguous(memory_format=layout(clean))
-    with _Carrying(rows):
+    with ExactNormalization(), _Carrying(rows):
         out = model(_marked(batch))
     return out[: rows.clean], out[rows.primal :]
 
