@@ -91,18 +91,6 @@ def test_training_on_one_row_follows_its_gradient():
         assert float((weight.grad * along).sum()) == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-5)
 
 
-def test_the_fast_pass_of_one_row_has_the_weight_gradient_of_the_plain_one():
-    model, (x, y) = net("tokens"), batch(1)
-    terms = {"l2_cosine": gg.training.Term(gg.regularizer("l2_cosine"), 1.0)}
-    weights = list(model.parameters())
-    plain, fast = (
-        torch.autograd.grad(Objective(terms, fast=fast)(model, x, y, seed=3)[0], weights)
-        for fast in (False, True)
-    )
-    for found, wanted in zip(fast, plain, strict=True):
-        close(found, wanted)
-
-
 def test_curvature_of_one_row_is_that_of_the_row_in_a_batch():
     model, (x, _) = net("tokens"), batch(2)
     curvature = gg.theory.loss_curvatures
