@@ -151,7 +151,7 @@ def test_mass_center_of_a_point_is_the_point_and_of_nothing_the_middle():
     assert mass_center(map).tolist() == [[3, 1], [1.5, 2]]
 
 
-@pytest.mark.parametrize(("side", "width"), [(32, 5), (224, 35), (64, 10), (2, 1)])
+@pytest.mark.parametrize(("side", "width"), [(32, 5), (224, 35), (64, 10), (2, 1), (28, 4), (30, 5)])
 def test_the_frame_is_five_of_thirty_two_wide(side: int, width: int):
     frame = frame_target(side, side)
     assert frame[:width].eq(1).all()
