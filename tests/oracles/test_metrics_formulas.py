@@ -364,7 +364,8 @@ def test_ties_are_taken_in_order_or_left_out(ties):
             ties=ties,
         )
         np.testing.assert_allclose(curves[i], expected, rtol=1e-9)
-    assert (curves[2].max() == curves[2].min()).item() is (ties == "strict")
+    # Equal images in different places of a batch may differ in the last digit.
+    assert (curves[2].max() - curves[2].min() < 1e-12).item() is (ties == "strict")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6))
