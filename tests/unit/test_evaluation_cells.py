@@ -164,6 +164,19 @@ def test_a_shard_of_other_settings_under_this_name_is_measured_again(
     assert "does not hold what its name says" in capsys.readouterr().err
 
 
+def test_a_shard_of_other_examples_under_this_name_is_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated([cell("a", Counted())], range(2), tmp_path)
+    (path,) = (tmp_path / "records").rglob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"examples": [5, 6]}))
+    again = Counted()
+    record = evaluated([cell("a", again)], range(2), tmp_path)["a"]
+    assert again.asked == [[0, 1]]
+    assert record.examples == [0, 1]
+    assert "does not hold what its name says" in capsys.readouterr().err
+
+
 def test_forget_removes_these_cells_and_nothing_else(tmp_path: Path) -> None:
     mine, other = cell("a", Counted()), cell("b", Counted())
     evaluated([mine, other], range(2), tmp_path)
