@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable
 
 
@@ -10,8 +11,25 @@ class UserError(ValueError):
     """One sentence that says what is wrong and names the fix."""
 
 
+def wants_frames() -> bool:
+    """True if errors are to be shown with their frames: `--debug`, or GYROGRAD_DEBUG=1 in the environment."""
+    return os.environ.get("GYROGRAD_DEBUG", "") not in {"", "0"}
+
+
 MANY = 20
 """So many names are listed in a sentence; of more, half as many."""
+
+
+def printable(text: object) -> str:
+    """The text with control characters written out (`\\x1b`): names of files come from anyone, and a terminal obeys.
+
+    >>> printable("cat\\x1b[2J.png")
+    'cat\\\\x1b[2J.png'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for letter in str(text)
+    )
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
