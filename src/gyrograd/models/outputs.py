@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, foreign_code, in_words
 from gyrograd.models.wrappers import logits_of
 from gyrograd.numerics.checks import check_images
 from gyrograd.numerics.modes import evaluating
@@ -108,18 +108,23 @@ def _check_weights(model: nn.Module, device: torch.device) -> None:
             )
 
 
+_OF_SHAPES = (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError)
+"""What layers raise of images they were not made for; anything else is the model's own affair."""
+
+
 def _ran(model: nn.Module, x: Tensor) -> Any:
     """The model's answer; what it raises about images it was not made for becomes one sentence."""
     try:
         return model(x)
     except UserError:
         raise
-    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError) as wrong:
-        lines = [line.strip() for line in str(wrong).splitlines() if line.strip()]
-        # Of a scripted model's traceback the last line says what happened.
-        reason = (lines[-1] if lines else type(wrong).__name__)[:200]
+    except Exception as wrong:
+        if place := foreign_code(wrong):
+            raise UserError(
+                f"The model raised {in_words(wrong)} ({place}); mend it there, or see --debug."
+            ) from wrong
         raise UserError(
-            f"The model cannot take images of {' x '.join(str(side) for side in x.shape[1:])} ({reason}); "
+            f"The model cannot take images of {' x '.join(str(side) for side in x.shape[1:])} ({in_words(wrong)}); "
             "give the size it was made for with --size."
         ) from wrong
 
