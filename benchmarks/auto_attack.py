@@ -95,7 +95,7 @@ def parsed() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--resnet20", type=Path, help="weights of the ResNet-20, as gyrograd.load reads them")
+    parser.add_argument("--resnet20", type=Path, help="state dict of a CIFAR-10 ResNet-20")
     parser.add_argument("--out", type=Path, default=Path("out/auto_attack"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--nets", nargs="+", choices=list(NETS), default=list(NETS))
@@ -203,7 +203,9 @@ def _model(net: str, data: Path, resnet20: Path | None, out: Path, device: str, 
         return residual_net(data, out, device, epochs)
     if net == "resnet20" and resnet20 is None:
         raise SystemExit("The ResNet-20 needs its weights: --resnet20 FILE, or leave it out of --nets.")
-    return gg.load(str(resnet20) if net == "resnet20" else NETS[net]).to(device).eval()
+    if net == "resnet20":
+        return gg.model("resnet20", weights=resnet20, normalize="imagenet").to(device).eval()
+    return gg.load(NETS[net]).to(device).eval()
 
 
 def model_of(net: str, options: argparse.Namespace) -> nn.Module:
