@@ -120,7 +120,8 @@ def rivals_of(options: argparse.Namespace) -> list[str]:
 
 
 def path_of(options: argparse.Namespace, cell: tuple[str, str, str]) -> Path:
-    name = "-".join((*cell, f"{options.images}")).replace(" ", "_").replace(",", "")
+    length = "" if cell[2].endswith(tuple(EFFORT)) else f"-{options.steps}x{options.restarts}"
+    name = "-".join((*cell, f"{options.images}{length}")).replace(" ", "_").replace(",", "")
     return options.out / "cells" / f"{name}.json"
 
 

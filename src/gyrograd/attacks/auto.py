@@ -62,6 +62,8 @@ WON = 0.05
 """A challenger beats the main search on an image if its column is lower by more than this."""
 OFTEN = 0.1
 """The share of images on which a challenger must win for a flag."""
+AFRESH = {"noise", "transfer", "another start"}
+"""Challengers that do not begin at the best point found so far."""
 NOISE = 1 << 34
 """The stream that noise is drawn from, apart from those of starts."""
 
@@ -195,7 +197,8 @@ def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
     for eps in sorted(set(job.eps)):
         if eps > 0:
             duel = Duel(auto, job, under, eps, best)
-            duel.descend("main", begin=best.delta * (eps / reached) if reached else None)
+            stretched = best.delta * (eps / reached) if reached else None
+            duel.descend("main", begin=stretched, steps=auto.effort)
             duel.noise()
             duel.transfer()
             duel.softer_model(soft)
@@ -241,6 +244,7 @@ class Duel:
     def __init__(self, auto: Auto, job: Job, under: Attacked, eps: float, best: Best) -> None:
         self.auto, self.job, self.under, self.eps, self.best = auto, job, under, eps, best
         self.ball = ball(job.norm, eps)
+        self.main = best.value
         self.beaten_by: dict[str, Flags] = {}
 
     def descend(
@@ -253,13 +257,14 @@ class Duel:
         first_step: float | None = None,
         guide: Guide | None = None,
         through: Attribution | None = None,
+        steps: int | None = None,
+        only: Flags | None = None,
     ) -> None:
         """A descent: along a stand-in, from a point, on the guide's slopes, through an attribution's map."""
-        rows = self._moving()
+        rows = self._moving(only)
         if not len(rows):
             return
-        under, effort = self.under, self.auto.effort
-        steps = effort if name == "main" else max(2, effort // CHALLENGE)
+        under, steps = self.under, steps or max(2, self.auto.effort // CHALLENGE)
         if begin is None and start == "clean" and COLUMNS[self.auto.column].flat_at_x:
             start = "random"
         length = first_step or (FIRST_STEP if begin is None else WARM_STEP)
@@ -289,9 +294,11 @@ class Duel:
             self._offer("noise", rows, delta, torch.where(kept, value, torch.inf))
 
     def transfer(self) -> None:
-        """The gradient map in place of a map whose own slope may mislead."""
+        """The gradient map in place of a map whose own slope may mislead; at full length where it has none."""
         if not isinstance(self.under.surrogate, Gradient):
-            self.descend("transfer", through=make("attribution", STAND_IN))
+            gradient, blind = make("attribution", STAND_IN), self.under.blind
+            self.descend("transfer", through=gradient, only=~blind)
+            self.descend("transfer", through=gradient, only=blind, steps=self.auto.effort)
 
     def softer_model(self, soft: Model | None) -> None:
         """The same through a copy whose activations bend more softly, where they are so sharp that slopes vanish."""
@@ -339,12 +346,16 @@ class Duel:
         steps: Tensor | None = None,
         broken: Tensor | None = None,
     ) -> None:
-        """Take what is better, and note on which images a challenger clearly won."""
+        """Take what is better, and note on which images a challenger clearly won.
+
+        One that began at the best point has to improve on that, any other on what the main search found.
+        """
         best = self.best
         better = value < best.value[rows]
         if name != "main":
+            rival = self.main if name in AFRESH else best.value
             won = torch.zeros_like(best.broken)
-            won[rows] = value < best.value[rows] - WON
+            won[rows] = value < rival[rows] - WON
             self.beaten_by[name] = self.beaten_by.get(name, torch.zeros_like(won)) | won
         chosen = rows[better]
         self.best = Best(
@@ -353,6 +364,8 @@ class Duel:
             best.steps if steps is None else best.steps.index_add(0, rows, steps),
             best.broken if broken is None else best.broken.index_copy(0, rows, best.broken[rows] | broken),
         )
+        if name == "main":
+            self.main = self.best.value
 
 
 def softened(model: Model) -> Model | None:
