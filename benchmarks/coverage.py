@@ -363,9 +363,14 @@ def _second(explain: Any, model: nn.Module, x: Tensor, target: Tensor, map: Tens
 
 
 def _directions(weights: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
-    """One direction for all weights together: half the slope's own, half random."""
+    """One direction for all weights together: half the slope's own, half random.
+
+    In proportion to each weight, so that none changes its sign: LRP's rules have a kink there.
+    """
     draw = torch.Generator().manual_seed(5)
-    random = [torch.randn(w.shape, generator=draw, dtype=w.dtype) for w in weights]
+    sizes = [w.detach().abs() for w in weights]
+    random = [size * torch.randn(size.shape, generator=draw, dtype=size.dtype) for size in sizes]
+    slopes = [size * slope for size, slope in zip(sizes, slopes, strict=True)]
     own, other = _length(slopes), _length(random)
     return [s / (own or 1.0) + r / other for s, r in zip(slopes, random, strict=True)]
 

@@ -85,7 +85,7 @@ class Iga:
 
     def terms(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> dict[str, PerExample]:
         """The loss at the found images, and the weighted triplet."""
-        check_batch(x)
+        check_batch(model, x)
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):
             loss = score(model, y, "loss", check=may_look_at(x))(found)
