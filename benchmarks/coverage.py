@@ -12,6 +12,7 @@ A cell is *exact* if all of its checks hold:
 - second: the derivative of <v, map> to x, along a direction, is that of central differences;
 - weights: the same to the weights, all of them at once;
 - first (gradient): the map along a direction is the central difference of the logit;
+- conserved (lrp): the conserving variant's map sums to what was put in;
 - total (shap): the values of all segments sum to the logit less that of the empty image.
 LIME and SHAP have no derivative to x: they must say so when a graph is asked for.
 
@@ -47,6 +48,8 @@ TOLERANCE = 1e-5
 """Relative error of a derivative."""
 ROUNDING = 1e-7
 """Relative error of a value, float64 through some hundred layers."""
+LOST = 1e-3
+"""Relevance that LRP's conserving variant may lose."""
 LENGTHS = (1e-5, 1e-6, 1e-4, 1e-7, 1e-3, 1e-8)
 """Of the steps of central differences: over the whole image, or over all weights together."""
 OUTCOMES = ("exact", "refused", "wrong", "crashed")
@@ -280,7 +283,7 @@ def outcome_of(method: str, model: nn.Module, x: Tensor, target: Tensor) -> tupl
         return "refused", str(sentence), {}
     except Exception as wrong:  # whatever it is: it is what the table is about
         return "crashed", f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}", {}
-    limits = {"alone": ROUNDING, "alone with graph": ROUNDING, "graph": ROUNDING, "total": ROUNDING}
+    limits = dict.fromkeys(("alone", "alone with graph", "graph", "total"), ROUNDING) | {"conserved": LOST}
     failed = [name for name, error in errors.items() if not error <= limits.get(name, TOLERANCE)]
     why = ", ".join(f"{name} off by {errors[name]:.1e}" for name in failed)
     return "wrong" if failed else "exact", why, errors
@@ -296,6 +299,9 @@ def errors_of(method: str, model: nn.Module, x: Tensor, target: Tensor) -> dict[
     with_graph = explain(model, x, target, create_graph=True).detach()
     alone = explain(model, x[:1], target[:1], create_graph=True).detach()
     errors |= {"graph": _relative(with_graph, map), "alone with graph": _relative(alone, map[:1])}
+    if method == "lrp":
+        arrived = gg.attribution("lrp", variant="conserving").conserved(model, x, target)
+        errors["conserved"] = float((arrived - 1).abs().max())
     if method == "gradient":
         errors["first"] = _first(model, x, target, map)
     return errors | _second(explain, model, x, target, map)

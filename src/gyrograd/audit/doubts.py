@@ -36,6 +36,7 @@ def doubts(bench: Bench, records: Mapping[str, Record], methods: Sequence[Method
 def _of_maps(bench: Bench, method: Method, maps: Tensor, x: Tensor, target: Tensor) -> list[Flag | None]:
     return [
         suspicion.not_finite_maps(maps),
+        suspicion.relevance_lost(bench.model, method.attribution, x, target),
         suspicion.constant_maps(maps),
         suspicion.same_map_everywhere(maps) if len(maps) > 1 else None,
         suspicion.ignores_model(bench.model, method.attribution, x, target, seed=bench.seed),

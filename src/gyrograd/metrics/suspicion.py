@@ -274,6 +274,25 @@ def not_finite_maps(maps: Inputs) -> Flag | None:
     )
 
 
+def relevance_lost(
+    model: Model, attribution: Attribution, x: Inputs, target: Labels, *, limit: float = 0.95
+) -> Flag | None:
+    """Whether less relevance arrives at the input than LRP put in; for attributions that tell (`LRP.conserved`)."""
+    conserved = getattr(attribution, "conserved", None)
+    if conserved is None or getattr(attribution, "quantity", "logit") != "logit":
+        return None
+    arrived = float(conserved(model, x, target).mean())
+    return _raised(
+        not limit <= arrived <= 2 - limit,
+        "relevance_lost",
+        f"the map sums to less than {limit:.0%} of the relevance put in, or as much more",
+        f"Of the relevance LRP puts in, {arrived:.0%} arrives at the image: biases take a part, or values that no rule "
+        "hands on, so that the map tells of a part of the model's answer.",
+        "Use lrp(variant='conserving') or bias='drop', and compare the two maps.",
+        arrived,
+    )
+
+
 def saturated(
     model: Model, x: Inputs, target: Labels, *, near: float = 1e-4, share: float = 0.1
 ) -> Flag | None:
