@@ -12,7 +12,9 @@ from small_attributions import small
 import gyrograd as gg
 
 GRAPHS = [(name, False) for name in sorted(gg.available("attribution"))]
-GRAPHS += [(name, True) for name, entry in sorted(gg.available("attribution").items()) if entry.differentiable]
+GRAPHS += [
+    (name, True) for name, entry in sorted(gg.available("attribution").items()) if entry.differentiable
+]
 
 
 def tensors() -> int:
@@ -24,7 +26,9 @@ def tensors() -> int:
 def test_no_tensor_outlives_its_map(name, create_graph):
     model, (x, target) = net("residual"), batch(2)
     explain = small(name)
-    explain(model, x, target, create_graph=create_graph)  # what is kept between calls, such as draws, is kept now
+    explain(
+        model, x, target, create_graph=create_graph
+    )  # what is kept between calls, such as draws, is kept now
     gc.collect()
     gc.disable()
     try:
