@@ -22,12 +22,12 @@ from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
 from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
 from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
-from gyrograd.numerics.checks import check_images, check_target, is_being_recorded
+from gyrograd.numerics.checks import check_images, check_target, class_indices, is_being_recorded, try_model
 from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.registry import make
-from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, Seed
+from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, Seed, Targets
 
 STAND_IN = "gradient"
 """The attribution through which `auto` searches for maps that have no derivative."""
@@ -131,10 +131,12 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
 
 def run(
-    job: Job, model: Model, attribution: Attribution, x: Tensor, target: Tensor, *, seed: Seed = 0
+    job: Job, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
 ) -> tuple[AttackResult, ...]:
     """One result for each eps, every one searched afresh from the same clean pass."""
     check_attackable(x)
+    try_model(model, x)
+    target = class_indices(target, x)
     streams = keys(seed, len(x), x.device)
     x = x.detach()
     box = _box(job.box, x)
