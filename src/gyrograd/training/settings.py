@@ -42,7 +42,7 @@ class TrainSettings:
     """Share of each batch that is regularised, on its own small passes. The order is random, so the mean over a
     part is an unbiased one and the weights stay as they are."""
     every: int = 1
-    """Regularise every N steps, with N times the weight: for less time, and the same mean gradient unless it is clipped."""
+    """Regularise every N steps, with N times the weight: less time, and the same mean gradient unless it is clipped."""
     fast: bool = False
     """On CUDA a step is one graph, and l2 and cosine come in first-order passes: equal results, less time."""
     label_smoothing: float | int = 0.0
