@@ -39,8 +39,11 @@ FOLDERS = ("numerics", "attributions", "attacks", "metrics", "regularizers", "ev
 CPU_SECONDS = 240
 """A run that takes longer hangs: no set of tests takes half as long without a fault."""
 
-# The tests of a file or folder, the nearest first.
+# The tests of a file, or of the other files of a folder; the nearest first.
 TESTS = {
+    "numerics": "oracles/test_gradient_maps contracts/test_attributions",
+    "attributions": "oracles/test_gradient_maps contracts/test_attributions",
+    "attacks": "unit/test_attacks_settings contracts/test_attacks",
     "numerics/autograd.py": "oracles/test_numerics_autograd",
     "numerics/balls.py": "oracles/test_numerics_balls unit/test_attacks_loop",
     "numerics/checks.py": "unit/test_numerics_checks oracles/test_gradient_maps",
@@ -270,7 +273,7 @@ def compiles(edit: Edit) -> bool:
 def tests_of(file: str) -> list[str]:
     """The test files of a source file, the nearest first."""
     names = TESTS.get(file) or TESTS[file.partition("/")[0]]
-    return [f"tests/{name}.py" for name in names.split()]
+    return [f"tests/{name}.py" for name in [*names.split(), "unit/test_defaults"]]
 
 
 def preload() -> None:
