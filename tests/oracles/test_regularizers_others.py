@@ -191,6 +191,23 @@ def test_adversarial_images_stay_in_the_ball_and_the_box(norm, eps, start):
     assert images.max() <= 1
 
 
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 1 / 255), ("l2", 0.2)])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_last_iterate_costs_one_pass_a_step_and_is_that_of_the_attack(norm, eps, steps):
+    x, y = batch(3)
+    model = net("residual").train()
+    penalty = gg.regularizer("adversarial", eps=eps, norm=norm, steps=steps, selection="last")
+    expected = penalty.attack.images(model, x, y, seed=0)
+    passes = []
+    handle = model.register_forward_hook(lambda *_: passes.append(model.training))
+    images = penalty.images(model, x, y, seed=0)
+    handle.remove()
+    torch.testing.assert_close(images, expected, rtol=0, atol=1e-12)
+    assert not torch.equal(images, x)
+    assert passes == [False] * steps
+    assert model.training
+
+
 def test_a_random_start_is_drawn_anew_unless_seeded():
     x, y = batch(2)
     penalty = gg.regularizer("adversarial", start="random", selection="last", steps=1)
