@@ -172,9 +172,9 @@ def test_zoom_shows_a_part_of_each_image_by_its_key(batch):
     seen = zoomed(ramp, random.keys(0, 200), 0.1)
     width = seen[:, 0, 8, -1] - seen[:, 0, 8, 0]
     assert (width > 0).all()
-    assert (width <= 1).all()
-    assert seen.min() >= 0
-    assert seen.max() <= 1
+    assert (width <= 1 + 1e-5).all()
+    assert seen.min() >= -1e-5
+    assert seen.max() <= 1 + 1e-5
     assert float(width.min()) < 0.45
     assert float(width.max()) > 0.85
     assert torch.allclose(zoomed(ramp[:4], random.keys(1, 4), 1.0 - 1e-9).mean(), ramp.mean(), atol=0.1)
