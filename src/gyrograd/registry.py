@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable
+import math
+import numbers
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 
@@ -30,6 +33,18 @@ HOMES: dict[str, str] = {
 }
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
+
+MOST = 1_000_000
+"""The largest count a setting takes: more steps, draws or classes would never be done."""
+UNBOUNDED = {"seed", "max_batch"}
+"""Whole numbers that are no amount of work."""
+_WORDS = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "True or False",
+    str: "a word",
+    NoneType: "None",
+}
 
 
 @dataclass(frozen=True)
@@ -103,7 +118,7 @@ def lookup(kind: str, name: str) -> Entry:
 
 
 def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
-    """Build an entry with these settings. An unknown setting names the nearest one."""
+    """Build an entry with these settings. An unknown setting names the nearest one, one of another kind its own."""
     entry = lookup(kind, name)
     parameters = inspect.signature(entry.factory).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -116,4 +131,65 @@ def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
         raise UserError(
             f"{kind} '{entry.name}': {wrong}; its settings are {', '.join(parameters)}."
         ) from None
-    return entry.factory(*args, **settings)
+    return entry.factory(*args, **_of_their_kinds(entry, parameters, settings))
+
+
+def _of_their_kinds(
+    entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: dict[str, Any]
+) -> dict[str, Any]:
+    """The settings, each of a kind it is declared with: 100.0 counts as 100, True is no number, and NaN is none."""
+    maker = entry.factory
+    hints = get_type_hints(maker) | (get_type_hints(maker.__init__) if inspect.isclass(maker) else {})
+    kept = {}
+    for name, value in settings.items():
+        kinds = _members(hints.get(name, Any))
+        value = _as_declared(value, kinds)
+        if not any(_fits(value, kind) for kind in kinds):
+            wanted = " or ".join(dict.fromkeys(_in_words(kind) for kind in kinds))
+            usual = parameters[name].default
+            such_as = f", such as {usual!r}" if isinstance(usual, int | float | str) else ""
+            raise UserError(f"{entry.kind} '{entry.name}' has {name}={value!r:.60}; give {wanted}{such_as}.")
+        if isinstance(value, int) and abs(value) > MOST and name not in UNBOUNDED:
+            raise UserError(
+                f"{entry.kind} '{entry.name}' has {name}={value}, which would never be done; give at most {MOST:,}."
+            )
+        kept[name] = value
+    return kept
+
+
+def _as_declared(value: Any, kinds: tuple[Any, ...]) -> Any:
+    """numpy's numbers as Python's, and a whole number that was written as 1e2 as one."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return value
+    whole = int in kinds and float not in kinds and float(value).is_integer()
+    return int(value) if whole else float(value)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of a declared kind; kinds that cannot be asked about take anything."""
+    if kind is float:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if get_origin(kind) in (tuple, list):
+        parts = {part for part in get_args(kind) if part is not Ellipsis}
+        return isinstance(value, tuple | list) and all(
+            any(_fits(item, member) for part in parts for member in _members(part)) for item in value
+        )
+    try:
+        return isinstance(value, get_origin(kind) or kind)
+    except TypeError:
+        return True
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) in (tuple, list):
+        return "several of them"
+    named = str(getattr(get_origin(kind) or kind, "__name__", kind))
+    return _WORDS.get(kind, f"a {named}")

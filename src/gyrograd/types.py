@@ -6,9 +6,10 @@ The protocols describe; nothing inherits from them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
@@ -20,6 +21,8 @@ Inputs: TypeAlias = Float[Tensor, "b *shape"]
 Bytes: TypeAlias = UInt8[Tensor, "b c h w"]
 """Images as stored: 0 to 255."""
 Labels: TypeAlias = Int[Tensor, " b"]
+Targets: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[int] | int
+"""The classes to explain as callers may give them; `numerics.checks.class_indices` makes `Labels` of them."""
 Logits: TypeAlias = Float[Tensor, "b k"]
 PerExample: TypeAlias = Float[Tensor, " b"]
 Flags: TypeAlias = Bool[Tensor, " b"]

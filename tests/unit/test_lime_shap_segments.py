@@ -15,6 +15,7 @@ from gyrograd.attributions.lime import Lime
 from gyrograd.attributions.segments import distinct, every_coalition, segment, worths
 from gyrograd.attributions.shap import Shap
 from gyrograd.errors import UserError
+from gyrograd.numerics.checks import try_model
 
 both = pytest.mark.parametrize("make", [Lime, Shap])
 CPU = torch.device("cpu")
@@ -173,7 +174,8 @@ def test_superpixels_of_different_number_agree_in_batches_of_1_7_and_64(make, pr
     whole = explain(model, x, target)
     for size in (1, 7):
         parts = [explain(model, x[i : i + size], target[i : i + size]) for i in range(0, 64, size)]
-        assert (torch.cat(parts) - whole).abs().max() <= 1e-6 * whole.abs().max()
+        allowed = {torch.float32: 1e-4, torch.float64: 1e-11}[precision] * whole.abs().max()
+        assert (torch.cat(parts) - whole).abs().max() <= allowed
 
 
 @both
@@ -212,6 +214,8 @@ def test_an_input_that_wants_a_gradient_gets_a_map_without_graph(make):
 def test_a_repeated_coalition_costs_one_forward(make):
     x, target = batch(1)
     model = Counting(net("lenet"))
+    try_model(model, x)
+    model.sizes.clear()
     make(segments="grid", grid=2, draws=500)(model, x, target)
     assert sum(model.sizes) <= 16
 
@@ -221,6 +225,8 @@ def test_full_memory_halves_the_forward_batch_and_keeps_the_map(make):
     x, target = batch(3)
     explain = make(segments="grid", grid=3, draws=50, max_batch=64)
     tight = Counting(net("lenet"), limit=20)
+    try_model(tight, x)
+    tight.sizes.clear()
     torch.testing.assert_close(
         explain(tight, x, target), explain(net("lenet"), x, target), rtol=1e-9, atol=1e-11
     )

@@ -63,6 +63,13 @@ def test_constant_and_nearly_constant_maps_are_found_one_by_one():
     assert suspicion.constant_maps(maps, share=0.5) is None
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_a_map_is_constant_by_its_own_size_whatever_that_is(scale):
+    maps = torch.rand(2, 3, 5, 5)
+    maps[1] = 0.7 + 1e-5 * maps[1]
+    assert suspicion.is_constant(scale * maps).tolist() == [False, True]
+
+
 def test_one_map_for_every_image_is_found():
     x, target = batch(4)
     model = net("residual")
@@ -197,3 +204,60 @@ def test_suspicions_gathers_the_flags_and_each_says_what_to_do():
     assert "zero_derivative" not in {
         flag.name for flag in suspicions(net("functional_relu"), GRADIENT, x, target, differentiable=False)
     }
+
+
+class Wayward(nn.Module):
+    """A net whose answers are changed by `how`, in eval mode too."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.core = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16, 4))
+        self.how = how
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.how(self, x, self.core(x))
+
+
+def nan_for_dark(net, x, z):
+    dark = x.flatten(1).mean(1, keepdim=True) < 0.4
+    return torch.where(dark, torch.nan, z)
+
+
+WAYWARD = {
+    "dropout": (lambda net, x, z: nn.functional.dropout(z, 0.5, training=True), {"answers_change"}),
+    "drift": (lambda net, x, z: z + 1e-3 * net.calls, {"answers_change"}),
+    "centred by the batch": (lambda net, x, z: z - z.mean(0), {"rows_depend"}),
+    "told by the place": (lambda net, x, z: z + torch.arange(len(z))[:, None], {"rows_depend"}),
+    "NaN": (nan_for_dark, {"not_finite"}),
+    "steady": (lambda net, x, z: z, set()),
+}
+
+
+@pytest.mark.parametrize(("how", "names"), WAYWARD.values(), ids=WAYWARD.keys())
+def test_a_model_whose_answers_cannot_be_repeated_is_flagged(how, names):
+    x = torch.rand(5, 3, 4, 4)
+    x[3] *= 0.1
+    flags = suspicion.model_flags(Wayward(how).eval(), x)
+    assert {flag.name for flag in flags} == names
+    assert all("\n" not in flag.note and flag.note.endswith(".") for flag in flags)
+
+
+def test_one_image_alone_shows_a_model_that_looks_at_its_neighbours():
+    flags = suspicion.model_flags(Wayward(lambda net, x, z: z - z.mean(0)).eval(), torch.rand(1, 3, 4, 4))
+    assert [flag.name for flag in flags] == ["rows_depend"]
+
+
+def test_half_precision_and_large_batches_raise_no_flag_of_a_steady_model():
+    model = gg.model("lenet", num_classes=5, image_size=16, seed=0).eval()
+    assert suspicion.model_flags(model, torch.rand(9, 3, 16, 16)) == ()
+    assert suspicion.model_flags(model.bfloat16(), torch.rand(9, 3, 16, 16).bfloat16()) == ()
+
+
+def test_maps_that_are_no_numbers_are_flagged():
+    maps = torch.rand(4, 3, 5, 5)
+    assert suspicion.not_finite_maps(maps) is None
+    maps[2, 0, 0, 0] = torch.nan
+    flag = suspicion.not_finite_maps(maps)
+    assert (flag.name, flag.measured) == ("not_finite_map", 0.25)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.checks import check_inputs
+from gyrograd.numerics.checks import check_inputs, check_rows, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.progress import track
-from gyrograd.types import Model
+from gyrograd.types import Model, Targets
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ def explain_in_parts(
     explain: Explain,
     model: Model,
     x: Tensor,
-    target: Tensor,
+    target: Targets,
     *,
     rows: int,
     max_batch: int,
@@ -78,20 +78,15 @@ def explain_in_parts(
     """Maps of all examples, `max_batch` rows at a time, with the model in eval mode; `others` are cut like x.
 
     Values are checked only where no graph is asked for: a loop that differentiates maps has checked its input,
-    and a check waits for the device.
+    and a check waits for the device. A model that was not seen before is tried on a few examples.
     """
     budget = rows_at_once(max_batch, x)
-    if not create_graph:
+    if create_graph:
+        check_rows(x)
+    else:
         check_inputs(x)
-    if target.shape != x.shape[:1]:
-        raise UserError(
-            f"The target has shape {tuple(target.shape)} for {len(x)} examples; give one class index for each."
-        )
-    if target.device != x.device:
-        raise UserError(
-            f"The target is on {target.device} and the inputs are on {x.device}; move it: target.to(x.device)."
-        )
-    columns = (x, target, *others)
+    try_model(model, x)
+    columns = (x, class_indices(target, x), *others)
 
     def part(rows: slice) -> Tensor:
         return explain(*(column[rows] for column in columns))

@@ -9,10 +9,10 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, graph_if, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.checks import check_target
+from gyrograd.numerics.checks import check_logits, check_target, try_model
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
-from gyrograd.types import Inputs, Labels, Model, ScalarField
+from gyrograd.types import Inputs, Model, ScalarField, Targets
 
 
 def score(
@@ -24,7 +24,8 @@ def score(
     """
 
     def of(x: Tensor) -> Tensor:
-        logits = logits_of(model, x) if any_layout else model(x)
+        try_model(model, x)
+        logits = check_logits(logits_of(model, x) if any_layout else model(x), x)
         if check:
             check_target(target, *logits.shape)
         return quantity_of(logits, target, quantity)
@@ -50,7 +51,7 @@ class Gradient:
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             once = not create_graph
             explained = score(model, target, self.quantity, check=once, any_layout=once)
@@ -85,7 +86,7 @@ class InputXGradient:
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         gradient = Gradient(self.quantity, self.max_batch)(model, x, target, create_graph=create_graph)
         with graph_if(create_graph):
             return (x if create_graph else x.detach()) * gradient

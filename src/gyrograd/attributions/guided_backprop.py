@@ -24,7 +24,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
-from gyrograd.types import Inputs, Labels, Logits, Model
+from gyrograd.types import Inputs, Logits, Model, Targets
 
 
 @register(
@@ -50,7 +50,7 @@ class GuidedBackprop:
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             # Without a graph the derivatives of the true run will do, which saves the replay.
             tape = _taped(model, x, create_graph)

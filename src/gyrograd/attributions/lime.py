@@ -25,7 +25,7 @@ from gyrograd.attributions.segments import (
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name
 from gyrograd.registry import register
-from gyrograd.types import Inputs, Labels, Model
+from gyrograd.types import Inputs, Model, Targets
 
 
 @register("attribution", "lime", paper="tan2023", equation="Section 3.2 (LIME), Lemma C.8")
@@ -82,7 +82,7 @@ class Lime:
     __eq__ = same_settings
     __hash__ = settings_hash
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         """Maps shaped like x."""
         return segment_map(self, model, x, target, create_graph)
 

@@ -33,7 +33,9 @@ from gyrograd.attributions.rules import (
     NONNEGATIVE_ACTIVATIONS,
     STRUCTURAL,
     ZBOX,
+    ZBOX_EVEN,
     ZPLUS,
+    ZPLUS_EVEN,
     Layer,
     RelevanceRule,
     batchnorm_scale_and_shift,
@@ -47,6 +49,7 @@ from gyrograd.attributions.rules import (
     padded_with_zeros,
     positive,
     relative_change,
+    size_and_trace,
     spread,
     stabilized,
     through_quiet_dropout,
@@ -56,15 +59,15 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.numerics.second_order import single
 from gyrograd.registry import register
-from gyrograd.types import Inputs, Labels, Model, PerExample
+from gyrograd.types import Inputs, Model, PerExample, Targets
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "rule": ("zplus", "epsilon", "gamma", "alpha2beta1"),
+    "rule": ("zplus", "zplus_even", "epsilon", "gamma", "alpha2beta1"),
     "first": ("zbox", "same", "zbox_without_batchnorm"),
     "bias": ("drop", "keep"),
     "batchnorm": ("merge", "pass"),
-    "residual": ("positive", "signed"),
-    "pool": ("positive", "signed"),
+    "residual": ("positive", "absolute", "signed"),
+    "pool": ("positive", "absolute", "signed"),
     "start": ("one", "value"),
 }
 """What each setting may be; `LRP` says what it means."""
@@ -72,7 +75,12 @@ CHOICES: dict[str, tuple[str, ...]] = {
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
     "reference": {"first": "zbox_without_batchnorm", "bias": "keep", "batchnorm": "pass"},
-    "conserving": {"stabilizer": 1e-9},
+    "conserving": {
+        "rule": "zplus_even",
+        "residual": "absolute",
+        "pool": "absolute",
+        "stabilizer": 1e-12,
+    },
     "epsilon": {"rule": "epsilon", "first": "same", "bias": "keep", "residual": "signed", "pool": "signed"},
     "gamma": {"rule": "gamma", "bias": "keep", "residual": "signed", "pool": "signed"},
 }
@@ -85,8 +93,9 @@ reference   joo2023's code: the positive part of the bias takes a share, so rele
             passed over; z-box only in the net without BatchNorm (its LeNet). Deviations: its stabiliser is
             1e-8 (1e-6 for z-box and pools), and its ImageNet blocks drop the relevance of plain skip
             connections by mistake.
-conserving  the paper's with a stabiliser too small to swallow relevance: the map sums to what was put in,
-            except where a layer's output has no positive input part to hand its relevance to.
+conserving  the paper's, mended wherever it loses relevance, so that the map sums to what was put in: an output
+            that no input excites shares evenly, sums and pools share by the size of their summands, and the
+            stabiliser is too small to swallow anything.
 epsilon     a W over its sum, bias included, in every layer; sums by signed parts (Bach et al. 2015).
 gamma       W + 0.25 W+ with bias, z-box first; sums by signed parts (Montavon et al. 2019).
 """
@@ -96,14 +105,16 @@ gamma       W + 0.25 W+ with bias, z-box first; sums by signed parts (Montavon e
 class LRP:
     """Layer-wise relevance propagation; the defaults are joo2023's z+ and z-box rules.
 
-    rule        of affine layers: zplus, epsilon, gamma, alpha2beta1
+    rule        of affine layers: zplus, zplus_even (z+ with a trace of an even split, so that an output
+                without positive input parts loses nothing), epsilon, gamma, alpha2beta1
     first       layers that see the image: zbox (bounds: the all-zero and all-one image, through the model's
                 own normalisation), same (the rule above), zbox_without_batchnorm (zbox in nets without
                 BatchNorm)
     bias        drop: only inputs get a share; keep: the bias takes the share the rule gives it, and it is
                 lost
     batchnorm   merge: part of the layer before it (where there is none it is passed over); pass: identity
-    residual    a sum is split by the positive parts of its summands, or by their signed values
+    residual    a sum is split by the positive parts of its summands (lost where there are none), by their
+                absolute or by their signed values
     pool        the same for average pools, means and sums over axes
     start       one: the explained number's gradient to the logits (for a logit: 1); value: that times the
                 logits
@@ -144,15 +155,34 @@ class LRP:
             raise UserError(f"LRP has no variant '{name}': {did_you_mean(name, VARIANTS)}")
         return cls(**(VARIANTS[name] | changes))
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        return self._explained(model, x, target, create_graph)[0]
+
+    def conserved(self, model: Model, x: Inputs, target: Targets) -> PerExample:
+        """The share of the relevance put in at the logits that arrives at the input; 1 where none is lost or made.
+
+        What is put in is 1 for a logit, and its value for start="value". A probability or a loss starts from
+        relevance that sums to zero, of which there is no share: NaN or a number without meaning.
+        """
+        map, start = self._explained(model, x, target, create_graph=False)
+        return conservation(map, start)
+
+    def _explained(
+        self, model: Model, x: Inputs, target: Targets, create_graph: bool
+    ) -> tuple[Inputs, PerExample]:
+        """The map, and the sum of the relevance each example starts with."""
+        sums: list[Tensor] = []
+
         def explain(x: Tensor, target: Tensor) -> Tensor:
             tape = record(model, x, create_graph=create_graph)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
             if self.start == "value":
                 start = start * tape.logits.value
-            return modified_gradient(tape, _Relevance.along(tape, self), start, create_graph=create_graph)
+            map = modified_gradient(tape, _Relevance.along(tape, self), start, create_graph=create_graph)
+            sums.append(start.detach().sum(1))
+            return map
 
-        return explain_in_parts(
+        map = explain_in_parts(
             explain,
             model,
             x,
@@ -161,6 +191,7 @@ class LRP:
             max_batch=self.max_batch,
             create_graph=create_graph,
         )
+        return map, torch.cat(sums)
 
 
 @register(
@@ -242,16 +273,19 @@ class _Relevance:
         a = layer.input.value
         if layer.input in self.boxed:
             low, high = self.boxed[layer.input]
-            return ZBOX, {"whole": a, "low": low, "high": high}
+            zbox = ZBOX_EVEN if self.settings.rule == "zplus_even" else ZBOX
+            return zbox, {"whole": a, "low": low, "high": high, "ones": torch.ones_like(a)}
         rules = {
             "zplus": ZPLUS,
+            "zplus_even": ZPLUS_EVEN,
             "epsilon": EPSILON,
             "alpha2beta1": ALPHA2BETA1,
             "gamma": gamma_rule(self.settings.gamma),
         }
-        if layer.input in self.nonnegative:
-            return rules[self.settings.rule], {"whole": a, "positive": a}
-        return rules[self.settings.rule], {"whole": a, "positive": a.relu(), "negative": -(-a).relu()}
+        sources = {"whole": a, "positive": a, "ones": torch.ones_like(a)}
+        if layer.input not in self.nonnegative:
+            sources |= {"positive": a.relu(), "negative": -(-a).relu()}
+        return rules[self.settings.rule], sources
 
     def batchnorm(self, call: Call, values: Values) -> Tensor:
         """Merged into the layer before, or passed over: the identity either way."""
@@ -287,7 +321,7 @@ class _Relevance:
 
     def _in_proportion(self, call: Call, values: Values, how: str) -> Any:
         """A sum without weights: each summand's part over the sum of the parts."""
-        part = positive if how == "positive" else whole
+        part = {"positive": positive, "absolute": size_and_trace, "signed": whole}[how]
         parts = {item: part(item.value) for item in call.inputs}
         moved = call.run({item: parts[item] * values[item] for item in parts})
         share = single(moved) / stabilized(single(call.run(parts)), self.settings.stabilizer)

@@ -22,7 +22,7 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
-from gyrograd.types import Inputs, Labels, Model
+from gyrograd.types import Inputs, Model, Targets
 
 Rule = Literal["left", "right", "midpoint", "trapezoid"]
 
@@ -74,7 +74,7 @@ class IntegratedGradients:
     def __hash__(self) -> int:
         return settings_hash(self)
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return self._map(model, x, target, start, create_graph)
 

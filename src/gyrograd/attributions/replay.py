@@ -15,6 +15,7 @@ stays on its path.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -35,7 +36,14 @@ class Traced:
 
     def __init__(self, value: Tensor, call: Call | None = None) -> None:
         self.value = value
-        self.call = call
+        # A call holds its outputs; were it held by them in turn, all activations of a run would stay until Python's
+        # collector of cycles comes by, which may be hundreds of maps later.
+        self._call = None if call is None else weakref.ref(call)
+
+    @property
+    def call(self) -> Call | None:
+        """The call it came from, while the record is there."""
+        return None if self._call is None else self._call()
 
 
 class Call:
@@ -162,6 +170,7 @@ class _Recorder(TorchFunctionMode):
         self._start = Traced(x.detach().requires_grad_() if apart else x)
         # Holds every tensor the model has seen, so that no id is used twice.
         self._known: dict[int, tuple[Tensor, Traced | None]] = {id(x): (x, self._start)}
+        self._calls: list[Call] = []
         self._layers = layers
         self._layer = ""
         self._create_graph = create_graph
@@ -182,6 +191,7 @@ class _Recorder(TorchFunctionMode):
         if whole_copy:
             call = Call(Tensor.clone, called[1:2], {}, self._count, self._layer)
         self._count += 1
+        self._calls.append(call)
         overwrites = whole_copy or _make_out_of_place(call)
         result = self._carried_out(call)
         if not isinstance(result, Tensor) and not _tensors(result):

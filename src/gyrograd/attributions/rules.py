@@ -283,6 +283,11 @@ def negative(t: Tensor) -> Tensor:
     return -(-t).relu()
 
 
+def size_and_trace(t: Tensor) -> Tensor:
+    """The size of t, and a trace that shares evenly what all summands have no part in."""
+    return t.abs() + TRACE
+
+
 @dataclass(frozen=True)
 class Term:
     """One product: this part of the input through this part of the weights (and bias), with this sign."""
@@ -316,6 +321,17 @@ _INHIBITING = (Term("positive", negative, negative), Term("negative", positive))
 ZPLUS: RelevanceRule = (Share(_EXCITING),)
 """joo2023, z+ rule; for negative inputs a+ W+ + a- W-, which its code does too."""
 
+TRACE = 1e-7
+"""Weight of an even split: nothing beside any real contribution, and all there is where there is none."""
+
+
+def _trace(weight: Tensor) -> Tensor:
+    return torch.full_like(weight, TRACE)
+
+
+ZPLUS_EVEN: RelevanceRule = (Share((*_EXCITING, Term("ones", _trace))),)
+"""z+ that conserves: an output no input excites (its bias alone made it) hands its relevance to all inputs alike."""
+
 ALPHA2BETA1: RelevanceRule = (Share(_EXCITING, 2.0), Share(_INHIBITING, -1.0))
 """Twice what excites less once what inhibits (Bach et al. 2015)."""
 
@@ -323,6 +339,9 @@ ZBOX: RelevanceRule = (
     Share((Term("whole", whole), Term("low", positive, sign=-1.0), Term("high", negative, sign=-1.0))),
 )
 """joo2023, z^B rule, for inputs between `low` and `high`."""
+
+ZBOX_EVEN: RelevanceRule = (Share((*ZBOX[0].terms, Term("ones", _trace))),)
+"""The same with a trace of an even split, for images that lie on the box's edge."""
 
 
 @cache

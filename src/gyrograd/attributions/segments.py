@@ -17,12 +17,12 @@ from gyrograd.attributions.baselines import check_baseline
 from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError, check_name
-from gyrograd.numerics.checks import check_inputs, check_target
+from gyrograd.numerics.checks import check_inputs, check_logits, check_target, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.numerics.random import keys, uniform
 from gyrograd.progress import track
-from gyrograd.types import Images, Inputs, Labels, Model
+from gyrograd.types import Images, Inputs, Model, Targets
 
 SEGMENTS = ("grid", "pixels", "quickshift")
 ENUMERABLE = 12
@@ -157,15 +157,15 @@ def worths(
     """
     counts = [len(rows) for rows in coalitions]
     owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
-    target = target.to(x.device)
     images, fills = as_images(x), as_images(baseline)
 
     def worth_of(rows: slice) -> Tensor:
         masked = _masked(images, fills, segments, coalitions, rows.start, rows.stop)
-        logits = logits_of(model, masked.reshape(-1, *x.shape[1:]))
+        rebuilt = masked.reshape(-1, *x.shape[1:])
+        logits = check_logits(logits_of(model, rebuilt), rebuilt)
         if rows.start == 0:
             check_target(target, len(x), logits.shape[1])
-        return quantity_of(logits.double(), target[owner[rows]].long(), quantity)
+        return quantity_of(logits.double(), target[owner[rows]], quantity)
 
     with torch.no_grad(), evaluating(model):
         size = max(1, rows_at_once(max_batch, x) // rows_per_example(model))
@@ -200,7 +200,7 @@ def padded(rows: list[Tensor]) -> Float[Tensor, "b s"]:
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
-def segment_map(method: Any, model: Model, x: Inputs, target: Labels, create_graph: bool) -> Inputs:
+def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_graph: bool) -> Inputs:
     """The map of a method that gives each segment a number: its `coefficients`, spread over the pixels.
 
     Its settings are those LIME and SHAP share. Refused is what neither can do: a graph to x, inputs that are not
@@ -213,7 +213,8 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Labels, create_gra
             "the result."
         )
     check_inputs(x)
-    x = x.detach()
+    try_model(model, x)
+    x, target = x.detach(), class_indices(target, x)
     cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
     segments = segment(as_images(x), method.segments, **cut)
     return spread(method.coefficients(model, x, target, segments), segments, x)

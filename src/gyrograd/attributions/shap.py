@@ -27,7 +27,7 @@ from gyrograd.attributions.segments import (
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import check_name
 from gyrograd.registry import register
-from gyrograd.types import Inputs, Labels, Model
+from gyrograd.types import Inputs, Model, Targets
 
 
 @register("attribution", "shap", paper="tan2023", equation="Section 3.2 (SHAP), Theorem C.11")
@@ -72,7 +72,7 @@ class Shap:
     __eq__ = same_settings
     __hash__ = settings_hash
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         """Maps shaped like x."""
         return segment_map(self, model, x, target, create_graph)
 

@@ -10,11 +10,12 @@ from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import Gradient
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
+from gyrograd.numerics.checks import check_rows, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import check_quantity, with_full_precision
 from gyrograd.registry import register
 from gyrograd.smoothing import Gaussian, Smoothed, Uniform
-from gyrograd.types import Attribution, Inputs, Kernel, Labels, Model
+from gyrograd.types import Attribution, Inputs, Kernel, Model, Targets
 
 
 class QuantityHead(nn.Module):
@@ -60,7 +61,9 @@ class OnSmoothed:
         if self.draws < 1:
             raise UserError(f"Smoothing needs at least one draw, not {self.draws}; 50 is usual.")
 
-    def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        check_rows(x)
+        try_model(model, x)
         # Not while a run is recorded: guided backprop and LRP see to their layout themselves.
         core = QuantityHead(model, self.quantity, not create_graph and isinstance(self.explain, Gradient))
         with evaluating(model):

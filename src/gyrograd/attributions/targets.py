@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gyrograd.numerics.checks import check_inputs
+from gyrograd.numerics.checks import check_inputs, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.types import Inputs, Labels, Model
 
@@ -16,6 +16,7 @@ def predicted(model: Model, x: Inputs) -> Labels:
     wang2020 and Dombrowski et al. explain the prediction, joo2023 the label.
     """
     check_inputs(x)
+    try_model(model, x)
     with evaluating(model):
         classes: Labels = model(x).argmax(1)
     return classes

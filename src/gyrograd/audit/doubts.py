@@ -22,6 +22,7 @@ def doubts(bench: Bench, records: Mapping[str, Record], methods: Sequence[Method
     """Every flag raised, of the model and of each method."""
     x, target, _ = bench.rows(torch.tensor(bench.index[: bench.preset.flag_images]))
     found: list[tuple[str, Flag | None]] = [
+        *(("model", flag) for flag in suspicion.model_flags(bench.model, x)),
         ("model", suspicion.training_mode(bench.model)),
         ("model", suspicion.saturated(bench.model, x, target)),
     ]
@@ -34,6 +35,8 @@ def doubts(bench: Bench, records: Mapping[str, Record], methods: Sequence[Method
 
 def _of_maps(bench: Bench, method: Method, maps: Tensor, x: Tensor, target: Tensor) -> list[Flag | None]:
     return [
+        suspicion.not_finite_maps(maps),
+        suspicion.relevance_lost(bench.model, method.attribution, x, target),
         suspicion.constant_maps(maps),
         suspicion.same_map_everywhere(maps) if len(maps) > 1 else None,
         suspicion.ignores_model(bench.model, method.attribution, x, target, seed=bench.seed),

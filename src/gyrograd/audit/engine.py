@@ -39,7 +39,7 @@ from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError
 from gyrograd.evaluation import evaluated, finished, forget
 from gyrograd.models import logits_of
-from gyrograd.numerics.checks import check_images, check_target
+from gyrograd.numerics.checks import check_images, check_target, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.occupancy import sole_writer
 from gyrograd.records import Record
@@ -289,6 +289,7 @@ def _subject(
     check_images(images)
     weight = next((p for p in model.parameters() if p.is_floating_point()), images)
     x = images.detach().to(weight.dtype)
+    try_model(model, x[:1].to(weight.device))
     with torch.no_grad(), evaluating(model):
         logits = logits_of(model, x[:1].to(weight.device))
     target = _predictions(model, x, weight.device) if labels is None else labels.cpu()

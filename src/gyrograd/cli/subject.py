@@ -87,6 +87,7 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     import torch
 
     from gyrograd.data.opening import check_labels_fit, is_registered, opened_with_names
+    from gyrograd.metrics.suspicion import model_flags
     from gyrograd.models.opening import checked, image_size, notes, opened, place_of
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
@@ -108,7 +109,8 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     with torch.no_grad():
         k = net(shown.pixels(torch.arange(1))).shape[1]
     check_labels_fit(shown, k)
-    here = Subject(net, shown, found.names, found.index, k, notes(net))
+    flags = model_flags(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
+    here = Subject(net, shown, found.names, found.index, k, (*notes(net), *(flag.note for flag in flags)))
     return replace(here, notes=(*here.notes, *_label_notes(here)))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
-from gyrograd.numerics.checks import check_inputs, check_target
+from gyrograd.numerics.checks import check_inputs, check_target, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
@@ -72,6 +72,7 @@ def scored(
 def logits_in_parts(model: Model, x: Inputs, max_batch: int = MAX_BATCH) -> Float[Tensor, "b k"]:
     """The model's logits in eval mode, without a graph, `max_batch` images at a time."""
     check_inputs(x)
+    try_model(model, x)
     check_count("max_batch", max_batch, MAX_BATCH)
     size = max(1, max_batch // rows_per_example(model))
     with torch.no_grad(), evaluating(model):

@@ -18,7 +18,7 @@ from gyrograd.metrics.pictures import picture
 from gyrograd.numerics import random
 from gyrograd.numerics.similarity import cosine
 from gyrograd.registry import Direction
-from gyrograd.types import Attribution, Flags, Inputs, Labels, Model, PerExample
+from gyrograd.types import Attribution, Flags, Inputs, Labels, Logits, Model, PerExample
 
 MODAL = (
     nn.BatchNorm1d,
@@ -44,6 +44,11 @@ class Flag:
     explanation: str
     what_to_do: str
     measured: float
+
+    @property
+    def note(self) -> str:
+        """What a reader of results must know, and the way out."""
+        return f"{self.explanation} {self.what_to_do}"
 
     def __str__(self) -> str:
         return (
@@ -193,6 +198,101 @@ def training_mode(model: Model) -> Flag | None:
     )
 
 
+def model_flags(model: Model, x: Inputs) -> tuple[Flag, ...]:
+    """What one batch, given twice and then in another order beside a stranger, shows of the model itself."""
+    first, again = logits_in_parts(model, x), logits_in_parts(model, x)
+    beside = torch.cat([1 - x[:1], x.flip(0)])
+    other = logits_in_parts(model, beside, len(beside))[1:].flip(0)
+    # Of a model that changes from call to call nothing can be said about neighbours.
+    found = (_not_finite(first), _changing(first, again) or _dependent(first, other))
+    return tuple(flag for flag in found if flag is not None)
+
+
+def _not_finite(logits: Logits) -> Flag | None:
+    lost = ~logits.isfinite().all(1)
+    return _raised(
+        bool(lost.any()),
+        "not_finite",
+        "the model returns NaN or infinite logits for an image",
+        f"The model returns NaN or infinite logits for {int(lost.sum())} of {len(lost)} images, whose maps mean "
+        "nothing.",
+        "Look for a division, a logarithm or a square root that can meet a zero in the model.",
+        _share(lost),
+    )
+
+
+def _changing(first: Logits, again: Logits) -> Flag | None:
+    change = _change(first, again)
+    # One program on one batch: anything but the last digits is the model's own doing.
+    limit = 100 * torch.finfo(first.dtype).eps
+    return _raised(
+        change > limit,
+        "answers_change",
+        f"the logits of one batch differ from call to call by more than {limit:.1g} of the largest",
+        f"The model gives the same images other logits at each call (by {change:.2g} of the largest): dropout or noise "
+        "is on in eval mode, or something in it is counted on, so that no number here can be repeated.",
+        "Let dropout and noise follow model.eval(), and keep no state between calls.",
+        change,
+    )
+
+
+def _dependent(first: Logits, other: Logits) -> Flag | None:
+    change = _change(first, other)
+    # Another batch size is another program, which rounds otherwise.
+    limit = 10 * torch.finfo(first.dtype).eps ** 0.5
+    return _raised(
+        change > limit,
+        "rows_depend",
+        f"an image's logits differ by more than {limit:.1g} of the largest in another order beside another image",
+        f"What the model says of an image depends on the images beside it (by {change:.2g} of the largest logit), so "
+        "that its map belongs to the batch.",
+        "Normalise by stored statistics in eval mode, and let nothing in the model mix the rows of a batch.",
+        change,
+    )
+
+
+def _change(one: Logits, other: Logits) -> float:
+    """The largest difference over the largest value, of the rows that are finite in both."""
+    finite = one.isfinite().all(1) & other.isfinite().all(1)
+    if not finite.any():
+        return 0.0
+    return float(
+        (one - other)[finite].abs().max() / one[finite].abs().max().clamp_min(torch.finfo(one.dtype).tiny)
+    )
+
+
+def not_finite_maps(maps: Inputs) -> Flag | None:
+    """Whether maps hold NaN or infinite values."""
+    lost = ~maps.isfinite().flatten(1).all(1)
+    return _raised(
+        bool(lost.any()),
+        "not_finite_map",
+        "a map holds NaN or infinite values",
+        f"{int(lost.sum())} of {len(lost)} maps hold NaN or infinite values: the derivative does not exist there.",
+        "Look for a square root, a logarithm or a division at zero in the model, or use another attribution.",
+        _share(lost),
+    )
+
+
+def relevance_lost(
+    model: Model, attribution: Attribution, x: Inputs, target: Labels, *, limit: float = 0.95
+) -> Flag | None:
+    """Whether less relevance arrives at the input than LRP put in; for attributions that tell (`LRP.conserved`)."""
+    conserved = getattr(attribution, "conserved", None)
+    if conserved is None or getattr(attribution, "quantity", "logit") != "logit":
+        return None
+    arrived = float(conserved(model, x, target).mean())
+    return _raised(
+        not limit <= arrived <= 2 - limit,
+        "relevance_lost",
+        f"the map sums to less than {limit:.0%} of the relevance put in, or as much more",
+        f"Of the relevance LRP puts in, {arrived:.0%} arrives at the image: biases take a part, or values that no rule "
+        "hands on, so that the map tells of a part of the model's answer.",
+        "Use lrp(variant='conserving') or bias='drop', and compare the two maps.",
+        arrived,
+    )
+
+
 def saturated(
     model: Model, x: Inputs, target: Labels, *, near: float = 1e-4, share: float = 0.1
 ) -> Flag | None:
@@ -256,7 +356,9 @@ def suspicions(
     """The flags that need nothing but a model, a map and examples; `differentiable=False` for LIME and SHAP."""
     maps = attribution(model, x, target).detach()
     found = [
+        *model_flags(model, x),
         training_mode(model),
+        not_finite_maps(maps),
         saturated(model, x, target),
         constant_maps(maps),
         same_map_everywhere(maps) if len(x) > 1 else None,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.wrappers import logits_of
-from gyrograd.numerics.checks import check_images
+from gyrograd.numerics.checks import check_images, ran, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.types import Images, Inputs, Logits, Model
 
@@ -63,16 +63,18 @@ class LogProbabilities(nn.Module):
 def checked(model: Model, x: Images) -> Model:
     """The model, wrapped where its output calls for it, after one look at these images (a few will do).
 
-    Weights finite and on the device of x; one row of finite logits for each image, at least two classes.
+    Weights finite and on the device of x; one row of finite logits for each image, at least two classes; the images
+    left as they were.
     Of a tuple, dict or ModelOutput the logits are taken where only one part can be them; probabilities (rows of
     numbers >= 0 that add up to 1) become their logarithms. `notes` tells what was done.
     """
     check_images(x)
     _check_weights(model, x.device)
     with evaluating(model), torch.no_grad():
-        out = _ran(model, x)
+        out = ran(model, x.clone())
         if not isinstance(out, Tensor):
             model = PickedLogits(model, _logits_key(out, len(x)))
+        try_model(model, x)
         logits = logits_of(model, x)
         if logits.shape[1] < 2:
             raise UserError(
@@ -106,22 +108,6 @@ def _check_weights(model: nn.Module, device: torch.device) -> None:
                 f"The model's '{name}' holds NaN or infinite weights; its training diverged or the file is damaged, "
                 "so give other weights."
             )
-
-
-def _ran(model: nn.Module, x: Tensor) -> Any:
-    """The model's answer; what it raises about images it was not made for becomes one sentence."""
-    try:
-        return model(x)
-    except UserError:
-        raise
-    except (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError) as wrong:
-        lines = [line.strip() for line in str(wrong).splitlines() if line.strip()]
-        # Of a scripted model's traceback the last line says what happened.
-        reason = (lines[-1] if lines else type(wrong).__name__)[:200]
-        raise UserError(
-            f"The model cannot take images of {' x '.join(str(side) for side in x.shape[1:])} ({reason}); "
-            "give the size it was made for with --size."
-        ) from wrong
 
 
 def _parts(out: Any) -> dict[str | int, Any]:

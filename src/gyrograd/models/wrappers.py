@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.specs import attach_spec, spec_of
+from gyrograd.numerics.checks import check_logits
 from gyrograd.types import Inputs, Logits
 
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -68,16 +69,7 @@ def logits_of(model: nn.Module, x: Inputs) -> Logits:
 
     Looks at the values, so on an accelerator it waits for them: for the start of a run, not for inner loops.
     """
-    out = model(x)
-    if not isinstance(out, Tensor):
-        raise UserError(
-            f"The model returned a {type(out).__name__}, not a tensor of logits; "
-            "switch its auxiliary outputs off or wrap it to return the logits only."
-        )
-    if out.ndim != 2 or len(out) != len(x):
-        raise UserError(
-            f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; logits are {len(x)} x classes."
-        )
+    out = check_logits(model(x), x)
     if not out.isfinite().all():
         raise UserError(
             "The model returned NaN or infinite logits; check its weights and that the images are in [0, 1]."

@@ -1,16 +1,30 @@
-"""What a public function asks of its tensors, one sentence a mistake.
+"""What a public function asks of its tensors and its model, one sentence a mistake.
 
 Called at public boundaries only: looking at values makes the host wait for the device. While a CUDA graph is being
 recorded values cannot be looked at; what is recorded ran before, and was looked at then.
 """
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakSet
 
-from gyrograd.errors import UserError
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gyrograd.errors import UserError, foreign_code, in_words
+from gyrograd.numerics.modes import evaluating
+from gyrograd.types import Inputs, Labels, Logits, Model, Targets
 
 # Resizing and colour conversion leave pixels this far outside [0, 1] by rounding alone.
 _ROUNDING = 1e-5
+
+TRIAL_ROWS = 8
+"""Examples a new model is tried on, at most: one would not do for a model that normalises by the batch."""
+
+_TRIED: WeakSet[nn.Module] = WeakSet()
+"""Models that `try_model` has seen."""
 
 
 def is_being_recorded(x: Tensor) -> bool:
@@ -42,12 +56,7 @@ def check_images(x: Tensor) -> None:
 
 def check_inputs(x: Tensor) -> None:
     """At least one example and one feature, floating, finite."""
-    if not x.is_floating_point():
-        raise UserError(f"The inputs have dtype {x.dtype}; convert them to floating point: x.float().")
-    if x.dim() < 2 or x.numel() == 0:
-        raise UserError(
-            f"The inputs have shape {tuple(x.shape)}; give a batch axis first and at least one example."
-        )
+    check_rows(x)
     # A finite sum has finite terms, and is had in one pass; only an infinite one may be an overflow.
     if not is_being_recorded(x) and not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
         raise UserError(
@@ -55,8 +64,68 @@ def check_inputs(x: Tensor) -> None:
         )
 
 
+def check_rows(x: Tensor) -> None:
+    """At least one example and one feature, floating: what can be seen without looking at values."""
+    check_untransformed()
+    if not x.is_floating_point():
+        raise UserError(f"The inputs have dtype {x.dtype}; convert them to floating point: x.float().")
+    if x.dim() < 2 or x.numel() == 0:
+        raise UserError(
+            f"The inputs have shape {tuple(x.shape)}; give a batch axis first and at least one example."
+        )
+
+
+def check_untransformed() -> None:
+    """Refuse to run inside torch.func's transforms: maps are made with torch.autograd, which they do not see."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise UserError(
+            "Maps and penalties cannot be made inside torch.func (vmap, grad, ...); give the whole batch at once, and "
+            "differentiate with torch.autograd.grad or backward()."
+        )
+
+
+def class_indices(target: Targets | None, x: Inputs) -> Labels:
+    """The target as int64, one class for each example of x, on its device; values are left to `check_target`.
+
+    Takes integer tensors of any width, numpy arrays, lists, and one number for all examples.
+    """
+    if target is None:
+        raise UserError(
+            "No target is given; name the class to explain, such as target=gyrograd.predicted(model, x)."
+        )
+    if isinstance(target, int | np.integer) and not isinstance(target, bool):
+        return torch.full((len(x),), int(target), dtype=torch.int64, device=x.device)
+    if not isinstance(target, Tensor):
+        target = _tensor_of(target).to(x.device)
+    _check_one_each(target, len(x))
+    if target.device != x.device:
+        raise UserError(
+            f"The target is on {target.device} and the inputs are on {x.device}; move it: target.to(x.device)."
+        )
+    return target.long()
+
+
+def _tensor_of(target: Any) -> Tensor:
+    try:
+        return torch.as_tensor(target)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(
+            f"The target is a {type(target).__name__} that holds other things than class indices; give one integer "
+            "for each example."
+        ) from None
+
+
 def check_target(target: Tensor, b: int, k: int) -> None:
     """One class index in 0 ... k-1 for each of b examples."""
+    _check_one_each(target, b)
+    if b and not is_being_recorded(target) and not (int(target.min()) >= 0 and int(target.max()) < k):
+        raise UserError(
+            f"The target holds classes {int(target.min())} to {int(target.max())} and the model has {k}; "
+            f"give class indices from 0 to {k - 1}."
+        )
+
+
+def _check_one_each(target: Tensor, b: int) -> None:
     if target.shape != (b,):
         raise UserError(
             f"The target has shape {tuple(target.shape)} for {b} examples; give one class index for each, "
@@ -66,8 +135,108 @@ def check_target(target: Tensor, b: int, k: int) -> None:
         raise UserError(
             f"The target has dtype {target.dtype}; give class indices as integers: target.long()."
         )
-    if b and not is_being_recorded(target) and not (int(target.min()) >= 0 and int(target.max()) < k):
+
+
+def check_maps(maps: Inputs, method: str, names: Sequence[str]) -> None:
+    """Refuse maps with NaN or infinite values, which would be drawn as empty pictures."""
+    lost = [name for name, map in zip(names, maps, strict=True) if not map.isfinite().all()]
+    if lost:
         raise UserError(
-            f"The target holds classes {int(target.min())} to {int(target.max())} and the model has {k}; "
-            f"give class indices from 0 to {k - 1}."
+            f"The map of {method} holds NaN or infinite values for {len(lost)} of {len(maps)} images, {lost[0]} the "
+            "first of them; look for a square root, a logarithm or a division at zero in the model, or use another "
+            "method."
         )
+
+
+def check_logits(out: Any, x: Inputs) -> Logits:
+    """What a model returned, if it is one row of floating numbers for each input; else a sentence says what it is."""
+    if not isinstance(out, Tensor):
+        raise UserError(
+            f"The model returned a {type(out).__name__}, not a tensor of logits; "
+            "switch its auxiliary outputs off or wrap it to return the logits only."
+        )
+    if out.layout != torch.strided or not out.is_floating_point():
+        kind = str(out.layout if out.layout != torch.strided else out.dtype).removeprefix("torch.")
+        raise UserError(
+            f"The model returned {kind} values, which have no gradient to explain; let it return logits as dense "
+            "floating-point numbers."
+        )
+    if out.ndim != 2 or len(out) != len(x):
+        raise UserError(
+            f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; logits are {len(x)} x classes."
+        )
+    return out
+
+
+def try_model(model: Model, x: Inputs) -> None:
+    """Run a model that was not seen before on a few examples: it must leave its input alone and return logits.
+
+    A model that writes into its input would be explained at another point than x, and would change the caller's
+    tensor; `x.data` hides that from autograd, so that bytes are compared. What the model raises is the cause of the
+    sentence. One pass without a graph, once for each model.
+    """
+    innermost = _innermost(model)
+    if innermost in _TRIED or is_being_recorded(x):
+        return
+    few = x[:TRIAL_ROWS].detach().clone()
+    seen = [(few, few.clone())]
+
+    def note(_: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor):
+            seen.append((given[0], given[0].clone()))
+
+    # A scripted module takes no hook; what it is given by a wrapper of ours is then the images themselves.
+    hooked = not isinstance(innermost, torch.jit.ScriptModule)
+    with ExitStack() as stack, torch.no_grad(), evaluating(model):
+        if hooked:
+            stack.callback(innermost.register_forward_pre_hook(note).remove)
+        out = ran(model, few)
+    if not all(_same_bytes(now, before) for now, before in seen):
+        raise UserError(
+            "The model writes into the images it is given (x.sub_(m), x.data.mul_(s) or the like), so that its maps "
+            "would belong to other images; compute a new tensor there: x = (x - m) / s."
+        )
+    check_logits(out, few)
+    _TRIED.add(innermost)
+
+
+def ran(model: Model, x: Inputs) -> Any:
+    """What the model returns; what it raises becomes the cause of one sentence."""
+    try:
+        return model(x)
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except Exception as wrong:
+        size = " x ".join(str(side) for side in x.shape[1:])
+        if isinstance(wrong, RuntimeError) and _other_precision(model, x):
+            raise UserError(
+                f"The inputs are {x.dtype} and the model's weights {_other_precision(model, x)}; convert one of them: "
+                "x.to(weight.dtype), or model.to(x.dtype)."
+            ) from wrong
+        if place := foreign_code(wrong):
+            raise UserError(
+                f"The model raised {in_words(wrong)} ({place}); mend it there, or see --debug."
+            ) from wrong
+        raise UserError(
+            f"The model cannot take images of {size} ({in_words(wrong)}); give images of the size it was made for "
+            "(--size), or mend the model."
+        ) from wrong
+
+
+def _other_precision(model: Model, x: Inputs) -> torch.dtype | None:
+    """The precision of the weights, if it is not that of x."""
+    kinds = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
+    return None if x.dtype in kinds or not kinds else min(kinds, key=str)
+
+
+def _innermost(model: Model) -> Model:
+    """What gyrograd's own wrappers, some of them made anew for each call, pass their input on to."""
+    core = getattr(model, "core", None)
+    while isinstance(core, nn.Module) and type(model).__module__.startswith("gyrograd."):
+        model, core = core, getattr(core, "core", None)
+    return model
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Equal bit by bit, so that NaN equals itself."""
+    return torch.equal(*(t.detach().contiguous().view(torch.uint8) for t in (one, other)))

@@ -41,4 +41,4 @@ def with_full_precision(logits: Logits) -> Logits:
 
 
 def _at(values: Tensor, target: Tensor) -> Tensor:
-    return values.gather(1, target.unsqueeze(1)).squeeze(1)
+    return values.gather(1, target.long().unsqueeze(1)).squeeze(1)

@@ -75,7 +75,7 @@ class L2Cosine:
         self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None, clean: Inputs | None = None
     ) -> dict[str, PerExample]:
         """The weighted terms by name; a term of weight 0 is left out. `clean`: the pixel gradient at x, if known."""
-        check_batch(x)
+        check_batch(model, x)
         if clean is not None:
             self._check_clean(clean, x)
         keys = fresh_keys(seed, x)

@@ -56,7 +56,7 @@ class Hessian:
             raise UserError(f"A Hessian norm needs at least one draw, not {self.draws}.")
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
-        check_batch(x)
+        check_batch(model, x)
         keys = fresh_keys(seed, x)
         penalty = self._norm(model, x, y, keys, self.batchnorm, graph=True)
         _refuse_flat(penalty)
@@ -103,7 +103,7 @@ class Ssr:
             raise UserError(f"scale is {self.scale}; give a finite factor above 0, such as 1.")
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:  # noqa: ARG002
-        check_batch(x)
+        check_batch(model, x)
         there, u = seen_in(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
             channels = cast(Channels, self.channels)

@@ -136,7 +136,7 @@ class Atex:
 
     def terms(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> dict[str, PerExample]:
         """The divergence at x (paper alone) and the weighted one at the points beside."""
-        check_batch(x)
+        check_batch(model, x)
         teacher, samples = self._teacher, self.samples(model, x, y, seed=seed)
         terms: dict[str, PerExample] = {}
         with auxiliary_pass(model, self.batchnorm):

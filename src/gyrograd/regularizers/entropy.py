@@ -25,7 +25,7 @@ class MaxEntropy:
         check_choice("batchnorm", self.batchnorm, BatchNorm)
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:  # noqa: ARG002
-        check_batch(x)
+        check_batch(model, x)
         with auxiliary_pass(model, self.batchnorm):
             logits: Logits = model(x)
         if logits.shape[1] < 2:

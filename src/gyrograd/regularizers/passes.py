@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_inputs
+from gyrograd.numerics.checks import check_inputs, check_rows, try_model
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import single
 from gyrograd.types import Inputs, Logits, Model, Seed
@@ -211,10 +211,13 @@ def may_look_at(x: Tensor) -> bool:
     return x.device.type == "cpu"
 
 
-def check_batch(x: Tensor) -> None:
-    """Floating and finite with an example at least, where looking costs no waiting."""
+def check_batch(model: Model, x: Tensor) -> None:
+    """Floating and finite with an example at least, where looking costs no waiting; a model that leaves x alone."""
     if may_look_at(x):
         check_inputs(x)
+    else:
+        check_rows(x)
+    try_model(model, x)
 
 
 def fresh_keys(seed: Seed | None, x: Tensor) -> Tensor:

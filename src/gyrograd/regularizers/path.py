@@ -57,7 +57,7 @@ class IgNorm:
                 raise UserError(f"{name} is {getattr(self, name)}; a path needs at least 1 point.")
 
     def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
-        check_batch(x)
+        check_batch(model, x)
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):
             return path_length(model, x.detach(), found, y, self.points)

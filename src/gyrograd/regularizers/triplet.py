@@ -85,7 +85,7 @@ class Iga:
 
     def terms(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> dict[str, PerExample]:
         """The loss at the found images, and the weighted triplet."""
-        check_batch(x)
+        check_batch(model, x)
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):
             loss = score(model, y, "loss", check=may_look_at(x))(found)
@@ -149,7 +149,7 @@ def largest_other(logits: Logits, y: Labels) -> PerExample:
     if logits.shape[1] < 2:
         raise UserError("A model of one logit has no other class; give it one logit for each of two classes.")
     # not by one_hot, which reads y: a step with a read in it cannot be a CUDA graph
-    return logits.scatter(1, y[:, None], -torch.inf).amax(1)
+    return logits.scatter(1, y.long()[:, None], -torch.inf).amax(1)
 
 
 def as_seen(model: Model, x: Images, space: str) -> Images:

@@ -10,6 +10,7 @@ from torch import Tensor
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import hessian_vector_product, logit_jacobian
+from gyrograd.numerics.checks import try_model
 from gyrograd.numerics.modes import without_autocast
 from gyrograd.numerics.second_order import single
 from gyrograd.theory.fields import scalar_field
@@ -153,6 +154,7 @@ def _rooted(
 
 def _jacobian_and_log_probability(model: Model, x: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
     """Both of one forward pass: a second one would move BatchNorm's running statistics again."""
+    try_model(model, x)
     seen: list[Tensor] = []
 
     def remembered(x: Tensor) -> Tensor:

@@ -1,0 +1,495 @@
+"""Every method on foreign architectures, in float64: exact, refused with a sentence, wrong, or crashed.
+
+    PYTHONPATH=src python benchmarks/coverage.py --workers 16 --json coverage.json
+    PYTHONPATH=src python benchmarks/coverage.py --only levit,xcit --methods gradient,lrp
+
+One architecture is one process, so that one that dies takes no other with it. Each finished cell is a line of
+`--jsonl` (results/coverage.jsonl): a second call runs only what is missing, `--fresh` starts anew.
+
+A cell is *exact* if all of its checks hold:
+- graph: the map made with create_graph=True is the map made without;
+- alone: the map of the first image is the same alone as beside a second one, with and without a graph;
+- second: the derivative of <v, map> to x, along a direction, is that of central differences;
+- weights: the same to the weights, all of them at once;
+- first (gradient): the map along a direction is the central difference of the logit;
+- conserved (lrp): the conserving variant's map sums to what was put in;
+- total (shap): the values of all segments sum to the logit less that of the empty image.
+LIME and SHAP have no derivative to x: they must say so when a graph is asked for.
+
+Differences cross kinks where steps are long and are rounding where they are short, so the best of several lengths
+counts: a wrong derivative is wrong at all of them. Weights are random; those that a library starts at one constant
+(scales of normalisations, of residual branches) are stirred, and running statistics are those of random images, so
+that no branch is asleep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+import gyrograd as gg
+
+TOLERANCE = 1e-5
+"""Relative error of a derivative."""
+ROUNDING = 1e-7
+"""Relative error of a value, float64 through some hundred layers."""
+LOST = 1e-3
+"""Relevance that LRP's conserving variant may lose."""
+LENGTHS = (1e-5, 1e-6, 1e-4, 1e-7, 1e-3, 1e-8)
+"""Of the steps of central differences: over the whole image, or over all weights together."""
+OUTCOMES = ("exact", "refused", "wrong", "crashed")
+CLASSES = 10
+
+METHODS: dict[str, dict[str, Any]] = {
+    "gradient": {},
+    "input_x_gradient": {},
+    "integrated_gradients": {"steps": 4},
+    "smoothgrad": {"draws": 3},
+    "unigrad": {"draws": 3},
+    "guided_backprop": {},
+    "lrp": {},
+    "lime": {"segments": "grid", "grid": 4, "draws": 40},
+    "shap": {"segments": "grid", "grid": 4, "draws": 40},
+}
+WITHOUT_DERIVATIVE = ("lime", "shap")
+
+ARCHITECTURES: dict[str, tuple[int, dict[str, Any]]] = {
+    "torchvision:alexnet": (64, {}),
+    "torchvision:vgg11_bn": (64, {}),
+    "torchvision:resnet18": (64, {}),
+    "torchvision:resnet50": (64, {}),
+    "torchvision:densenet121": (64, {}),
+    "torchvision:googlenet": (64, {}),
+    "torchvision:inception_v3": (96, {}),
+    "torchvision:squeezenet1_1": (64, {}),
+    "torchvision:shufflenet_v2_x0_5": (64, {}),
+    "torchvision:mnasnet0_5": (64, {}),
+    "torchvision:mobilenet_v2": (64, {}),
+    "torchvision:mobilenet_v3_small": (64, {}),
+    "torchvision:efficientnet_b0": (64, {}),
+    "torchvision:regnet_x_400mf": (64, {}),
+    "torchvision:regnet_y_400mf": (64, {}),
+    "torchvision:convnext_tiny": (64, {}),
+    "torchvision:vit_b_32": (64, {"image_size": 64}),
+    "torchvision:swin_t": (64, {}),
+    "torchvision:swin_v2_t": (64, {}),
+    "timm:resnet18": (64, {}),
+    "timm:resnet26d": (64, {}),
+    "timm:resnetv2_50": (64, {}),
+    "timm:seresnet18": (64, {}),
+    "timm:eca_resnet33ts": (64, {"img_size": 64}),
+    "timm:skresnet18": (64, {}),
+    "timm:resnest14d": (64, {}),
+    "timm:lambda_resnet26t": (64, {"img_size": 64}),
+    "timm:nf_resnet26": (64, {}),
+    "timm:dla34": (64, {}),
+    "timm:hrnet_w18_small": (64, {"img_size": 64}),
+    "timm:selecsls42b": (64, {}),
+    "timm:cspresnet50": (64, {}),
+    "timm:cspdarknet53": (64, {}),
+    "timm:gernet_s": (64, {"img_size": 64}),
+    "timm:repvgg_a0": (64, {"img_size": 64}),
+    "timm:mobileone_s0": (64, {"img_size": 64}),
+    "timm:xception41": (64, {}),
+    "timm:legacy_xception": (64, {}),
+    "timm:inception_v4": (96, {}),
+    "timm:convmixer_768_32": (64, {"img_size": 64}),
+    "timm:vovnet39a": (64, {"img_size": 64}),
+    "timm:ese_vovnet19b_dw": (64, {"img_size": 64}),
+    "timm:mobilenetv2_100": (64, {}),
+    "timm:mobilenetv3_small_050": (64, {}),
+    "timm:mobilenetv4_conv_small": (64, {}),
+    "timm:efficientnet_lite0": (64, {}),
+    "timm:efficientnet_b0": (64, {}),
+    "timm:fbnetc_100": (64, {}),
+    "timm:semnasnet_075": (64, {}),
+    "timm:tinynet_e": (64, {}),
+    "timm:lcnet_050": (64, {}),
+    "timm:hardcorenas_a": (64, {}),
+    "timm:ghostnet_050": (64, {}),
+    "timm:rexnet_100": (64, {}),
+    "timm:regnetx_002": (64, {}),
+    "timm:regnety_002": (64, {}),
+    "timm:starnet_s1": (64, {"img_size": 64}),
+    "timm:fastvit_t8": (64, {}),
+    "timm:levit_128s": (64, {"img_size": 64}),
+    "timm:xcit_nano_12_p16_224": (64, {"img_size": 64}),
+    "timm:visformer_tiny": (64, {"img_size": 64}),
+    "timm:convnext_atto": (64, {}),
+    "timm:convnextv2_atto": (64, {}),
+    "timm:poolformer_s12": (64, {"img_size": 64}),
+    "timm:edgenext_xx_small": (64, {}),
+    "timm:pvt_v2_b0": (64, {}),
+    "timm:efficientvit_b0": (64, {}),
+    "timm:efficientvit_m0": (64, {"img_size": 64}),
+    "timm:coatnet_nano_rw_224": (64, {"img_size": 64}),
+    "timm:maxvit_tiny_rw_224": (64, {"img_size": 64}),
+    "timm:mixer_s32_224": (64, {"img_size": 64}),
+    "timm:gmlp_ti16_224": (64, {"img_size": 64}),
+    "timm:resmlp_12_224": (64, {"img_size": 64}),
+    "timm:vit_tiny_patch16_224": (64, {"img_size": 64}),
+    "timm:deit_tiny_patch16_224": (64, {"img_size": 64}),
+    "timm:cait_xxs24_224": (64, {"img_size": 64}),
+    "timm:swin_tiny_patch4_window7_224": (64, {"img_size": 64}),
+    "timm:swinv2_cr_tiny_224": (64, {"img_size": 64}),
+}
+"""Side of the images and settings of each net."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What came of one method on one net. `errors`: each check's relative error; `why` is the sentence or exception."""
+
+    net: str
+    method: str
+    outcome: str
+    why: str
+    errors: dict[str, float]
+    seconds: float
+
+
+def main() -> None:
+    args = _arguments()
+    if args.one:
+        for cell in cells_of(args.one, args.methods):
+            print(json.dumps(asdict(cell)), flush=True)
+        return
+    nets = [name for name in ARCHITECTURES if not args.only or any(word in name for word in args.only)]
+    done = {} if args.fresh else _finished(args.jsonl)
+    missing = {net: [m for m in args.methods if (net, m) not in done] for net in nets}
+    if args.fresh:
+        args.jsonl.unlink(missing_ok=True)
+    for cell in _run({net: methods for net, methods in missing.items() if methods}, args):
+        done[cell.net, cell.method] = cell
+        with args.jsonl.open("a") as lines:
+            lines.write(json.dumps(asdict(cell)) + "\n")
+    cells = [done[net, method] for net in nets for method in args.methods if (net, method) in done]
+    print(table(cells, args.methods))
+    if args.json:
+        args.json.write_text(
+            json.dumps({"versions": _versions(), "cells": [asdict(c) for c in cells]}, indent=1)
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    def names(text: str) -> list[str]:
+        return [word.strip() for word in text.split(",") if word.strip()]
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes at once")
+    parser.add_argument("--only", type=names, default=[], help="nets whose name holds one of these words")
+    parser.add_argument("--methods", type=names, default=list(METHODS), help="methods, apart by commas")
+    parser.add_argument("--jsonl", type=Path, default=Path("results/coverage.jsonl"), help="finished cells")
+    parser.add_argument("--json", type=Path, help="write all cells and versions here at the end")
+    parser.add_argument("--fresh", action="store_true", help="forget what was finished")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds a net may take")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+# --- running --------------------------------------------------------------------------------------------------
+
+
+def _run(missing: dict[str, list[str]], args: argparse.Namespace) -> Iterator[Cell]:
+    """The cells as nets are finished, each net in a process of its own."""
+    with ThreadPoolExecutor(args.workers) as pool:
+        jobs = [pool.submit(_in_process, net, methods, args.timeout) for net, methods in missing.items()]
+        for count, job in enumerate(as_completed(jobs), 1):
+            cells = job.result()
+            print(f"{count}/{len(jobs)} {cells[0].net}: {_totals(cells)}", file=sys.stderr, flush=True)
+            yield from cells
+
+
+def _in_process(net: str, methods: list[str], timeout: float) -> list[Cell]:
+    """The cells of one net; those its process did not live to finish have crashed."""
+    started = time.monotonic()
+    command = [sys.executable, __file__, "--one", net, "--methods", ",".join(methods)]
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
+        out, end = process.stdout, f"the process ended with {process.returncode}: {process.stderr[-300:]}"
+    except subprocess.TimeoutExpired as late:
+        out = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
+        end = f"not done after {timeout:.0f} s"
+    cells = [Cell(**json.loads(line)) for line in out.splitlines() if line.startswith("{")]
+    seen = {cell.method for cell in cells}
+    lost = [Cell(net, m, "crashed", end, {}, time.monotonic() - started) for m in methods if m not in seen]
+    return cells + lost
+
+
+def _finished(jsonl: Path) -> dict[tuple[str, str], Cell]:
+    if not jsonl.is_file():
+        jsonl.parent.mkdir(parents=True, exist_ok=True)
+        return {}
+    cells = [Cell(**json.loads(line)) for line in jsonl.read_text().splitlines() if line]
+    return {(cell.net, cell.method): cell for cell in cells}
+
+
+# --- one net --------------------------------------------------------------------------------------------------
+
+
+def cells_of(net: str, methods: Iterable[str]) -> Iterator[Cell]:
+    """The cells of one net, as they are finished."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    side, settings = ARCHITECTURES[net]
+    model = stirred(gg.model(net, num_classes=CLASSES, seed=0, **settings), side).double()
+    x = torch.rand(2, 3, side, side, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    target = torch.tensor([3, 7])
+    for method in methods:
+        started = time.monotonic()
+        outcome, why, errors = outcome_of(method, model, x, target)
+        yield Cell(net, method, outcome, why, errors, round(time.monotonic() - started, 2))
+
+
+def stirred(model: nn.Module, side: int, seed: int = 0) -> nn.Module:
+    """The model with noise on every weight that is one constant, and with running statistics of random images."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.numel() > 1 and bool((weight == weight.flatten()[0]).all()):
+                # Layer scales start at 1e-6 and normalisations before a sum at 0: both would silence their branch.
+                centre = weight.flatten()[0] if weight.abs().max() >= 0.1 else weight.new_tensor(0.0)
+                weight.copy_(centre + 0.2 * torch.randn(weight.shape, generator=draw))
+        for module in model.eval().modules():
+            if isinstance(module, _BatchNorm):
+                module.train()
+                module.momentum = None  # the mean over all batches seen, here one
+        model(torch.rand(8, 3, side, side, generator=draw))
+    return model.eval()
+
+
+def outcome_of(method: str, model: nn.Module, x: Tensor, target: Tensor) -> tuple[str, str, dict[str, float]]:
+    """The outcome, the sentence, exception or failed checks behind it, and all errors."""
+    try:
+        errors = errors_of(method, model, x, target)
+    except gg.UserError as sentence:
+        return "refused", str(sentence), {}
+    except Exception as wrong:  # whatever it is: it is what the table is about
+        return "crashed", f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}", {}
+    limits = dict.fromkeys(("alone", "alone with graph", "graph", "total"), ROUNDING) | {"conserved": LOST}
+    failed = [name for name, error in errors.items() if not error <= limits.get(name, TOLERANCE)]
+    why = ", ".join(f"{name} off by {errors[name]:.1e}" for name in failed)
+    return "wrong" if failed else "exact", why, errors
+
+
+def errors_of(method: str, model: nn.Module, x: Tensor, target: Tensor) -> dict[str, float]:
+    """The relative error of each check that applies."""
+    explain = gg.attribution(method, **METHODS[method])
+    map = explain(model, x, target).detach()
+    errors = {"alone": _relative(explain(model, x[:1], target[:1]).detach(), map[:1])}
+    if method in WITHOUT_DERIVATIVE:
+        return errors | _without_derivative(method, explain, model, x, target, map)
+    with_graph = explain(model, x, target, create_graph=True).detach()
+    alone = explain(model, x[:1], target[:1], create_graph=True).detach()
+    errors |= {"graph": _relative(with_graph, map), "alone with graph": _relative(alone, map[:1])}
+    if method == "lrp":
+        arrived = gg.attribution("lrp", variant="conserving").conserved(model, x, target)
+        errors["conserved"] = float((arrived - 1).abs().max())
+    if method == "gradient":
+        errors["first"] = _first(model, x, target, map)
+    return errors | _second(explain, model, x, target, map)
+
+
+def _without_derivative(
+    method: str, explain: Any, model: nn.Module, x: Tensor, target: Tensor, map: Tensor
+) -> dict[str, float]:
+    """That a graph is refused with a sentence; the sum of Shapley values."""
+    try:
+        explain(model, x, target, create_graph=True)
+    except gg.UserError:
+        pass
+    else:
+        raise RuntimeError("create_graph=True was not refused")
+    if method == "lime":
+        return {}
+    with torch.no_grad():
+        gain = _logit(model, x, target) - _logit(model, torch.zeros_like(x), target)
+    grid = METHODS[method]["grid"]
+    total = (
+        map[:, 0].sum((1, 2)) * grid**2 / map[0, 0].numel()
+    )  # each segment's value is on all of its pixels
+    return {"total": _relative(total, gain)}
+
+
+def _first(model: nn.Module, x: Tensor, target: Tensor, map: Tensor) -> float:
+    """The gradient along a direction, against differences of the logit."""
+    along = _unit(_unit(map) + _unit(_normal(x, 2)))
+    with torch.no_grad():
+        return _against_differences(
+            _dot(map, along), lambda h: _logit(model, x + h * along, target), _size(map) * 0
+        )
+
+
+def _second(explain: Any, model: nn.Module, x: Tensor, target: Tensor, map: Tensor) -> dict[str, float]:
+    """The derivative of <v, map>, against differences of maps."""
+    v = _unit(_normal(x, 3))
+    weights = [w for w in model.parameters() if w.is_floating_point()]
+    leaf = x.clone().requires_grad_()
+    value = _dot(explain(model, leaf, target, create_graph=True), v)
+    slopes = torch.autograd.grad(value.sum(), [leaf, *weights], allow_unused=True)
+    to_x = torch.zeros_like(x) if slopes[0] is None else slopes[0]
+    to_weights = [torch.zeros_like(w) if s is None else s for w, s in zip(weights, slopes[1:], strict=True)]
+    # Half of the direction is the slope's own, so that there is something to see; half is random, so that what the
+    # slope misses is seen as well.
+    along = _unit(_unit(to_x) + _unit(_normal(x, 4)))
+    floor = _size(map) / (_size(x) * x[0].numel() ** 0.5)
+
+    def moved(h: float) -> Tensor:
+        return _dot(explain(model, x + h * along, target).detach(), v)
+
+    errors = {"second": _against_differences(_dot(to_x, along), moved, floor)}
+    directions = _directions(weights, to_weights)
+    exact = sum(float((s * d).sum()) for s, d in zip(to_weights, directions, strict=True))
+    floor = _size(map).sum().reshape(1) / (_length(weights) * x[0].numel() ** 0.5)
+    errors["weights"] = _against_differences(
+        x.new_tensor([exact]),
+        lambda h: (
+            _dot(_at_moved_weights(explain, model, x, target, weights, directions, h), v).sum().reshape(1)
+        ),
+        floor,
+    )
+    return errors
+
+
+def _directions(weights: list[Tensor], slopes: list[Tensor]) -> list[Tensor]:
+    """One direction for all weights together: half the slope's own, half random.
+
+    In proportion to each weight, so that none changes its sign: LRP's rules have a kink there.
+    """
+    draw = torch.Generator().manual_seed(5)
+    sizes = [w.detach().abs() for w in weights]
+    random = [size * torch.randn(size.shape, generator=draw, dtype=size.dtype) for size in sizes]
+    slopes = [size * slope for size, slope in zip(sizes, slopes, strict=True)]
+    own, other = _length(slopes), _length(random)
+    return [s / (own or 1.0) + r / other for s, r in zip(slopes, random, strict=True)]
+
+
+def _length(parts: list[Tensor]) -> float:
+    return float(torch.stack([part.detach().square().sum() for part in parts]).sum().sqrt())
+
+
+def _at_moved_weights(
+    explain: Any,
+    model: nn.Module,
+    x: Tensor,
+    target: Tensor,
+    weights: list[Tensor],
+    along: list[Tensor],
+    h: float,
+) -> Tensor:
+    kept = [w.detach().clone() for w in weights]
+    with torch.no_grad():
+        for w, d in zip(weights, along, strict=True):
+            w.add_(h * d)
+    try:
+        map: Tensor = explain(model, x, target).detach()
+    finally:
+        with torch.no_grad():
+            for w, old in zip(weights, kept, strict=True):
+                w.copy_(old)
+    return map
+
+
+def _against_differences(exact: Tensor, value: Callable[[float], Tensor], floor: Tensor) -> float:
+    """Of each row the best of several lengths; of the rows the worst."""
+    best = torch.full_like(exact, torch.inf)
+    for h in LENGTHS:
+        difference = (value(h) - value(-h)) / (2 * h)
+        scale = torch.maximum(torch.maximum(exact.abs(), difference.abs()), floor).clamp_min(1e-300)
+        best = torch.minimum(best, ((exact - difference).abs() / scale).nan_to_num(torch.inf))
+        if float(best.max()) <= TOLERANCE / 100:
+            break
+    return float(best.max())
+
+
+def _logit(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    logits: Tensor = model(x).gather(1, target[:, None])[:, 0]
+    return logits
+
+
+def _normal(x: Tensor, seed: int) -> Tensor:
+    return torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def _size(t: Tensor) -> Tensor:
+    return t.flatten(1).norm(dim=1)
+
+
+def _unit(t: Tensor) -> Tensor:
+    size = _size(t).reshape(-1, *[1] * (t.dim() - 1))
+    return t / torch.where(size > 0, size, 1)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).flatten(1).sum(1)
+
+
+def _relative(a: Tensor, b: Tensor) -> float:
+    """The largest difference over the largest value; NaN is never equal."""
+    error = float((a - b).abs().max() / b.abs().max().clamp_min(1e-300))
+    return error if error == error else float("inf")
+
+
+# --- the table ------------------------------------------------------------------------------------------------
+
+_SIGNS = {"exact": "+", "refused": "-", "wrong": "WRONG", "crashed": "CRASH"}
+
+
+def table(cells: list[Cell], methods: list[str]) -> str:
+    """One row a net, the worst error of its exact cells, every cell that breaks the promise, and the totals."""
+    nets = list(dict.fromkeys(cell.net for cell in cells))
+    by_place = {(cell.net, cell.method): cell for cell in cells}
+    lines = [["net", *methods, "largest error", "seconds"], ["---"] * (len(methods) + 3)]
+    for net in nets:
+        own = [by_place[net, method] for method in methods if (net, method) in by_place]
+        worst = max(
+            (error for cell in own if cell.outcome == "exact" for error in cell.errors.values()), default=0.0
+        )
+        signs = [_SIGNS[by_place[net, m].outcome] if (net, m) in by_place else "" for m in methods]
+        lines.append([net, *signs, f"{worst:.0e}", f"{sum(cell.seconds for cell in own):.0f}"])
+    parts = [
+        "\n".join("| " + " | ".join(row) + " |" for row in lines),
+        "`+` exact, `-` refused with a sentence.",
+    ]
+    broken = [cell for cell in cells if cell.outcome in {"wrong", "crashed"}]
+    parts += [f"{cell.outcome}: {cell.net} {cell.method}: {cell.why}" for cell in broken]
+    parts += [f"{len(cells)} cells: {_totals(cells)}."]
+    return "\n\n".join(parts)
+
+
+def _totals(cells: list[Cell]) -> str:
+    counts = Counter(cell.outcome for cell in cells)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+
+
+def _versions() -> dict[str, str]:
+    import timm
+    import torchvision
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""A model that was not seen before is tried on a few examples: what it may not do, and whose mistake it was."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from small_attributions import small
+from torch import Tensor, nn
+
+import gyrograd as gg
+from gyrograd import theory
+from gyrograd.attributions import Gradient
+from gyrograd.errors import UserError
+from gyrograd.models import Normalized
+from gyrograd.models.outputs import checked
+from gyrograd.numerics.checks import TRIAL_ROWS, try_model
+
+SIDE = 6
+WRITES = "writes into the images .* compute a new tensor there: x = .x - m. / s"
+
+
+class Net(nn.Module):
+    """Softplus net whose forward begins with `change`."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+        super().__init__()
+        self.change = change
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.softplus(self.conv(self.change(x))).mean((2, 3)))
+
+
+def subtracted(x: Tensor) -> Tensor:
+    return x.sub_(0.4).div_(0.2)
+
+
+def behind_the_back(x: Tensor) -> Tensor:
+    x.data.mul_(3)
+    return x
+
+
+WRITERS = {"in place": subtracted, "through .data": behind_the_back}
+every_writer = pytest.mark.parametrize("change", WRITERS.values(), ids=WRITERS.keys())
+
+
+def batch(b: int = 2) -> tuple[Tensor, Tensor]:
+    return torch.rand(b, 3, SIDE, SIDE), torch.arange(b) % 5
+
+
+@every_writer
+@pytest.mark.parametrize("name", sorted(gg.available("attribution")))
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_model_that_writes_into_its_input_is_refused_by_every_attribution(name, change, create_graph):
+    if create_graph and not gg.available("attribution")[name].differentiable:
+        pytest.skip("no graph to x")
+    x, target = batch()
+    before = x.clone()
+    with pytest.raises(UserError, match=WRITES):
+        small(name)(Net(change), x, target, create_graph=create_graph)
+    assert torch.equal(x, before)
+
+
+def verbs() -> dict[str, Callable[[nn.Module, Tensor, Tensor], object]]:
+    gradient = Gradient()
+    attacks = {
+        f"attack {name}": lambda m, x, t, name=name: gg.attack(name, eps=0.1)(m, gradient, x, t)
+        for name in ("untargeted_map", "random", "pgd")
+    }
+    metrics = {
+        f"metric {name}": lambda m, x, t, name=name: gg.metric(name)(m, gradient, x, t)
+        for name in ("accuracy", "rps", "insertion", "infidelity", "faithfulness", "model_lipschitz")
+    }
+    regularizers = {
+        f"regularizer {name}": lambda m, x, t, name=name: gg.regularizer(name)(m, x, t)
+        for name in ("l2", "cosine", "hessian", "ssr", "ig_norm", "iga", "adversarial", "max_entropy")
+    }
+    return {
+        **attacks,
+        **metrics,
+        **regularizers,
+        "theory criterion": lambda m, x, t: theory.l2_criterion(m, x, t, torch.full_like(x, 0.01)),
+        "theory curvature": lambda m, x, _: theory.top_loss_curvature(m, x),
+        "predicted": lambda m, x, _: gg.predicted(m, x),
+        "checked": lambda m, x, _: checked(m, x),
+        "audit": lambda m, x, t: gg.audit(m, x, t, preset="quick", methods=["gradient"]),
+    }
+
+
+@every_writer
+@pytest.mark.parametrize("verb", verbs())
+def test_no_verb_explains_or_alters_what_a_model_writes_into(verb, change):
+    x, target = batch()
+    before = x.clone()
+    with pytest.raises(UserError, match=WRITES):
+        verbs()[verb](Net(change), x, target)
+    assert torch.equal(x, before)
+
+
+def test_a_normalised_core_that_writes_behind_autograds_back_is_refused():
+    x, target = batch()
+    with pytest.raises(UserError, match=WRITES):
+        Gradient()(Normalized(Net(behind_the_back), [0.5] * 3, [0.2] * 3), x, target)
+
+
+def test_a_model_is_tried_once_on_a_few_examples():
+    x, target = batch(TRIAL_ROWS + 2)
+    rows = []
+    model = Net(lambda x: rows.append(len(x)) or x)
+    Gradient()(model, x, target)
+    first = list(rows)
+    Gradient()(model, x, target)
+    gg.attribution("smoothgrad", draws=2)(model, x, target)
+    assert first == [TRIAL_ROWS, TRIAL_ROWS + 2]
+    assert rows == [TRIAL_ROWS, *[TRIAL_ROWS + 2] * 2, 2 * (TRIAL_ROWS + 2)]
+
+
+def test_a_tried_model_is_not_kept_alive():
+    model = Net()
+    Gradient()(model, *batch())
+    there = weakref.ref(model)
+    del model
+    gc.collect()
+    assert there() is None
+
+
+class OwnError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [KeyError("key"), ZeroDivisionError(), MemoryError(), OwnError("mine")])
+def test_what_a_model_raises_is_the_cause_of_one_sentence(error):
+    def broken(_: Tensor) -> Tensor:
+        raise error
+
+    with pytest.raises(UserError, match=f"The model raised {type(error).__name__}") as caught:
+        Gradient()(Net(broken), *batch())
+    assert caught.value.__cause__ is error
+    assert "\n" not in str(caught.value)
+
+
+OUTPUTS = {
+    "a tuple": (lambda z: (z, z), "returned a tuple"),
+    "a dict": (lambda z: {"logits": z}, "returned a dict"),
+    "truth values": (lambda z: z > 0, "returned bool values"),
+    "integers": (lambda z: z.long(), "returned int64 values"),
+    "complex numbers": (lambda z: z + 1j, "returned complex64 values"),
+    "sparse rows": (lambda z: z.to_sparse(), "returned sparse_coo values"),
+    "one number an image": (lambda z: z[:, 0], "returned shape"),
+}
+
+
+@pytest.mark.parametrize(("output", "words"), OUTPUTS.values(), ids=OUTPUTS.keys())
+@pytest.mark.parametrize("name", ["gradient", "ig", "smoothgrad", "guided_backprop", "lrp", "lime"])
+def test_other_outputs_than_logits_are_named_in_one_sentence(name, output, words):
+    class Odd(Net):
+        def forward(self, x: Tensor) -> Tensor:
+            return output(super().forward(x))
+
+    with pytest.raises(UserError, match=words):
+        small(name)(Odd(), *batch())
+
+
+def test_images_of_another_precision_are_named():
+    x, target = batch()
+    with pytest.raises(UserError, match=r"inputs are torch.float64 and the model's weights torch.float32"):
+        Gradient()(Net(), x.double(), target)
+
+
+def test_a_model_is_not_tried_again_by_checked():
+    x, _ = batch()
+    model = Net()
+    try_model(model, x)
+    assert checked(model, x) is model
