@@ -90,3 +90,13 @@ bench-attributions: $(STAMP)
 .PHONY: bench-scaling
 bench-scaling: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scaling.py
+
+# One image audited 1,000 times in one process: memory, threads, open files and objects stay as they are
+.PHONY: endurance
+endurance: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/endurance.py --audits $(or $(AUDITS),1000)
+
+# A hundred faults drawn by rule, each against the tests of its file: make drawn-mutants SEED=0
+.PHONY: drawn-mutants
+drawn-mutants: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/generate.py --count 100 --seed $(or $(SEED),0)

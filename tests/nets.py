@@ -49,6 +49,30 @@ class FunctionalReLU(nn.Module):
         return self.fc2(out)
 
 
+class Tokens(nn.Module):
+    """From image to tokens and back, with BatchNorm on both sides: where a batch of one has unusual strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.bn1 = nn.BatchNorm2d(4)
+        self.mix = nn.Linear(4, 6)
+        self.bn2 = nn.BatchNorm2d(6)
+        self.conv = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.bn3 = nn.BatchNorm2d(6)
+        self.head = nn.Linear(6, CLASSES)
+        self.act = nn.Softplus(beta=3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.bn1(self.stem(x))
+        side = out.shape[-1]
+        # Tokens side by side in memory: so is their gradient, and that of bn1's output has the strides of a transpose.
+        out = self.act(self.mix(out.flatten(2).transpose(1, 2).contiguous()))
+        out = self.bn2(out.transpose(1, 2).unflatten(2, (side, side)))
+        out = self.act(self.bn3(self.conv(out.contiguous())))
+        return self.head(out.flatten(2).transpose(1, 2).mean(1))
+
+
 def _mlp() -> nn.Module:
     width = [3 * SIDE * SIDE, 16, 14, 12]
     layers = [part for a, b in pairwise(width) for part in (nn.Linear(a, b), nn.Softplus(3))]
@@ -100,13 +124,15 @@ NETS = {
     "functional_relu": FunctionalReLU,
     "vgg": _vgg,
 }
+OTHERS = {"tokens": Tokens}
+"""Nets for what one test file is about; the oracles need not run on them."""
 
 
 def net(name: str, seed: int = 0) -> nn.Module:
     """A net by name with seeded float64 weights, in eval mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _lively(NETS[name]())
+        return _lively({**NETS, **OTHERS}[name]())
 
 
 def batch(b: int = 3, seed: int = 0, side: int = SIDE) -> tuple[Tensor, Tensor]:

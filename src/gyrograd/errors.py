@@ -3,15 +3,63 @@
 from __future__ import annotations
 
 import difflib
+import os
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from functools import lru_cache
+from pathlib import Path
 
 
 class UserError(ValueError):
     """One sentence that says what is wrong and names the fix."""
 
 
+def wants_frames() -> bool:
+    """True if errors are to be shown with their frames: `--debug`, or GYROGRAD_DEBUG=1 in the environment."""
+    return os.environ.get("GYROGRAD_DEBUG", "") not in {"", "0"}
+
+
+def foreign_code(error: BaseException) -> str | None:
+    """Where code that is neither gyrograd's nor a library's raised the error: `net.py, line 12, in forward`.
+
+    The innermost such place, or None. So an error of a user's own model is told from a defect of gyrograd.
+    """
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else None
+
+
+def in_words(error: BaseException) -> str:
+    """The kind of an error and the end of what it says, in one short line."""
+    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # Of a scripted model's traceback the last line says what happened.
+    return f"{type(error).__name__}: {said[-1][:200]}" if said else type(error).__name__
+
+
+@lru_cache(maxsize=256)
+def _is_foreign(filename: str) -> bool:
+    path = Path(filename)
+    if not path.is_absolute() or not path.is_file():
+        return False  # <frozen importlib>, <string>, the files of a TorchScript archive
+    homes = {Path(__file__).parent, *(Path(place) for place in sysconfig.get_paths().values())}
+    packaged = {"site-packages", "dist-packages"} & set(path.parts)
+    return not packaged and not any(path.is_relative_to(home) for home in homes)
+
+
 MANY = 20
 """So many names are listed in a sentence; of more, half as many."""
+
+
+def printable(text: object) -> str:
+    """The text with control characters written out (`\\x1b`): names of files come from anyone, and a terminal obeys.
+
+    >>> printable("cat\\x1b[2J.png")
+    'cat\\\\x1b[2J.png'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+        for letter in str(text)
+    )
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

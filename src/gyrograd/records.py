@@ -1,14 +1,16 @@
 """Everything written to disk as a result: one JSON document a record, one schema, no torch.
 
-A record is written whole or not at all (a temporary file beside it, then a rename), read back with its schema
-checked, and merged with the other shards of the same run.
+A record is written whole or not at all (a temporary file beside it, then a rename), read back with its schema and its
+checksum checked, and merged with the other shards of the same run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -17,7 +19,11 @@ from typing import Any
 
 from gyrograd.errors import UserError
 
-SCHEMA = 1
+SCHEMA = 2
+UNSIGNED = 1
+"""The schema of records written before they carried a checksum."""
+DEEPEST = 100
+"""Levels of lists and objects in a JSON file; gyrograd writes about a dozen."""
 
 
 @dataclass(frozen=True)
@@ -69,31 +75,69 @@ def write_text(path: Path | str, text: str) -> None:
 
 def write(path: Path | str, record: Record) -> None:
     """Write a record atomically. A number that is not finite is written as null, since JSON has no other."""
-    document = {"schema": SCHEMA, **asdict(record)}
-    write_text(path, json.dumps(_plain(document), indent=1, sort_keys=True, allow_nan=False) + "\n")
+    document = _plain({"schema": SCHEMA, **asdict(record)})
+    document["sha256"] = _digest(document)
+    write_text(path, json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
 def read(path: Path | str) -> Record:
-    """Read a record; a damaged file or a newer schema gives one sentence."""
+    """Read a record; a damaged or edited file or a newer schema gives one sentence."""
     path = Path(path)
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
     except FileNotFoundError:
         raise UserError(f"There is no record at {path}; check the path.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except ValueError:
         raise UserError(f"{path} is not a record (no valid JSON in it); write it again.") from None
-    if not isinstance(document, dict) or not isinstance(document.get("schema"), int):
+    schema = document.pop("schema", None) if isinstance(document, dict) else None
+    if type(schema) is not int or schema < 1:
         raise UserError(f"{path} is not a gyrograd record (it names no schema); give a file gyrograd wrote.")
-    schema = document.pop("schema")
     if schema > SCHEMA:
         raise UserError(
             f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
             "upgrade it: pip install -U gyrograd."
         )
+    checksum = document.pop("sha256", None)
+    if (checksum is not None or schema != UNSIGNED) and checksum != _digest({"schema": schema, **document}):
+        raise UserError(
+            f"{path} was damaged or edited after gyrograd wrote it (its contents do not match its checksum); "
+            "write it again."
+        )
+    misfit = _misfit(document)
+    if misfit is not None:
+        raise UserError(f"{path} is not a record ({misfit}); write it again.")
     try:
         return Record(**document)
     except TypeError:
         raise UserError(f"{path} lacks or adds fields of schema {schema}; write it again.") from None
+
+
+def read_json(path: Path, **options: Any) -> Any:
+    """The value in a JSON file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It cannot be read, or is not JSON, or is nested deeper than anything gyrograd writes.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), **options)
+    except FileNotFoundError:
+        raise
+    except OSError as wrong:
+        raise ValueError(wrong.strerror or str(wrong)) from None
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return value
+    raise ValueError("it is nested too deep")
 
 
 def merge(shards: Iterable[Record]) -> Record:
@@ -126,3 +170,26 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    """sha256 of a document in its one shortest spelling."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _misfit(document: Mapping[str, Any]) -> str | None:
+    """The first field that is not of its kind; a number too large for a float has become infinite by now."""
+    for key, kind in {"name": str, "settings": dict, "examples": list, "values": dict, "facts": dict}.items():
+        if not isinstance(document.get(key, kind()), kind):
+            return f"'{key}' is of another kind"
+    if not all(type(example) is int for example in document.get("examples", ())):
+        return "'examples' are not all whole numbers"
+    for key, column in document.get("values", {}).items():
+        if not isinstance(column, list) or not all(value is None or _is_finite(value) for value in column):
+            return f"'{key}' holds more than finite numbers"
+    return None
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max

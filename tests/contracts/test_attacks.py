@@ -54,10 +54,10 @@ def assert_same(one, other, **tolerance) -> None:
         torch.testing.assert_close(column, seen(other)[name], equal_nan=True, msg=name, **tolerance)
 
 
-def test_the_design_s_seven_attacks_are_registered():
-    wanted = {"targeted_map", "untargeted_map", "top_k", "mass_center", "manipulate", "random", "pgd"}
+def test_the_design_s_seven_attacks_and_auto_are_registered():
+    wanted = {"targeted_map", "untargeted_map", "top_k", "mass_center", "manipulate", "random", "pgd", "auto"}
     assert set(NAMES) == wanted
-    assert set(ON_MAPS) == wanted - {"random", "pgd"}
+    assert set(ON_MAPS) == wanted - {"random", "pgd", "auto"}
 
 
 @every
@@ -137,7 +137,9 @@ def test_a_radius_of_zero_returns_x(name):
     assert hit.flags == ()
 
 
-@every
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if name != "auto"]
+)  # which goes on from radius to radius
 def test_several_radii_give_what_each_gives_alone(name):
     x, target = batch(2)
     model, radii = net("lenet"), [0.01, 0.0, 0.05]

@@ -104,10 +104,11 @@ def test_batch_sizes_1_7_and_64_agree(name, precision):
     x, target = batch(64)
     model, x, explain = net("lenet").to(precision), x.to(precision), small(name)
     whole = explain(model, x, target)
-    scale = whole.abs().max()
+    # Batches of another size go through other kernels, which round otherwise; what SHAP adds up is larger than its map.
+    allowed = {torch.float32: 1e-4, torch.float64: 1e-11}[precision] * whole.abs().max()
     for size in (1, 7):
         parts = [explain(model, x[i : i + size], target[i : i + size]) for i in range(0, 64, size)]
-        assert (torch.cat(parts) - whole).abs().max() <= 1e-6 * scale
+        assert (torch.cat(parts) - whole).abs().max() <= allowed
 
 
 @every

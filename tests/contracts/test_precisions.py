@@ -82,7 +82,7 @@ def test_a_half_precision_map_is_near_the_exact_one(name, dtype, cuda):
     with layers_of_cuda() if cuda else nullcontext():
         found = run(model, x.to(dtype), y)[0]
     assert found.dtype == dtype
-    assert alike(found, exact) > 0.99
+    assert alike(found, exact) > 0.98
 
 
 @pytest.mark.parametrize("what", sorted(set(EVERY) - NOT_ON_EVERY_CPU))

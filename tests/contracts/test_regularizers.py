@@ -209,8 +209,8 @@ def test_batch_statistics_matter_unless_they_are_frozen(name):
         how: small(name, batchnorm=how)(training(net("residual")), x, y, seed=0)
         for how in ("batch", "train", "frozen")
     }
-    torch.testing.assert_close(live["frozen"], calm, rtol=1e-12, atol=0)
-    torch.testing.assert_close(live["batch"], live["train"], rtol=1e-12, atol=0)
+    torch.testing.assert_close(live["frozen"], calm, rtol=1e-10, atol=0)
+    torch.testing.assert_close(live["batch"], live["train"], rtol=1e-10, atol=0)
     assert (live["batch"] != calm).all()
 
 
@@ -233,7 +233,7 @@ def test_without_grad_mode_the_values_are_the_same_and_hold_no_graph(name):
     with torch.no_grad():
         calm = small(name)(model, x, y, seed=0)
     assert not calm.requires_grad
-    torch.testing.assert_close(calm, small(name)(model, x, y, seed=0).detach(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(calm, small(name)(model, x, y, seed=0).detach(), rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("name", sorted(set(ENTRIES) - IN_THE_BOX))

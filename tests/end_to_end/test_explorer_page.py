@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
+from explorer_client import PageClient
 from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
@@ -46,7 +48,8 @@ import sys
 from pathlib import Path
 from gyrograd.explorer import opened_stage
 from gyrograd.explorer.page import page
-blocks = page(opened_stage([sys.argv[1]], sys.argv[2]), Path(sys.argv[3]))
+from gyrograd.explorer.sessions import Sessions
+blocks = page(opened_stage([sys.argv[1]], sys.argv[2]), Sessions(Path(sys.argv[3])))
 print(*(part["props"]["label"] for part in blocks.config["components"] if part["type"] == "tabitem"))
 """
 
@@ -264,6 +267,101 @@ def test_the_server_asks_no_other_machine_and_tells_the_browser_not_to(server, h
     assert "http" not in policy
     tab.close()
     assert (home / "asked.txt").read_text() == ""
+
+
+def explain_values(home: Path, file: object = None) -> list[object]:
+    """What the page sends with Explain: image, class, model, methods."""
+    return [0, file, -1, str(home / "one.safetensors"), ["gradient"]]
+
+
+def test_the_page_is_opened_under_its_own_names_only(server):
+    client = PageClient(server, "names")
+    assert client.ask("GET", "/")[0] == 200
+    assert client.ask("GET", "/", host="localhost")[0] == 200
+    for asked in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
+        status, body = client.ask("GET", "/config", **asked)
+        assert status == 403
+        assert "components" not in body
+
+
+def test_no_path_leads_to_a_file_that_is_not_the_pages(server, home):
+    client = PageClient(server, "paths")
+    secret = home / "secret.txt"
+    secret.write_text("the secret")
+    up = "/.." * 12
+    for path in (
+        f"/gradio_api/file={secret}",
+        f"/gradio_api/file=.{up}{secret}",
+        f"/gradio_api/file={home}/set/../secret.txt",
+        f"/static{up}{secret}",
+        f"/assets/%2e%2e{up}{secret}",
+        f"/gradio_api/file=%2e%2e%2f{str(secret)[1:].replace('/', '%2f')}",
+        f"/gradio_api/file/{secret}",
+        f"/svelte{up}{secret}",
+    ):
+        status, body = client.ask("GET", path)
+        assert "the secret" not in body, path
+        assert status in {200, 400, 403, 404, 405}, path  # 200: Gradio's page for what it does not know
+
+
+def test_forged_files_are_refused_and_nothing_is_looked_up(server, home):
+    client = PageClient(server, "forged")
+    kind = {"meta": {"_type": "gradio.FileData"}}
+    assert (
+        client.join("gg-explain", explain_values(home, {"path": str(home / "set" / "0.png"), **kind}))[0]
+        == 200
+    )
+    answer = client.answer()
+    assert not answer["success"]
+    assert "not uploaded by a user" in answer["output"]["error"]
+    status, body = client.join(
+        "gg-explain", explain_values(home, {"path": "http://evil.example/x.png", **kind})
+    )
+    assert (status, "fetches nothing" in body) == (400, True)
+    assert client.ask("GET", "/gradio_api/file=http://evil.example/x.png")[0] == 403
+    assert (home / "asked.txt").read_text() == ""
+
+
+def test_an_uploaded_name_does_not_leave_the_folder(server, home):
+    client = PageClient(server, "upload")
+    head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="../../../escaped.png"\r\n\r\n'
+    status, body = client.ask(
+        "POST",
+        "/gradio_api/upload",
+        head + b"here\r\n--x--\r\n",
+        content_type="multipart/form-data; boundary=x",
+    )
+    assert status == 200
+    assert "gyrograd-explore-" in body
+    assert next(iter(home.rglob("*escaped.png*"))).is_relative_to(home / "temporary")
+
+
+def test_nothing_is_remembered_of_what_was_run(server):
+    client = PageClient(server, "history")
+    assert client.config["run_history"] is False
+    assert client.ask("GET", "/gradio_api/run-history/records")[0] == 404
+
+
+def test_twenty_clients_at_once_are_all_answered(server, home):
+    def one(number: int) -> bool:
+        client = PageClient(server, f"client{number}")
+        client.join("gg-explain", explain_values(home))
+        return 'data-method="gradient"' in str(client.answer()["output"])
+
+    with ThreadPoolExecutor(20) as clients:
+        assert list(clients.map(one, range(20))) == [True] * 20
+
+
+def test_the_work_of_a_client_that_vanished_ends_and_the_next_one_is_answered(server, home):
+    """The first asks for minutes of work and hangs up; the second would run out of patience behind it."""
+    first, second = PageClient(server, "vanishes"), PageClient(server, "stays")
+    models = [str(home / f"{name}.safetensors") for name in ("one", "two")]
+    assert first.join("gg-compare", [0, None, -1, *models, "smoothgrad", "targeted_map", 8, 200])[0] == 200
+    stream = first.listen()
+    assert next(message for message in stream if message["msg"] == "progress")
+    stream.close()
+    second.join("gg-explain", explain_values(home))
+    assert 'data-method="gradient"' in str(second.answer()["output"])
 
 
 def test_a_page_of_one_model_compares_nothing(home):

@@ -166,6 +166,12 @@ def test_prediction_objectives_are_minus_the_loss_and_the_margin():
     check(margin(target), lead)
 
 
+def test_the_margin_is_to_the_best_other_class_where_all_logits_are_below_zero():
+    logits = torch.tensor([[-5.0, -2.0, -9.0], [-1.0, -2.0, -9.0]], dtype=torch.float64)
+    target = torch.tensor([0, 0])
+    assert margin(target)(logits, logits).tolist() == [-3.0, 1.0]
+
+
 def test_a_goal_image_stands_for_its_own_map_of_the_predicted_class():
     x, _ = batch(2)
     other, _ = batch(2, seed=9)

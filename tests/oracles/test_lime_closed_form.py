@@ -77,6 +77,15 @@ def test_enumerated_uniform_lime_is_the_last_line_of_the_proof_of_lemma_c8(d, ri
         np.testing.assert_allclose(map.numpy(), expected, rtol=1e-8, atol=1e-10)
 
 
+def test_the_mean_counts_a_coalition_as_often_as_it_was_drawn():
+    # 40 draws of 2 segments hold at most 4 different coalitions; the mean is over the 40.
+    model, (x, target) = flat_net(2), example(2)
+    how = {"segments": "pixels", "draws": 40, "kernel": "uniform"}
+    mean = Lime(ridge=0.1, reduction="mean", **how)(model, x, target)
+    total = Lime(ridge=4.0, reduction="sum", **how)(model, x, target)
+    np.testing.assert_allclose(mean, total, rtol=1e-9, atol=1e-12)
+
+
 def test_with_a_quarter_taken_out_of_the_second_fraction_too_lemma_c8_fails():
     """1/(ridge + (1 + d)/4) as the second fraction, one reading of the statement: not the minimiser."""
     d, ridge = 4, 0.5

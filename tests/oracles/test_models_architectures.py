@@ -42,19 +42,19 @@ def test_resnet_equals_torchvision_with_a_small_stem(name: str) -> None:
     renamed = {
         k.replace("shortcut", "downsample").replace("linear", "fc"): v for k, v in ours.state_dict().items()
     }
-    theirs.load_state_dict(renamed)
+    theirs.double().load_state_dict(renamed)
     x = images()
     with torch.no_grad():
-        torch.testing.assert_close(ours(x), theirs.double().eval()(x))
+        torch.testing.assert_close(ours(x), theirs.eval()(x))
 
 
 def test_vgg16_equals_the_features_of_torchvision() -> None:
     ours = randomised(build("vgg16", seed=0))
     theirs = torchvision.models.vgg16_bn(num_classes=2).features
-    theirs.load_state_dict(ours.features.state_dict())
+    theirs.double().load_state_dict(ours.features.state_dict())
     x = images(side=64)
     with torch.no_grad():
-        pooled = theirs.double().eval()(x).mean(dim=(2, 3))
+        pooled = theirs.eval()(x).mean(dim=(2, 3))
         torch.testing.assert_close(ours(x), pooled @ ours.classifier.weight.T + ours.classifier.bias)
 
 
@@ -65,9 +65,9 @@ def test_timm_and_torchvision_resnet18_agree_on_the_same_weights() -> None:
     x = images(1, 64)
     with torch.no_grad():
         torch.testing.assert_close(randomised(ours)(x), randomised(twin)(x))
-        reference = timm.create_model("resnet18", num_classes=5)
+        reference = timm.create_model("resnet18", num_classes=5).double()
         reference.load_state_dict(ours.state_dict())
-        torch.testing.assert_close(ours(x), reference.double().eval()(x))
+        torch.testing.assert_close(ours(x), reference.eval()(x))
 
 
 def test_lenet_equals_its_layers_written_out() -> None:

@@ -220,6 +220,13 @@ def test_keys_are_a_prefix_at_any_batch_size_and_do_not_repeat():
     assert not torch.equal(random.keys(2**40, 3), random.keys(0, 3))
 
 
+def test_the_parts_of_an_example_have_other_keys_than_the_examples_of_a_seed():
+    # A key that serves as a seed: part 3 of the example must not draw what example 3 of that seed draws.
+    for seed in (0, 7, 2**40):
+        parts = torch.cat([random.subkeys(torch.tensor([seed]), stream) for stream in range(20)])
+        assert not set(parts.tolist()) & set(random.keys(seed, 20).tolist())
+
+
 def test_keys_given_are_taken_as_they_are():
     mine = torch.tensor([5, -3, 2**62])
     assert torch.equal(random.keys(mine, 3), mine)

@@ -73,7 +73,7 @@ def test_values_and_weight_gradients_are_those_of_the_theory(squared, detach_cle
     ]
     for penalty, criterion in pairs:
         found = penalty(model, x, y, seed=2)
-        torch.testing.assert_close(found, criterion, rtol=1e-9, atol=1e-14)
+        torch.testing.assert_close(found, criterion, rtol=1e-9, atol=1e-12)
         slopes, expected = (
             torch.autograd.grad(value.sum(), weights, allow_unused=True) for value in (found, criterion)
         )
@@ -92,7 +92,7 @@ def test_a_constant_clean_gradient_changes_the_pull_and_leaves_the_value():
         penalty = gg.regularizer("l2", eps=EPS, detach_clean=detach)(model, x, y, seed=0)
         values.append(penalty.detach())
         slopes.append(torch.autograd.grad(penalty.sum(), first.weight)[0])
-    torch.testing.assert_close(values[0], values[1], rtol=1e-12, atol=0)
+    torch.testing.assert_close(values[0], values[1], rtol=1e-10, atol=0)
     assert (slopes[0] - slopes[1]).norm() > 0.1 * slopes[1].norm()
 
 
@@ -147,7 +147,7 @@ def test_scaling_the_last_layer_scales_l2_and_leaves_cosine(alpha, seed):
         (gg.regularizer("cosine", eps=EPS), 1.0),
     ):
         before, after = (penalty(one, x, y, seed=3) for one in (model, scaled))
-        torch.testing.assert_close(after, factor * before, rtol=1e-8, atol=1e-13)
+        torch.testing.assert_close(after, factor * before, rtol=1e-8, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["l2", "cosine"])
@@ -176,7 +176,7 @@ def test_the_quantity_is_the_one_named(quantity):
     model = net("mlp")
     found = gg.regularizer("l2", eps=EPS, quantity=quantity)(model, x, y, seed=2)
     expected = expected_l2_criterion(model, x, y, eps=EPS, seed=2, quantity=quantity, squared=True)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
 
 
 def test_a_clean_gradient_at_hand_saves_the_pass_and_gives_the_same_terms():

@@ -176,7 +176,7 @@ def test_iga_is_the_loss_and_the_triplet_at_the_images_of_a_literal_ascent(proto
         torch.testing.assert_close(terms["triplet"][i], 0.7 * triplet, rtol=1e-9, atol=0)
         torch.testing.assert_close(terms["cross_entropy"][i], loss, rtol=1e-9, atol=0)
     torch.testing.assert_close(
-        penalty(model, x, y, seed=2), terms["cross_entropy"] + terms["triplet"], rtol=0, atol=0
+        penalty(model, x, y, seed=2), terms["cross_entropy"] + terms["triplet"], rtol=1e-11, atol=0
     )
 
 
@@ -204,7 +204,7 @@ def test_only_the_pass_of_the_cross_entropy_moves_the_running_statistics():
     twin(penalty.images(model, x, y, seed=0))
     penalty(model, x, y, seed=0)
     for key, value in model.state_dict().items():
-        torch.testing.assert_close(value, twin.state_dict()[key], rtol=1e-12, atol=0)
+        torch.testing.assert_close(value, twin.state_dict()[key], rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -218,7 +218,7 @@ def test_two_gradients_at_once_of_one_pass_are_those_of_two(name, training):
     others = literal_gradient(
         lambda x: model(x).masked_fill(F.one_hot(y, CLASSES) > 0, -torch.inf).amax(1).sum(), x
     )
-    torch.testing.assert_close((label, other), (own, others), rtol=1e-9, atol=1e-14)
+    torch.testing.assert_close((label, other), (own, others), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 5])
@@ -228,7 +228,7 @@ def test_atexs_explanation_is_the_same_however_many_draws_are_in_a_pass(monkeypa
     expected = penalty.samples(net("lenet"), x, y, seed=1)
     monkeypatch.setattr(distillation, "rows_at_once", lambda *_: at_once * len(x))
     torch.testing.assert_close(
-        tuple(penalty.samples(net("lenet"), x, y, seed=1)), tuple(expected), rtol=1e-9, atol=1e-14
+        tuple(penalty.samples(net("lenet"), x, y, seed=1)), tuple(expected), rtol=1e-9, atol=1e-12
     )
 
 

@@ -107,7 +107,7 @@ def test_ssr_is_the_largest_eigenvalue_of_the_losss_hessian_of_a_relu_net(space)
         h = literal_hessian(lambda image, i=i: F.cross_entropy(seen(image[None]), y[i : i + 1]), points[i])
         expected.append(2.5 * torch.linalg.eigvalsh(h)[-1])
     found = gg.regularizer("ssr", scale=2.5, space=space)(model, x, y)
-    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-8, atol=1e-14)
+    torch.testing.assert_close(found, torch.stack(expected), rtol=1e-8, atol=1e-12)
 
 
 def test_ssr_with_mean_channels_is_the_released_formula():
@@ -191,6 +191,23 @@ def test_adversarial_images_stay_in_the_ball_and_the_box(norm, eps, start):
     assert images.max() <= 1
 
 
+@pytest.mark.parametrize(("norm", "eps"), [("linf", 1 / 255), ("l2", 0.2)])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_the_last_iterate_costs_one_pass_a_step_and_is_that_of_the_attack(norm, eps, steps):
+    x, y = batch(3)
+    model = net("residual").train()
+    penalty = gg.regularizer("adversarial", eps=eps, norm=norm, steps=steps, selection="last")
+    expected = penalty.attack.images(model, x, y, seed=0)
+    passes = []
+    handle = model.register_forward_hook(lambda *_: passes.append(model.training))
+    images = penalty.images(model, x, y, seed=0)
+    handle.remove()
+    torch.testing.assert_close(images, expected, rtol=0, atol=1e-12)
+    assert not torch.equal(images, x)
+    assert passes == [False] * steps
+    assert model.training
+
+
 def test_a_random_start_is_drawn_anew_unless_seeded():
     x, y = batch(2)
     penalty = gg.regularizer("adversarial", start="random", selection="last", steps=1)
@@ -206,7 +223,7 @@ def test_the_attack_runs_in_evaluation_mode_and_the_loss_in_training_mode():
     calm = penalty.images(net("residual"), x, y, seed=0)
     torch.testing.assert_close(penalty.images(model, x, y, seed=0), calm, rtol=0, atol=0)
     expected = F.cross_entropy(net("residual").train()(calm), y, reduction="none")
-    torch.testing.assert_close(penalty(model, x, y, seed=0), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(penalty(model, x, y, seed=0), expected, rtol=1e-10, atol=0)
 
 
 @given(seed=st.integers(0, 999), size=st.floats(0, 50))

@@ -102,7 +102,7 @@ def test_equals_zennit_with_batchnorm_passed_over(model_name, rule):
     model, (x, target) = MODELS[model_name](), batch(3)
     ours = LRP(**{"first": "same", "batchnorm": "pass"} | settings)(model, x, target)
     theirs = zennit_map(model, x, target, layer_rule, first_rule)
-    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
 
 
 def fused(model: nn.Sequential) -> nn.Module:
@@ -119,7 +119,7 @@ def test_equals_zennit_with_batchnorm_merged(rule):
     model, (x, target) = vgg(), batch(3)
     ours = LRP(**{"first": "same"} | settings)(model, x, target)
     theirs = zennit_map(fused(model), x, target, layer_rule, first_rule)
-    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
     passed_over = LRP(**{"first": "same"} | settings | {"batchnorm": "pass"})(model, x, target)
     assert (ours - passed_over).abs().max() > 1e-3 * theirs.abs().max()
 
@@ -130,7 +130,7 @@ def test_equals_zennit_on_torchvision_resnet18_with_signed_sums():
     x, target = torch.rand(1, 3, 33, 33, dtype=torch.float64), torch.tensor([3])
     ours = LRP(first="same", bias="keep", residual="signed", pool="signed")(model, x, target)
     theirs = zennit_map(model, x, target, ZPlus(EPS), None, [ResNetCanonizer()], [(Sum, Norm())])
-    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
 
 
 def test_timm_and_torchvision_resnet18_with_the_same_weights_agree():
@@ -291,4 +291,4 @@ def test_a_normaliser_inside_the_model_gives_the_bounds_of_the_zbox(variant):
     )
     first = None if variant == "epsilon" else box
     theirs = zennit_map(model.core, (x - model.mean) / model.std, target, rule, first)
-    assert (ours - theirs).abs().max() <= 1e-5 * theirs.abs().max()
+    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()

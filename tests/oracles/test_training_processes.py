@@ -105,7 +105,7 @@ def test_two_processes_give_the_gradients_of_one(folder):
     for key, before in start.items():
         mine, its = before - shared[key], before - alone[key]
         assert mine.abs().max() > 1e-4
-        assert torch.allclose(mine, its, rtol=1e-5, atol=1e-5 * float(its.abs().max())), key
+        assert torch.allclose(mine, its, rtol=1e-4, atol=1e-4 * float(its.abs().max())), key
 
 
 def test_two_processes_train_the_same_model_with_the_same_log(folder):

@@ -108,7 +108,7 @@ def test_the_small_problem_has_the_large_ones_eigenvalues(seed, d, classes):
         assert np.allclose(small[i].detach().numpy()[-n:], values[-n:], atol=tol)
         assert (values > -tol).all()
         assert np.allclose(small[i].detach().numpy()[:-n], 0, atol=tol)
-    assert torch.equal(k.top_loss_curvature(model, x), small[:, -1])
+    torch.testing.assert_close(k.top_loss_curvature(model, x), small[:, -1], rtol=1e-9, atol=1e-12)
 
 
 def test_the_matrix_is_literally_w_a_w():
@@ -144,8 +144,8 @@ def test_the_weight_matrix_of_the_classes_is_singular():
     """A6 says all eigenvalues of diag p - p p^T are positive; all ones is a null vector, so no Cholesky factor."""
     p = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
     a = p.diag() - p[:, None] * p
-    assert (a @ torch.ones(3, dtype=torch.float64)).abs().max() < 1e-15
-    assert abs(float(torch.linalg.eigvalsh(a)[0])) < 1e-15
+    assert (a @ torch.ones(3, dtype=torch.float64)).abs().max() < 1e-13
+    assert abs(float(torch.linalg.eigvalsh(a)[0])) < 1e-13
 
 
 @pytest.mark.parametrize("channels", ["all", "mean"])

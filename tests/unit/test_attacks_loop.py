@@ -109,6 +109,16 @@ def test_x_itself_is_the_first_candidate():
     assert torch.equal(elsewhere.delta, torch.zeros_like(X))
 
 
+def test_of_equal_values_the_first_found_is_kept():
+    # Powers of two, so that the second and third iterate are equally far from the goal to the bit.
+    goal = X + 3 / 128
+    found = run(Search(2, step_size=1 / 64, stepper="sign"), goal, slope=lambda z, t: torch.full_like(z, -1))
+    assert torch.equal(found.delta, torch.full_like(X, 1 / 64))
+    as_good = torch.full((2,), 9 / 128**2, dtype=torch.float64)
+    held = run(Search(2, step_size=1 / 64, stepper="sign"), goal, clean=as_good)
+    assert torch.equal(held.delta, torch.zeros_like(X))
+
+
 def test_an_example_that_reaches_stop_at_stops_and_the_others_go_on():
     goal = torch.stack([X[0] + 0.02, X[1] + 0.09])
     found = run(Search(20, step_size=0.01, stop_at=1e-9, selection="last", constraint="soft"), goal)

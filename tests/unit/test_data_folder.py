@@ -259,3 +259,13 @@ def test_numbered_folders_have_the_labels_they_are_named_by(tmp_path: Path) -> N
 def test_folders_that_are_no_numbers_are_not_numbered(names, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         gg.dataset("folder", path=tree(tmp_path, dict.fromkeys(names, 1)), size=8, numbered=True)
+
+
+def test_a_tiff_of_32_bit_numbers_is_refused_and_one_of_16_bits_is_scaled(tmp_path):
+    """Pillow would clip the larger ones to white."""
+    values = np.arange(64, dtype=np.int32).reshape(8, 8) * 1000
+    Image.fromarray(values).save(tmp_path / "deep.tiff")
+    with pytest.raises(UserError, match="32-bit whole numbers, whose range is unknown"):
+        read_image(tmp_path / "deep.tiff", (8, 8))
+    Image.fromarray(values.astype(np.uint16)).save(tmp_path / "grey.tiff")
+    assert (read_image(tmp_path / "grey.tiff", (8, 8))[0].numpy() == values >> 8).all()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import gyrograd as gg
+from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.evaluation import Cell, evaluated, fingerprint, finished, forget, streams
 from gyrograd.numerics import random
@@ -156,10 +157,23 @@ def test_a_shard_of_other_settings_under_this_name_is_measured_again(
 ) -> None:
     evaluated([cell("a", Counted())], range(2), tmp_path)
     (path,) = (tmp_path / "records").rglob("*.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"settings": {"seed": 5}}))
+    records.write(path, replace(records.read(path), settings={"seed": 5}))
     again = Counted()
     evaluated([cell("a", again)], range(2), tmp_path)
     assert again.asked == [[0, 1]]
+    assert "does not hold what its name says" in capsys.readouterr().err
+
+
+def test_a_shard_of_other_examples_under_this_name_is_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluated([cell("a", Counted())], range(2), tmp_path)
+    (path,) = (tmp_path / "records").rglob("*.json")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"examples": [5, 6]}))
+    again = Counted()
+    record = evaluated([cell("a", again)], range(2), tmp_path)["a"]
+    assert again.asked == [[0, 1]]
+    assert record.examples == [0, 1]
     assert "does not hold what its name says" in capsys.readouterr().err
 
 

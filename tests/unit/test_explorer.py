@@ -32,6 +32,7 @@ from gyrograd.explorer.page import OWN_CHOICE, Answers, gradio
 from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, array_of
 from gyrograd.explorer.scenes import ON_THE_WAY
 from gyrograd.explorer.server import check_free, ended_in_order, serve
+from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.watching import Watched
 from gyrograd.explorer.wording import (
     ABOUT,
@@ -284,7 +285,7 @@ def test_pages_are_valid_and_fetch_nothing(stage, x, net, scene, tmp_path):
         markup.attack_page(scene),
         markup.comparison_page(compared(stage.nets, x, None, PLAN)),
         markup.meanings_page(),
-        Answers(stage, tmp_path).preview(1, None),
+        Answers(stage, Sessions(tmp_path)).preview(1, None),
     ]
     for html in shown:
         assert pages.read(html).complaints == []
@@ -388,7 +389,7 @@ def test_mistakes_on_the_page_are_sentences_that_name_the_fix(stage, net, x, tmp
     assert "255/255" in sentence_of(lambda: Plan(eps=2.0))
     assert "at least 1" in sentence_of(lambda: Plan(steps=0))
     assert "did you mean 'top_k'" in sentence_of(lambda: Plan(attack="topk"))
-    same = Answers(stage, tmp_path)
+    same = Answers(stage, Sessions(tmp_path))
     assert "choose two" in sentence_of(
         lambda: same.compare(print, 0, None, OWN_CHOICE, "soft", "soft", "gradient", "top_k", 4, 3)
     )
@@ -404,7 +405,7 @@ def test_a_file_is_fitted_to_the_images_of_the_set(stage, tmp_path):
 
 
 def test_buttons_pass_their_controls_on(stage, tmp_path):
-    answers = Answers(stage, tmp_path)
+    answers = Answers(stage, Sessions(tmp_path))
     html, archive = answers.attack(
         lambda share, what: None, 2, None, OWN_CHOICE, "other", "gradient", "top_k", 16, 3
     )

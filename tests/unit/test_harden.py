@@ -9,6 +9,7 @@ import signal
 
 import numpy as np
 import pytest
+import small_training
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -457,3 +458,13 @@ def test_remarks_say_of_which_model_they_are():
 def test_an_eps_in_grey_levels_is_refused(tmp_path):
     with pytest.raises(UserError, match="write 8/255"):
         verb.harden("lenet", "shapes", eps="8", out=tmp_path)
+
+
+def test_an_attack_without_a_derivative_to_follow_measures_nothing():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        linear = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3)).eval()
+    columns, flags = QUICK.full(linear, small_training.pictures(12))
+    assert columns["pixels_kept"] == columns["cosine_kept"] == [None] * 12
+    assert None not in columns["rps"]
+    assert any("zero derivative" in flag for flag in flags)

@@ -174,7 +174,8 @@ def test_superpixels_of_different_number_agree_in_batches_of_1_7_and_64(make, pr
     whole = explain(model, x, target)
     for size in (1, 7):
         parts = [explain(model, x[i : i + size], target[i : i + size]) for i in range(0, 64, size)]
-        assert (torch.cat(parts) - whole).abs().max() <= 1e-6 * whole.abs().max()
+        allowed = {torch.float32: 1e-4, torch.float64: 1e-11}[precision] * whole.abs().max()
+        assert (torch.cat(parts) - whole).abs().max() <= allowed
 
 
 @both

@@ -63,6 +63,13 @@ def test_constant_and_nearly_constant_maps_are_found_one_by_one():
     assert suspicion.constant_maps(maps, share=0.5) is None
 
 
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_a_map_is_constant_by_its_own_size_whatever_that_is(scale):
+    maps = torch.rand(2, 3, 5, 5)
+    maps[1] = 0.7 + 1e-5 * maps[1]
+    assert suspicion.is_constant(scale * maps).tolist() == [False, True]
+
+
 def test_one_map_for_every_image_is_found():
     x, target = batch(4)
     model = net("residual")

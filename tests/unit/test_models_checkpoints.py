@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import bad_files
 import pytest
 import torch
 from hypothesis import given
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models import Probability, build, checkpoints, load, load_state, save
+from gyrograd.models.checksums import digest, signed_bytes
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: build("mlp", seed=1),
@@ -177,7 +179,7 @@ def rewritten(path: Path, change: Callable[[dict, dict[str, Tensor]], object]) -
         tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
     del note["sha256"]
     change(note, tensors)
-    note["sha256"] = checkpoints._digest(note, tensors)
+    note["sha256"] = digest(note, tensors)
     save_file(tensors, path, {"gyrograd": json.dumps(note)})
 
 
@@ -328,3 +330,90 @@ def test_a_model_whose_own_names_look_like_a_prefix_reads_its_own_weights(tmp_pa
     save_file(there.state_dict(), tmp_path / "own.safetensors")
     load_state(here, tmp_path / "own.safetensors")
     assert torch.equal(here.net.weight, there.net.weight)
+
+
+def signed(path, spec, tensors=None, **note):
+    """A checkpoint of any description, with a checksum that fits."""
+    tensors = tensors or {"weight": torch.zeros(2)}
+    path.write_bytes(signed_bytes("gyrograd", {"schema": 1, "facts": {}, "spec": spec, **note}, tensors))
+    return path
+
+
+@pytest.mark.parametrize("classes", [-1, 0, "ten", 10**12, 1.5, True, [3]])
+def test_an_impossible_class_count_is_one_sentence(classes, tmp_path):
+    spec = {"name": "lenet", "settings": {"num_classes": classes, "image_size": 8}, "wraps": []}
+    with pytest.raises(UserError, match="num_classes is|much larger than itself"):
+        load(signed(tmp_path / "a.safetensors", spec))
+    if type(classes) is int:
+        for name in ("lenet", "torchvision:resnet18"):
+            with pytest.raises(UserError, match="give a whole number from 1 to 1,000,000"):
+                build(name, num_classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (None, "does not say which model"),
+        ([], "does not say which model"),
+        ({"name": "lenet"}, "not the description of a model"),
+        (
+            {"name": "lenet", "settings": {"in_channels": -3}, "wraps": []},
+            "cannot be built with these settings",
+        ),
+        (
+            {"name": "lenet", "settings": {"in_channels": "a"}, "wraps": []},
+            "cannot be built with these settings",
+        ),
+        ({"name": "lenet", "settings": {"in_channels": 10**12}, "wraps": []}, "much larger than itself"),
+        ({"name": "mlp", "settings": {"hidden": [1] * 5_000}, "wraps": []}, "much larger than itself"),
+        ({"name": "lenet", "settings": {}, "wraps": [["normalized", {"mean": "a"}]]}, "cannot be built"),
+        ({"name": "lenet", "settings": {}, "wraps": [["other", {}]]}, "no model wrapper 'other'"),
+        ({"name": "timm:test_resnet", "settings": {"pretrained": True}, "wraps": []}, "cannot be built"),
+    ],
+)
+def test_a_description_of_no_model_is_one_sentence(spec, sentence, tmp_path):
+    with pytest.raises(UserError, match=sentence):
+        load(signed(tmp_path / "a.safetensors", spec))
+
+
+def test_facts_that_are_a_list_are_one_sentence(tmp_path):
+    spec = {"name": "lenet", "settings": {}, "wraps": []}
+    with pytest.raises(UserError, match="lacks spec or facts"):
+        load(signed(tmp_path / "a.safetensors", spec, facts=[]))
+
+
+def test_a_checkpoint_does_not_make_a_library_unpickle_another_file(tmp_path):
+    """timm would load `checkpoint_path` as a whole pickle."""
+    (tmp_path / "evil.pth").write_bytes(bad_files.evil(tmp_path))
+    settings = {"checkpoint_path": str(tmp_path / "evil.pth")}
+    spec = {"name": "timm:test_resnet", "settings": settings, "wraps": []}
+    with pytest.raises(UserError, match="read files of its own with 'checkpoint_path'"):
+        load(signed(tmp_path / "a.safetensors", spec))
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda w: w.to(torch.complex64), "holds complex numbers and the model's are real numbers"),
+        (lambda w: w > 0, "holds true or false"),
+        (lambda w: w.long(), "holds whole numbers"),
+        (lambda w: w.to_sparse(), "sparse, quantized or empty"),
+        (lambda w: torch.empty_like(w, device="meta"), "sparse, quantized or empty"),
+    ],
+)
+def test_weights_that_would_lose_something_are_refused(change, sentence, tmp_path):
+    model = nn.Linear(3, 2)
+    before = model.weight.detach().clone()
+    torch.save({"weight": change(before), "bias": model.bias.detach()}, tmp_path / "a.pt")
+    with pytest.raises(UserError, match=sentence):
+        load_state(model, tmp_path / "a.pt")
+    assert torch.equal(model.weight, before)
+
+
+def test_a_checkpoint_of_whole_numbers_is_one_sentence(tmp_path):
+    model = build("mlp", seed=0)
+    spec = json.loads(model.spec.to_json())
+    tensors = {key: value.long() for key, value in model.state_dict().items()}
+    with pytest.raises(UserError, match="holds whole numbers"):
+        load(signed(tmp_path / "a.safetensors", spec, tensors))

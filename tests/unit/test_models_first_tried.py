@@ -139,7 +139,7 @@ def test_what_a_model_raises_is_the_cause_of_one_sentence(error):
     def broken(_: Tensor) -> Tensor:
         raise error
 
-    with pytest.raises(UserError, match=f"its own code raised {type(error).__name__}") as caught:
+    with pytest.raises(UserError, match=f"The model raised {type(error).__name__}") as caught:
         Gradient()(Net(broken), *batch())
     assert caught.value.__cause__ is error
     assert "\n" not in str(caught.value)

@@ -19,7 +19,6 @@ import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models import load_state, save, zoo
 from gyrograd.models.archives import content_of
-from gyrograd.models.exported import _is_arithmetic
 from gyrograd.models.opening import checked, image_size, load, notes, opened
 from gyrograd.models.outputs import LogProbabilities, PickedLogits
 
@@ -144,6 +143,7 @@ def test_a_normalisation_is_put_before_a_model_that_has_none(kit, source):
     ("text", "settings", "sentence"),
     [
         ("torchvision:resnet18:pretrained", {"weights": "w.pt"}, "brings its own weights"),
+        ("torchvision:resnet18:pretrained:pretrained", {}, "says ':pretrained' twice"),
         ("torchvision:resnet18:pretrained", {"classes": 3}, "have their own classes"),
         ("lenet", {"device": "meta"}, "'meta' hold no numbers"),
         ("lenet", {"device": "cuda:99"}, "no device 'cuda:99'"),
@@ -338,41 +338,3 @@ def test_weights_that_cannot_work_are_named(spoil, sentence):
     spoil(model)
     with pytest.raises(UserError, match=sentence):
         checked(model, X)
-
-
-# --- what a program may say -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Symbol('s31', positive=True, integer=True)",
-        "2*s0 + 1",
-        "Max(1, s0 // 4)",
-        "FloorDiv(Symbol('s0', integer=True), 2)**2",
-        "L['x'].size()[0] >= 2 and L['x'].size()[1] == 3",
-        "-oo",
-    ],
-)
-def test_arithmetic_on_sizes_passes(text):
-    assert _is_arithmetic(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "__import__('os').system('true')",
-        "().__class__.__bases__[0].__subclasses__()",
-        "L['x'].__class__",
-        "(lambda: 1)()",
-        "[c for c in (1, 2)]",
-        "open('a')",
-        "Symbol('s').func",
-        "f'{L}'",
-        "s0; s1",
-        "exec",
-        "",
-    ],
-)
-def test_anything_else_does_not(text):
-    assert not _is_arithmetic(text)

@@ -122,7 +122,7 @@ def test_the_smooth_form_is_as_near_as_its_sharpness_says(name: str, z: list[flo
 def test_away_from_its_kinks_a_very_sharp_form_is_the_activation_itself(name: str) -> None:
     make, kinks, _ = KINDS[name]
     z = [v for v in torch.linspace(-9, 9, 101).tolist() if min(abs(v - k) for k in kinks) > 0.01]
-    torch.testing.assert_close(softened(make(), 1e5)(points(z)), make()(points(z)), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(softened(make(), 1e5)(points(z)), make()(points(z)), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FORMS)

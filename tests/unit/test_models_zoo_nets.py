@@ -6,9 +6,20 @@ import pytest
 import torch
 
 import gyrograd as gg
+from gyrograd.metrics import TopKIntersection
 from gyrograd.models import zoo
 
-NETS = ("cifar10/lenet-ce", "cifar10/lenet-l2-cosine")
+NETS = ("cifar10/lenet-ce", "cifar10/lenet-l2-cosine", "cifar10/lenet-steady")
+
+
+def held(name: str) -> dict[str, float]:
+    """What a card's `check` holds, measured now: on made images, for the data set is not at hand."""
+    net, x = gg.load(name), gg.dataset("shapes", split="test", n=8).pixels()
+    gradient, y = gg.attribution("gradient"), gg.predicted(net, x)
+    hit = gg.attack("top_k", eps=4 / 255, k=102, steps=5, judged_by="overlap")(net, gradient, x, y, seed=0)
+    kept = TopKIntersection(k=102)(hit.map_clean, hit.map)
+    noise = gg.metric("rps", eps=16 / 255, draws=3)(net, gradient, x, y, seed=0)
+    return {"rps": float(noise.mean()), "kept": float(kept.mean())}
 
 
 def test_the_zoo_holds_what_the_readme_names() -> None:
@@ -25,12 +36,14 @@ def test_a_net_loads_offline_and_its_card_tells_what_was_measured(name: str) -> 
         assert card[key] not in (None, "")
     for stat in (card["accuracy"], *card["robustness"].values()):
         assert stat["low"] <= stat["value"] <= stat["high"]
-        assert stat["n"] == 10_000
+        assert stat["n"] >= 128
+    assert card["accuracy"]["n"] == 10_000
 
 
-def test_the_aligned_net_is_steadier_under_noise_than_the_plain_one() -> None:
-    # On made images, which neither net has seen: the alignment is a property of the function, not of the data.
-    data = gg.dataset("shapes", split="test", n=48)
-    x, gradient, rps = data.pixels(), gg.attribution("gradient"), gg.metric("rps", eps=16 / 255, draws=3)
-    plain, aligned = (rps(net, gradient, x, gg.predicted(net, x), seed=0) for net in map(gg.load, NETS))
-    assert (aligned - plain).mean() > 0.05
+def test_cards_match_what_their_weights_measure_and_training_for_it_makes_maps_hold() -> None:
+    measured = {name: held(name) for name in NETS}
+    for name, numbers in measured.items():
+        assert numbers == pytest.approx(zoo.card(name)["check"]["numbers"], abs=0.005), name
+    plain, aligned, steady = measured.values()
+    assert plain["rps"] + 0.05 < aligned["rps"] < steady["rps"]
+    assert plain["kept"] + 0.05 < aligned["kept"] < steady["kept"] - 0.2

@@ -53,7 +53,7 @@ def test_reduction_is_that_of_the_loops(how: str):
     fast = reduce(map, how)
     for i, row, column in np.ndindex(2, 4, 5):
         slow = LITERAL_REDUCTIONS[how](map[i, :, row, column].tolist())
-        assert fast[i, row, column].item() == pytest.approx(slow, rel=1e-12, abs=1e-15)
+        assert fast[i, row, column].item() == pytest.approx(slow, rel=1e-10, abs=1e-13)
 
 
 @pytest.mark.parametrize("how", NORMALIZATIONS)
@@ -63,7 +63,7 @@ def test_scale_is_that_of_the_loops(how: str, channels: bool):
     fast = normalize(map, how)
     for i in range(len(map)):
         slow = map[i] / SCALES[how](map[i].flatten().tolist(), 20)
-        torch.testing.assert_close(fast[i], slow, rtol=1e-12, atol=0)
+        torch.testing.assert_close(fast[i], slow, rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("how", NORMALIZATIONS)
@@ -141,7 +141,7 @@ def test_mass_center_is_that_of_the_loops():
         for channel, row, column in np.ndindex(3, 4, 5):
             mass = abs(map[i, channel, row, column].item())
             total, row_sum, column_sum = total + mass, row_sum + mass * row, column_sum + mass * column
-        assert fast[i].tolist() == pytest.approx([row_sum / total, column_sum / total], rel=1e-12)
+        assert fast[i].tolist() == pytest.approx([row_sum / total, column_sum / total], rel=1e-10)
     torch.testing.assert_close(mass_center(map[:, 1]), mass_center(map[:, 1:2]))
 
 
@@ -151,7 +151,7 @@ def test_mass_center_of_a_point_is_the_point_and_of_nothing_the_middle():
     assert mass_center(map).tolist() == [[3, 1], [1.5, 2]]
 
 
-@pytest.mark.parametrize(("side", "width"), [(32, 5), (224, 35), (64, 10), (2, 1)])
+@pytest.mark.parametrize(("side", "width"), [(32, 5), (224, 35), (64, 10), (2, 1), (28, 4), (30, 5)])
 def test_the_frame_is_five_of_thirty_two_wide(side: int, width: int):
     frame = frame_target(side, side)
     assert frame[:width].eq(1).all()

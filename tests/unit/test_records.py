@@ -109,6 +109,13 @@ def test_a_write_that_fails_leaves_the_old_record_and_no_litter(tmp_path, monkey
     assert os.listdir(tmp_path) == ["a.json"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="permissions of this kind are POSIX's")
+def test_what_is_written_can_be_read_by_everyone(tmp_path):
+    # The file is made under a temporary name, and such files are private.
+    records.write(tmp_path / "a.json", record([0], [1.0]))
+    assert (tmp_path / "a.json").stat().st_mode & 0o777 == 0o644
+
+
 def test_records_and_registry_import_without_torch(tmp_path):
     code = (
         "import sys; sys.modules['torch'] = None\n"

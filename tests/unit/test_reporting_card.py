@@ -6,6 +6,7 @@ import base64
 import copy
 import io
 import json
+import pickle
 import re
 import xml.etree.ElementTree as ET
 
@@ -273,7 +274,11 @@ def test_a_pickle_among_the_pictures_is_not_run(tmp_path, small):
             return (open, (str(tmp_path / "sprung"), "w"))
 
     np.savez(tmp_path / "pictures.npz", **cards.pictures() | {"image": np.array([Trap()], dtype=object)})
-    assert "is damaged" in write_report(small, tmp_path).read_text()
+    with pytest.raises(UserError, match="holds Python objects, which could run code"):
+        write_report(small, tmp_path)
+    (tmp_path / "pictures.npz").write_bytes(pickle.dumps(Trap(), protocol=2))
+    with pytest.raises(UserError, match="holds Python objects, which could run code"):
+        write_report(small, tmp_path)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -328,6 +333,24 @@ def test_bars_stand_within_the_range():
 
 
 WRONG = {
+    "schema 0": (lambda c: c.update(schema=0), "names no schema"),
+    "schema -5": (lambda c: c.update(schema=-5), "names no schema"),
+    "schema true": (lambda c: c.update(schema=True), "names no schema"),
+    "pictures elsewhere": (lambda c: c.update(pictures="../other/pictures.npz"), "no file beside the card"),
+    "pictures of the machine": (lambda c: c.update(pictures="/etc/passwd"), "no file beside the card"),
+    "a row below 0": (lambda c: c["worst"][0].update(row=-1), "names a row or an image below 0"),
+    "an infinite number": (
+        lambda c: c["accuracy"].update(value=float("inf")),
+        "too large to be a measurement",
+    ),
+    "a value beyond its range": (
+        lambda c: c["methods"][0]["columns"]["rps"].update(value=1e300),
+        "too large to be a measurement",
+    ),
+    "a value just beyond its range": (
+        lambda c: c["methods"][0]["columns"]["rps"].update(value=1.1),
+        "'rps' of gradient lies outside its range of 0 to 1",
+    ),
     "no schema": (lambda c: c.pop("schema"), "names no schema"),
     "newer": (lambda c: c.update(schema=2), "pip install -U gyrograd"),
     "other kind": (lambda c: c.update(kind="run"), "'kind' is 'run'"),

@@ -317,3 +317,27 @@ def test_what_is_taken_does_not_change_with_the_run():
             parameter.add_(1)
     assert all(torch.equal(now.tensors[key], before[key]) for key in before)
     assert all(value.is_contiguous() for value in now.tensors.values())
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_read_from_a_file_has_its_state_laid_out_as_the_weights(kind):
+    # A fused optimizer on CUDA refuses anything else, so a run that trains channels last could not go on.
+    model = net().to(memory_format=torch.channels_last)
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizer = kind(model.parameters(), lr=0.1, **options)
+    data = pictures()
+    torch.nn.functional.cross_entropy(model(data.pixels()), data.labels).backward()
+    optimizer.step()
+    settings, mark = small_training.settings(), snapshots.fingerprint(data)
+    now = snapshots.taken(model, optimizer, None, snapshots.Place(), settings, mark)
+    fresh = net().to(memory_format=torch.channels_last)
+    restored = kind(fresh.parameters(), lr=0.1, **options)
+    snapshots.restore(now, fresh, restored, None)
+    moments = 0
+    for weight, old in zip(restored.state, optimizer.state.values(), strict=True):
+        for name, value in restored.state[weight].items():
+            assert torch.equal(value, old[name])
+            if value.shape == weight.shape:
+                assert value.stride() == weight.stride()
+                moments += 1
+    assert moments >= len(list(fresh.parameters()))

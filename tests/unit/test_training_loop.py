@@ -15,7 +15,7 @@ import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.training import Objective, Stopped, Term, files, fit, predictions, read_log, train
 from gyrograd.training.snapshots import NAME, read
-from gyrograd.training.steps import Step
+from gyrograd.training.steps import Average, Step
 
 settings = small_training.settings
 
@@ -127,6 +127,29 @@ def test_the_log_has_a_line_an_epoch_and_the_best_epoch_is_kept(tmp_path):
         kept = gg.load(tmp_path / f"{name}.safetensors")
         assert float((predictions(kept, test) == test.labels).double().mean()) == epoch["accuracy"]
     assert done.best["accuracy"] == max(entry["accuracy"] for entry in entries)
+
+
+def test_of_equal_epochs_the_first_is_the_best():
+    # So slow that no prediction changes, and no BatchNorm whose statistics would change them.
+    data, slow = pictures(), settings(lr=1e-12, terms={}, epochs=2)
+    done = fit(net(batchnorm=False), data, slow, test=data)
+    assert len({entry["accuracy"] for entry in done.history}) == 1
+    assert done.best["epoch"] == 1
+
+
+def test_an_average_of_weights_soon_forgets_the_first():
+    model = torch.nn.Linear(1, 1, bias=False)
+    average = Average(model, 0.999)
+    first = model.weight.item()
+    with torch.no_grad():
+        model.weight.add_(1)
+    left = 1.0
+    for step in range(20):
+        average.update(model, step)
+        left *= (1 + step) / (10 + step)  # of the way from the first weight to this one
+    assert average.values["weight"].item() == pytest.approx(first + 1 - left, abs=1e-5)
+    average.update(model, 10**6)
+    assert average.values["weight"].item() == pytest.approx(first + 1 - 0.999 * left, abs=1e-5)
 
 
 def test_the_averaged_weights_are_what_is_measured_and_kept(whole):

@@ -148,11 +148,24 @@ def test_terms_that_do_not_exist_or_fit_are_named(terms, sentence):
         objective_of(TrainSettings(terms=terms))
 
 
+def test_zoom_moves_down_by_its_third_draw_and_right_by_its_fourth():
+    n, side = 50, 32
+    place = torch.linspace(-1, 1, side, dtype=torch.float64)
+    columns, rows = place.expand(n, side, side), place[:, None].expand(n, side, side)
+    seen = zoomed(torch.stack([columns, rows], 1), random.keys(0, n), 0.3)
+    u = random.uniform(random.keys(0, n), (4,), stream=2, dtype=torch.float64)
+    area, ratio = 0.3 + 0.7 * u[:, 0], (4 / 3) ** (2 * u[:, 1] - 1)
+    wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    centre = torch.stack([(1 - wide) * (2 * u[:, 3] - 1), (1 - high) * (2 * u[:, 2] - 1)], 1)
+    # A ramp's mean is its value in the middle; the border's half pixels are worth less than a hundredth.
+    torch.testing.assert_close(seen.mean((2, 3)), centre * side / (side - 1), rtol=0, atol=0.01)
+
+
 def test_zoom_shows_a_part_of_each_image_by_its_key(batch):
     x, _, keys = batch
     out = zoomed(x, keys, 0.3)
     assert out.shape == x.shape
-    assert torch.equal(out[4:7], zoomed(x[4:7], keys[4:7], 0.3))
+    torch.testing.assert_close(out[4:7], zoomed(x[4:7], keys[4:7], 0.3), rtol=0, atol=1e-4)
     assert not torch.allclose(out, x)
     # columns of a ramp stay a ramp of smaller range, inside the image's own values
     ramp = torch.linspace(0, 1, 16).expand(200, 1, 16, 16)

@@ -142,3 +142,25 @@ def test_a_file_of_settings_may_begin_with_a_recipe(tmp_path):
             read_tree(path)
     with pytest.raises(UserError, match="cannot be read"):
         read_tree(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        bytes(range(256)),
+        b"\0\0\0",
+        b"epochs: " + b"9" * 5_000,
+        b"[" * 5_000,
+        b"a: " + b"{a: " * 400 + b"1" + b"}" * 400,
+        b"a: &a [1, 2]\n"
+        + b"".join(b"%c: &%c [*%c, *%c, *%c]\n" % (c, c, c - 1, c - 1, c - 1) for c in range(98, 120)),
+        b"a: !!python/object/apply:os.system [true]",
+        b"- 1",
+        b"",
+    ],
+)
+def test_a_file_that_holds_no_settings_is_one_sentence(content, tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not valid YAML|no settings|too deep"):
+        read_tree(path)

@@ -7,8 +7,8 @@ depend on the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -37,12 +37,17 @@ class Search:
     constraint: str = "hard"
     stop_at: float | None = None
     trace: bool = False
+    decay: bool = False
 
     def length(self, eps: float) -> float:
         """The step size in pixel units: as set, or 4 eps / steps for Adam (joo2023's code) and 2.5 eps / steps."""
         if self.step_size is not None:
             return self.step_size
         return PACE[self.stepper] * eps / max(1, self.steps)
+
+    def pace(self, step: int) -> float:
+        """The share of the step size that this step takes: all of it, or with `decay` less and less to zero."""
+        return 1 - step / self.steps if self.decay else 1.0
 
     @property
     def judges_every_iterate(self) -> bool:
@@ -93,13 +98,16 @@ class Box:
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came back with. `stuck`: every derivative was zero; `broken`: one was not finite."""
+    """What a search came back with. `value`: the verdict on x + delta; `stuck`: every derivative was zero; `broken`:
+    one was not finite; `beaten_by`: where a challenger did better than the main search (`auto`)."""
 
     delta: Images
+    value: PerExample
     steps: Int[Tensor, " b"]
     stuck: Flags
     broken: Flags
-    trace: Float[Tensor, "n b"] | None
+    trace: Float[Tensor, "n b"] | None = None
+    beaten_by: Mapping[str, Flags] = field(default_factory=dict)
 
 
 def search(
@@ -110,11 +118,13 @@ def search(
     ask: Ask,
     clean: Verdict,
     keys: Keys,
+    begin: Images | None = None,
 ) -> Found:
     """The perturbation the selection rule picks, x itself being the first candidate.
 
     "best" takes the lowest value, "last" the last iterate; under a hard constraint only iterates that keep the
-    label count. Every restart begins as `start` says, at a point of its own; after a clean start, at random.
+    label count. Every restart begins as `start` says, at a point of its own; after a clean start, at random. `begin`
+    is the perturbation at which the first one begins instead.
     """
     found, value = torch.zeros_like(x), clean.value
     taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
@@ -122,7 +132,12 @@ def search(
     rows: list[Tensor] = []
     for restart in range(how.restarts):
         start = "random" if restart > 0 and how.start == "clean" else how.start
-        delta = box.cut(x, first_delta(x, start, ball, keys, restart))
+        first = (
+            first_delta(x, start, ball, keys, restart)
+            if begin is None or restart > 0
+            else ball.project(begin)
+        )
+        delta = box.cut(x, first)
         active, memory = torch.ones_like(clean.kept), None
         for step in range(how.steps + 1):
             end = step == how.steps
@@ -141,11 +156,12 @@ def search(
             gradient = _where(finite, here.gradient, torch.zeros_like(x))
             broken, moved = broken | ~finite, moved | (gradient != 0).flatten(1).any(1)
             direction, memory = STEPPERS[how.stepper](gradient, ball, memory, step + 1)
+            direction = direction * how.pace(step) if how.decay else direction
             further = PROJECTIONS[how.projection](ball, delta - how.length(_radius(ball)) * direction)
             delta = _where(active, box.cut(x, further), delta)
             taken = taken + active
     stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
-    return Found(found, taken, stuck, broken, torch.stack(rows) if how.trace else None)
+    return Found(found, value, taken, stuck, broken, torch.stack(rows) if how.trace else None)
 
 
 def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0) -> Images:
@@ -174,8 +190,23 @@ def _adam(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor,
     return (mean / (1 - 0.9**t)) / ((square / (1 - 0.999**t)).sqrt() + 1e-8), (mean, square)
 
 
-STEPPERS: dict[str, Stepper] = {"sign": _sign, "steepest": _steepest, "adam": _adam}
-PACE = {"sign": 2.5, "steepest": 2.5, "adam": 4.0}
+def _momentum(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
+    """The steepest step along a sum of gradients of size one, older ones counting less (Dong et al. 2018)."""
+    size = gradient.abs().flatten(1).sum(1).view(-1, *[1] * (gradient.dim() - 1))
+    even = gradient / torch.where(size > 0, size, 1)
+    total = even if memory is None else MOMENTUM * memory[0] + even
+    return ball.steepest(total), (total, total)
+
+
+MOMENTUM = 0.5
+"""How much of the sum of earlier gradients a step keeps."""
+STEPPERS: dict[str, Stepper] = {
+    "sign": _sign,
+    "steepest": _steepest,
+    "adam": _adam,
+    "momentum": _momentum,
+}
+PACE = {"sign": 2.5, "steepest": 2.5, "adam": 4.0, "momentum": 2.5}
 
 
 def _clip(ball: Ball, delta: Tensor) -> Tensor:

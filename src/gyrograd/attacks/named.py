@@ -450,7 +450,7 @@ def _plain(value: Any) -> Any:
 
 
 def _search_settings(attack: Any) -> dict[str, Any]:
-    names = {f.name for f in fields(Search)} - {"constraint"}
+    names = ({f.name for f in fields(Search)} & {f.name for f in fields(attack)}) - {"constraint"}
     return {name: getattr(attack, name) for name in names}
 
 

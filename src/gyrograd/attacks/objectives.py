@@ -17,7 +17,7 @@ from torch import Tensor
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import frame_target, mass_center, normalize, reduce, top_k_mask
 from gyrograd.numerics.quantities import quantity_of, with_full_precision
-from gyrograd.numerics.similarity import cosine
+from gyrograd.numerics.similarity import cosine, pearson, spearman
 from gyrograd.types import Attribution, Images, Inputs, Labels, Logits, Model, PerExample
 
 Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -34,6 +34,11 @@ class Scene:
     map: Inputs
     logits: Logits
     goal: PixelMaps | None = None
+
+    def rows(self, chosen: Tensor) -> Scene:
+        """The scene of these examples."""
+        goal = None if self.goal is None else self.goal[chosen]
+        return Scene(self.x[chosen], self.target[chosen], self.map[chosen], self.logits[chosen], goal)
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,46 @@ def overlap_with(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
         return both.flatten(1).sum(1).to(map.dtype) / k
 
     return overlap
+
+
+SHARPNESS = 0.4
+"""Width of the step in `swapped`, as a share of the k-th largest pixel: a sharper one sees few pixels."""
+
+
+def swapped(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
+    """`overlap_with`, smoothed: soft membership in the top k, of the mask's pixels less that of all others.
+
+    A pixel's membership is the sigmoid of its lead over the k-th largest, so that the slope looks at the pixels about
+    to change sides: those of the mask are pushed under that threshold, others over it.
+    """
+    inside = mask.flatten(1)
+    k = int(mask[0].sum())
+
+    def swap(map: Tensor, _: Tensor) -> Tensor:
+        pixels = reading(map, how, "area").abs().flatten(1)
+        threshold = pixels.detach().topk(k, dim=1).values[:, -1:]
+        width = SHARPNESS * torch.where(threshold > 0, threshold, 1)
+        member = torch.sigmoid((pixels - threshold) / width)
+        return torch.where(inside, member, -member).sum(1) / k
+
+    return swap
+
+
+def like_ranks(clean: Images, how: str) -> Objective:
+    """`rank_order`, smoothed: correlation of the logarithm of the pixels with the ranks of the clean ones."""
+    ranks = reduce(clean, how).flatten(1).argsort(1).argsort(1).to(clean.dtype)
+
+    def alike(map: Tensor, _: Tensor) -> Tensor:
+        pixels = reading(map, how, "area").flatten(1)
+        return pearson((pixels.abs() + 0.05).log() * pixels.sign(), ranks)
+
+    return alike
+
+
+def rank_order(clean: Images, how: str) -> Objective:
+    """Spearman's correlation with the clean map. Not differentiable."""
+    old = reduce(clean, how)
+    return lambda map, _: spearman(reduce(map, how), old)
 
 
 def far_from(center: Float[Tensor, "b 2"], how: str) -> Objective:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,8 @@ class AttackResult:
     where the search had no derivative to follow (`stuck`), for then it says nothing about robustness.
     prediction_kept: the model's class at x is that at x_clean. linf, l2: sizes of the change in pixel units;
     budget_used: its size over eps. steps: gradient steps taken, over all restarts. trace: objective of every
-    iterate, restarts one after the other, if asked for. flags: what a reader must know of the run.
+    iterate, restarts one after the other, if asked for. flags: what a reader must know of the run. beaten_by: by
+    name, where a challenger clearly did better than the main search (of `auto`; what it found counts).
     """
 
     x: Images
@@ -53,6 +54,7 @@ class AttackResult:
     flags: tuple[str, ...] = ()
     name: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
+    beaten_by: Mapping[str, Flags] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -98,7 +100,9 @@ class AttackResult:
 
 
 PER_EXAMPLE = tuple(
-    f.name for f in fields(AttackResult) if f.name not in {"eps", "trace", "flags", "name", "settings"}
+    f.name
+    for f in fields(AttackResult)
+    if f.name not in {"eps", "trace", "flags", "name", "settings", "beaten_by"}
 )
 
 
@@ -108,7 +112,13 @@ def joined(parts: Sequence[AttackResult]) -> AttackResult:
         name: torch.cat([getattr(part, name) for part in parts]) for name in PER_EXAMPLE
     }
     traces = [part.trace for part in parts if part.trace is not None]
-    return replace(parts[0], **columns, trace=torch.cat(traces, 1) if traces else None)
+    # A challenger that was not needed in one part has beaten nothing there.
+    names = dict.fromkeys(name for part in parts for name in part.beaten_by)
+    beaten_by = {
+        name: torch.cat([part.beaten_by.get(name, torch.zeros_like(part.stuck)) for part in parts])
+        for name in names
+    }
+    return replace(parts[0], **columns, trace=torch.cat(traces, 1) if traces else None, beaten_by=beaten_by)
 
 
 def _write_png(path: Path, pixels: Float[Tensor, "c h w"]) -> None:

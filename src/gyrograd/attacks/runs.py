@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.loop import Answer, Box, Found, Search, Verdict, search
+from gyrograd.attacks.loop import Answer, Ask, Box, Found, Search, Verdict, search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, joined
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
@@ -29,10 +29,16 @@ from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.registry import make
 from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, Seed, Targets
 
+STAND_IN = "gradient"
+"""The attribution through which `auto` searches for maps that have no derivative."""
+
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """An attack taken apart into what a run needs. `sees_maps` is False for attacks on the prediction."""
+    """An attack taken apart into what a run needs. `sees_maps` is False for attacks on the prediction.
+
+    `strategy` finds a perturbation for each eps; without one each eps is searched afresh, as `search` says.
+    """
 
     name: str
     settings: dict[str, Any]
@@ -50,6 +56,7 @@ class Job:
     twin_beta: TwinBeta = None
     transfer_from: str | Attribution | None = None
     max_batch: int = MAX_BATCH
+    strategy: Strategy | None = None
 
     @property
     def follows_maps(self) -> bool:
@@ -64,6 +71,29 @@ class Job:
             return Scene(x, target, map, logits)
         maps = goal_maps(self.goal, model, attribution, x, self.reduce, self.scale)
         return Scene(x, target, map, logits, maps)
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """What is under attack: the part of a batch that is searched at once.
+
+    `scene` is the clean side as the attribution sees it, `searched` as `surrogate` does, through which the search goes
+    (mostly the same). `blind`: the surrogate's map has no derivative there.
+    """
+
+    model: Model
+    attribution: Attribution
+    surrogate: Attribution
+    guide: Guide
+    box: Box
+    scene: Scene
+    searched: Scene
+    streams: Keys
+    blind: Flags
+
+
+Strategy = Callable[[Job, Attacked], list[Found]]
+"""An attack of more than one search: a perturbation for each eps of the job, in the job's order."""
 
 
 def look(
@@ -155,12 +185,22 @@ def _part(
     blind = torch.zeros_like(logits[:, 0], dtype=torch.bool)
     if job.follows_maps:
         blind = _blind(guide.model, surrogate, x, target, streams)
-    results = []
+    under = Attacked(model, attribution, surrogate, guide, box, scene, searched, streams, blind)
+    return [
+        _result(job, model, attribution, scene, found, eps)
+        for eps, found in zip(job.eps, (job.strategy or each_afresh)(job, under), strict=True)
+    ]
+
+
+def each_afresh(job: Job, under: Attacked) -> list[Found]:
+    """One search for each eps, as the job says."""
+    attribution = under.surrogate if job.sees_maps else None
+    ask, clean = asker(job, under.model, attribution, under.guide, under.searched)
+    found = []
     for eps in job.eps:
-        found = _search(job, model, surrogate if job.sees_maps else None, guide, box, searched, streams, eps)
-        found = replace(found, stuck=found.stuck | (blind & (eps > 0)))
-        results.append(_result(job, model, attribution, scene, found, eps))
-    return results
+        one = search(under.scene.x, job.search, ball(job.norm, eps), under.box, ask, clean, under.streams)
+        found.append(replace(one, stuck=one.stuck | (under.blind & (eps > 0))))
+    return found
 
 
 def clean_look(
@@ -175,17 +215,13 @@ def clean_look(
     return target, map, logits
 
 
-def _search(
-    job: Job,
-    model: Model,
-    attribution: Attribution | None,
-    guide: Guide,
-    box: Box,
-    scene: Scene,
-    streams: Keys,
-    eps: float,
-) -> Found:
-    """The loop and what it asks: the slope of the guide, the verdict of the model; one pass if they are one."""
+def asker(
+    job: Job, model: Model, attribution: Attribution | None, guide: Guide, scene: Scene
+) -> tuple[Ask, Verdict]:
+    """What the loop asks, and the verdict on the clean images.
+
+    The slope is the guide's, the verdict the model's; one pass if they are one.
+    """
     aim = job.aim(scene)
     predicted = scene.logits.argmax(1)
     alone = guide.model is model
@@ -206,8 +242,7 @@ def _search(
         gradient, map, logits = derivative(guide.model, attribution, perturbed, scene.target, objective)
         return Answer(gradient, verdict_on(map, logits) if alone else judged)
 
-    clean = verdict_on(scene.map, scene.logits)
-    return search(scene.x, job.search, ball(job.norm, eps), box, ask, clean, streams)
+    return ask, verdict_on(scene.map, scene.logits)
 
 
 def _restoring(objective: Objective, predicted: Labels, judged: Verdict | None) -> Objective:
@@ -280,6 +315,7 @@ def _result(
         trace=found.trace,
         name=job.name,
         settings=job.settings,
+        beaten_by=found.beaten_by,
     )
 
 
@@ -299,6 +335,9 @@ def _surrogate(job: Job, model: Model, attribution: Attribution, x: Tensor, targ
         with torch.enable_grad():
             attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
     except UserError as wrong:
+        if job.strategy is not None:
+            stand_in: Attribution = make("attribution", STAND_IN)
+            return stand_in
         raise UserError(
             f"{type(attribution).__name__} has no derivative to x for {job.name} to follow; "
             "attack it through one that has: transfer_from='gradient'."

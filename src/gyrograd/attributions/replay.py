@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.types import Inputs, Model
 
 
@@ -104,7 +105,8 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()
     recorder = _Recorder(start, _layer_names(model), create_graph, apart)
-    with torch.set_grad_enabled(create_graph or apart), recorder:
+    # Outside the recorder, which is to see a normalisation as one call.
+    with torch.set_grad_enabled(create_graph or apart), ExactNormalization(), recorder:
         returned = model(start)
     return recorder.tape(returned)
 

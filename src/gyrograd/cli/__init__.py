@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, cast
 
 from gyrograd.cli.options import Verb, arguments, options, texts
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, did_you_mean, foreign_code, in_words, printable, wants_frames
 
 
 def verbs() -> dict[str, Verb | dict[str, Verb]]:
@@ -60,17 +63,23 @@ READING = {"report", "compare", "leaderboard", "list", "doctor", "completion"}
 """Verbs that compute nothing and start without torch."""
 
 
+DEBUG = "--debug"
+"""Every verb takes it, wherever it stands."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code.
 
-    0 done, 1 checked and found wanting, 2 a mistake, 130 interrupted, 143 terminated.
+    0 done, 1 checked and found wanting, 2 a mistake, 70 a defect of gyrograd, 130 interrupted, 143 terminated.
+    `--debug` (or GYROGRAD_DEBUG=1) shows where an error came from, frame by frame.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    before = os.environ.get("GYROGRAD_DEBUG")
+    if DEBUG in words:
+        words = [word for word in words if word != DEBUG]
+        os.environ["GYROGRAD_DEBUG"] = "1"  # so that processes started here have it too
     try:
         return _run(words)
-    except UserError as mistake:
-        print(f"gyrograd: {mistake}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         print("gyrograd: interrupted; what was finished is kept.", file=sys.stderr)
         return 130
@@ -78,9 +87,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader (`| head`) has seen enough. Python would complain once more at exit about the closed pipe.
         sys.stdout = None
         return 0
-    except OSError as trouble:
-        print(f"gyrograd: {_disk_sentence(trouble)}", file=sys.stderr)
-        return 2
+    except Exception as error:
+        if wants_frames():
+            traceback.print_exc()
+        code, sentence = _exit(error)
+        print(f"gyrograd: {printable(sentence)}", file=sys.stderr)
+        return code
+    finally:
+        if before is None:
+            os.environ.pop("GYROGRAD_DEBUG", None)
+
+
+def _exit(error: Exception) -> tuple[int, str]:
+    """The exit code and the sentence for what ended a verb."""
+    if isinstance(error, UserError):
+        return 2, str(error)
+    if place := foreign_code(error):
+        return (
+            2,
+            f"Code that is not gyrograd's raised {in_words(error)} ({place}); mend it there, or see {DEBUG}.",
+        )
+    if isinstance(error, OSError):
+        return 2, _disk_sentence(error)
+    if isinstance(error, MemoryError) or "alloc" in str(error) or "out of memory" in str(error):
+        return (
+            2,
+            f"Memory ran out ({in_words(error)}); give fewer or smaller images, or fewer draws or steps.",
+        )
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    return 70, (
+        f"This is a defect of gyrograd, not of yours: {in_words(error)} ({where}); please report it with the "
+        f"command and what it prints with {DEBUG}."
+    )
 
 
 def _run(words: list[str]) -> int:
@@ -140,7 +179,8 @@ def _parser(verb: Verb, path: str) -> Any:
     from jsonargparse import ArgumentParser
 
     helps, about = texts(verb), _first_line(verb)
-    parser = ArgumentParser(prog=path, description=about, exit_on_error=False)
+    epilog = f"{DEBUG} shows where an error came from. Exit codes: 0 done, 1 found wanting, 2 a mistake, 70 a defect."
+    parser = ArgumentParser(prog=path, description=about, epilog=epilog, exit_on_error=False)
     by_hand: set[str | int] = set()
     several = getattr(verb, "several_positional", None)
     for name, parameter in options(verb).items():
@@ -202,7 +242,9 @@ def _print_overview(path: str, folder: dict[str, Any]) -> None:
             "gyrograd: explanations that hold still. Attack, measure and train feature attributions.\n"
         )
     console.print(
-        f"Usage: {path} VERB ...      {path} VERB --help says more\n", highlight=False, markup=False
+        f"Usage: {path} VERB ...      {path} VERB --help says more; {DEBUG} shows where an error came from\n",
+        highlight=False,
+        markup=False,
     )
     console.print(table)
 

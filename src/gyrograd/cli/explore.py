@@ -24,6 +24,7 @@ def explore(
     port: int = 7860,
     host: str = "127.0.0.1",
     open: bool = False,
+    trusted_host: str | None = None,
     opening: Opening = USUAL,
 ) -> None:
     """Open a page in the browser: explain an image, attack the explanation, compare two models.
@@ -36,6 +37,8 @@ def explore(
         port: of the page.
         host: address to listen on; 0.0.0.0 lets other machines see the page.
         open: open the browser too.
+        trusted_host: a further name under which the page may be opened, such as mybox.lan; comma between several.
+            The page answers to 127.0.0.1, localhost and the address it listens on; other names are refused.
         images: how many images at most; all of a registered set, or 200 files, if left out.
         size: side of the images in pixels; what the first model was made for, if it tells.
         classes: class count of models built by name.
@@ -55,7 +58,11 @@ def explore(
         stage = _stage_of_drawings(opening.device, opening.seed)
     else:
         stage = opened_stage(models or list(PAIR), data or _own_data(models), **vars(opening))
-    serve(stage, host=host, port=port, open=open, ready=_say)
+    serve(stage, host=host, port=port, open=open, trusted=_names(trusted_host), ready=_say)
+
+
+def _names(text: str | None) -> list[str]:
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
 
 
 explore.any_positional = "models"  # type: ignore[attr-defined]

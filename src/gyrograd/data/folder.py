@@ -66,13 +66,15 @@ def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> 
     """One image as bytes of the wanted size: scaled by its shorter side, then cut from the centre."""
     try:
         with Image.open(path) as opened:
-            picture = _rgb(ImageOps.exif_transpose(opened))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as wrong:
+            picture = _rgb(ImageOps.exif_transpose(opened), opened.format)
+    except Exception as wrong:  # Pillow's readers fail in whatever way the bytes lead to
         raise UserError(f"{path} cannot be read as an image ({wrong}); repair it or take it away.") from None
     return torch.from_numpy(np.array(_fitted(picture, size, resize))).movedim(-1, 0).contiguous()
 
 
-def _rgb(picture: Image.Image) -> Image.Image:
+def _rgb(picture: Image.Image, format: str | None) -> Image.Image:
+    if picture.mode == "I" and format not in {"PNG", "PPM"}:
+        raise ValueError("its pixels are 32-bit whole numbers, whose range is unknown")
     if picture.mode.startswith("I"):
         # 16-bit grey: Pillow would clip instead of scale
         return Image.fromarray((np.asarray(picture) >> 8).astype(np.uint8)).convert("RGB")

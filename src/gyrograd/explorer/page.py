@@ -6,6 +6,7 @@ import importlib
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from gyrograd.errors import UserError
 from gyrograd.explorer import markup
 from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, picture_of
 from gyrograd.explorer.scenes import Plan, attacked, compared, explained, prediction
+from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.watching import Stopped, Watch
 from gyrograd.explorer.wording import HINTS, titled
@@ -72,10 +74,10 @@ class Wish:
 
 @dataclass(frozen=True)
 class Answers:
-    """The functions behind the buttons: plain values in, HTML and an archive's path out; `folder` holds archives."""
+    """The functions behind the buttons: plain values in, HTML and an archive's path out."""
 
     stage: Stage
-    folder: Path
+    sessions: Sessions
 
     def chosen(self, index: Number, file: str | None) -> tuple[Images, str]:
         """The image that is looked at and its name: the user's file, or one of the set."""
@@ -121,7 +123,7 @@ class Answers:
 
     def kept(self, archive: bytes, name: str) -> str:
         """The path of an archive that can be fetched."""
-        place = Path(tempfile.mkdtemp(dir=self.folder)) / name
+        place = Path(tempfile.mkdtemp(dir=self.sessions.folder)) / name
         place.write_bytes(archive)
         return str(place)
 
@@ -134,10 +136,10 @@ def _plan(method: str, attack: str, levels: Number, steps: Number) -> Plan:
     return Plan(method, attack, float(levels) / 255, int(steps))
 
 
-def page(stage: Stage, folder: Path) -> Any:
-    """The page of these models and images, to be launched."""
+def page(stage: Stage, sessions: Sessions) -> Any:
+    """The page of these models and images, to be launched; `sessions` knows who has it open."""
     gr = gradio()
-    answers = Answers(stage, folder)
+    answers = Answers(stage, sessions)
     with gr.Blocks(title="gyrograd explore", analytics_enabled=False) as blocks:
         gr.HTML(_head(stage), apply_default_css=False, elem_classes="gg-title")
         with gr.Row(equal_height=False):
@@ -174,16 +176,22 @@ def _image_controls(gr: Any, answers: Answers) -> list[Any]:
     def look(number: Number, file: str | None) -> str:
         return _in_a_sentence(lambda: (answers.preview(number, file), None))[0]
 
+    def look_at_own(number: Number, file: str | None, request: Any) -> str:
+        if file:
+            answers.sessions.keep(str(request.session_hash), "image", Path(file))
+        return look(number, file)
+
     def back_to_the_set(number: Number) -> tuple[None, str]:
         return None, look(number, None)
 
     def picked(event: Any) -> tuple[int, None, str]:
         return event.index, *back_to_the_set(event.index)
 
-    # Gradio hands the event to the argument of this type, which is not known before Gradio is there.
+    # Gradio hands these to arguments of their types, which are not known before Gradio is there.
     picked.__annotations__ = {"event": gr.SelectData}
+    look_at_own.__annotations__ = {"request": gr.Request}
     index.change(back_to_the_set, index, [own, shown], **QUIET)
-    gr.on([own.upload, own.clear], look, [index, own], shown, **QUIET)
+    gr.on([own.upload, own.clear], look_at_own, [index, own], shown, **QUIET)
     if many:
         _samples(gr, stage).select(picked, None, [index, own, shown], **QUIET)
     return [index, own, _class_choice(gr, stage)]
@@ -284,12 +292,17 @@ def _work(
     place = {"elem_id": f"gg-{key}-out", "elem_classes": "gg-page", "min_height": 60}
     out = gr.HTML(markup.remark(HINTS[key]), apply_default_css=False, **place)
 
-    # Gradio finds the bar by its default and hands it over by its place.
-    def run(wanted: Wish, progress: Any = gr.Progress(), *values: Any) -> tuple[str, Any]:  # noqa: B008
-        watch = watch_of(wanted, key, progress)
+    # Gradio finds the bar by its default, the request by its type, and hands both over by their places.
+    def run(wanted: Wish, request: Any, progress: Any = gr.Progress(), *values: Any) -> tuple[str, Any]:  # noqa: B008
+        session, sessions = str(request.session_hash), answers.sessions
+        watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
         html, packed = _in_a_sentence(lambda: answered(answer, watch, *values))
         path = answers.kept(packed, archive) if packed else None
+        if path is not None:
+            sessions.keep(session, key, Path(path))
         return html, gr.DownloadButton(value=path, interactive=path is not None)
+
+    run.__annotations__ = {"request": gr.Request}
 
     def pressed(wanted: Wish) -> None:
         wanted.start(key)
@@ -301,12 +314,14 @@ def _work(
     stop.click(Wish.stop, wish, None, **aside)
 
 
-def watch_of(wanted: Wish, key: str, bar: Callable[..., Any]) -> Watch:
-    """Moves the bar, and ends the work once its user wants no more of it."""
+def watch_of(
+    wanted: Wish, key: str, bar: Callable[..., Any], is_gone: Callable[[], bool] = lambda: False
+) -> Watch:
+    """Moves the bar, and ends the work once its user wants no more of it or has left."""
     number = wanted.started.get(key, 0)
 
     def watch(share: float, what: str) -> None:
-        if wanted.stopped >= number:
+        if wanted.stopped >= number or is_gone():
             raise Stopped(what)
         bar(share, desc=what)
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import FrameType, SimpleNamespace
+from typing import Any, cast
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, printable, wants_frames
+from gyrograd.explorer.guard import Guard
+from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.style import STYLE
 
 LARGEST_FILE = "32mb"
-POLICY = (
-    "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob:; "
-    "form-action 'self'; base-uri 'self'"
-)
-"""The browser is told to ask no other machine for anything, whatever a library puts into the page."""
+MOST_WAITING = 100
+"""Requests in the queue; one more is told to come back later."""
 
 
 def serve(
@@ -31,12 +31,16 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 7860,
     open: bool = False,
+    trusted: Sequence[str] = (),
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Show the page until Ctrl-C (KeyboardInterrupt) or SIGTERM (SystemExit); `ready` is told the address."""
+    """Show the page until Ctrl-C (KeyboardInterrupt) or SIGTERM (SystemExit); `ready` is told the address.
+
+    `trusted`: names the page may be opened under, beside those of this machine's loopback and `host`.
+    """
     check_free(host, port)
     with ended_in_order(), _kept_at_home() as folder:
-        blocks = _launched(stage, folder, host, port, open)
+        blocks = _launched(stage, folder, host, port, open, trusted)
         try:
             ready(f"http://{_readable(host)}:{port}")
             threading.Event().wait()
@@ -106,11 +110,16 @@ def _kept_at_home() -> Iterator[Path]:
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool) -> Any:
+def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool, trusted: Sequence[str]) -> Any:
+    from starlette.middleware import Middleware
+
     from gyrograd.explorer.page import gradio, page
 
     gr = gradio()
-    blocks = page(stage, folder)
+    _say_errors_in_a_line()
+    sessions = Sessions(folder)
+    blocks = page(stage, sessions).queue(max_size=MOST_WAITING)
+    sessions.share_present_files()  # the samples
     fonts = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
     blocks.launch(
         server_name=host,
@@ -122,33 +131,24 @@ def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool) -> A
         show_error=True,
         ssr_mode=False,
         enable_monitoring=False,
+        run_history=False,
+        mcp_server=False,
         footer_links=[],
         max_file_size=LARGEST_FILE,
         theme=gr.themes.Base(primary_hue="blue", neutral_hue="slate", **fonts),
         head=f"<style>{STYLE}</style>",  # as css= Gradio would put its own class before every rule
-        app_kwargs={"middleware": [_policy()]},
+        app_kwargs={"middleware": [Middleware(Guard, sessions=sessions, trusted=(host, *trusted))]},
     )
     return blocks
 
 
-def _policy() -> Any:
-    """Adds the policy to every answer."""
-    from starlette.middleware import Middleware
+def _say_errors_in_a_line() -> None:
+    """Gradio prints the frames of every request it refuses, forged ones too; its user needs the sentence."""
+    from gradio import queueing
 
-    return Middleware(_WithPolicy)
+    if not wants_frames():
+        cast("Any", queueing).traceback = SimpleNamespace(print_exc=_say_error)
 
 
-class _WithPolicy:
-    """An ASGI application that names the policy in the head of each answer of another."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        async def told(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                policy = (b"content-security-policy", POLICY.encode("ascii"))
-                message = {**message, "headers": [*message.get("headers", []), policy]}
-            await send(message)
-
-        await self.app(scope, receive, told)
+def _say_error() -> None:
+    print(f"gyrograd: a request failed: {printable(sys.exception())}", file=sys.stderr, flush=True)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import warnings
+import io
+import json
+import re
 import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.weights import is_pickled
-from gyrograd.types import Inputs
 
 Content = Literal["checkpoint", "safetensors", "torchscript", "export", "pickle", "other"]
 
 _EXPORT_MARKS = ("archive_format", "serialized_exported_program.json")
+_MEMBER = re.compile(r"[\w.+@ -]+(/[\w.+@ -]+)*")
+LARGEST_GROWTH = 16
+LARGEST_UNPACKED = 256 * 2**20
+"""Bytes a zip may always unpack to; above that, `LARGEST_GROWTH` times its size (tensors are not compressed)."""
 
 
 def content_of(path: Path) -> Content:
@@ -37,48 +42,75 @@ def content_of(path: Path) -> Content:
 
 
 def member_names(path: Path) -> list[str]:
-    """Names of the files in a zip, after checking that each is whole."""
+    """Names of the files in a zip, after checking that it is no bomb."""
+    with _zip_errors(path), zipfile.ZipFile(path) as archive:
+        _check_sizes(path, archive)
+        return archive.namelist()
+
+
+def members(path: Path) -> dict[str, bytes]:
+    """The files of an archive of torch by their name below its one folder, each whole and each there once.
+
+    torch reads zips with a reader of its own, which may take other bytes from the same file (it does not tell small
+    letters from capitals, for one). So what is checked here is packed again by `repacked` and only that is given to it.
+    """
+    with _zip_errors(path), zipfile.ZipFile(path) as archive:
+        _check_sizes(path, archive)
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        inner = {name.partition("/")[2]: name for name in names}
+        if (
+            not all(_MEMBER.fullmatch(name) and ".." not in name.split("/") for name in inner)
+            or len({name.partition("/")[0] for name in names}) != 1
+            or len({name.lower() for name in inner}) != len(names)
+        ):
+            raise UserError(
+                f"{path} is no archive as torch writes them (its files are not below one folder, each there once); "
+                "save the model again."
+            )
+        return {short: archive.read(name) for short, name in inner.items()}
+
+
+def repacked(contents: Mapping[str, bytes]) -> io.BytesIO:
+    """A new archive of these files, for torch to read."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in contents.items():
+            archive.writestr(f"archive/{name}", content)
+    buffer.seek(0)
+    return buffer
+
+
+def json_object(path: Path, content: bytes) -> dict[str, Any]:
+    """The JSON object in a file of an archive."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-            names = archive.namelist()
-    except (zipfile.BadZipFile, EOFError, NotImplementedError, OSError, RuntimeError) as wrong:
+        document = json.loads(content)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise UserError(f"{path} is damaged (its program is no JSON); export the model again.")
+    return document
+
+
+@contextmanager
+def _zip_errors(path: Path) -> Iterator[None]:
+    """A zip that is damaged, encrypted or of an unknown kind fails in many ways, all of them one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as wrong:
+        reason = str(wrong) or type(wrong).__name__
         raise UserError(
-            f"{path} is a damaged zip ({wrong}); copy it again or save the model again."
+            f"{path} is a damaged zip ({reason}); copy it again or save the model again."
         ) from None
-    if broken is not None:
+
+
+def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
+    unpacked = sum(member.file_size for member in archive.infolist())
+    if unpacked > max(LARGEST_UNPACKED, LARGEST_GROWTH * path.stat().st_size):
         raise UserError(
-            f"{path} is a damaged zip ({broken} is broken); copy it again or save the model again."
+            f"{path} says it unpacks to {unpacked:,} bytes, far more than a model of its size; save the model again."
         )
-    return names
-
-
-class Scripted(nn.Module):
-    """A TorchScript module inside a plain one, for scripted modules take no hooks from Python."""
-
-    def __init__(self, core: nn.Module) -> None:
-        super().__init__()
-        self.core = core
-
-    def forward(self, x: Inputs) -> Any:
-        """What the script returns."""
-        return self.core(x)
-
-
-def scripted(path: Path, device: torch.device) -> nn.Module:
-    """A TorchScript file. torch reads it with its own interpreter, which knows no Python."""
-    try:
-        with warnings.catch_warnings():
-            # torch.jit is deprecated, which versions of torch say in two ways; files of it are about
-            for kind in (FutureWarning, DeprecationWarning):
-                warnings.simplefilter("ignore", kind)
-            module = Scripted(torch.jit.load(str(path), map_location=device))
-    except (RuntimeError, ValueError) as wrong:
-        raise UserError(
-            f"{path} is damaged or is no TorchScript this torch can read ({_first_line(wrong)}); "
-            "save it again with torch.jit.save."
-        ) from None
-    return module
 
 
 def _tensors_only(path: Path) -> Content:
@@ -87,7 +119,3 @@ def _tensors_only(path: Path) -> Content:
             return "checkpoint" if "gyrograd" in (file.metadata() or {}) else "safetensors"
     except (SafetensorError, ValueError, RuntimeError):
         return "other"
-
-
-def _first_line(wrong: Exception) -> str:
-    return next((line.strip() for line in str(wrong).splitlines() if line.strip()), type(wrong).__name__)

@@ -22,6 +22,8 @@ from gyrograd.registry import lookup, make
 Statistics = Sequence[Sequence[float | int]]
 """A pair: mean and standard deviation, one number for each channel."""
 
+MOST_CLASSES = 1_000_000
+
 INITS = ("default", "he")
 
 WRAPPERS: dict[str, Callable[..., nn.Module]] = {
@@ -76,17 +78,33 @@ def rebuilt(spec: ModelSpec) -> nn.Module:
         model, _ = _backbone(spec.name, settings.pop("num_classes", None), False, settings)
     for wrapper, options in spec.wraps:
         check_name("model wrapper", wrapper, WRAPPERS)
-        model = WRAPPERS[wrapper](model, **options)
+        with _said_plainly(f"'{wrapper}' around '{spec.name}'"):
+            model = WRAPPERS[wrapper](model, **options)
     return model
 
 
+@contextmanager
+def _said_plainly(what: str) -> Iterator[None]:
+    """Settings that no model can have (a text for a width, a size below zero) fail deep inside of torch."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as wrong:
+        reason = " ".join(str(wrong).split())[:200] or type(wrong).__name__
+        raise UserError(f"{what} cannot be built with these settings ({reason}); give others.") from wrong
+
+
 def _backbone(
-    name: str, num_classes: int | None, pretrained: bool, settings: dict[str, Any]
+    name: str, num_classes: Any, pretrained: bool, settings: dict[str, Any]
 ) -> tuple[nn.Module, Statistics | None]:
     """The model without wrappers, with its spec, and the statistics of pretrained weights."""
+    if num_classes is not None and (type(num_classes) is not int or not 1 <= num_classes <= MOST_CLASSES):
+        raise UserError(f"num_classes is {num_classes!r}; give a whole number from 1 to {MOST_CLASSES:,}.")
     source, colon, foreign = name.partition(":")
     if colon:
-        sourced = from_source(source, foreign, num_classes=num_classes, pretrained=pretrained, **settings)
+        with _said_plainly(f"'{name}'"):
+            sourced = from_source(source, foreign, num_classes=num_classes, pretrained=pretrained, **settings)
         classes = _class_count(sourced.model) if pretrained else (10 if num_classes is None else num_classes)
         attach_spec(sourced.model, ModelSpec(name, {**settings, "num_classes": classes}))
         return sourced.model, sourced.statistics
@@ -94,7 +112,8 @@ def _backbone(
         raise UserError(f"'{name}' has no pretrained weights; give a file with weights=PATH.")
     if num_classes is not None:
         settings = {**settings, "num_classes": num_classes}
-    model: nn.Module = make("model", name, **settings)
+    with _said_plainly(f"'{name}'"):
+        model: nn.Module = make("model", name, **settings)
     entry = lookup("model", name)
     # Defaults are written down too: a checkpoint must not change when they do.
     bound = inspect.signature(entry.factory).bind(**settings)

@@ -1,26 +1,24 @@
 """Trained models on disk: safetensors with what is needed to build the model again, and a checksum.
 
 The file's metadata has one entry, `gyrograd`: JSON with `schema`, `spec`, `facts` and `sha256` over these and
-every tensor. (One entry, since safetensors writes several in random order.) Nothing in it is code.
+every tensor (`checksums`). Nothing in it is code.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.assembly import rebuilt
+from gyrograd.models.checksums import check_digest, damaged, read_note, signed_bytes
 from gyrograd.models.specs import ModelSpec, spec_of
-from gyrograd.models.weights import fit, is_pickled
+from gyrograd.models.weights import check_kinds, fit, is_pickled
 from gyrograd.records import write_bytes
 
 SCHEMA = 1
@@ -37,19 +35,36 @@ def save(path: Path | str, model: nn.Module, *, facts: dict[str, Any] | None = N
     tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
     _check_spec_fits(spec, tensors)
     note = {"schema": SCHEMA, "spec": json.loads(spec.to_json()), "facts": facts or {}}
-    signed = _json({**note, "sha256": _digest(note, tensors)})
-    write_bytes(path, to_bytes(tensors, {"gyrograd": signed}))
+    _json(note)
+    write_bytes(path, signed_bytes("gyrograd", note, tensors))
 
 
 def load(path: Path | str) -> nn.Module:
     """The model that was saved, bit for bit, on the CPU and in eval mode."""
     note, tensors = _contents(Path(path))
-    model = rebuilt(ModelSpec.from_json(_json(note["spec"])))
+    spec = ModelSpec.from_json(_json(note["spec"]))
+    _check_extent(path, spec, sum(tensor.numel() for tensor in tensors.values()))
+    model = rebuilt(spec)
     own = model.state_dict(keep_vars=True)
+    check_kinds(tensors, own, path)
     for key in own.keys() & tensors.keys():
         own[key].data = own[key].data.to(tensors[key].dtype)
     fit(model, tensors, path)
     return model.eval()
+
+
+def _check_extent(path: Path | str, spec: ModelSpec, elements: int) -> None:
+    """Refuse settings of a model far larger than the file: building it would fill the memory first."""
+    most = max(elements, 10_000)
+    level: list[Any] = [spec.settings, [options for _, options in spec.wraps]]
+    while level:
+        value = level.pop()
+        if isinstance(value, Mapping):
+            level += value.values()
+        elif isinstance(value, list):
+            level += [len(value) * 10, *value]
+        elif isinstance(value, int | float) and abs(value) > most:
+            raise UserError(f"{path} describes a model much larger than itself ({value}); write it again.")
 
 
 def facts(path: Path | str) -> dict[str, Any]:
@@ -90,31 +105,22 @@ def _unreadable(path: Path, wrong: Exception) -> str:
 
 
 def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The note, if its schema is known and it was signed together with these tensors."""
-    damaged = f"{path} is damaged (its contents do not match its checksum); copy it again or train again."
-    try:
-        note: dict[str, Any] = dict(json.loads(text))
-        schema, signature = int(note["schema"]), note.pop("sha256")
-    except (ValueError, KeyError, TypeError):
-        raise UserError(damaged) from None
+    """The note, if its schema is known, it was signed together with these tensors, and it describes a model."""
+    note = read_note(path, text)
+    schema = note.get("schema")
+    if type(schema) is not int or schema < 1:
+        raise UserError(damaged(path))
     if schema > SCHEMA:
         raise UserError(
             f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
             "upgrade it: pip install -U gyrograd."
         )
-    if signature != _digest(note, tensors):
-        raise UserError(damaged)
+    check_digest(path, note, tensors)
+    if not isinstance(note.get("spec"), dict) or not isinstance(note.get("facts"), dict):
+        raise UserError(
+            f"{path} does not say which model it holds (its note lacks spec or facts); write it with gyrograd.save."
+        )
     return note
-
-
-def _digest(note: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
-    """sha256 of the note and, by sorted name, of each tensor's name, type, shape and bytes."""
-    digest = hashlib.sha256(_json(note).encode())
-    for key in sorted(tensors):
-        tensor = tensors[key]
-        digest.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
-        digest.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _check_spec_fits(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
@@ -130,5 +136,5 @@ def _check_spec_fits(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
 def _json(note: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(note), sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as wrong:
+    except (TypeError, ValueError, RecursionError) as wrong:
         raise UserError(f"The facts of a checkpoint must be plain JSON values ({wrong}).") from None

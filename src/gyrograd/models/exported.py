@@ -1,19 +1,19 @@
 """Models saved with torch.export (.pt2), opened without running what the file says beyond its tensors' graph.
 
-torch.export.load unpickles parts of the file and evaluates strings in it. So all of it is looked at first: each
-pickle must load as tensors alone, each operation must be torch's own, each expression must be arithmetic. What
-does not pass is refused, never run.
+torch.export.load unpickles parts of the file, gives texts in it to sympy, imports modules it names, and builds Python
+source from its names. So nothing of the file reaches torch as it is. The pickles are read as tensors alone and written
+anew; the program is checked text by text and number by number, its notes about the source are dropped, and the rest is
+written anew. What does not pass is refused, never run.
 """
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import logging
+import math
+import re
 import warnings
-import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +23,35 @@ from torch import nn
 from torch.export.passes import move_to_device_pass
 
 from gyrograd.errors import UserError
+from gyrograd.models.archives import json_object, members, repacked
+from gyrograd.models.expressions import is_guard, is_size
+from gyrograd.models.operators import DEVICES, allows
 from gyrograd.models.piecewise import FORMS
 
-_OPERATIONS = (
-    "torch.ops.aten.",
-    "torch.ops.prims.",
-    "torch.ops.torchvision.",
-    "torch.sym_",
-    "_operator.",
-    "math.",
-)
-_WORDS = {
-    # what torch writes in sizes and guards: symbols, integer arithmetic, and the looks at a tensor
-    "Symbol", "Integer", "Rational", "Float", "Max", "Min", "Mod", "FloorDiv", "CeilDiv", "PythonMod", "Eq", "Ne",
-    "Ge", "Gt", "Le", "Lt", "And", "Or", "Not", "Pow", "Mul", "Add", "ceiling", "floor", "oo", "L", "size", "stride",
-    "dim", "storage_offset", "int_oo", "max", "min", "math", "isnan", "inf",
+DEEPEST = 60
+"""Levels of the program's JSON; torch writes about a dozen."""
+LONGEST_TEXT = 2_000
+MOST_BITS = 512
+"""Of any whole number the program computes from sizes; Python would go on for ever where a tensor overflows."""
+
+_PYTHON_FUNCTIONS = {
+    *(f"_operator.{name}" for name in (
+        "abs", "add", "and_", "eq", "floordiv", "ge", "getitem", "gt", "le", "lt", "mod", "mul", "ne", "neg", "not_",
+        "or_", "pos", "sub", "truediv", "xor",
+    )),
+    *(f"torch.sym_{name}" for name in ("float", "int", "ite", "max", "min", "not", "sum")),
+    *(f"math.{name}" for name in ("ceil", "floor", "trunc", "sqrt")),
 }  # fmt: skip
-_SYMBOL_PREFIXES = ("s", "u", "z")
-_ARITHMETIC = (
-    ast.Expression, ast.Name, ast.Attribute, ast.Call, ast.Constant, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp,
-    ast.Subscript, ast.keyword, ast.Load, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
-)  # fmt: skip
+"""What a program may call on sizes."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PATH = re.compile(r"[A-Za-z0-9_.\-]*")
+_PATHS = {"parameter_name", "buffer_name", "tensor_constant_name", "fqn"}
+"""Names of weights and modules; all other names become names in Python source, so they must be names."""
+_VERSION = re.compile(r"[\w.+-]*")
+_PAYLOAD = re.compile(r"(weight|tensor)_\d{1,6}")
+_FOREIGN_CODE = {"as_graph", "as_operator", "as_custom_obj", "custom_obj", "token"}
+"""Functions and objects of other programs as arguments."""
+_TREES = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
 _TRAINING = {"training", "train"}
 _PROGRAM = "models/model.json"
 _ACTIVATIONS: dict[Any, tuple[str, bool]] = {
@@ -57,13 +65,16 @@ _ACTIVATIONS: dict[Any, tuple[str, bool]] = {
 
 def exported(path: Path, device: torch.device) -> nn.Module:
     """The module of a .pt2 file on the device; its `image_size` is set where the file fixes it."""
-    with zipfile.ZipFile(path) as archive:
-        members = _members(path, archive)
-        _check_payloads(path, members, archive)
-        _check_program(path, _json(path, archive.read(members[_PROGRAM])))
-    # Devices are written into the graph, so the program is moved, not the module.
-    program = move_to_device_pass(_loaded(path), device)
-    module: nn.Module = program.module()
+    contents = members(path)
+    if [name for name in contents if name.startswith("models/")] != [_PROGRAM]:
+        raise UserError(
+            f"{path} is no torch.export file of one model that this gyrograd can read; "
+            "save it again with torch.export.save."
+        )
+    payloads = _checked_payloads(path, contents)
+    program_text = json.dumps(_checked_program(path, json_object(path, contents[_PROGRAM]))).encode()
+    archive = repacked({**payloads, _PROGRAM: program_text, "data/sample_inputs/model.pt": b""})
+    program, module = _loaded(path, archive, device)
     # The mode is part of the graph, so a change of it is none; torch raises where it could ignore.
     for mode in ("train", "eval"):
         vars(module).pop(mode, None)
@@ -74,120 +85,226 @@ def exported(path: Path, device: torch.device) -> nn.Module:
     return module
 
 
-def _members(path: Path, archive: zipfile.ZipFile) -> dict[str, str]:
-    """Inner name to name in the zip, all below one folder and each there once, with one program among them."""
-    names = archive.namelist()
-    inner = {name.partition("/")[2]: name for name in names}
-    programs = [name for name in inner if name.startswith("models/")]
-    if (
-        len({name.partition("/")[0] for name in names}) != 1
-        or len(inner) != len(names)
-        or programs != [_PROGRAM]
-    ):
-        raise UserError(
-            f"{path} is no torch.export file of one model that this gyrograd can read; "
-            "save it again with torch.export.save."
+def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes]:
+    """Weights and constants as files torch may read: raw numbers as they are, pickles of tensors written anew."""
+    kept = {
+        name: contents[name]
+        for name in (
+            "archive_format",
+            "archive_version",
+            "byteorder",
+            ".data/version",
+            ".data/serialization_id",
         )
-    return inner
+        if name in contents
+    }
+    for folder in ("weights", "constants"):
+        listing = f"data/{folder}/model_{folder}_config.json"
+        if listing not in contents:
+            raise _damaged(path, f"it has no {listing}")
+        entries = json_object(path, contents[listing]).get("config")
+        if not isinstance(entries, dict):
+            raise _damaged(path, f"{listing} lists nothing")
+        for name, entry in entries.items():
+            file = f"data/{folder}/{entry.get('path_name')}" if isinstance(entry, dict) else ""
+            if not _PATH.fullmatch(name) or not _PAYLOAD.fullmatch(file.rpartition("/")[2]):
+                raise UserError(
+                    f"{path} holds compiled code or Python objects ({file or name}), which gyrograd does not run; "
+                    "save the plain program: torch.export.save(torch.export.export(model, (x,)), PATH)."
+                )
+            if file not in contents:
+                raise _damaged(path, f"it lists {file} and lacks it")
+            if entry.get("use_pickle") is False:
+                _check_extent(path, file, entry.get("tensor_meta"), len(contents[file]))
+                kept[file] = contents[file]
+            else:
+                kept[file] = _pickled_anew(path, file, contents[file])
+        kept[listing] = json.dumps({"config": _checked(path, entries, "config", DEEPEST)}).encode()
+    return kept
 
 
-def _check_payloads(path: Path, members: dict[str, str], archive: zipfile.ZipFile) -> None:
-    """Every member under data/ is raw numbers, JSON, or a pickle that loads as tensors without running anything."""
-    raw = _raw_payloads(path, members, archive)
-    for inner, name in members.items():
-        if not inner.startswith("data/") or inner in raw or inner.endswith("_config.json"):
-            continue
-        if not inner.startswith(("data/sample_inputs/", "data/weights/weight_", "data/constants/tensor_")):
+def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
+    """A tensor has no more elements than its file has bytes: a stride of zero could make it as large as one likes."""
+    try:
+        sizes = [int(size["as_int"]) for size in meta["sizes"]]
+        fits = min(sizes, default=0) >= 0 and math.prod(sizes) <= max(held, 2**20)
+    except (TypeError, KeyError, ValueError):
+        fits = False
+    if not fits:
+        raise _damaged(path, f"{file} has {held:,} bytes and should hold a larger tensor")
+
+
+def _pickled_anew(path: Path, file: str, content: bytes) -> bytes:
+    """The same tensor in a pickle that gyrograd wrote; torch would run what is in the file's own."""
+    try:
+        tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError
+        buffer = io.BytesIO()
+        torch.save(tensor, buffer)
+    except Exception as wrong:
+        raise UserError(
+            f"{path} holds a pickle that is more than a tensor ({file}), and gyrograd runs no code from files; "
+            "export the model again."
+        ) from wrong
+    return buffer.getvalue()
+
+
+def _checked_program(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+    """The program without notes about its source, once every text and number in it has passed."""
+    program: dict[str, Any] = _checked(path, document, "", DEEPEST)
+    try:
+        # An expression in here stands for a name, and the names are checked as names.
+        program["graph_module"]["treespec_namedtuple_fields"] = {}
+        nodes = program["graph_module"]["graph"]["nodes"]
+        _check_growth(path, nodes)
+        for node in nodes:
+            if any(one["name"] in _TRAINING and one["arg"].get("as_bool") for one in node["inputs"]):
+                raise UserError(
+                    f"{path} was exported in train mode ({node['target']}), so that its answers depend on chance or "
+                    "on the batch; call model.eval() and export it again."
+                )
+    except (KeyError, TypeError, AttributeError):
+        raise _damaged(path, "its program lacks parts of a graph") from None
+    return program
+
+
+def _checked(path: Path, value: Any, key: str, depth: int) -> Any:
+    """The value, if all texts in it are what may stand under their keys; `metadata` is left out."""
+    if depth == 0:
+        raise _damaged(path, "its program is nested too deep")
+    if isinstance(value, str):
+        _check_text(path, key, value)
+    elif isinstance(value, int) and value.bit_length() > 64:
+        raise _damaged(path, f"'{key}' is a number of {value.bit_length()} bits")
+    elif isinstance(value, list):
+        return [_checked(path, item, key, depth - 1) for item in value]
+    elif isinstance(value, dict):
+        foreign = _FOREIGN_CODE & value.keys()
+        if foreign:
             raise UserError(
-                f"{path} holds compiled code or Python objects ({inner}), which gyrograd does not run; "
-                "save the plain program: torch.export.save(torch.export.export(model, (x,)), PATH)."
-            )
-        try:
-            torch.load(io.BytesIO(archive.read(name)), map_location="cpu", weights_only=True)
-        except Exception as wrong:
-            raise UserError(
-                f"{path} holds a pickle that is more than tensors ({inner}), and gyrograd runs no code from files; "
-                "export the model again."
-            ) from wrong
-
-
-def _raw_payloads(path: Path, members: dict[str, str], archive: zipfile.ZipFile) -> set[str]:
-    """Members whose bytes are numbers and nothing else, as the file itself will have them read."""
-    raw = set()
-    for inner, name in members.items():
-        if not inner.endswith("_config.json"):
-            continue
-        payloads = _json(path, archive.read(name)).get("config", {})
-        folder = inner.rpartition("/")[0]
-        raw |= {
-            f"{folder}/{one.get('path_name')}" for one in payloads.values() if one.get("use_pickle") is False
-        }
-    return raw
-
-
-def _check_program(path: Path, document: dict[str, Any]) -> None:
-    for key, value in _strings(document):
-        if key == "target" and not value.startswith(_OPERATIONS):
-            raise UserError(
-                f"{path} calls '{value}', which is no operation of torch's own; "
+                f"{path} hands functions or objects to its operators ({min(foreign)}), which gyrograd does not run; "
                 "give the model as file.py:factory with its weights."
             )
-        if key in {"expr_str", "guards_code"} and not _is_arithmetic(value):
+        inner = {name: {} if name == "metadata" else item for name, item in value.items()}
+        for name in inner:
+            # Keys are names too: of tensors, of symbols, of weights, of fields.
+            if not (_PATH.fullmatch(name) if key == "config" else _NAME.fullmatch(name) or is_size(name)):
+                raise _damaged(path, f"'{name[:60]}' is no name")
+        return {name: _checked(path, item, name, depth - 1) for name, item in inner.items()}
+    return value
+
+
+def _check_text(path: Path, key: str, text: str) -> None:
+    """Refuse a text that torch would make more of than it may be."""
+    if key == "target":
+        if not _is_allowed_call(text):
             raise UserError(
-                f"{path} holds the expression '{value[:60]}', which is more than arithmetic on sizes; "
+                f"{path} calls '{text[:80]}', which is no operation a model needs; "
+                "give the model as file.py:factory with its weights."
+            )
+    elif key in {"expr_str", "guards_code"}:
+        if not (is_size(text) if key == "expr_str" else is_guard(text)):
+            raise UserError(
+                f"{path} holds the expression '{text[:60]}', which is more than arithmetic on sizes; "
                 "export the model again, or give it as file.py:factory with its weights."
             )
-    for node in document.get("graph_module", {}).get("graph", {}).get("nodes", []):
-        if any(
-            one.get("name") in _TRAINING and one.get("arg", {}).get("as_bool")
-            for one in node.get("inputs", [])
-        ):
+    elif key in {"in_spec", "out_spec"}:
+        _check_tree(path, text)
+    elif key == "type":
+        if text not in DEVICES:
             raise UserError(
-                f"{path} was exported in train mode ({node.get('target')}), so that its answers depend on chance or "
-                "on the batch; call model.eval() and export it again."
+                f"{path} puts tensors on the device '{text[:20]}', which gyrograd does not use; export it on the CPU."
             )
+    elif key in {"as_string", "as_strings"}:
+        # An argument such as "tanh": torch quotes it wherever it is written.
+        if len(text) > LONGEST_TEXT:
+            raise _damaged(path, f"'{key}' is a text of {len(text):,} letters")
+    else:
+        pattern = _PATH if key in _PATHS else _VERSION if key == "torch_version" else _NAME
+        if key == "path_name":
+            pattern = _PAYLOAD
+        # An argument without a name is given by its place.
+        if not pattern.fullmatch(text) and (key, text) != ("name", ""):
+            raise _damaged(path, f"'{text[:60]}' under '{key}' is no name")
 
 
-def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Every string of a document with the key it stands under."""
-    if isinstance(value, str):
-        yield key, value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield from _strings(item, str(name))
-    elif isinstance(value, list):
-        for item in value:
-            yield from _strings(item, key)
+def _is_allowed_call(target: str) -> bool:
+    parts = target.split(".")
+    if parts[:2] == ["torch", "ops"]:
+        return len(parts) == 5 and _NAME.fullmatch(parts[4]) is not None and allows(parts[2], parts[3])
+    return target in _PYTHON_FUNCTIONS
 
 
-def _is_arithmetic(text: str) -> bool:
-    """Sums, products, comparisons and known words; nothing else can be reached from them."""
+def _check_tree(path: Path, text: str) -> None:
+    """How inputs and outputs are nested: tuples, lists and dictionaries; torch would import the module of others."""
     try:
-        tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        version, tree = json.loads(text)
+        ok = version == 1 and _is_plain_tree(tree, DEEPEST)
+    except (ValueError, TypeError, KeyError, RecursionError):
+        ok = False
+    if not ok:
+        raise UserError(
+            f"{path} takes or returns more than tensors in tuples, lists and dictionaries; "
+            "export a model of one image batch that returns its logits."
+        )
+
+
+def _is_plain_tree(tree: Any, depth: int) -> bool:
+    if depth == 0 or set(tree) != {"type", "context", "children_spec"} or tree["type"] not in _TREES:
         return False
-    return all(isinstance(node, _ARITHMETIC) and _is_known_word(node) for node in ast.walk(tree))
+    context = None if tree["context"] is None else json.loads(tree["context"])
+    keys = [] if context is None else context
+    return (
+        isinstance(keys, list)
+        and all(isinstance(key, str) and _NAME.fullmatch(key) for key in keys)
+        and isinstance(tree["children_spec"], list)
+        and all(_is_plain_tree(child, depth - 1) for child in tree["children_spec"])
+    )
 
 
-def _is_known_word(node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute):
-        return node.attr in _WORDS
-    if isinstance(node, ast.Name):
-        symbol = node.id[:1] in _SYMBOL_PREFIXES and node.id[1:].isdigit()
-        return node.id in _WORDS or symbol
-    return True
+def _check_growth(path: Path, nodes: list[dict[str, Any]]) -> None:
+    """Bound the whole numbers that Python computes: each product of two has as many bits as both together."""
+    bits: dict[str, int] = {}
+    for node in nodes:
+        if not node["target"].startswith(("_operator.", "torch.sym_")):
+            continue
+        widths = [_bits(argument["arg"], bits) for argument in node["inputs"]]
+        total = sum(widths) if node["target"] == "_operator.mul" else max(widths, default=0) + 1
+        if total > MOST_BITS:
+            raise UserError(
+                f"{path} computes a size of more than {MOST_BITS} bits; "
+                "give the model as file.py:factory with its weights."
+            )
+        for output in node["outputs"]:
+            for name in output.get("as_sym_int", {}).values():
+                bits[str(name)] = total
 
 
-def _loaded(path: Path) -> Any:
-    """The program; torch's own complaints about a file it cannot read become one sentence."""
+def _bits(value: Any, known: dict[str, int]) -> int:
+    """Of the largest number an argument can be; a size of a tensor has 64."""
+    if isinstance(value, dict):
+        return max((_bits(item, known) for item in value.values()), default=64)
+    if isinstance(value, list):
+        return sum(_bits(item, known) for item in value)
+    return known.get(value, 64) if isinstance(value, str) else 64
+
+
+def _damaged(path: Path, reason: str) -> UserError:
+    return UserError(f"{path} is damaged ({reason}); export the model again.")
+
+
+def _loaded(path: Path, archive: io.BytesIO, device: torch.device) -> tuple[Any, nn.Module]:
+    """The program and its module on the device; torch's own complaints about a file become one sentence."""
     log = logging.getLogger("torch.export")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with path.open("rb") as file:
-                return torch.export.load(io.BytesIO(file.read()))
+            # Devices are written into the graph, so the program is moved, not the module.
+            program = move_to_device_pass(torch.export.load(archive), device)
+            return program, program.module()
     except Exception as wrong:
         raise UserError(
             f"{path} cannot be read by torch {torch.__version__} ({type(wrong).__name__}); "
@@ -223,13 +340,3 @@ def _input_sizes(path: Path, program: Any) -> tuple[Any, ...]:
             "dynamic_shapes=({0: torch.export.Dim('batch')},)."
         )
     return sizes
-
-
-def _json(path: Path, content: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(content)
-    except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        raise UserError(f"{path} is damaged (its program is no JSON); export the model again.")
-    return document

@@ -11,11 +11,12 @@ from torch import nn
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.models import checkpoints, zoo
-from gyrograd.models.archives import content_of, scripted
+from gyrograd.models.archives import content_of
 from gyrograd.models.assembly import build
 from gyrograd.models.exported import exported
 from gyrograd.models.factories import made_by_file
 from gyrograd.models.outputs import checked, notes
+from gyrograd.models.scripts import scripted
 from gyrograd.models.specs import spec_of
 from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import NORMALIZATIONS, Normalized
@@ -112,6 +113,8 @@ def _own_file(text: str) -> tuple[Path, str] | None:
 def _from_library(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
     name = text.removesuffix(":pretrained")
     pretrained = name != text
+    if name.endswith(":pretrained"):
+        raise UserError(f"{text} says ':pretrained' twice; once is enough.")
     if pretrained and weights is not None:
         raise UserError(f"{text} brings its own weights; leave out --weights, or ':pretrained'.")
     if pretrained:

@@ -20,6 +20,14 @@ _SINGLE_OUTPUT = {
 }
 
 
+_READS_FILES = {
+    "weights", "weights_backbone", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay",
+    "pretrained_backbone", "cache_dir", "pretrained_strict", "state_dict", "progress",
+}  # fmt: skip
+"""Settings of the libraries that fetch or unpickle weights. A checkpoint names settings too, and it may come from
+anyone: none of them may lead to a file."""
+
+
 @dataclass(frozen=True)
 class Sourced:
     """A foreign model, and the channel statistics its pretrained weights expect (None without weights)."""
@@ -33,6 +41,12 @@ def from_source(
 ) -> Sourced:
     """A model of `source` ("torchvision" or "timm"); with pretrained weights their class count is kept."""
     check_name("model source", source, _MAKERS)
+    refused = sorted(_READS_FILES & settings.keys())
+    if refused:
+        raise UserError(
+            f"{source}:{name} would read files of its own with '{refused[0]}', and a model's description must not; "
+            "give the weights with weights=PATH, or pretrained=True."
+        )
     if pretrained and num_classes is not None:
         raise UserError(
             f"The pretrained weights of {source}:{name} have their own classes; "

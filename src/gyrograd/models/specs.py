@@ -45,7 +45,7 @@ class ModelSpec:
             document = json.loads(text)
             wraps = tuple((str(wrapper), dict(settings)) for wrapper, settings in document["wraps"])
             return ModelSpec(str(document["name"]), dict(document["settings"]), wraps)
-        except (ValueError, KeyError, TypeError) as wrong:
+        except (ValueError, KeyError, TypeError, RecursionError) as wrong:
             raise UserError(
                 f"This is not the description of a model ({wrong}); give what ModelSpec.to_json wrote."
             ) from None
@@ -65,7 +65,7 @@ def attach_spec(model: nn.Module, spec: ModelSpec | None) -> None:
 def _plain(settings: Mapping[str, Any], owner: str) -> dict[str, Any]:
     try:
         plain: dict[str, Any] = json.loads(json.dumps(dict(settings), allow_nan=False))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         raise UserError(
             f"The settings of '{owner}' must be numbers, strings, lists or None, not {dict(settings)}."
         ) from None

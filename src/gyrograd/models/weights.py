@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
+from gyrograd.models.checksums import check_tensors
 from gyrograd.models.renaming import renamed
 
 PREFIXES = ("module.", "model.", "_orig_mod.", "net.")
@@ -30,7 +31,7 @@ def load_state(model: nn.Module, path: Path | str) -> None:
     Prefixes such as "module." are dropped, and an EfficientNet gets timm's names (`renaming`). A name that is
     missing or left over, or a shape that differs, is an error and leaves the model as it was.
     """
-    tensors = _nearest(model, _tensors(Path(path)))
+    tensors = _nearest(model, read_tensors(Path(path)))
     fit(_fitting(model, tensors), tensors, path)
 
 
@@ -52,10 +53,33 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> No
     extra = [key for key in tensors if key not in own]
     if missing or extra:
         raise UserError(_names_differ(path, missing, extra))
+    check_kinds(tensors, own, path)
     for key, tensor in tensors.items():
         if tensor.shape != own[key].shape:
             raise UserError(_shapes_differ(path, key, tensor, own[key], last=key in _last_two(own)))
     model.load_state_dict(dict(tensors), strict=True)
+
+
+def check_kinds(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str) -> None:
+    """Refuse tensors that would lose something on the way into the model: complex, whole, sparse, quantized ones."""
+    for key, tensor in tensors.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
+            raise UserError(
+                f"{path}: '{key}' is a sparse, quantized or empty tensor; save the weights as plain tensors."
+            )
+        if key in own and _kind(tensor) != _kind(own[key]):
+            raise UserError(
+                f"{path}: '{key}' holds {_kind(tensor)} and the model's are {_kind(own[key])}; "
+                "save the weights of the model that was trained."
+            )
+
+
+def _kind(tensor: Tensor) -> str:
+    if tensor.is_complex():
+        return "complex numbers"
+    if tensor.dtype is torch.bool:
+        return "true or false"
+    return "real numbers" if tensor.is_floating_point() else "whole numbers"
 
 
 def _names_differ(path: Path | str, missing: list[str], extra: list[str]) -> str:
@@ -120,23 +144,30 @@ def is_pickled(path: Path) -> bool:
     return start[:2] == b"PK" or start[:1] == b"\x80"
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name: safetensors, or a .pt that holds a state dict; a checksum is verified."""
     if not path.is_file():
         raise UserError(f"There is no file of weights at {path}; check the path.")
     if is_pickled(path):
         return _state_dict(_unpickled(path), path)
     try:
-        return dict(load_file(path))
-    except SafetensorError as wrong:
+        with safe_open(path, framework="pt") as file:
+            words = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, ValueError, RuntimeError, OSError) as wrong:
         raise UserError(
             f"{path} is neither safetensors nor a .pt of tensors ({wrong}); save the weights as safetensors."
         ) from wrong
+    check_tensors(path, words, tensors)
+    return tensors
 
 
 def _unpickled(path: Path) -> Any:
     """What torch reads without running code. A damaged or unsafe file fails in many ways, all the user's."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as wrong:
         raise UserError(
             f"{path} is damaged or holds more than tensors, and gyrograd runs no code from files; "

@@ -15,7 +15,7 @@ from torch import nn
 
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import checkpoints
-from gyrograd.records import write_text
+from gyrograd.records import read_json, write_text
 
 HOME = Path(__file__).parent / "zoo"
 
@@ -30,7 +30,7 @@ def card(name: str) -> dict[str, Any]:
     """What is known of a model; `sha256` is that of its checkpoint."""
     path = _file(name, ".json")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(path)
     except (OSError, ValueError):
         document = None
     if not isinstance(document, dict) or not isinstance(document.get("sha256"), str):

@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.modes import without_autocast
+from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.types import Inputs, PerExample, ScalarField, Seed
 
@@ -142,7 +143,8 @@ def _differentiating(x: Tensor, *, twice: bool) -> Iterator[None]:
         )
     with torch.enable_grad():
         if not twice:
-            yield
+            with ExactNormalization():
+                yield
             return
         with sdpa_kernel(SDPBackend.MATH), made_for_second_derivatives(x):
             yield

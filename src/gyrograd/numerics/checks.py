@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, foreign_code, in_words
 from gyrograd.numerics.modes import evaluating
 from gyrograd.types import Inputs, Labels, Logits, Model, Targets
 
@@ -213,12 +213,13 @@ def ran(model: Model, x: Inputs) -> Any:
                 f"The inputs are {x.dtype} and the model's weights {_other_precision(model, x)}; convert one of them: "
                 "x.to(weight.dtype), or model.to(x.dtype)."
             ) from wrong
-        # Of a scripted model's traceback the last line says what happened.
-        lines = [line.strip() for line in str(wrong).splitlines() if line.strip()] or [""]
-        reason = f"{type(wrong).__name__}: {lines[-1][:200]}".rstrip(": ")
+        if place := foreign_code(wrong):
+            raise UserError(
+                f"The model raised {in_words(wrong)} ({place}); mend it there, or see --debug."
+            ) from wrong
         raise UserError(
-            f"The model cannot take images of {size} (its own code raised {reason}); give images of the size it was "
-            "made for (--size), or mend the model."
+            f"The model cannot take images of {size} ({in_words(wrong)}); give images of the size it was made for "
+            "(--size), or mend the model."
         ) from wrong
 
 

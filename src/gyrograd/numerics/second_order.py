@@ -20,14 +20,20 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gyrograd.numerics.convolution import FastConvolutions, is_autocast
 from gyrograd.numerics.kernels import softplus_bend
+from gyrograd.numerics.normalization import ExactNormalization
 
 
 def made_for_second_derivatives(x: Tensor) -> ExitStack:
     """For the block, layers are made to be differentiated twice. The graph keeps it: `backward` may come after.
 
-    On CUDA only: on a CPU the convolutions' own work hides all this, and torch's second derivative of them is as fast.
+    Cheaper layers on CUDA only: on a CPU the convolutions' own work hides all this, and torch's second derivative of
+    them is as fast. There normalisations are made exact instead, as for a first derivative.
     """
-    return all_layers() if x.is_cuda else ExitStack()
+    if x.is_cuda:
+        return all_layers()
+    modes = ExitStack()
+    modes.enter_context(ExactNormalization())
+    return modes
 
 
 def all_layers() -> ExitStack:
@@ -43,7 +49,9 @@ def layers_as_now(x: Tensor) -> Callable[[], ExitStack]:
 
     For what torch computes again in `backward`: on CUDA a thread of its own does, which knows nothing of the block.
     """
-    on = any(isinstance(mode, SecondOrder) for mode in _get_current_function_mode_stack())
+    on = any(
+        isinstance(mode, SecondOrder | ExactNormalization) for mode in _get_current_function_mode_stack()
+    )
     return (lambda: made_for_second_derivatives(x)) if on else ExitStack
 
 

@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import bent
 from gyrograd.types import Inputs, Logits
 
@@ -41,7 +42,7 @@ def joint_pass(
         )
     rows = Rows(len(clean), len(moved))
     batch = torch.cat([clean, moved, along]).contiguous(memory_format=layout(clean))
-    with _Carrying(rows):
+    with ExactNormalization(), _Carrying(rows):
         out = model(_marked(batch))
     return out[: rows.clean], out[rows.primal :]
 
@@ -84,19 +85,68 @@ class _Carrying(TorchFunctionMode):
         rule = _RULES.get(func)
         if rule is None:
             return func(*args, **kwargs) if _asks_only(func) else _refused(func)
+        if not args:
+            raise _unknown(func)  # a rule finds its batch by position
+        args, kwargs = (
+            _up_to_date(func, args),
+            {key: _up_to_date(func, value) for key, value in kwargs.items()},
+        )
+        in_place = kwargs.pop("inplace", False) if func in _ACTIVATIONS else False
         out = rule(self.rows, func, *args, **kwargs)
-        if len(out) != self.rows.total:
+        if out.dim() == 0 or len(out) != self.rows.total:
             raise _unknown(func)
-        return _marked(out)
+        return _overwrite(args[0], out) if in_place else _marked(out, args)
 
 
-def _marked(z: Tensor) -> Tensor:
-    z._carries_tangents = True  # type: ignore[attr-defined]
+class _Memory:
+    """What a tensor and its views share. `overwritten`: an in-place operation has put its result elsewhere."""
+
+    def __init__(self) -> None:
+        self.overwritten = False
+
+
+def _marked(z: Tensor, sources: tuple[Any, ...] = ()) -> Tensor:
+    """z as a batch that carries tangents; a view of one of the sources shares its memory."""
+    z._carries_tangents = next(  # type: ignore[attr-defined]
+        (source._carries_tangents for source in sources if _is_marked(source) and _shares_memory(source, z)),
+        _Memory(),
+    )
     return z
 
 
+def _shares_memory(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def _overwrite(z: Tensor, result: Tensor) -> Tensor:
+    """The name z stands for the result from here on. z itself stays: a copy into it would cost as much as the layer.
+
+    Other views of z's memory are void; who reads one of them is refused.
+    """
+    z._carries_tangents.overwritten = True  # type: ignore[attr-defined]
+    z._stands_for = _marked(result)  # type: ignore[attr-defined]
+    return z
+
+
+def _up_to_date(func: Any, value: Any) -> Any:
+    """An argument, or what in-place operations have made of it."""
+    if type(value) in (list, tuple):
+        return type(value)(_up_to_date(func, item) for item in value)
+    if not _is_marked(value):
+        return value
+    while (latest := getattr(value, "_stands_for", None)) is not None:
+        value = latest
+    if value._carries_tangents.overwritten:
+        name = getattr(func, "__name__", str(func))
+        raise UserError(
+            f"'{name}' reads a view of a tensor that was overwritten in place, which the joint pass does not follow; "
+            "train this model with fast=False."
+        )
+    return value
+
+
 def _is_marked(value: Any) -> bool:
-    return isinstance(value, Tensor) and getattr(value, "_carries_tangents", False)
+    return isinstance(value, Tensor) and hasattr(value, "_carries_tangents")
 
 
 def _any_marked(values: tuple[Any, ...]) -> bool:
@@ -147,24 +197,60 @@ def _linear(rows: Rows, func: Any, *args: Any, **kwargs: Any) -> Tensor:
     return out
 
 
+def _averaged(rows: Rows, func: Any, z: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    """A mean within each image."""
+    axes = [dim] if isinstance(dim, int) else list(dim or (0,))
+    if any(axis % z.dim() == 0 for axis in axes):
+        raise _unknown(func)
+    return _linear(rows, func, z, dim, *args, **kwargs)
+
+
+def _picked(rows: Rows, func: Any, z: Tensor, index: Any) -> Tensor:
+    """Channels or pixels of every image: slices and numbers that leave the batch alone."""
+    parts = index if isinstance(index, tuple) else (index,)
+    kinds_known = all(part is None or part is ... or isinstance(part, int | slice) for part in parts)
+    if not kinds_known or not (parts[0] is ... or (isinstance(parts[0], slice) and parts[0] == slice(None))):
+        raise _unknown(func)
+    return _linear(rows, func, z, index)
+
+
+def _reshaped(rows: Rows, func: Any, z: Tensor, *shape: Any, **kwargs: Any) -> Tensor:
+    """Another shape for the same numbers, which keeps every row whole if there are as many rows as before."""
+    if any(isinstance(part, torch.dtype) for part in (*shape, *kwargs.values())):
+        raise _unknown(func)
+    return _linear(rows, func, z, *shape, **kwargs)
+
+
 def _sum(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
     """A constant that is added moves images, not tangents."""
-    if _is_marked(a) and _is_marked(b):
+    if _is_marked(a) and _is_marked(b) and a.dim() == b.dim():
         return _linear(rows, func, a, b, **kwargs)
-    if not _is_marked(a) or func is torch.Tensor.add_:
-        raise _unknown(func)  # constant minus batch, or a constant added in place; no net here writes it
+    if not _is_marked(a) or _is_marked(b) or _has_rows(b, a):
+        raise _unknown(func)  # constant minus batch, say; no net here writes it
+    if func in _SUMS_IN_PLACE:
+        func(a[: rows.primal], b, **kwargs)
+        return a
     return torch.cat([func(a[: rows.primal], b, **kwargs), a[rows.primal :]])
+
+
+def _has_rows(constant: Any, z: Tensor) -> bool:
+    """Whether a constant has an axis beside the batch: which of its rows belongs to a tangent is not known."""
+    if not isinstance(constant, Tensor) or constant.dim() < z.dim():
+        return False
+    return constant.dim() > z.dim() or len(constant) != 1
 
 
 def _product(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
     """A constant factor is linear; a product of two batches is not, and a batch is no divisor."""
     if _is_marked(a) == _is_marked(b) or (_is_marked(b) and func in _QUOTIENTS):
         raise _unknown(func)
+    if _has_rows(b, a) if _is_marked(a) else _has_rows(a, b):
+        raise _unknown(func)
     return _linear(rows, func, a, b, **kwargs)
 
 
 def _joined(rows: Rows, func: Any, parts: Any, dim: int = 0) -> Tensor:
-    if dim == 0 or not all(_is_marked(part) for part in parts):
+    if not all(_is_marked(part) for part in parts) or dim in (0, -parts[0].dim()):
         raise _unknown(func)
     return _linear(rows, func, parts, dim)
 
@@ -187,30 +273,35 @@ def _weighted(
     rows: Rows, func: Any, z: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
     """A convolution or a linear layer; its bias is a constant."""
+    axes = {F.linear: weight.dim(), torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}[func]
+    if not _is_marked(z) or _is_marked(weight) or z.dim() < axes:
+        raise _unknown(func)  # weights that depend on the image, or an image without a batch axis
     out: Tensor = func(z, weight, None, *args, **kwargs)
-    return out if bias is None else _Bias.apply(out, bias, rows.primal)
+    # a linear layer's features are its last axis, whatever lies between them and the batch
+    channels = out.dim() - 1 if func is F.linear else 1
+    return out if bias is None else _Bias.apply(out, bias, rows.primal, channels)
 
 
 class _Bias(torch.autograd.Function):
-    """A bias for the images among the rows, added in place."""
+    """A bias along the axis of the channels, for the images among the rows, added in place."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, bias: Tensor, images: int) -> Tensor:
-        ctx.images = images
+    def forward(ctx: Any, z: Tensor, bias: Tensor, images: int, channels: int) -> Tensor:
+        ctx.images, ctx.channels = images, channels
         ctx.mark_dirty(z)
-        z[:images] += bias.view(-1, *(1 for _ in z.shape[2:]))
+        z[:images] += bias.view(-1, *(1 for _ in z.shape[channels + 1 :]))
         return z
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> Any:
-        return slope, slope[: ctx.images].sum((0, *range(2, slope.dim()))), None
+        others = [axis for axis in range(slope.dim()) if axis != ctx.channels]
+        return slope, slope[: ctx.images].sum(others), None, None
 
 
 def _elementwise(rows: Rows, func: Any, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """An activation: its slope at the image times the tangent."""
     clean, moved, tangents = rows.split(z)
-    kwargs.pop("inplace", None)
     if not moved.requires_grad:
         moved = moved.detach().requires_grad_()
     value = func(moved, *args, **kwargs)
@@ -258,7 +349,7 @@ class _Softplus(torch.autograd.Function):
 def _max_pooled(rows: Rows, func: Any, z: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    if given.pop("return_indices", False):
+    if given.pop("return_indices", False) or z.dim() != 4:
         raise _unknown(func)
     size = _pair(given["kernel_size"])
     stride = _pair(given.get("stride") or size)
@@ -394,44 +485,33 @@ def layout(z: Tensor) -> torch.memory_format:
 
 _QUOTIENTS = {torch.div, torch.Tensor.div, torch.Tensor.__truediv__, operator.truediv}
 
+_SUMS_IN_PLACE = {torch.Tensor.__iadd__, torch.Tensor.add_}
+_ACTIVATIONS = {
+    F.relu,
+    torch.relu,
+    F.silu,
+    F.gelu,
+    F.elu,
+    F.leaky_relu,
+    torch.tanh,
+    torch.sigmoid,
+    torch.Tensor.relu,
+}
+
 Rule = Callable[..., Tensor]
 _RULES: dict[Any, Rule] = {
     **dict.fromkeys((torch.conv1d, torch.conv2d, torch.conv3d, F.linear), _weighted),
     **dict.fromkeys((F.max_pool2d, torch.max_pool2d), _max_pooled),
     F.batch_norm: _batch_normed,
     F.softplus: _softplus,
+    **dict.fromkeys(_ACTIVATIONS, _elementwise),
+    **dict.fromkeys((F.avg_pool2d, F.adaptive_avg_pool2d, torch.Tensor.contiguous), _linear),
     **dict.fromkeys(
-        (
-            F.relu,
-            torch.relu,
-            F.silu,
-            F.gelu,
-            F.elu,
-            F.leaky_relu,
-            torch.tanh,
-            torch.sigmoid,
-            torch.Tensor.relu,
-        ),
-        _elementwise,
+        (torch.flatten, torch.Tensor.flatten, torch.Tensor.view, torch.Tensor.reshape), _reshaped
     ),
-    **dict.fromkeys(
-        (
-            F.avg_pool2d,
-            F.adaptive_avg_pool2d,
-            torch.flatten,
-            torch.Tensor.flatten,
-            torch.Tensor.view,
-            torch.Tensor.reshape,
-            torch.Tensor.contiguous,
-            torch.Tensor.mean,
-            torch.mean,
-            torch.Tensor.__getitem__,
-        ),
-        _linear,
-    ),
-    **dict.fromkeys(
-        (torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__iadd__, torch.Tensor.add_), _sum
-    ),
+    **dict.fromkeys((torch.Tensor.mean, torch.mean), _averaged),
+    torch.Tensor.__getitem__: _picked,
+    **dict.fromkeys((torch.add, torch.Tensor.add, torch.Tensor.__add__, *_SUMS_IN_PLACE), _sum),
     **dict.fromkeys((torch.sub, torch.Tensor.sub, torch.Tensor.__sub__), _sum),
     **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, *_QUOTIENTS), _product),
     torch.cat: _joined,

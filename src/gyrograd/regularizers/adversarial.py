@@ -8,7 +8,9 @@ from typing import ClassVar
 from gyrograd.attacks import Pgd
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
+from gyrograd.numerics.modes import evaluating
 from gyrograd.registry import register
+from gyrograd.regularizers.inner import ascended
 from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_choice, fresh_keys, may_look_at
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
 
@@ -25,8 +27,10 @@ class Adversarial:
     """The cross-entropy at images found by projected gradient ascent on it. It takes the place of the clean loss.
 
     Seven steps from x, the worst iterate taken, the model in evaluation mode while it is attacked, as in Madry et
-    al.'s code; tan2023 has eps 8/255 and step_size 2/255 (open: 2.5 eps / steps). The images are constants to the
-    weights. This pass is the training pass, so BatchNorm's running statistics follow it (`batchnorm="train"`).
+    al.'s code; tan2023 has eps 8/255 and step_size 2/255 (open: 2.5 eps / steps). `selection="last"` takes the last
+    iterate without judging any: one step then costs one forward and one backward pass to the images, no more. The
+    images are constants to the weights. This pass is the training pass, so BatchNorm's running statistics follow it
+    (`batchnorm="train"`).
     """
 
     replaces_cross_entropy: ClassVar[bool] = True
@@ -63,4 +67,19 @@ class Adversarial:
 
     def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
         """The images the loss is taken at: in the ball around x and in [0, 1]."""
-        return self.attack.images(model, x, y, seed=fresh_keys(seed, x))
+        keys = fresh_keys(seed, x)
+        if self.selection == "best":
+            return self.attack.images(model, x, y, seed=keys)
+        step_size = 2.5 * self.eps / self.steps if self.step_size is None else self.step_size
+        with evaluating(model):
+            loss = score(model, y, "loss", check=may_look_at(x))
+            return ascended(
+                loss,
+                x,
+                eps=self.eps,
+                norm=self.norm,
+                steps=self.steps,
+                step_size=step_size,
+                keys=keys,
+                start=self.start,
+            )

@@ -8,17 +8,25 @@ from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, sea
 from gyrograd.attacks.runs import check_attackable
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.balls import Linf
+from gyrograd.numerics.balls import Linf, ball
 from gyrograd.numerics.random import Keys
 from gyrograd.types import Images, ScalarField
 
 
 def ascended(
-    value: ScalarField, x: Images, *, eps: float, steps: int, step_size: float, keys: Keys
+    value: ScalarField,
+    x: Images,
+    *,
+    eps: float,
+    steps: int,
+    step_size: float,
+    keys: Keys,
+    norm: str = "linf",
+    start: str = "random",
 ) -> Images:
-    """Where projected sign ascent on `value` ends: in the l-inf ball around x and in [0, 1], from a random start.
+    """Where projected steepest ascent on `value` ends: in the ball around x and in [0, 1].
 
-    The last iterate, as in the code of both methods that use it; nothing else of an iterate is looked at.
+    It takes the last iterate and looks at nothing else, so n steps cost n forward and backward passes.
     """
     check_attackable(x)
     nothing = Verdict(x.new_zeros(len(x)), x.new_ones(len(x)).bool())
@@ -27,8 +35,8 @@ def ascended(
         uphill = input_gradient(value, perturbed) if slope else None
         return Answer(None if uphill is None else -uphill, nothing if verdict else None)
 
-    how = Search(steps, step_size, "sign", start="random", selection="last", constraint="soft")
-    return x.detach() + search(x.detach(), how, Linf(eps), Box(), ask, nothing, keys).delta
+    how = Search(steps, step_size, start=start, selection="last", constraint="soft")
+    return x.detach() + search(x.detach(), how, ball(norm, eps), Box(), ask, nothing, keys).delta
 
 
 def random_start(x: Images, eps: float, keys: Keys) -> Images:

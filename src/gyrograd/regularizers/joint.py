@@ -11,14 +11,19 @@ would. (A pass by the statistics of its own images, and one by the running stati
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.modes import without_autocast
+from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.tangents import joint_pass, layout
 from gyrograd.regularizers.alignment import L2Cosine
 from gyrograd.regularizers.passes import input_scale, statistics_of, statistics_of_first
@@ -26,6 +31,14 @@ from gyrograd.types import Images, Inputs, Labels, Logits, Model
 
 Classifying = Callable[[Logits, Labels], Tensor]
 """Logits and labels to the mean loss that is trained next to the penalty."""
+
+
+_TRUSTED: WeakSet[nn.Module] = WeakSet()
+"""Models on which the joint pass was seen to have the plain path's gradient."""
+ROWS_COMPARED = 2
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
+"""How far the two weight gradients may be apart, relative to the plain one; half precision is not looked at closer
+than 0.1. A wrong rule was never seen to be off by less than half."""
 
 
 def knows(align: L2Cosine) -> bool:
@@ -52,9 +65,13 @@ def joint_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """What to call `backward` on, and the mean terms it stands for. The first len(moved) images are aligned.
 
-    The returned scalar has the gradient of the objective, not its value; the terms are the values.
+    The returned scalar has the gradient of the objective, not its value; the terms are the values. A model that comes
+    for the first time is compared with the plain path, and refused if the two differ.
     """
     part = len(moved)
+    if model not in _TRUSTED:
+        _compare_with_plain(model, x, y, align, moved)
+        _TRUSTED.add(model)
     v, terms = _slope(model, x, y[:part], align, moved)
     logits, derivatives = joint_pass(model, x, moved, v)
     loss = classifying(logits, y)
@@ -79,3 +96,58 @@ def _slope(
     total = torch.stack(list(values.values())).sum()
     (v,) = torch.autograd.grad(total, there)
     return v, {name: value.detach().mean() for name, value in values.items()}
+
+
+def _compare_with_plain(model: Model, x: Images, y: Labels, align: L2Cosine, moved: Tensor) -> None:
+    """Refuse a model whose weight gradient by the joint pass is not that of the differentiated gradient.
+
+    On a copy in evaluation mode, where the two are equal with batch normalisation too, and in double precision where
+    the model allows it, so that no setting of the device blurs the comparison. The numbers are read, which no CUDA
+    graph can hold: the steps before a recording come here first.
+    """
+    rows = slice(min(ROWS_COMPARED, len(moved)))
+    x, y, moved = x[rows].detach(), y[rows], moved[rows].detach()
+    net = copy.deepcopy(model).eval()
+    with torch.enable_grad(), without_autocast(x):
+        try:
+            double = net.double()
+            plain = _plain_gradient(double, x.double(), y, align, moved.double())
+            x, moved = x.double(), moved.double()
+        except RuntimeError:  # a model that makes tensors of one precision
+            net = copy.deepcopy(model).eval()
+            plain = _plain_gradient(net, x, y, align, moved)
+        try:
+            v, _ = _slope(net, x, y, align, moved)
+            logits, derivatives = joint_pass(net, x, moved, v)
+            total = F.cross_entropy(logits, y) + derivatives.gather(1, y[:, None]).mean()
+            joint = _weight_gradient(total, net)
+        except RuntimeError as wrong:
+            raise UserError(
+                f"The joint pass fails on this model ({str(wrong).partition(chr(10))[0]}); train it with fast=False."
+            ) from wrong
+    apart = float((joint - plain).norm() / plain.norm().clamp_min(torch.finfo(plain.dtype).tiny))
+    if not apart <= TOLERANCES.get(x.dtype, 0.1):
+        raise UserError(
+            f"The joint pass has another weight gradient on this model than the plain path ({apart:.1%} apart); "
+            "train it with fast=False."
+        )
+
+
+def _plain_gradient(model: Model, x: Tensor, y: Tensor, align: L2Cosine, moved: Tensor) -> Tensor:
+    """The weight gradient of cross-entropy and alignment by a derivative of a gradient."""
+
+    def logit(x: Tensor) -> Tensor:
+        return quantity_of(model(x), y, align.quantity)
+
+    scale = input_scale(model, x, align.space)
+    here, there = input_gradient(logit, x), input_gradient(logit, moved, create_graph=True)
+    penalty = torch.stack(list(align.between(scale * here, scale * there).values())).sum(0).mean()
+    return _weight_gradient(F.cross_entropy(model(x), y) + penalty, model)
+
+
+def _weight_gradient(total: Tensor, model: Model) -> Tensor:
+    """All weights' slopes in one row; zero for weights that are not used."""
+    weights = [p for p in model.parameters() if p.requires_grad]
+    slopes = torch.autograd.grad(total, weights, allow_unused=True)
+    pairs = zip(weights, slopes, strict=True)
+    return torch.cat([torch.zeros_like(w).flatten() if g is None else g.flatten() for w, g in pairs])

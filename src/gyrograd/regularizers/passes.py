@@ -19,6 +19,7 @@ from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, check_rows, try_model
+from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import single
 from gyrograd.types import Inputs, Logits, Model, Seed
 
@@ -38,7 +39,10 @@ def check_choice(what: str, value: str, choices: object) -> None:
 
 @contextmanager
 def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
-    """BatchNorm as chosen for the block; every flag is put back. In evaluation mode nothing changes."""
+    """BatchNorm as chosen for the block, and exact on one row; every flag is put back.
+
+    In evaluation mode no flag changes.
+    """
     layers = _training_layers(model)
     before = [layer.track_running_stats for layer in layers]
     try:
@@ -48,7 +52,8 @@ def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
             elif batchnorm == "batch":
                 # A training layer that tracks nothing normalises by the batch and writes nothing.
                 layer.track_running_stats = False
-        yield
+        with ExactNormalization():
+            yield
     finally:
         for layer, tracks in zip(layers, before, strict=True):
             layer.track_running_stats = tracks

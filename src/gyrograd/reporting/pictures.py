@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gyrograd.errors import UserError
 from gyrograd.reporting.figures import MAP_COLOURS
 
 Array = NDArray[Any]
@@ -25,6 +26,8 @@ SIDE = 160
 """Pixels a side at least, so that small images are not smeared when they are shown large."""
 FILE_SIDE = 224
 """The same for a picture that is a file of its own; enlarged by whole numbers, so that each pixel is a square."""
+LARGEST_ARRAY = 2**28
+"""Elements of an array of pictures."""
 LEAST_IMAGE = 0.15
 """Share of the grey image that shows through where the map is strongest."""
 
@@ -46,14 +49,37 @@ def load_arrays(name: str | None, folder: Path) -> dict[str, Array] | str:
     if name is None:
         return "This audit kept no pictures."
     path = folder / Path(name).name
+    _refuse_objects(path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in ARRAYS if key in stored.files}
+            # An array may say any size; what is read is bounded by what a report could show.
+            if any(array.size > LARGEST_ARRAY or array.dtype.kind not in "fiub" for array in arrays.values()):
+                raise ValueError
     except FileNotFoundError:
         return f"The pictures are not here: {path.name} is missing; run the audit again to have them."
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError, TypeError, AttributeError):
+    except Exception:  # a damaged archive fails in whatever way its bytes lead to
         return f"The pictures cannot be read: {path.name} is damaged; run the audit again to have them."
     return _fitting(arrays, path.name)
+
+
+def _refuse_objects(path: Path) -> None:
+    """Refuse a pickle, and an archive of Python objects: reading them would run what they say."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+        described = []
+        if start == b"PK":
+            with zipfile.ZipFile(path) as archive:
+                for name in archive.namelist()[:64]:
+                    with archive.open(name) as member:
+                        described.append(member.read(256))
+    except Exception:
+        return  # not there or damaged: found again by who reads it
+    if start[:1] == b"\x80" or any(b"'descr': '|O'" in header for header in described):
+        raise UserError(
+            f"{path} holds Python objects, which could run code, not pictures; run the audit again to have them."
+        )
 
 
 def _fitting(arrays: dict[str, Array], name: str) -> dict[str, Array] | str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gyrograd.errors import UserError
+from gyrograd.records import read_json
 
 SCHEMA = 1
 CARD = "card.json"
 REPORTS = ("report.html", "report.md")
+LARGEST = 1e100
+"""Of any number on a card: bounds of theorems can be astronomic, measurements are not."""
 
 
 class _OneOf(NamedTuple):
@@ -178,21 +180,22 @@ def read_card(place: Path | str) -> dict[str, Any]:
     """The card in a folder or a file, checked. Numbers JSON does not have (NaN) read as unknown."""
     path = card_path(place)
     try:
-        card = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
+        card = read_json(path, parse_constant=lambda _: None)
     except FileNotFoundError:
         raise UserError(f"There is no {CARD} at {place}; give the folder an audit wrote.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except ValueError:
         raise UserError(f"{path} is no card (no valid JSON in it); run the audit again.") from None
     return checked(card, str(path))
 
 
 def checked(card: Any, where: str = "The card") -> dict[str, Any]:
     """The card with every field a report knows (None where it was left out); one sentence names the first misfit."""
-    if not isinstance(card, dict) or not isinstance(card.get("schema"), int):
+    schema = card.get("schema") if isinstance(card, dict) else None
+    if type(schema) is not int or schema < 1:
         raise UserError(f"{where} is no audit card (it names no schema); give the folder an audit wrote.")
-    if card["schema"] > SCHEMA:
+    if schema > SCHEMA:
         raise UserError(
-            f"{where} has schema {card['schema']} and this gyrograd reads up to {SCHEMA}; "
+            f"{where} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
             "upgrade it: pip install -U gyrograd."
         )
     trouble = _misfit(card, _SHAPE, "") or _uneven(card)
@@ -228,6 +231,8 @@ def _misfit(value: Any, shape: Any, at: str) -> str | None:
         return _list_misfit(value, shape[0], at)
     # True is an int to Python and no number to a reader.
     fits = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
+    if fits and isinstance(value, int | float) and not abs(value) <= LARGEST:
+        return f"'{at}' is too large to be a measurement"
     return None if fits else f"'{at}' is {_named(value)} where {_wanted(shape)} belongs"
 
 
@@ -253,7 +258,7 @@ def _list_misfit(value: Any, shape: Any, at: str) -> str | None:
 
 
 def _uneven(card: dict[str, Any]) -> str | None:
-    """A line whose x and y differ in length, a range that is no pair, a name given twice."""
+    """What fields say of one another: lengths, ranges, names given twice, and pictures beside the card."""
     names = [method["name"] for method in card["methods"]]
     if len(set(names)) < len(names):
         return "'methods' names a method twice"
@@ -261,12 +266,29 @@ def _uneven(card: dict[str, Any]) -> str | None:
         span = column.get("range")
         if span is not None and (len(span) != 2 or span[0] >= span[1]):
             return f"the range of column '{column['key']}' is not two rising numbers"
+        outside = span and next(
+            (m["name"] for m in card["methods"] if _is_outside(m, column["key"], span)), None
+        )
+        if outside:
+            return f"'{column['key']}' of {outside} lies outside its range of {span[0]} to {span[1]}"
+    pictures = card.get("pictures")
+    if pictures is not None and (Path(pictures).name != pictures or "\\" in pictures or "\0" in pictures):
+        return f"'pictures' is {pictures!r}, which is no file beside the card"
+    if any(attack["row"] < 0 or attack["example"] < 0 for attack in card.get("worst") or ()):
+        return "'worst' names a row or an image below 0"
     for name in ("eps", "insertion", "deletion"):
         for line in ((card.get("curves") or {}).get(name) or {}).get("lines", ()):
             rows = [line[key] for key in ("x", "y", "low", "high") if line.get(key) is not None]
             if len({len(row) for row in rows}) > 1:
                 return f"a line of 'curves.{name}' has {len(line['x'])} x and not as many values"
     return None
+
+
+def _is_outside(method: dict[str, Any], key: str, span: list[Any]) -> bool:
+    """True if a method's value of this column is beyond its range by more than rounding."""
+    value = (method["columns"].get(key) or {}).get("value")
+    slack = 1e-3 * (span[1] - span[0])
+    return value is not None and not span[0] - slack <= value <= span[1] + slack
 
 
 def _named(value: Any) -> str:

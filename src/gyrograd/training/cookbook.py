@@ -18,6 +18,10 @@ import yaml  # type: ignore[import-untyped]
 from gyrograd.errors import UserError, check_name
 from gyrograd.training.settings import TrainSettings, settings_from
 
+DEEPEST = 50
+MOST_VALUES = 10_000
+"""Of a user's own file of settings."""
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -58,13 +62,32 @@ def read_tree(path: Path) -> dict[str, Any]:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as wrong:
         raise UserError(f"{path} cannot be read ({wrong.strerror}); give a YAML file of settings.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as wrong:
-        reason = " ".join(str(wrong).split())
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as wrong:
+        reason = " ".join(str(wrong).split())[:200]
         raise UserError(f"{path} is not valid YAML ({reason}); mend it there.") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no settings; write `key: value` lines, such as `epochs: 5`.")
+    _check_extent(path, tree)
     name = tree.pop("recipe", None)
     return tree if name is None else merged(recipe_tree(str(name)), tree)
+
+
+def _check_extent(path: Path, tree: Any) -> None:
+    """Refuse a tree that is too deep or, by repeating parts of itself, too large for settings."""
+    level, count = [tree], 0
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list | tuple | set)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        count += len(level)
+        if not level:
+            return
+        if count > MOST_VALUES:
+            break
+    raise UserError(f"{path} is nested too deep or repeats itself too often for settings; mend it there.")
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gyrograd import records
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized, save, spec_of
-from gyrograd.models.archives import Scripted
+from gyrograd.models.checksums import signed_bytes
 from gyrograd.models.opening import checked, image_size, notes, opened, place_of
+from gyrograd.models.scripts import Scripted
+from gyrograd.models.weights import read_tensors
 from gyrograd.occupancy import sole_writer
 from gyrograd.records import Record
 from gyrograd.training import snapshots
@@ -157,7 +157,7 @@ class Job:
         watch = Watch(self, before.values, floor)
         done = fit(self.net, self.split.train, self.settings, out=self.out, resume=resume, on_epoch=watch)
         chosen = watch.best(len(done.history))
-        self.given.load_state_dict(start if chosen == 0 else load_file(self.weights_path(chosen)))
+        self.given.load_state_dict(start if chosen == 0 else read_tensors(self.weights_path(chosen)))
         self.net.to(self.place)
         after, more = (before, remarks) if chosen == 0 else self._measured("after")
         remarks = [*notes(self.net), *_told_apart(remarks, more)]
@@ -182,7 +182,7 @@ class Job:
             save(path, self.given, facts=facts)
         else:
             records.write_bytes(
-                path, to_bytes(_plain_state(_own(self.given)), {"gyrograd_hardened": json.dumps(facts)})
+                path, signed_bytes("gyrograd_hardened", facts, _plain_state(_own(self.given)))
             )
         records.write(self.out / "after.json", after)
         records.write_text(self.out / "card.md", card_text(card))
@@ -240,7 +240,9 @@ class Watch:
         job, epoch = self.job, int(entry["epoch"])
         columns = job.measuring.calm(model, job.split.test.to(job.place))
         entry["accuracy"], entry["rps"] = mean(columns, "accuracy"), mean(columns, "rps")
-        records.write_bytes(job.weights_path(epoch), to_bytes(_plain_state(job.given)))
+        records.write_bytes(
+            job.weights_path(epoch), signed_bytes("gyrograd_epoch", {"epoch": epoch}, _plain_state(job.given))
+        )
         # The record after the weights: an epoch that has a record can be chosen.
         records.write(
             self._path(epoch), record(f"harden epoch {epoch}", columns, job.judged_by, {"epoch": epoch})

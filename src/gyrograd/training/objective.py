@@ -16,6 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
+from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.registry import lookup, make
 from gyrograd.regularizers import Adversarial, Atex, Hessian, Iga, IgNorm, L2Cosine, MaxEntropy, Ssr
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
@@ -186,7 +187,8 @@ class Objective:
             self.part == 1 and self.every == 1 and any(_takes_clean(term) for term in self.terms.values())
         )
         x = x.detach().requires_grad_() if shared else x
-        logits = model(x)
+        with ExactNormalization():
+            logits = model(x)
         losses = F.cross_entropy(logits, y, label_smoothing=self.label_smoothing, reduction="none")
         if not shared:
             return losses, None

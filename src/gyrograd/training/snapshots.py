@@ -2,7 +2,7 @@
 
 Safetensors: the model's weights, the optimizer's state, the averaged weights, the sums of the running epoch, and the
 best epoch's weights while they are in no file of their own. Its metadata has one entry, `gyrograd_run`: JSON with the
-settings, where the run is, its history and its best epoch.
+settings, where the run is, its history, its best epoch and a checksum over all of it (`models.checksums`).
 There is no scheduler's state, because the rate is a function of the step, and no generator's, because
 every step seeds torch's generators and draws by (seed, example, epoch).
 """
@@ -18,19 +18,35 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
+from gyrograd.models.checksums import check_digest, read_note, signed_bytes
 from gyrograd.training.files import replace_file
 from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, first_difference
 from gyrograd.training.steps import Average
 from gyrograd.types import Model
 
-SCHEMA = 1
+SCHEMA = 2
+UNSIGNED = 1
+"""The schema of files written before they carried a checksum."""
 NAME = "checkpoint.safetensors"
 _KEPT = ("epoch", "batch", "names", "seen", "history", "best", "ended")
+_KINDS: dict[str, Any] = {
+    "schema": int,
+    "settings": dict,
+    "data": str,
+    "optimizer": dict,
+    "epoch": int,
+    "batch": int,
+    "names": list,
+    "seen": int,
+    "history": list,
+    "best": dict | None,
+    "ended": bool,
+}
+"""What a checkpoint's note holds."""
 
 
 @dataclass
@@ -121,8 +137,7 @@ def finite(snapshot: Snapshot) -> bool:
 
 def write(path: Path, snapshot: Snapshot) -> None:
     """Replace the run's file."""
-    words = json.dumps(snapshot.note, sort_keys=True)
-    replace_file(path, to_bytes(snapshot.tensors, {"gyrograd_run": words}))
+    replace_file(path, signed_bytes("gyrograd_run", snapshot.note, snapshot.tensors))
 
 
 def read(path: Path) -> Snapshot | None:
@@ -131,19 +146,29 @@ def read(path: Path) -> Snapshot | None:
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            note = json.loads((file.metadata() or {})["gyrograd_run"])
+            words = (file.metadata() or {})["gyrograd_run"]
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, KeyError, ValueError, OSError) as wrong:
+    except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as wrong:
         raise UserError(
             f"{path} is not a checkpoint of a training run, or is damaged ({wrong}); "
             "take it away or give another folder."
         ) from wrong
-    if note["schema"] > SCHEMA:
+    note = read_note(path, words)
+    schema = note.get("schema")
+    if type(schema) is int and schema > SCHEMA:
         raise UserError(
-            f"{path} has schema {note['schema']} and this gyrograd reads up to {SCHEMA}; "
+            f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
             "upgrade it: pip install -U gyrograd."
         )
-    return Snapshot(note, tensors)
+    if schema != UNSIGNED:
+        check_digest(path, note, tensors)
+    misfit = next((key for key, kind in _KINDS.items() if not isinstance(note.get(key, ...), kind)), None)
+    if misfit is not None:
+        raise UserError(
+            f"{path} is no checkpoint a run can go on from ('{misfit}' is missing or of another kind); "
+            "take it away or give another folder."
+        )
+    return Snapshot({key: value for key, value in note.items() if key != "sha256"}, tensors)
 
 
 def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
@@ -167,12 +192,32 @@ def restore(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> Place:
     """Put weights and optimizer back as they were; where the run was comes back."""
+    try:
+        return _restored(snapshot, model, optimizer, average)
+    except UserError:
+        raise
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as wrong:
+        # Only a file without a checksum gets here: one of another optimizer, or one that was edited.
+        raise UserError(
+            f"The checkpoint does not fit the run ({type(wrong).__name__}: {wrong}); "
+            "take it away or give another folder."
+        ) from wrong
+
+
+def _restored(
+    snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
+) -> Place:
     _fit(model, _below(snapshot, "model."))
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**_below(snapshot, "optimizer."), **_plain_state(snapshot)}.items():
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    for weight, own in optimizer.state.items():
+        for name, value in own.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape:
+                # A file knows no layout, and a fused optimizer wants its state laid out as the weight (channels last).
+                own[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
     if average is not None:
         for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
             average.values[key].copy_(value)

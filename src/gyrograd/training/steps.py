@@ -86,12 +86,13 @@ class Average:
     def update(self, model: Model, step: int) -> None:
         """Move towards the weights after this step."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        learnt = {name for name, _ in model.named_parameters()}
-        for key, value in model.state_dict().items():
-            if key in learnt:
-                self.values[key].lerp_(value, share)
-            else:
-                self.values[key].copy_(value)
+        now = model.state_dict()
+        learnt = [name for name, _ in model.named_parameters()]
+        kept = sorted(now.keys() - set(learnt))
+        # One kernel each instead of one per tensor: a small net's step is shorter than their launches.
+        torch._foreach_lerp_([self.values[k] for k in learnt], [now[k] for k in learnt], share)
+        if kept:
+            torch._foreach_copy_([self.values[k] for k in kept], [now[k] for k in kept])
 
     def give_to(self, model: Model) -> None:
         """The model takes the averaged weights."""

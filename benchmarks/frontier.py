@@ -1,0 +1,437 @@
+"""Which training makes explanations hold under attack, and what it costs in accuracy: one row per objective tried.
+
+    python benchmarks/frontier.py explore --net lenet --epochs 40 --workers 8 --out out/explore
+    python benchmarks/frontier.py final --net lenet --epochs 200 --seeds 0,1,2 --points ce,adv1+h3e-3 --out out/final
+    python benchmarks/frontier.py report --explore out/explore --final out/final      # writes results/frontier
+
+`explore` trains on 45,000 images of CIFAR-10 and judges on the other 5,000 of the training set; `final` trains on all
+50,000 and judges on the 10,000 test images. Points are chosen on the first and reported on the second. Each point is a
+process of its own and a JSON file; what is there already is not run again, and a killed training resumes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gyrograd.attacks import TargetedMap, TopK
+from gyrograd.attributions import Gradient
+from gyrograd.attributions.guided_backprop import GuidedBackprop
+from gyrograd.attributions.lrp import LRP
+from gyrograd.attributions.path import IntegratedGradients
+from gyrograd.data import Dataset
+from gyrograd.data.cifar10 import cifar10
+from gyrograd.metrics import RandomPerturbationSimilarity, TopKIntersection, insertion
+from gyrograd.models import build, save
+from gyrograd.numerics import random
+from gyrograd.numerics.modes import evaluating
+from gyrograd.regularizers import Adversarial, Hessian, L2Cosine
+from gyrograd.training import TrainSettings, fit
+from gyrograd.training.loop import predictions
+from gyrograd.training.objective import Objective, Term
+from gyrograd.training.splits import held_out
+
+TOP = 102
+"""A tenth of the pixels of a 32 x 32 map."""
+RADII = (1, 2, 3, 4, 6, 8, 10, 12)
+
+
+@dataclass(frozen=True)
+class SignedStep:
+    """Cross-entropy after one signed step, with the variations tried beside `Adversarial(steps=1)`.
+
+    radius: "fixed", "random" (uniform in [0, 2 eps], per image) or "growing" (`scale` goes from 0 to 1 over the run).
+    spare: images that the net gets wrong as they are stay as they are.
+    """
+
+    replaces_cross_entropy = True
+    eps: float
+    radius: str = "fixed"
+    spare: bool = False
+    smoothing: float = 0.0
+    scale: Tensor | None = field(default=None, compare=False)
+
+    def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: Any = None) -> Tensor:
+        with evaluating(model):
+            leaf = x.detach().requires_grad_()
+            logits = model(leaf)
+            (slope,) = torch.autograd.grad(F.cross_entropy(logits, y, reduction="sum"), leaf)
+        length = x.new_full((len(x),), self.eps)
+        if self.radius == "random":
+            length = 2 * self.eps * random.uniform(seed, (1,), stream=7, dtype=x.dtype)[:, 0]
+        if self.scale is not None:
+            length = length * self.scale
+        if self.spare:
+            length = length * (logits.argmax(1) == y)
+        moved = (x + length.view(-1, 1, 1, 1) * slope.sign()).clamp(0, 1)
+        return F.cross_entropy(model(moved), y, reduction="none", label_smoothing=self.smoothing)
+
+
+class SmoothPool(nn.Module):
+    """A 2 x 2 pool between mean and maximum: the mean weighted by the softmax of the values themselves."""
+
+    def __init__(self, sharpness: float = 1.0) -> None:
+        super().__init__()
+        self.sharpness = sharpness
+
+    def forward(self, z: Tensor) -> Tensor:
+        b, c, h, w = z.shape
+        parts = z.view(b, c, h // 2, 2, w // 2, 2).permute(0, 1, 2, 4, 3, 5).flatten(4)
+        return (parts * (self.sharpness * parts).softmax(-1)).sum(-1)
+
+
+def adversarial(radius: float, steps: int = 1) -> Term:
+    return Term(Adversarial(eps=radius / 255, steps=steps, selection="last", step_size=None))
+
+
+def signed(by: float, **how: Any) -> Term:
+    return Term(SignedStep(by / 255, **how))
+
+
+def curved(weight: float) -> dict[str, Term]:
+    return {"hessian": Term(Hessian(), weight)}
+
+
+ADV = "adversarial"
+HESSIAN = curved(1e-3)
+POINTS: dict[str, dict[str, Any]] = {
+    "ce": {},
+    "l2-cosine": {"terms": {"l2_cosine": Term(L2Cosine(l2=0.1, cosine=1.0))}, "part": 0.1875, "every": 3},
+    "adv0.5+h": {"terms": {ADV: adversarial(0.5), **HESSIAN}},
+    "adv0.75+h": {"terms": {ADV: adversarial(0.75), **HESSIAN}},
+    "adv1": {"terms": {ADV: adversarial(1)}},
+    "adv1+h": {"terms": {ADV: adversarial(1), **HESSIAN}},
+    "adv1x2+h": {"terms": {ADV: adversarial(1, 2), **HESSIAN}},
+    "adv1.25+h": {"terms": {ADV: adversarial(1.25), **HESSIAN}},
+    "adv1.5+h": {"terms": {ADV: adversarial(1.5), **HESSIAN}},
+    "adv2+h": {"terms": {ADV: adversarial(2), **HESSIAN}},
+    "adv1+h3e-3": {"terms": {ADV: adversarial(1), **curved(3e-3)}},
+    "adv1+h1e-2": {"terms": {ADV: adversarial(1), **curved(1e-2)}},
+    "adv0.75+h1e-2": {"terms": {ADV: adversarial(0.75), **curved(1e-2)}},
+    "spare1+h": {"terms": {ADV: signed(1, spare=True), **HESSIAN}},
+    "spare1.5+h": {"terms": {ADV: signed(1.5, spare=True), **HESSIAN}},
+    "spare2+h": {"terms": {ADV: signed(2, spare=True), **HESSIAN}},
+    "random1+h": {"terms": {ADV: signed(1, radius="random"), **HESSIAN}},
+    "random1.5+h": {"terms": {ADV: signed(1.5, radius="random"), **HESSIAN}},
+    "growing1.5+h": {"terms": {ADV: signed(1.5, radius="growing"), **HESSIAN}},
+    "smoothed1+h": {"terms": {ADV: signed(1, smoothing=0.05), **HESSIAN}},
+    "adv1+align": {"terms": {ADV: adversarial(1), "l2_cosine": Term(L2Cosine(l2=0.1, cosine=1.0))}},
+    "pool-ce": {"pool": 1.0},
+    "pool1+h": {"terms": {ADV: adversarial(1), **HESSIAN}, "pool": 1.0},
+    "adv1+h/lr2e-3": {"terms": {ADV: adversarial(1), **HESSIAN}, "settings": {"lr": 2e-3}},
+    "ce/lr2e-3": {"settings": {"lr": 2e-3}},
+    "adv1+h/wd0": {"terms": {ADV: adversarial(1), **HESSIAN}, "settings": {"weight_decay": 0.0}},
+}
+NETS: dict[str, dict[str, Any]] = {
+    "lenet": {
+        "model": "lenet",
+        "optimizer": "adam",
+        "lr": 1e-3,
+        "weight_decay": 4e-5,
+        "schedule": "cosine",
+        "ema": 0.999,
+    },
+    "resnet18": {
+        "model": "resnet18",
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "weight_decay": 5e-4,
+        "schedule": "one_cycle",
+        "clip": None,
+        "ema": 0.999,
+    },
+}
+
+
+def settings_for(net: str, epochs: int, seed: int, device: str, own: dict[str, Any]) -> TrainSettings:
+    return TrainSettings(
+        **{
+            "model_settings": {"activation": "softplus", "beta": 3, "normalize": "cifar10"},
+            "epochs": epochs,
+            "seed": seed,
+            "device": device,
+            "batch_size": 128,
+            "clip": 0.5,
+            "crop": 4,
+            "flip": True,
+            "fast": device == "cuda",
+            "precision": "tf32" if device == "cuda" else "fp32",
+            "checkpoint_seconds": 60,
+            **NETS[net],
+            **own.get("settings", {}),
+        }
+    )
+
+
+def trained(point: str, net: str, epochs: int, seed: int, data: Dataset, device: str, out: Path) -> nn.Module:
+    """The net of a point, out of its file or trained now."""
+    own = POINTS[point]
+    settings = settings_for(net, epochs, seed, device, own)
+    model = build(settings.model, **settings.model_settings, num_classes=10, seed=seed)
+    if "pool" in own:
+        for name, module in list(model.named_modules()):
+            if isinstance(module, nn.MaxPool2d):
+                parent = model.get_submodule(name.rpartition(".")[0])
+                setattr(parent, name.rpartition(".")[2], SmoothPool(own["pool"]))
+    terms, scale = dict(own.get("terms", {})), None
+    if (
+        terms
+        and isinstance(terms.get(ADV), Term)
+        and getattr(terms[ADV].regularizer, "radius", "") == "growing"
+    ):
+        scale = torch.zeros((), device=device)
+        terms[ADV] = replace(terms[ADV], regularizer=replace(terms[ADV].regularizer, scale=scale))
+    objective = Objective(terms, None, 0.0, own.get("part", 0.25), own.get("every", 4))
+
+    def grow(entry: dict[str, Any], _: nn.Module) -> None:
+        if scale is not None:
+            scale.fill_(min(1.0, 2 * entry["epoch"] / epochs))
+        if entry["epoch"] % 20 == 0:
+            print(f"{point} {entry['epoch']} {entry['losses']} {entry['seconds']}", flush=True)
+
+    started = time.monotonic()
+    fit(model, data, settings, objective=objective, out=out, on_epoch=grow)
+    (out / "seconds.json").write_text(json.dumps(time.monotonic() - started))
+    return model.eval()
+
+
+METHODS = {
+    "gradient": Gradient(),
+    "lrp": LRP.variant("reference"),
+    "guided_backprop": GuidedBackprop(),
+    "integrated_gradients": IntegratedGradients(steps=20),
+}
+
+
+def measured(model: nn.Module, data: Dataset, sizes: dict[str, int], methods: list[str]) -> dict[str, Any]:
+    """Accuracy on all images; RPS, Insertion, Adv-Insertion and the matched attack on some of them.
+
+    Means with their standard errors over images.
+    """
+    found: dict[str, Any] = {}
+
+    def note(name: str, values: Tensor) -> None:
+        values = values.double()
+        values = values[values.isfinite()]
+        error = float(values.std() / math.sqrt(len(values))) if len(values) > 1 else math.nan
+        found[name] = {"mean": float(values.mean()), "error": error, "n": len(values)}
+
+    note("accuracy", 100 * (predictions(model, data) == data.labels).double())
+    gradient = Gradient()
+    some = data.subset(sizes["rps"], 0)
+    x, y = some.pixels(), some.labels
+    rps = RandomPerturbationSimilarity(eps=16 / 255, draws=10)
+    note(
+        "rps",
+        torch.cat([rps(model, gradient, a, b) for a, b in zip(x.split(500), y.split(500), strict=True)]),
+    )
+    game = insertion()
+    ins = [
+        game.curve_of_map(model, gradient(model, a, b), a, b).mean(1)
+        for a, b in zip(x.split(500), y.split(500), strict=True)
+    ]
+    note("insertion", 100 * torch.cat(ins))
+    some = data.subset(sizes["attack"], 0)
+    x, y = some.pixels(), some.labels
+    aam = TargetedMap(eps=4 / 255, steps=100, protocol="reference")
+    attacked = []
+    for a, b in zip(x.split(1000), y.split(1000), strict=True):
+        hit = aam(model, gradient, a, b)
+        attacked.append(game.curve_of_map(model, hit.map, a, b).mean(1))
+    note("adv_insertion", 100 * torch.cat(attacked))
+    some = data.subset(sizes["matched"], 0)
+    x, y = some.pixels(), some.labels
+    kept = TopKIntersection(k=TOP)
+    radii = RADII if sizes.get("radii") else (4, 8)
+    for name in methods:
+        curve = []
+        for radius in radii:
+            hit = TopK(eps=radius / 255, k=TOP, steps=40, judged_by="overlap")(model, METHODS[name], x, y)
+            note(f"{name} kept {radius}", kept(hit.map_clean, hit.map))
+            curve.append(found[f"{name} kept {radius}"]["mean"])
+        if len(radii) > 2:
+            found[f"{name} steady radius"] = steady_radius((0, *radii), (1.0, *curve))
+    return found
+
+
+def steady_radius(radii: tuple[float, ...], kept: tuple[float, ...]) -> float:
+    """Where the curve first falls to one half, linear between its points; infinite if it never does."""
+    for (r0, k0), (r1, k1) in zip(
+        zip(radii, kept, strict=True), zip(radii[1:], kept[1:], strict=True), strict=False
+    ):
+        if k1 < 0.5:
+            return r0 + (k0 - 0.5) / (k0 - k1) * (r1 - r0)
+    return math.inf
+
+
+def one(arguments: argparse.Namespace) -> None:
+    """Train and measure one point."""
+    device, name = (
+        arguments.device,
+        f"{arguments.net}-{arguments.points.replace('/', '_')}-s{arguments.seeds}",
+    )
+    folder = Path(arguments.out) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    train, test = cifar10("train"), cifar10("test")
+    if arguments.stage == "explore":
+        split = held_out(train, share=0.1, seed=0)
+        train, test = split.train, split.test
+    if arguments.images:
+        train = train.subset(arguments.images)
+    seed = int(arguments.seeds)
+    model = trained(arguments.points, arguments.net, arguments.epochs, seed, train, device, folder)
+    if arguments.stage == "final":
+        save(
+            folder / "model.safetensors",
+            model,
+            facts={"data": "cifar10", "seed": seed, "epochs": arguments.epochs},
+        )
+    sizes = {
+        "rps": arguments.rps,
+        "attack": arguments.attack,
+        "matched": arguments.matched,
+        "radii": arguments.radii,
+    }
+    started = time.monotonic()
+    numbers = measured(model, test.to(device), sizes, arguments.methods.split(","))
+    document = {
+        "net": arguments.net,
+        "point": arguments.points,
+        "seed": seed,
+        "epochs": arguments.epochs,
+        "stage": arguments.stage,
+        "train_seconds": json.loads((folder / "seconds.json").read_text()),
+        "measure_seconds": time.monotonic() - started,
+        "torch": torch.__version__,
+        "numbers": numbers,
+    }
+    (Path(arguments.out) / f"{name}.json").write_text(json.dumps(document, indent=1))
+    short = "  ".join(
+        f"{k} {v['mean']:.3f}" if isinstance(v, dict) else f"{k} {v:.2f}" for k, v in numbers.items()
+    )
+    print(
+        f"DONE {name} {document['train_seconds']:.0f}+{document['measure_seconds']:.0f} s  {short}",
+        flush=True,
+    )
+
+
+def every(arguments: argparse.Namespace) -> None:
+    """All points and seeds, some at a time, each in a process of its own."""
+    points = list(POINTS) if arguments.points == "all" else arguments.points.split(",")
+    jobs = [(p, s) for s in arguments.seeds.split(",") for p in points]
+
+    def run(job: tuple[str, str]) -> None:
+        point, seed = job
+        name = f"{arguments.net}-{point.replace('/', '_')}-s{seed}"
+        if (Path(arguments.out) / f"{name}.json").exists():
+            return
+        words = [sys.executable, __file__, *sys.argv[1:], "--points", point, "--seeds", seed, "--alone"]
+        log = Path(arguments.out) / f"{name}.log"
+        with log.open("a") as file:
+            code = subprocess.run(words, stdout=file, stderr=subprocess.STDOUT, env=os.environ).returncode
+        lines = log.read_text().splitlines()
+        print(lines[-1] if lines else "", "" if code == 0 else f"FAILED {name} {code}", flush=True)
+
+    Path(arguments.out).mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        list(pool.map(run, jobs))
+
+
+COLUMNS = {
+    "accuracy": "accuracy, %",
+    "rps": "RPS",
+    "insertion": "Insertion",
+    "adv_insertion": "Adv-Insertion",
+    "gradient kept 4": "gradient kept, 4/255",
+    "gradient kept 8": "8/255",
+    "lrp kept 4": "LRP kept, 4/255",
+    "lrp kept 8": "8/255",
+}
+
+
+def report(arguments: argparse.Namespace) -> None:
+    """Tables and the plane of accuracy against top pixels kept, from the JSON files of both stages."""
+    home = Path(arguments.out)
+    home.mkdir(parents=True, exist_ok=True)
+    texts = []
+    for stage, folder in (("explore", arguments.explore), ("final", arguments.final)):
+        points = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+        (home / f"{stage}.json").write_text(json.dumps(points, indent=1) + "\n")
+        texts.append(f"## {stage}\n\n{table(points)}")
+        if stage == "explore":
+            plane(points, home / "plane.png")
+    print("\n\n".join(texts))
+
+
+def table(points: list[dict[str, Any]]) -> str:
+    """Markdown: a row per net and point, means over seeds; `n` of each column in its head."""
+    rows = sorted({(p["net"], p["point"]) for p in points}, key=lambda row: (row[0], row[1] != "ce", row[1]))
+    names = [name for name in COLUMNS if any(name in p["numbers"] for p in points)]
+    lines = ["| net, objective | seeds | " + " | ".join(COLUMNS[name] for name in names) + " |"]
+    lines.append("|" + "---|" * (len(names) + 2))
+    for net, point in rows:
+        these = [p for p in points if (p["net"], p["point"]) == (net, point)]
+        cells = []
+        for name in names:
+            values = [p["numbers"][name]["mean"] for p in these if name in p["numbers"]]
+            mean = sum(values) / len(values) if values else math.nan
+            cells.append("-" if not values else f"{mean:.3f}" if mean < 1 else f"{mean:.1f}")
+        lines.append(f"| {net}, {point} | {len(these)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def plane(points: list[dict[str, Any]], path: Path) -> None:
+    """Accuracy against the share of the gradient map's top tenth that stays at 4/255."""
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    for i, p in enumerate(sorted(points, key=lambda p: p["numbers"]["gradient kept 4"]["mean"])):
+        at = p["numbers"]["accuracy"]["mean"], p["numbers"]["gradient kept 4"]["mean"]
+        axes.errorbar(*at, xerr=p["numbers"]["accuracy"]["error"], fmt="o", color="tab:blue", alpha=0.6)
+        axes.annotate(p["point"], at, textcoords="offset points", xytext=(4, 5 if i % 2 else -11), fontsize=8)
+    axes.set_xlabel("accuracy on 5,000 held-out images, % (bar: standard error)")
+    axes.set_ylabel("top tenth of the gradient map kept at 4/255")
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("stage", choices=("explore", "final", "report"))
+    parser.add_argument("--net", default="lenet", choices=tuple(NETS))
+    parser.add_argument("--points", default="all", help="names of POINTS, separated by commas")
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rps", type=int, default=1000)
+    parser.add_argument("--attack", type=int, default=500)
+    parser.add_argument("--matched", type=int, default=256)
+    parser.add_argument("--radii", action="store_true", help="also the steady radius, on eight radii")
+    parser.add_argument("--methods", default="gradient")
+    parser.add_argument("--images", type=int, help="train on some images only, to try the script")
+    parser.add_argument("--out", default="results/frontier")
+    parser.add_argument("--explore", default="out/explore", help="folder of the first stage, for report")
+    parser.add_argument("--final", default="out/final", help="folder of the second stage, for report")
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.stage == "report":
+        report(arguments)
+    else:
+        one(arguments) if arguments.alone else every(arguments)
+
+
+if __name__ == "__main__":
+    main()

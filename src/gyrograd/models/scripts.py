@@ -1,0 +1,215 @@
+"""Models saved with torch.jit (TorchScript), opened so that nothing of the file runs before it is judged.
+
+torch's interpreter knows no Python, but its operators can write files, and loading alone already runs parts of the
+file's code: `__setstate__` of each class, and every default value. So the code is read as text first and must have
+neither; then torch compiles it, and every operator of the compiled functions must be on the list of `operators`.
+"""
+
+from __future__ import annotations
+
+import ast
+import pickletools
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.jit._recursive import wrap_cpp_module
+
+from gyrograd.errors import UserError
+from gyrograd.models.archives import members, repacked
+from gyrograd.models.operators import DEVICES, allows
+from gyrograd.types import Inputs
+
+LONGEST_CODE = 50_000_000
+MOST_NODES = 5_000_000
+"""Operations once every call is replaced by what it calls, which is how torch runs them."""
+
+_KEPT = re.compile(r"version|byteorder|\.data/\w+|(data|constants)\.pkl|(data|constants)/\d+|code/.+\.py")
+_PLAIN_GLOBALS = re.compile(
+    r"torch\._utils\._rebuild_tensor_v2|torch\.jit\._pickle\.(build_(int|double|bool|tensor)list|restore_type_tag)"
+    r"|torch\.(\w+Storage|device)|collections\.OrderedDict|__torch__(\.\w+)+"
+)
+_RUNS_AT_LOADING = {"__setstate__", "__getstate__", "__init__", "__enter__", "__exit__", "__del__"}
+_LITERALS = (
+    ast.Constant, ast.UnaryOp, ast.unaryop, ast.List, ast.Tuple, ast.Dict, ast.Name, ast.Attribute, ast.Subscript,
+    ast.expr_context,
+)  # fmt: skip
+_CUSTOM_CLASS = re.compile(r"torch\s*\.\s*classes\b")
+
+
+class Scripted(nn.Module):
+    """A TorchScript module inside a plain one, for scripted modules take no hooks from Python."""
+
+    def __init__(self, core: nn.Module) -> None:
+        super().__init__()
+        self.core = core
+
+    def forward(self, x: Inputs) -> Any:
+        """What the script returns."""
+        return self.core(x)
+
+
+def scripted(path: Path, device: torch.device) -> nn.Module:
+    """The module of a TorchScript file on the device, once all that it can do is found to be harmless."""
+    contents = {name: content for name, content in members(path).items() if _KEPT.fullmatch(name)}
+    _check_code(path, contents)
+    for name in ("data.pkl", "constants.pkl"):
+        _check_pickle(path, contents.get(name, b""))
+    functions = torch._C.CompilationUnit()
+    try:
+        with warnings.catch_warnings():
+            # torch.jit is deprecated, which versions of torch say in two ways; files of it are about
+            for kind in (FutureWarning, DeprecationWarning):
+                warnings.simplefilter("ignore", kind)
+            archive = repacked(contents).getvalue()
+            loaded = torch._C.import_ir_module_from_buffer(functions, archive, device, {}, False)
+            _check_graphs(path, functions.get_functions())
+            return Scripted(wrap_cpp_module(loaded))
+    except UserError:
+        raise
+    except Exception as wrong:
+        raise UserError(
+            f"{path} is damaged or is no TorchScript this torch can read ({_first_line(wrong)}); "
+            "save it again with torch.jit.save."
+        ) from None
+
+
+def _check_code(path: Path, contents: Mapping[str, bytes]) -> None:
+    """Refuse code that would run while torch loads it, and whatever is not the plain text that torch writes."""
+    for name, content in contents.items():
+        if not name.startswith("code/"):
+            continue
+        try:
+            text = content.decode("ascii")
+            if len(text) > LONGEST_CODE or not text.replace("\n", "").isprintable():
+                raise ValueError
+            tree = ast.parse(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            raise UserError(
+                f"{path} holds code that torch did not write ({name}); save it again with torch.jit.save."
+            ) from None
+        reason = _runs_when_loaded(text, tree)
+        if reason is not None:
+            raise UserError(
+                f"{path} would run code while it is opened ({reason} in {name}), and gyrograd runs no code from files; "
+                "give the model as file.py:factory with its weights."
+            )
+
+
+def _runs_when_loaded(text: str, tree: ast.Module) -> str | None:
+    """What would run at loading: a method torch calls then, a class of compiled code, a value that is computed."""
+    if _CUSTOM_CLASS.search(text):
+        return "a custom class"
+    for word in _RUNS_AT_LOADING:
+        if word in text:
+            return word
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            values = [*node.args.defaults, *node.args.kw_defaults]
+            if node.decorator_list or not all(value is None or _is_literal(value) for value in values):
+                return f"a computed default of {node.name}"
+        elif isinstance(node, ast.ClassDef):
+            for line in node.body:
+                value = getattr(line, "value", None)
+                if (
+                    isinstance(line, ast.Assign | ast.AnnAssign)
+                    and value is not None
+                    and not _is_literal(value)
+                ):
+                    return f"a computed value of {node.name}"
+    return None
+
+
+def _is_literal(node: ast.AST) -> bool:
+    """Numbers, texts, lists of them, constants of the file and types: nothing is called but float("inf")."""
+    if isinstance(node, ast.Call):
+        named = isinstance(node.func, ast.Name) and node.func.id == "float"
+        return named and not node.keywords and all(isinstance(item, ast.Constant) for item in node.args)
+    return isinstance(node, _LITERALS) and all(_is_literal(part) for part in ast.iter_child_nodes(node))
+
+
+def _check_pickle(path: Path, content: bytes) -> None:
+    """The data of a script: tensors, plain values and objects of the file's own classes."""
+    try:
+        for opcode, argument, _ in pickletools.genops(content):
+            if opcode.name in {"STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ_EX"}:
+                raise ValueError
+            if opcode.name == "GLOBAL":
+                name = str(argument).replace(" ", ".")
+                if not _PLAIN_GLOBALS.fullmatch(name) or _CUSTOM_CLASS.search(name):
+                    raise ValueError
+    except Exception:
+        raise UserError(
+            f"{path} is damaged or holds more than tensors and its own modules; save it again with torch.jit.save."
+        ) from None
+
+
+def _check_graphs(path: Path, functions: list[Any]) -> None:
+    """Refuse an operator that is not on the list, wherever it stands, and code that would unfold without end."""
+    sizes: dict[str, int] = {}
+    graphs = {function.qualified_name: function.graph for function in functions}
+    for name in graphs:
+        if _unfolded(path, name, graphs, sizes, ()) > MOST_NODES:
+            raise UserError(
+                f"{path} unfolds to more than {MOST_NODES:,} operations; "
+                "give the model as file.py:factory with its weights."
+            )
+
+
+def _unfolded(
+    path: Path, name: str, graphs: Mapping[str, Any], sizes: dict[str, int], callers: tuple[str, ...]
+) -> int:
+    """How many operations a function comes to with those it calls, after a look at each of its own."""
+    if name in callers or len(callers) > 200:
+        raise UserError(f"{path} calls '{name}' from itself or too deep; save the model again.")
+    if name not in graphs:
+        raise UserError(
+            f"{path} calls '{name}', which is not in the file; give the model as file.py:factory with its weights."
+        )
+    if name not in sizes:
+        total = 0
+        for node in _nodes(graphs[name]):
+            _check_node(path, node)
+            called = _called(node)
+            total += 1 if called is None else _unfolded(path, called, graphs, sizes, (*callers, name))
+        sizes[name] = total
+    return sizes[name]
+
+
+def _nodes(block: Any) -> Iterator[Any]:
+    for node in block.nodes():
+        yield node
+        for inner in node.blocks():
+            yield from _nodes(inner)
+
+
+def _called(node: Any) -> str | None:
+    """The qualified name of the function that a node calls."""
+    if node.kind() == "prim::CallMethod":
+        return f"{next(node.inputs()).type().annotation_str}.{node.s('name')}"
+    if node.kind() == "prim::CallFunction":
+        return str(next(node.inputs()).type().annotation_str)
+    return None
+
+
+def _check_node(path: Path, node: Any) -> None:
+    namespace, _, name = node.kind().partition("::")
+    if not allows(namespace, name):
+        raise UserError(
+            f"{path} calls '{node.kind()}', which is no operator a model needs; "
+            "give the model as file.py:factory with its weights."
+        )
+    if node.kind() == "prim::Constant" and node.output().type().kind() == "DeviceObjType":
+        kind = node.s("value").partition(":")[0]
+        if kind not in DEVICES:
+            raise UserError(
+                f"{path} puts tensors on the device '{kind}', which gyrograd does not use; save it on the CPU."
+            )
+
+
+def _first_line(wrong: Exception) -> str:
+    return next((line.strip() for line in str(wrong).splitlines() if line.strip()), type(wrong).__name__)

@@ -1,0 +1,532 @@
+"""Draw faults by rule and see the tests go red: `make drawn-mutants SEED=0`.
+
+A fault is one small edit at one place: a comparison, a constant, an operator, a condition, a call or a keyword
+argument. The draw is seeded and uniform over all such places in the folders named below. The tests of its file (TESTS)
+run with each fault until the first fails; that one must pass without the fault. Prints a table: fault, place, caught
+by, CPU seconds.
+
+Left out is what no test could or should see: annotations, docstrings and messages (`raise`, formatted strings), the
+guard `strict=` of zip, decorators, and `numerics/kernels.py`, which runs on CUDA alone.
+
+To be quick, the tests are collected once. For a fault inside a function the process is forked and the function given
+its new code; a fault outside (a default, a table) is written into a copy of the sources, which is imported anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import gc
+import inspect
+import json
+import os
+import random
+import resource
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any, TypeAlias
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("numerics", "attributions", "attacks", "metrics", "regularizers", "evaluation")
+CPU_SECONDS = 240
+"""A run that takes longer hangs: no set of tests takes half as long without a fault."""
+
+# The tests of a file or folder, the nearest first.
+TESTS = {
+    "numerics/autograd.py": "oracles/test_numerics_autograd",
+    "numerics/balls.py": "oracles/test_numerics_balls unit/test_attacks_loop",
+    "numerics/checks.py": "unit/test_numerics_checks oracles/test_gradient_maps",
+    "numerics/convolution.py": "oracles/test_numerics_convolution oracles/test_numerics_second_order",
+    "numerics/maps.py": "unit/test_numerics_maps oracles/test_attacks_objectives",
+    "numerics/modes.py": "unit/test_attacks_loop contracts/test_attributions",
+    "numerics/quantities.py": "oracles/test_gradient_maps contracts/test_precisions",
+    "numerics/random.py": "oracles/test_numerics_random",
+    "numerics/second_order.py": "oracles/test_numerics_second_order contracts/test_precisions",
+    "numerics/similarity.py": "oracles/test_numerics_similarity",
+    "numerics/statistics.py": "oracles/test_numerics_statistics",
+    "numerics/tangents.py": (
+        "oracles/test_numerics_tangents oracles/test_regularizers_joint unit/test_training_fast"
+    ),
+    "attributions/baselines.py": "unit/test_lime_shap_segments oracles/test_gradient_maps",
+    "attributions/batching.py": "unit/test_batching_rows oracles/test_smoothing oracles/test_gradient_maps",
+    "attributions/gradient.py": (
+        "oracles/test_gradient_maps unit/test_batching_rows oracles/test_second_order"
+    ),
+    "attributions/guided_backprop.py": (
+        "oracles/test_guided_without_replay oracles/test_replay_guided_backprop"
+    ),
+    "attributions/layout.py": "unit/test_attributions_layout",
+    "attributions/lime.py": "oracles/test_lime_closed_form unit/test_lime_shap_segments",
+    "attributions/lrp.py": "oracles/test_replay_lrp oracles/test_replay_second_order",
+    "attributions/path.py": "oracles/test_gradient_maps unit/test_batching_rows contracts/test_attributions",
+    "attributions/replay.py": (
+        "unit/test_replay_record oracles/test_replay_guided_backprop oracles/test_replay_lrp"
+    ),
+    "attributions/rules.py": (
+        "oracles/test_replay_lrp oracles/test_replay_guided_backprop oracles/test_replay_second_order"
+    ),
+    "attributions/segments.py": (
+        "unit/test_lime_shap_segments oracles/test_lime_closed_form oracles/test_shap_enumeration"
+    ),
+    "attributions/settings.py": "unit/test_lime_shap_segments contracts/test_attributions",
+    "attributions/shap.py": "oracles/test_shap_enumeration unit/test_lime_shap_segments",
+    "attributions/smooth.py": "oracles/test_smoothing oracles/test_gradient_maps unit/test_batching_rows",
+    "attributions/targets.py": "oracles/test_gradient_maps contracts/test_attributions",
+    "attacks/loop.py": "unit/test_attacks_loop oracles/test_attacks_loops",
+    "attacks/named.py": (
+        "unit/test_attacks_settings oracles/test_attacks_objectives oracles/test_attacks_loops"
+    ),
+    "attacks/objectives.py": "oracles/test_attacks_objectives oracles/test_attacks_loops",
+    "attacks/protocols.py": "unit/test_attacks_settings oracles/test_attacks_loops",
+    "attacks/result.py": "unit/test_attacks_loop unit/test_attacks_settings",
+    "attacks/runs.py": (
+        "unit/test_attacks_loop unit/test_attacks_settings unit/test_attacks_memory unit/test_attacks_twin "
+        "oracles/test_attacks_loops"
+    ),
+    "attacks/twin.py": "unit/test_attacks_twin unit/test_attacks_settings",
+    "metrics/adapters.py": "unit/test_metrics_adapters contracts/test_metrics",
+    "metrics/suspicion.py": "unit/test_metrics_suspicion",
+    "metrics": (
+        "oracles/test_metrics_formulas unit/test_metrics_settings unit/test_metrics_lengths "
+        "oracles/test_metrics_peers"
+    ),
+    "regularizers/distillation.py": "oracles/test_regularizers_found unit/test_regularizers_teacher",
+    "regularizers/triplet.py": "oracles/test_regularizers_found",
+    "regularizers/joint.py": "oracles/test_regularizers_joint",
+    "regularizers/passes.py": (
+        "unit/test_regularizers_passes oracles/test_regularizers_joint oracles/test_regularizers_others"
+    ),
+    "regularizers/alignment.py": "oracles/test_regularizers_alignment oracles/test_regularizers_joint",
+    "regularizers": "oracles/test_regularizers_others oracles/test_regularizers_found",
+    "evaluation": "unit/test_evaluation_cells",
+}
+
+COMPARISONS = {
+    ast.Lt: "<= >=", ast.LtE: "< >", ast.Gt: ">= <=", ast.GtE: "> <", ast.Eq: "!=", ast.NotEq: "==",
+    ast.Is: "is_not", ast.IsNot: "is", ast.In: "not_in", ast.NotIn: "in",
+}  # fmt: skip
+OPERATORS = {
+    ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "/", ast.Mod: "*", ast.Pow: "*",
+    ast.BitAnd: "|", ast.BitOr: "&", ast.LShift: ">>", ast.RShift: "<<", ast.MatMult: "*",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One fault: the text between two places of a file, and what stands there instead."""
+
+    file: str
+    start: int
+    end: int
+    line: int
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        old, new = (" ".join(text.split()) for text in (self.old, self.new))
+        return f"`{old}` -> `{new}`" if new else f"without `{old}`"
+
+
+class Edits(ast.NodeVisitor):
+    """All faults that can be written into one file."""
+
+    def __init__(self, file: str, text: str) -> None:
+        self.file, self.text, self.found = file, text, list[Edit]()
+        self.lines = [0]
+        for line in text.encode().splitlines(keepends=True):
+            self.lines.append(self.lines[-1] + len(line))
+        self.visit(ast.parse(text))
+
+    def place(self, line: int, column: int) -> int:
+        """A place in the text; the parser counts columns in bytes."""
+        return len(self.text.encode()[: self.lines[line - 1] + column].decode())
+
+    def span(self, node: ast.AST) -> tuple[int, int]:
+        return self.place(node.lineno, node.col_offset), self.place(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined]
+
+    def add(self, start: int, end: int, new: str) -> None:
+        line = self.text.count("\n", 0, start) + 1
+        self.found.append(Edit(self.file, start, end, line, self.text[start:end], new))
+
+    def between(self, left: ast.AST, right: ast.AST, new: str) -> None:
+        """An operator stands between two operands, perhaps with brackets and spaces around it."""
+        start, end = self.span(left)[1], self.span(right)[0]
+        middle = self.text[start:end]
+        if "#" in middle:
+            return
+        bare = middle.strip("() \n\\")
+        first = start + middle.index(bare)
+        self.add(first, first + len(bare), new)
+
+    def negate(self, test: ast.expr) -> None:
+        start, end = self.span(test)
+        self.add(start, end, f"(not ({self.text[start:end]}))")
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        operands = [node.left, *node.comparators]
+        for left, operator, right in zip(operands, node.ops, operands[1:], strict=False):
+            for new in COMPARISONS[type(operator)].split():
+                self.between(left, right, new.replace("_", " "))
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        self.between(node.left, node.right, OPERATORS[type(node.op)]) if type(node.op) in OPERATORS else None
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        for left, right in zip(node.values, node.values[1:], strict=False):
+            self.between(left, right, "or" if isinstance(node.op, ast.And) else "and")
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if isinstance(node.op, ast.Not | ast.USub | ast.Invert):
+            start, inner = self.span(node)[0], self.span(node.operand)[0]
+            self.add(start, inner, "") if "(" not in self.text[start:inner] else None
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        value = node.value
+        if isinstance(value, bool):
+            self.add(*self.span(node), str(not value))
+        elif isinstance(value, int):
+            self.add(*self.span(node), str(value + 1))
+        elif isinstance(value, float):
+            self.add(*self.span(node), repr(2 * value or 1.0))
+
+    def visit_If(self, node: ast.If) -> None:
+        self.negate(node.test)
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.negate(node.test)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        method, bare = node.func, not node.args and not node.keywords
+        # `torch.cat(x)` is no method of a value; `x.detach()` is.
+        if isinstance(method, ast.Attribute) and (bare or not isinstance(method.value, ast.Name | ast.Call)):
+            self.add(self.span(method.value)[1], self.span(node)[1], "")
+        strict = [k for k in node.keywords if k.arg == "strict"]
+        for word in node.keywords:
+            if word.arg is not None and word not in strict:
+                start, end = self.span(word)
+                comma = self.text[end : end + 1] == ","
+                self.add(start, end + comma, "")
+        node.keywords = [word for word in node.keywords if word not in strict]
+        self.generic_visit(node)
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        """Messages are not looked at."""
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
+        """Nor what is written into them."""
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        for part in (*node.args.defaults, *node.args.kw_defaults, *node.body):
+            if part is not None:
+                self.visit(part)
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        for part in node.body:
+            self.visit(part)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.visit(node.value)
+
+
+def every_edit(folders: tuple[str, ...]) -> list[Edit]:
+    """All faults in these folders."""
+    package = ROOT / "src" / "gyrograd"
+    found: list[Edit] = []
+    for folder in folders:
+        for path in sorted((package / folder).glob("*.py")):
+            if path.name not in ("__init__.py", "kernels.py"):
+                found += Edits(str(path.relative_to(package)), path.read_text(encoding="utf-8")).found
+    return found
+
+
+def edited(text: str, edit: Edit) -> str:
+    return text[: edit.start] + edit.new + text[edit.end :]
+
+
+def compiles(edit: Edit) -> bool:
+    text = (ROOT / "src" / "gyrograd" / edit.file).read_text(encoding="utf-8")
+    try:
+        compile(edited(text, edit), edit.file, "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
+def tests_of(file: str) -> list[str]:
+    """The test files of a source file, the nearest first."""
+    names = TESTS.get(file) or TESTS[file.partition("/")[0]]
+    return [f"tests/{name}.py" for name in names.split()]
+
+
+def preload() -> None:
+    """What every test imports besides the package itself, once for all runs."""
+    import captum.attr  # noqa: F401
+    import pytest  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import skimage.segmentation  # noqa: F401
+    import torch
+    import torchvision  # noqa: F401
+
+    torch.set_num_threads(1)
+
+
+def functions(code: CodeType) -> Iterator[CodeType]:
+    """The code of the functions that can be called from outside; those inside them are part of theirs."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            if _is_function(inner):
+                yield inner
+            else:
+                yield from functions(inner)  # the body of a class
+
+
+def outside(code: CodeType) -> tuple[object, ...]:
+    """What runs when the module is imported: all but the bodies of its functions."""
+    consts = [const for const in code.co_consts if not isinstance(const, CodeType)]
+    bodies = [const for const in code.co_consts if isinstance(const, CodeType)]
+    # Those that begin with < are lambdas and comprehensions, which may run on import.
+    run = [outside(body) for body in bodies if body.co_name[0] == "<" or not _is_function(body)]
+    return (code.co_code, repr(consts), code.co_names, *run)
+
+
+def _is_function(code: CodeType) -> bool:
+    return bool(code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def changed_function(edit: Edit) -> tuple[str, CodeType] | None:
+    """The name and new code of the one function an edit changes; None if it changes what runs on import."""
+    text = (ROOT / "src" / "gyrograd" / edit.file).read_text(encoding="utf-8")
+    before, after = (compile(source, edit.file, "exec") for source in (text, edited(text, edit)))
+    pairs = list(zip(functions(before), functions(after), strict=False))
+    changed = [new for old, new in pairs if old != new]
+    names = [old.co_qualname for old, _ in pairs]
+    if outside(before) != outside(after) or len(changed) != 1 or names.count(changed[0].co_qualname) > 1:
+        return None
+    return changed[0].co_qualname, changed[0]
+
+
+def give_new_code(edit: Edit, name: str, code: CodeType) -> None:
+    """Every living copy of the function (type checkers wrap it) runs the new code."""
+    found = [
+        thing
+        for thing in gc.get_objects()
+        if type(thing) is FunctionType
+        and thing.__code__.co_qualname == name
+        and thing.__code__.co_filename.endswith(f"/gyrograd/{edit.file}")
+    ]
+    if not found:
+        raise LookupError(f"{name} of {edit.file} is not there")
+    for function in found:
+        function.__code__ = code
+
+
+Row: TypeAlias = tuple[str, str, float]
+"""`caught`, `SURVIVED` or `ERROR`, the test behind it, CPU seconds."""
+
+
+@dataclass
+class Faults:
+    """A pytest plugin: the collected tests run once for each fault, in a forked process."""
+
+    edits: list[tuple[int, Edit]]
+    patched: bool
+    output: int
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        items: dict[str, list[Any]] = {}
+        for item in session.items:
+            items.setdefault(str(item.path.relative_to(ROOT)), []).append(item)
+        for number, edit in self.edits:
+            tests = [item for file in tests_of(edit.file) for item in items[file]]
+            failed, seconds = forked_tests(session, tests, edit if self.patched else None)
+            row = ("caught" if failed else "SURVIVED", failed, seconds)
+            os.write(self.output, f"{json.dumps([number, row])}\n".encode())
+        return True
+
+
+@dataclass
+class WithoutFault:
+    """A pytest plugin: the names of the collected tests that fail on the code as it is."""
+
+    output: int
+
+    def pytest_runtestloop(self, session: Any) -> bool:
+        for item in session.items:
+            if forked_tests(session, [item], None)[0]:
+                os.write(self.output, f"{json.dumps(item.nodeid)}\n".encode())
+        return True
+
+
+def forked_tests(session: Any, tests: list[Any], edit: Edit | None) -> tuple[str, float]:
+    """The first test that fails, with a fault in a function if one is given, and CPU seconds; "" if all pass."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        _run_and_exit(session, tests, edit, writing)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        failed = pipe.read()
+    _, status, usage = os.wait4(child, 0)
+    if os.WIFSIGNALED(status):
+        failed = f"ended by signal {os.WTERMSIG(status)}"
+    elif os.waitstatus_to_exitcode(status) != 0:
+        raise RuntimeError(failed)
+    return failed, usage.ru_utime + usage.ru_stime
+
+
+def _run_and_exit(session: Any, tests: list[Any], edit: Edit | None, writing: int) -> None:
+    """In the forked process: the tests until one fails; it does not return."""
+    code = 70
+    try:
+        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        new = changed_function(edit) if edit is not None else None
+        if edit is not None and new is not None:
+            give_new_code(edit, *new)
+        for test, following in zip(tests, [*tests[1:], None], strict=True):
+            test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
+            if session.testsfailed:
+                os.write(writing, test.nodeid.encode())
+                break
+        code = 0
+    except BaseException:  # whatever it is, the caller's code after the fork must not run
+        os.write(writing, traceback.format_exc().encode())
+    finally:
+        os._exit(code)
+
+
+def session_lines(tests: list[str], sources: Path, plugin: Callable[[int], object]) -> Iterator[Any]:
+    """What a plugin writes, line by line, out of a pytest session in a forked process against these sources."""
+    reading, writing = os.pipe()
+    with tempfile.NamedTemporaryFile("r", suffix=".txt") as log:
+        child = os.fork()
+        if child == 0:
+            os.close(reading)
+            _start_session_and_exit(tests, sources, plugin(writing), log.name)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            for line in pipe:
+                yield json.loads(line)
+        _, status, _ = os.wait4(child, 0)
+        if os.waitstatus_to_exitcode(status) != 0:
+            raise RuntimeError(f"The tests could not be run:\n{log.read()[-3000:]}")
+
+
+def _start_session_and_exit(tests: list[str], sources: Path, plugin: object, log: str) -> None:
+    """In the forked process: collect these tests and hand them to the plugin; it does not return."""
+    code = 70
+    try:
+        handle = os.open(log, os.O_WRONLY)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        os.chdir(ROOT)
+        sys.path.insert(0, str(sources))
+        os.environ["PYTHONPATH"] = str(sources)
+        import pytest
+
+        options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-o", "addopts=", "-q", "--tb=short"]
+        quiet = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of what was imported before the fork
+        code = int(pytest.main([*options, *quiet, *tests], plugins=[plugin]))
+    except BaseException:  # whatever it is, the caller's code after the fork must not run
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def judged(edits: list[tuple[int, Edit]], sources: Path, *, patched: bool) -> Iterator[tuple[int, Row]]:
+    """A row for each fault: given to the functions of these sources, or already written into them."""
+    files = sorted({file for _, edit in edits for file in tests_of(edit.file)})
+    for number, (verdict, by, seconds) in session_lines(
+        files, sources, lambda output: Faults(edits, patched, output)
+    ):
+        edit = dict(edits)[number]
+        print(
+            f"| {number} | {edit} | {edit.file}:{edit.line} | {verdict}: {by} | {seconds:.0f} s |", flush=True
+        )
+        yield number, (verdict, by, seconds)
+
+
+def judged_on_import(number: int, edit: Edit, broken: Path) -> dict[int, Row]:
+    """The row of a fault in what runs on import; a package that cannot be imported fails every test."""
+    try:
+        return dict(judged([(number, edit)], broken, patched=False))
+    except RuntimeError as trouble:
+        if "gyrograd" not in str(trouble) or "ERROR tests/" not in str(trouble):
+            raise
+        print(
+            f"| {number} | {edit} | {edit.file}:{edit.line} | caught: cannot be imported | 0 s |", flush=True
+        )
+        return {number: ("caught", "cannot be imported", 0.0)}
+
+
+@contextmanager
+def written_into_copy(edit: Edit | None) -> Iterator[Path]:
+    """A copy of the sources with this fault, if any, in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        sources = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("*.egg-info"))
+        if edit is not None:
+            path = sources / "gyrograd" / edit.file
+            path.write_text(edited(path.read_text(encoding="utf-8"), edit), encoding="utf-8")
+        yield sources
+
+
+def drawn(count: int, seed: int) -> list[Edit]:
+    """So many different faults that can be compiled."""
+    edits = every_edit(FOLDERS)
+    random.Random(seed).shuffle(edits)
+    return list(islice(filter(compiles, edits), count))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
+    parser.add_argument("--only", type=int, nargs="*", help="these numbers of the draw")
+    given = parser.parse_args()
+    edits = list(enumerate(drawn(given.count, given.seed), 1))
+    if given.only:
+        edits = [(number, edit) for number, edit in edits if number in given.only]
+    inside = [(number, edit) for number, edit in edits if changed_function(edit) is not None]
+    if given.list:
+        for number, edit in edits:
+            where = "" if (number, edit) in inside else "on import"
+            print(f"| {number} | {edit} | {edit.file}:{edit.line} | {where} |")
+        return 0
+    preload()
+    rows: dict[int, Row] = {}
+    with written_into_copy(None) as sources:
+        rows |= dict(judged(inside, sources, patched=True)) if inside else {}
+        for number, edit in edits:
+            if (number, edit) not in inside:
+                with written_into_copy(edit) as broken:
+                    rows |= judged_on_import(number, edit, broken)
+        names = sorted({by for _, by, _ in rows.values() if "::" in by})
+        red = list(session_lines(names, sources, WithoutFault)) if names else []
+    for name in red:
+        print(f"{name} fails without a fault", flush=True)
+    caught = sum(verdict == "caught" and by not in red for verdict, by, _ in rows.values())
+    print(f"{caught} of {len(edits)} faults caught")
+    return int(caught < len(edits))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,300 @@
+"""`auto`: it minimises the column that is reported, and does not believe a map whose derivative hides what moves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from attacked_nets import EPS, pictures, trained
+from nets import batch, net
+from torch import Tensor, nn
+
+import gyrograd as gg
+from gyrograd.attacks import auto as driver
+from gyrograd.attacks.auto import Auto, softened
+from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
+from gyrograd.attacks.objectives import overlap_with, swapped
+from gyrograd.attacks.squares import try_squares
+from gyrograd.metrics import MapSimilarity, RankCorrelation, TopKIntersection
+from gyrograd.models.activations import with_activation
+from gyrograd.numerics.balls import ball
+from gyrograd.numerics.maps import top_k_mask
+from gyrograd.numerics.random import keys
+
+GRADIENT = gg.attribution("gradient")
+
+
+@cache
+def attacked(column: str = "top_kept", effort: int = 6):
+    x, y = pictures("test", 12)
+    return Auto(eps=(2 / 255, EPS), effort=effort, column=column)(trained(), GRADIENT, x, y, seed=0)
+
+
+@pytest.mark.parametrize(("fraction", "reduction"), [(0.1, "abs_sum"), (0.25, "max_abs")])
+def test_the_value_is_the_share_of_the_top_that_the_metric_counts(fraction, reduction):
+    x, y = pictures("test", 4)
+    hit = Auto(eps=EPS, effort=2, top_fraction=fraction, reduce=reduction)(trained(), GRADIENT, x, y)
+    measure = TopKIntersection(k=round(fraction * 256), reduce=reduction)
+    assert torch.equal(hit.value, measure(hit.map_clean, hit.map))
+    assert (hit.start == 1).all()
+    assert hit.value.mean() < 0.6
+
+
+def test_the_other_columns_are_their_metrics_too():
+    x, y = pictures("test", 4)
+    for column, measure in (("cosine", MapSimilarity()), ("rank_correlation", RankCorrelation())):
+        hit = Auto(eps=EPS, effort=4, column=column)(trained(), GRADIENT, x, y)
+        torch.testing.assert_close(hit.value, measure(hit.map_clean, hit.map), rtol=1e-4, atol=1e-5)
+        assert hit.value.mean() < hit.start.mean() - 0.2
+
+
+def test_each_column_is_lowest_under_the_attack_aimed_at_it():
+    at_top, at_cosine = attacked()[1], attacked("cosine")[1]
+    kept, alike = TopKIntersection(k=26), MapSimilarity()
+    assert kept(at_top.map_clean, at_top.map).mean() < kept(at_cosine.map_clean, at_cosine.map).mean()
+    assert alike(at_cosine.map_clean, at_cosine.map).mean() < alike(at_top.map_clean, at_top.map).mean()
+
+
+def test_six_steps_are_stronger_than_thirty_of_the_matched_attack():
+    x, y = pictures("test", 12)
+    named = gg.attack("top_k", k=26, judged_by="overlap", eps=2 / 255, steps=30)(trained(), GRADIENT, x, y)
+    assert attacked()[0].value.mean() < named.value.mean() - 0.02
+
+
+def test_the_column_falls_with_the_radius_on_every_image_and_the_prediction_stays():
+    near, far = attacked()
+    assert (far.value <= near.value).all()
+    assert (near.value <= near.start).all()
+    assert near.prediction_kept.all()
+    assert far.prediction_kept.all()
+    assert far.value.mean() < near.value.mean() - 0.05
+
+
+def test_more_effort_finds_more():
+    assert attacked(effort=20)[0].value.mean() < attacked()[0].value.mean() - 0.02
+
+
+def spied(monkeypatch, **settings):
+    """The searches of a run on two images: (settings of the search, images, where it began)."""
+    calls = []
+
+    def spy(x, how, ball_, box, ask, clean, streams, begin=None):
+        calls.append((how, x, begin, float(ball_.eps)))
+        return search(x, how, ball_, box, ask, clean, streams, begin)
+
+    monkeypatch.setattr(driver, "search", spy)
+    x, target = batch(2)
+    hits = Auto(effort=3, **settings)(net("lenet"), GRADIENT, x, target)
+    return calls, hits
+
+
+def test_a_larger_radius_begins_where_the_smaller_one_ended(monkeypatch):
+    calls, (near, _) = spied(monkeypatch, eps=(0.02, 0.03))
+    began = {eps: begin for _, _, begin, eps in reversed(calls)}
+    assert began[0.02] is None
+    torch.testing.assert_close(began[0.03], (near.x - near.x_clean) * 1.5)
+
+
+def test_radii_come_back_in_the_order_they_were_given():
+    x, target = batch(2)
+    hits = Auto(eps=[0.03, 0.0, 0.01], effort=2)(net("lenet"), GRADIENT, x, target)
+    assert [hit.eps for hit in hits] == [0.03, 0.0, 0.01]
+    assert torch.equal(hits[1].x, x)
+    assert (hits[2].linf <= 0.01 + 1e-9).all()
+
+
+def test_images_whose_column_can_fall_no_further_are_left_alone(monkeypatch):
+    _, hits = spied(monkeypatch, eps=(0.02, 0.03), top_fraction=0.01)
+    near, far = hits
+    done = near.value == 0
+    assert done.any()
+    assert torch.equal(far.steps[done], near.steps[done])
+    assert torch.equal(far.x[done], near.x[done])
+
+
+# The searches it is made of ------------------------------------------------------------------------------------------
+
+X = torch.full((2, 1, 4, 4), 0.5, dtype=torch.float64)
+
+
+def test_steps_with_decay_shrink_on_a_straight_line_and_momentum_remembers():
+    seen = []
+
+    def ask(z: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
+        seen.append(z - X)
+        gradient = torch.full_like(z, -1.0 if step == 0 else 0.4)
+        return Answer(gradient if slope else None, Verdict(z.new_zeros(2), z.new_ones(2).bool()))
+
+    how = Search(4, 0.1, "momentum", decay=True)
+    search(X, how, ball("linf", 1.0), Box(), ask, Verdict(X.new_zeros(2), X.new_ones(2).bool()), keys(0, 2))
+    walked = [float((b - a).flatten()[0]) for a, b in pairwise(seen)]
+    # Gradients of size one: -1, then 1, 1, 1; the sum with half of the one before is -1, 0.5, 1.25, 1.625.
+    torch.testing.assert_close(walked, [0.1, -0.075, -0.05, -0.025])
+
+
+def test_a_search_begins_where_it_is_told_to_and_inside_the_ball():
+    seen = []
+
+    def ask(z: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
+        seen.append(z - X)
+        return Answer(torch.zeros_like(z) if slope else None, Verdict(z.new_zeros(2), z.new_ones(2).bool()))
+
+    begin = torch.linspace(-0.2, 0.2, 32, dtype=torch.float64).view_as(X)
+    clean = Verdict(X.new_ones(2), X.new_ones(2).bool())
+    found = search(X, Search(1), ball("linf", 0.1), Box(), ask, clean, keys(0, 2), begin)
+    torch.testing.assert_close(seen[0], begin.clamp(-0.1, 0.1))
+    torch.testing.assert_close(found.delta, begin.clamp(-0.1, 0.1))
+    assert (found.value == 0).all()
+
+
+def test_the_smooth_stand_in_falls_when_a_pixel_leaves_the_top_and_its_slope_says_which_way():
+    clean = torch.arange(1.0, 17.0, dtype=torch.float64).view(1, 1, 4, 4)
+    mask = top_k_mask(clean[:, 0], 4)
+    stand_in, column = swapped(mask, "abs_sum"), overlap_with(mask, "abs_sum")
+    map = clean.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(stand_in(map, clean).sum(), map)
+    # Pixels of the old top must shrink and the best of the others grow, those at the threshold most.
+    assert (slope.flatten()[12:] > 0).all()
+    assert (slope.flatten()[9:12] < 0).all()
+    assert slope.flatten()[11].abs() > slope.flatten()[0].abs()
+    moved = clean.clone()
+    moved[0, 0, 3, 0], moved[0, 0, 2, 3] = 12.0, 13.0
+    assert stand_in(moved, clean) < stand_in(clean, clean)
+    assert column(moved, clean) == 0.75
+    torch.testing.assert_close(stand_in(7 * clean, clean), stand_in(clean, clean))
+
+
+def test_squares_lower_a_number_without_a_derivative_and_keep_ball_box_and_label():
+    goal = torch.ones_like(X)
+
+    def judge(z: Tensor):
+        count = (z < 0.55).flatten(1).sum(1).double() / 16
+        return (z - goal).abs().flatten(1).sum(1), count, z.flatten(1)[:, 0] <= 0.5
+
+    delta, value = try_squares(X, torch.zeros_like(X), ball("linf", 0.1), Box(), judge, keys(0, 2), 40)
+    assert (value < 0.8).all()
+    assert torch.equal(value, judge(X + delta)[1])
+    assert (delta.abs() <= 0.1).all()
+    assert (delta.flatten(1)[:, 0] <= 0).all()
+
+
+# Gradient masking ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """A map in 8 bits, as a picture file would hold it."""
+
+    def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        map = GRADIENT(model, x, target, create_graph=create_graph)
+        largest = map.abs().flatten(1).amax(1).view(-1, 1, 1, 1)
+        return (map / largest * 127).round() / 127
+
+
+@dataclass(frozen=True)
+class Decoy:
+    """The gradient map with the wrong sign on its derivative, so that a search along it goes the wrong way."""
+
+    def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        map = GRADIENT(model, x, target, create_graph=create_graph)
+        return 2 * map.detach() - map if create_graph else map
+
+
+class Scaled(nn.Module):
+    def __init__(self, core: nn.Module, factor: float) -> None:
+        super().__init__()
+        self.core, self.factor = core, factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.core(x) * self.factor
+
+
+class Quantized(nn.Module):
+    """Pixels rounded to steps of 1/16: the gradient is zero almost everywhere."""
+
+    def __init__(self, core: nn.Module) -> None:
+        super().__init__()
+        self.core = core
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.core((x * 16).round() / 16)
+
+
+def masked() -> dict[str, tuple[nn.Module, object]]:
+    smooth = with_activation(trained(), "softplus", 20, example=torch.zeros(1, 3, 16, 16))
+    steep = with_activation(trained(), "softplus", 2000, example=torch.zeros(1, 3, 16, 16))
+    return {
+        "a steep twin": (steep, GRADIENT),
+        "saturated logits": (Scaled(trained(), 1e5), gg.attribution("gradient", quantity="probability")),
+        "a map of 8 bits": (smooth, Rounded()),
+        "no gradient almost everywhere": (Quantized(trained()), GRADIENT),
+        "a derivative of the wrong sign": (smooth, Decoy()),
+    }
+
+
+@pytest.mark.parametrize("case", sorted(masked()))
+def test_a_masked_gradient_is_not_called_steady(case):
+    """Most of the top goes, or no number is given; where the main search was fooled, a flag says so."""
+    model, explain = masked()[case]
+    x, y = pictures("test", 8)
+    hit = Auto(eps=EPS, effort=8)(model, explain, x, y, seed=0)
+    moved = hit.value[~hit.stuck]
+    assert len(moved) == 0 or moved.mean() < 0.4
+    if case in ("saturated logits", "no gradient almost everywhere"):
+        assert hit.stuck.all()
+        assert hit.value.isnan().all()
+        assert any("zero derivative" in flag for flag in hit.flags)
+    else:
+        assert any("beaten by" in flag for flag in hit.flags)
+
+
+def test_a_challenger_that_wins_counts_and_is_named():
+    model, explain = masked()["a map of 8 bits"]
+    x, y = pictures("test", 8)
+    hit = Auto(eps=EPS, effort=8)(model, explain, x, y, seed=0)
+    assert hit.beaten_by["transfer"].float().mean() > 0.5
+    flag = next(flag for flag in hit.flags if "transfer" in flag)
+    assert "Do not call this map steady" in flag
+
+
+def test_noise_transfer_and_squares_do_not_beat_the_search_on_an_honest_map():
+    for hit in attacked(effort=20):
+        assert not any(hit.beaten_by[name].any() for name in ("noise", "squares") if name in hit.beaten_by)
+        assert not any("Do not call" in flag for flag in hit.flags)
+
+
+def test_a_softer_copy_shares_the_weights_and_leaves_the_model_as_it_was():
+    model = with_activation(trained(), "softplus", 50, example=torch.zeros(1, 3, 16, 16))
+    soft = softened(model)
+    assert {m.beta for m in soft.modules() if isinstance(m, nn.Softplus)} == {5.0}
+    assert {m.beta for m in model.modules() if isinstance(m, nn.Softplus)} == {50.0}
+    assert all(a is b for a, b in zip(model.parameters(), soft.parameters(), strict=True))
+    assert softened(with_activation(model, "softplus", 3, example=torch.zeros(1, 3, 16, 16))) is None
+
+
+def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares():
+    x, y = pictures("test", 2)
+    explain = gg.attribution("shap", segments="grid", draws=16)
+    hit = Auto(eps=EPS, effort=2)(trained(), explain, x, y, seed=0)
+    assert any("searched through Gradient" in flag for flag in hit.flags)
+    assert "squares" in hit.beaten_by
+    assert hit.value.mean() < 1
+    torch.testing.assert_close(hit.map, explain(trained(), hit.x, y))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"column": "top_keep"}, "top_kept"),
+        ({"effort": 0}, "at least 1"),
+        ({"top_fraction": 1.0}, "share of the pixels"),
+        ({"reduce": "abs"}, "sum_abs"),
+        ({"eps": []}, "at least one radius"),
+    ],
+)
+def test_a_setting_that_cannot_be_meant_is_refused(settings, words):
+    with pytest.raises(gg.UserError, match=words):
+        gg.attack("auto", **settings)
