@@ -90,3 +90,10 @@ bench-attributions: $(STAMP)
 .PHONY: bench-scaling
 bench-scaling: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/scaling.py
+
+# Damaged and hostile files through every reader; each must open or be refused in one sentence. FILES=20000 SEED=0
+FILES ?= 20000
+SEED ?= 0
+.PHONY: fuzz-readers
+fuzz-readers: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(FILES) --seed $(SEED)
