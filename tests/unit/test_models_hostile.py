@@ -275,13 +275,14 @@ def test_a_product_of_sizes_that_grows_without_end_is_refused(kit, mark):
     refused(bad_files.program_changed(kit.export, mark.parent / "a.pt2", square), mark, "more than 512 bits")
 
 
-def test_a_tensor_larger_than_its_bytes_is_refused(kit, mark):
+@pytest.mark.parametrize("size", [10**6, -1, float("inf"), 2.5, None, "8", True])
+def test_a_tensor_larger_than_its_bytes_is_refused(size, kit, mark):
     def stretch(name, content):
         if not name.endswith("model_weights_config.json"):
             return content
         document = json.loads(content)
         meta = next(iter(document["config"].values()))["tensor_meta"]
-        meta["sizes"], meta["strides"] = [{"as_int": 10**6}] * 4, [{"as_int": 0}] * 4
+        meta["sizes"], meta["strides"] = [{"as_int": size}] * 4, [{"as_int": 0}] * 4
         return json.dumps(document).encode()
 
     refused(
