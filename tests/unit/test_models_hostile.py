@@ -234,12 +234,16 @@ def test_arithmetic_on_sizes_passes(text):
 
 def test_guards_look_at_inputs_and_at_nothing_else():
     assert is_guard("L['x'].size()[0] >= 2 and L['x'].size()[1] == 3")
+    assert is_guard("torch.sym_max(1, L['x'].size()[3] // 4)*math.floor(L['x'].size()[2]) != 1")
     assert is_guard("not (L['args'][0].stride()[1] <= 2*L['y']['z'].dim())")
     for text in (
         "L['x'].__class__",
         "L['x'].size",
         "L",
         "print(1)",
+        "torch.load('a')",
+        "math.sym_max(1)",
+        "torch.sym_max.x(1)",
         "L['x'].size()[0] ** 9 ** 9",
         "M['x'].dim()",
     ):

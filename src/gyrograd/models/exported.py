@@ -216,6 +216,9 @@ def _check_text(path: Path, key: str, text: str) -> None:
             raise UserError(
                 f"{path} puts tensors on the device '{text[:20]}', which gyrograd does not use; export it on the CPU."
             )
+    elif key in {"as_float", "as_floats", "real", "imag"}:
+        if text not in {"Infinity", "-Infinity", "NaN"}:
+            raise _damaged(path, f"'{text[:60]}' under '{key}' is no number")
     elif key in {"as_string", "as_strings"}:
         # An argument such as "tanh": torch quotes it wherever it is written.
         if len(text) > LONGEST_TEXT:
