@@ -101,6 +101,8 @@ def _check_weights(model: nn.Module, device: torch.device) -> None:
                 f"The model's '{name}' is on {tensor.device} and the images are on {device}; "
                 f"move the model: model.to('{device}')."
             )
+        if tensor.layout is not torch.strided:
+            raise UserError(f"The model's '{name}' is a sparse tensor; make it dense: .to_dense().")
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise UserError(
                 f"The model's '{name}' holds NaN or infinite weights; its training diverged or the file is damaged, "
@@ -119,12 +121,16 @@ def _ran(model: nn.Module, x: Tensor) -> Any:
     except UserError:
         raise
     except Exception as wrong:
-        if place := foreign_code(wrong):
+        place = foreign_code(wrong)
+        reason = f"{in_words(wrong)}, {place}" if place else in_words(wrong)
+        if type(wrong) not in _OF_SHAPES:
+            raise UserError(f"The model raised {reason}; mend it there, or see --debug.") from wrong
+        if "dtype" in str(wrong):
             raise UserError(
-                f"The model raised {in_words(wrong)} ({place}); mend it there, or see --debug."
+                f"The model cannot take float32 images ({reason}); give it weights of float32."
             ) from wrong
         raise UserError(
-            f"The model cannot take images of {' x '.join(str(side) for side in x.shape[1:])} ({in_words(wrong)}); "
+            f"The model cannot take images of {' x '.join(str(side) for side in x.shape[1:])} ({reason}); "
             "give the size it was made for with --size."
         ) from wrong
 

@@ -74,6 +74,9 @@ def logits_of(model: nn.Module, x: Inputs) -> Logits:
             f"The model returned a {type(out).__name__}, not a tensor of logits; "
             "switch its auxiliary outputs off or wrap it to return the logits only."
         )
+    if not out.is_floating_point() or out.layout is not torch.strided:
+        kind = "sparse" if out.layout is not torch.strided else str(out.dtype).removeprefix("torch.")
+        raise UserError(f"The model returned {kind} numbers; logits are dense real ones, such as float32.")
     if out.ndim != 2 or len(out) != len(x):
         raise UserError(
             f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; logits are {len(x)} x classes."
