@@ -221,6 +221,11 @@ def ran(model: Model, x: Inputs) -> Any:
         reason = f"{in_words(wrong)}, {place}" if place else in_words(wrong)
         if type(wrong) not in _OF_SHAPES:
             raise UserError(f"The model raised {reason}; mend it there, or see --debug.") from wrong
+        if "dtype" in str(wrong):
+            kind = str(x.dtype).removeprefix("torch.")
+            raise UserError(
+                f"The model cannot take {kind} images ({reason}); give it weights of {kind}."
+            ) from wrong
         raise UserError(
             f"The model cannot take images of {size} ({reason}); give images of the size it was made for (--size), or "
             "mend the model."
