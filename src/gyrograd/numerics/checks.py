@@ -4,7 +4,6 @@ Called at public boundaries only: looking at values makes the host wait for the 
 recorded values cannot be looked at; what is recorded ran before, and was looked at then.
 """
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
@@ -138,17 +137,6 @@ def _check_one_each(target: Tensor, b: int) -> None:
     if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
         raise UserError(
             f"The target has dtype {target.dtype}; give class indices as integers: target.long()."
-        )
-
-
-def check_maps(maps: Inputs, method: str, names: Sequence[str]) -> None:
-    """Refuse maps with NaN or infinite values, which would be drawn as empty pictures."""
-    lost = [name for name, map in zip(names, maps, strict=True) if not map.isfinite().all()]
-    if lost:
-        raise UserError(
-            f"The map of {method} holds NaN or infinite values for {len(lost)} of {len(maps)} images, {lost[0]} the "
-            "first of them; look for a square root, a logarithm or a division at zero in the model, or use another "
-            "method."
         )
 
 
