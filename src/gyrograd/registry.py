@@ -163,8 +163,8 @@ def _as_declared(value: Any, kinds: tuple[Any, ...]) -> Any:
         return int(value)
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return value
-    whole = int in kinds and float not in kinds and float(value).is_integer()
-    return int(value) if whole else float(value)
+    number = float(value)
+    return int(number) if int in kinds and float not in kinds and number.is_integer() else number
 
 
 def _members(hint: Any) -> tuple[Any, ...]:

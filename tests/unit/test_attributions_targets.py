@@ -109,7 +109,16 @@ def test_attacks_metrics_and_regularizers_take_classes_of_any_width():
     narrow = target.to(torch.int16)
     hits = [gg.attack("untargeted_map", eps=0.1, steps=2)(model, explain, x, t).x for t in (target, narrow)]
     assert torch.equal(*hits)
-    for name in ("insertion", "rps", "accuracy", "infidelity", "model_lipschitz"):
-        assert torch.equal(*(gg.metric(name)(model, explain, x, t) for t in (target, narrow)))
+    for name in (
+        "insertion",
+        "rps",
+        "accuracy",
+        "infidelity",
+        "faithfulness",
+        "model_lipschitz",
+        "max_sensitivity",
+    ):
+        one, *others = (gg.metric(name)(model, explain, x, t) for t in (target, narrow, target.tolist()))
+        assert all(torch.equal(one, other) for other in others)
     for name in ("l2_cosine", "iga", "ig_norm", "hessian"):
         assert torch.equal(*(gg.regularizer(name)(model, x, t, seed=0).detach() for t in (target, narrow)))

@@ -10,7 +10,7 @@ from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import Gradient
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
-from gyrograd.numerics.checks import check_rows, try_model
+from gyrograd.numerics.checks import check_rows, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import check_quantity, with_full_precision
 from gyrograd.registry import register
@@ -70,7 +70,7 @@ class OnSmoothed:
             # Draws are cut, and recomputed in backward, only where they leave the device no room.
             rows = max(self.max_batch, rows_at_once(self.max_batch, x))
             calm = Smoothed(core, self.kernel, self.draws, self.seed, rows)
-            return self.explain(calm, x, target, create_graph=create_graph)
+            return self.explain(calm, x, class_indices(target, x), create_graph=create_graph)
 
 
 @register(

@@ -39,14 +39,14 @@ from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError
 from gyrograd.evaluation import evaluated, finished, forget
 from gyrograd.models import logits_of
-from gyrograd.numerics.checks import check_images, check_target, try_model
+from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.occupancy import sole_writer
 from gyrograd.records import Record
 from gyrograd.registry import lookup
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
-from gyrograd.types import Attribution, Labels, Model
+from gyrograd.types import Attribution, Labels, Model, Targets
 
 ROWS = {"cpu": 128, "cuda": 2048}
 """Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
@@ -72,7 +72,7 @@ class Subject:
 def audit(
     model: Model,
     images: Tensor | Dataset,
-    labels: Tensor | None = None,
+    labels: Targets | None = None,
     *,
     preset: str | Preset = "standard",
     methods: Sequence[str] | Mapping[str, Attribution] | None = None,
@@ -273,7 +273,7 @@ def _measured(report: _Report, place: Path, *, fresh: bool, kept: bool) -> dict[
 def _subject(
     model: Model,
     images: Tensor | Dataset,
-    labels: Tensor | None,
+    labels: Targets | None,
     classes: Sequence[str] | None,
     index: Sequence[int] | None,
     model_name: str | None,
@@ -292,7 +292,7 @@ def _subject(
     try_model(model, x[:1].to(weight.device))
     with torch.no_grad(), evaluating(model):
         logits = logits_of(model, x[:1].to(weight.device))
-    target = _predictions(model, x, weight.device) if labels is None else labels.cpu()
+    target = _predictions(model, x, weight.device) if labels is None else _labels(labels, x)
     check_target(target, len(x), logits.shape[1])
     places = tuple(range(len(x))) if index is None else tuple(int(i) for i in index)
     if len(set(places)) != len(x):
@@ -302,6 +302,10 @@ def _subject(
     names = None if classes is None else tuple(classes)
     called = (model_name or type(model).__name__, data_name or counted_images(len(x)))
     return Subject(x.cpu(), target, labels is not None, names, places, *called)
+
+
+def _labels(labels: Targets, x: Tensor) -> Labels:
+    return class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, x.cpu())
 
 
 def _predictions(model: Model, x: Tensor, device: torch.device) -> Labels:

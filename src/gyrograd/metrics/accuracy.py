@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.metrics.passes import logits_in_parts
-from gyrograd.numerics.checks import check_target
+from gyrograd.numerics.checks import check_target, class_indices
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
 
 @register(
@@ -32,10 +32,11 @@ class Accuracy:
         model: Model,
         attribution: Attribution | None,  # noqa: ARG002
         x: Inputs,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,  # noqa: ARG002
     ) -> PerExample:
         logits = logits_in_parts(model, x, self.max_batch)
+        target = class_indices(target, x)
         check_target(target, *logits.shape)
         return (logits.argmax(1) == target).to(x.dtype)

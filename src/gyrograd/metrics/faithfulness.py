@@ -18,10 +18,11 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.noise import check_size
 from gyrograd.metrics.passes import check_count, in_parts, scored, scores
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.numerics.similarity import cosine, l2_distance, pearson, spearman
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed, Targets
 
 PerGroup = Float[Tensor, "b groups"]
 
@@ -84,10 +85,11 @@ class Faithfulness:
         model: Model,
         attribution: Attribution,
         x: Inputs,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
     ) -> PerExample:
+        target = class_indices(target, x)
         map = attribution(model, x, target).detach()
         groups = segment(as_images(x.detach()), self.segments, grid=self.grid)
         importance = over_groups(map, groups)
@@ -158,8 +160,9 @@ class Infidelity:
         check_quantity(self.quantity)
 
     def __call__(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
+        target = class_indices(target, x)
         map = attribution(model, x, target).detach()
         promised, happened = self.per_draw(model, map, x, target, seed=seed).unbind(2)
         if self.rescale:

@@ -17,9 +17,10 @@ from gyrograd.metrics.pictures import check_picture, picture
 from gyrograd.metrics.response import attacked_map
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Images, Labels, Model, PerExample, Seed
+from gyrograd.types import Attribution, Images, Labels, Model, PerExample, Seed, Targets
 
 PROTOCOLS: dict[str, tuple[float, ...]] = {
     "paper": tuple(i / 20 for i in range(21)),
@@ -78,7 +79,7 @@ class PixelGame:
         model: Model,
         attribution: Attribution,
         x: Images,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,
         perturbed: Images | None = None,
@@ -90,12 +91,13 @@ class PixelGame:
         model: Model,
         attribution: Attribution,
         x: Images,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
         perturbed: Images | None = None,
     ) -> Curve:
         """The value at each share of pixels."""
+        target = class_indices(target, x)
         if self.attacked:
             return self.curve_of_map(model, attacked_map(model, attribution, x, target, perturbed), x, target)
         if perturbed is not None:

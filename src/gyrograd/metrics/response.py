@@ -19,9 +19,10 @@ from torch import Tensor
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
 from gyrograd.numerics import similarity as alike
+from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.maps import frame_target, mass_center, normalize
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
 VARIANTS = ("code", "supplement")
 
@@ -142,11 +143,12 @@ class AttackResponse:
         model: Model,
         attribution: Attribution,
         x: Inputs,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
         perturbed: Inputs | None = None,
     ) -> PerExample:
+        target = class_indices(target, x)
         attacked = attacked_map(model, attribution, x, target, perturbed)
         return self.measure(attribution(model, x, target).detach(), attacked)
 
@@ -155,7 +157,7 @@ class AttackResponse:
         model: Model,
         attribution: Attribution,
         x: Inputs,
-        target: Labels,
+        target: Targets,
         perturbed: Mapping[int | float, Any],
     ) -> Float[Tensor, "b e"]:
         """The values at several eps, one column each in rising order, from `{eps: perturbed inputs}`.
@@ -166,6 +168,7 @@ class AttackResponse:
             raise UserError(
                 f"There are inputs for {len(perturbed)} eps; give at least two for an area over eps."
             )
+        target = class_indices(target, x)
         clean = attribution(model, x, target).detach()
         moved = (attacked_map(model, attribution, x, target, perturbed[eps]) for eps in sorted(perturbed))
         return torch.stack([self.measure(clean, one) for one in moved], 1)
@@ -267,13 +270,13 @@ class SimilarityToTarget:
         model: Model,
         attribution: Attribution,
         x: Inputs,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
         perturbed: Inputs | None = None,
         target_map: Tensor | None = None,
     ) -> PerExample:
-        attacked = attacked_map(model, attribution, x, target, perturbed)
+        attacked = attacked_map(model, attribution, x, class_indices(target, x), perturbed)
         after = picture(attacked, self.reduce, self.normalize)
         aim = normalize(_aim(target_map, after), self.normalize)
         # The target first: SSIM takes its range from the second map.

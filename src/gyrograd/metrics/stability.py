@@ -17,9 +17,10 @@ from gyrograd.metrics.noise import GaussianNoise, Noise, UniformNoise, neighbour
 from gyrograd.metrics.passes import check_count, explained, in_parts, scored, scores
 from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
 from gyrograd.numerics import random
+from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Seed
+from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
 PerDraw = Float[Tensor, "b n"]
 Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -60,12 +61,12 @@ class RandomPerturbationSimilarity:
         check_picture(self.reduce, self.normalize)
 
     def __call__(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         return self.per_draw(model, attribution, x, target, seed=seed).mean(1)
 
     def per_draw(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerDraw:
         """The similarity of each draw."""
 
@@ -112,12 +113,12 @@ class LocalLipschitz:
         check_picture(self.reduce, self.normalize)
 
     def __call__(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         return self.per_draw(model, attribution, x, target, seed=seed).amax(1)
 
     def per_draw(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerDraw:
         """The ratio of each draw."""
 
@@ -157,12 +158,12 @@ class MaxSensitivity:
         check_picture(self.reduce)
 
     def __call__(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         return self.per_draw(model, attribution, x, target, seed=seed).amax(1)
 
     def per_draw(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerDraw:
         """The relative change of each draw."""
 
@@ -201,12 +202,12 @@ class ModelLipschitz:
         model: Model,
         attribution: Attribution | None,  # noqa: ARG002
         x: Inputs,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,
     ) -> PerExample:
         noise, keys = GaussianNoise(self.sigma, self.clip), random.keys(seed, len(x), x.device)
-        x = x.detach()
+        x, target = x.detach(), class_indices(target, x)
         clean = scores(model, x, target, self.quantity, self.max_batch)
 
         def slopes(examples: slice, draws: slice) -> Tensor:
@@ -244,7 +245,7 @@ class ModelSmoothness:
         model: Model,
         attribution: Attribution | None,  # noqa: ARG002
         x: Inputs,
-        target: Labels,
+        target: Targets,
         *,
         seed: Seed = 0,
     ) -> PerExample:
@@ -263,12 +264,12 @@ def _compared(
     model: Model,
     attribution: Attribution,
     x: Inputs,
-    target: Labels,
+    target: Targets,
     seed: Seed,
 ) -> PerDraw:
     """`compare` of every draw of the metric, on maps as `see` shows them; the clean maps are made, and seen, once."""
     keys = random.keys(seed, len(x), x.device)
-    x = x.detach()
+    x, target = x.detach(), class_indices(target, x)
     clean = attribution(model, x, target).detach()
     seen = see(clean)
 

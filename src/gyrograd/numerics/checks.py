@@ -27,6 +27,10 @@ _TRIED: WeakSet[nn.Module] = WeakSet()
 """Models that `try_model` has seen."""
 
 
+_OF_SHAPES = (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError)
+"""What layers raise of images they were not made for; anything else is the model's own affair."""
+
+
 def is_being_recorded(x: Tensor) -> bool:
     """Whether a CUDA graph is being made of what happens to x, so that no value can be read."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -213,13 +217,13 @@ def ran(model: Model, x: Inputs) -> Any:
                 f"The inputs are {x.dtype} and the model's weights {_other_precision(model, x)}; convert one of them: "
                 "x.to(weight.dtype), or model.to(x.dtype)."
             ) from wrong
-        if place := foreign_code(wrong):
-            raise UserError(
-                f"The model raised {in_words(wrong)} ({place}); mend it there, or see --debug."
-            ) from wrong
+        place = foreign_code(wrong)
+        reason = f"{in_words(wrong)}, {place}" if place else in_words(wrong)
+        if type(wrong) not in _OF_SHAPES:
+            raise UserError(f"The model raised {reason}; mend it there, or see --debug.") from wrong
         raise UserError(
-            f"The model cannot take images of {size} ({in_words(wrong)}); give images of the size it was made for "
-            "(--size), or mend the model."
+            f"The model cannot take images of {size} ({reason}); give images of the size it was made for (--size), or "
+            "mend the model."
         ) from wrong
 
 
