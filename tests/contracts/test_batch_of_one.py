@@ -16,7 +16,7 @@ from small_attributions import small
 from torch import Tensor, nn
 
 import gyrograd as gg
-from gyrograd.numerics.normalization import ExactNormalization
+from gyrograd.numerics.normalization import ExactNormalization, in_plain_strides
 from gyrograd.training.objective import Objective
 
 ATTRIBUTIONS = gg.available("attribution")
@@ -140,3 +140,15 @@ def test_a_channels_last_net_keeps_its_layout_on_one_row():
         out = nn.BatchNorm2d(3).eval()(x)
     assert out.is_contiguous(memory_format=torch.channels_last)
     assert out._base is not None  # a view: nothing was copied
+
+
+@pytest.mark.parametrize(
+    "layout", [torch.contiguous_format, torch.channels_last], ids=["plain", "channels last"]
+)
+@pytest.mark.parametrize("strides", [(3, 1, 12, 3), (48, 16, 4, 1), (7, 16, 4, 1)])
+def test_a_slope_of_one_row_comes_back_in_the_strides_of_its_image(layout, strides):
+    z = torch.rand(1, 3, 4, 4).contiguous(memory_format=layout).requires_grad_()
+    slope = torch.empty_strided((1, 3, 4, 4), strides).copy_(torch.rand(1, 3, 4, 4))
+    (found,) = torch.autograd.grad(in_plain_strides(z), z, slope)
+    assert found.stride() == z.stride()
+    assert torch.equal(found, slope)

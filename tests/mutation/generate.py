@@ -511,7 +511,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
     parser.add_argument("--only", type=int, nargs="*", help="these numbers of the draw")
+    parser.add_argument("--tests", help="these tests, such as 'contracts/test_devices', for every fault")
     given = parser.parse_args()
+    if given.tests:
+        TESTS.update(dict.fromkeys([*TESTS, *FOLDERS], given.tests))
     edits = list(enumerate(drawn(given.count, given.seed), 1))
     if given.only:
         edits = [(number, edit) for number, edit in edits if number in given.only]

@@ -182,7 +182,16 @@ def try_model(model: Model, x: Inputs) -> None:
     with ExitStack() as stack, torch.no_grad(), evaluating(model):
         if hooked:
             stack.callback(innermost.register_forward_pre_hook(note).remove)
-        out = ran(model, few)
+        try:
+            out, fits = ran(model, few), True
+        except torch.OutOfMemoryError:
+            if len(few) == 1:
+                raise
+            out, fits = None, False
+    if not fits:
+        # Not in the handler, whose traceback holds the memory. The work itself goes on in smaller parts, too.
+        try_model(model, x[: len(few) // 2])
+        return
     if not all(_same_bytes(now, before) for now, before in seen):
         raise UserError(
             "The model writes into the images it is given (x.sub_(m), x.data.mul_(s) or the like), so that its maps "
