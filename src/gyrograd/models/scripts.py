@@ -145,7 +145,8 @@ def _check_pickle(path: Path, content: bytes) -> None:
                     raise ValueError
     except Exception:
         raise UserError(
-            f"{path} is damaged or holds more than tensors and its own modules; save it again with torch.jit.save."
+            f"{path} is damaged, or is TorchScript with more than tensors and its own modules; "
+            "save it again with torch.jit.save."
         ) from None
 
 
