@@ -100,3 +100,8 @@ endurance: $(STAMP)
 .PHONY: drawn-mutants
 drawn-mutants: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/generate.py --count 100 --seed $(or $(SEED),0)
+
+# Random small nets: every way they are differentiated against finite differences (minutes). A seed that fails goes into KEPT.
+.PHONY: fuzz-nets
+fuzz-nets: $(STAMP)
+	$(BIN)/python tests/fuzz/nets.py --nets 300 --seed $(or $(SEED),0)
