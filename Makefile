@@ -107,3 +107,8 @@ SEED ?= 0
 .PHONY: fuzz-readers
 fuzz-readers: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(FILES) --seed $(SEED)
+
+# Random small nets: every way they are differentiated against finite differences (minutes). A seed that fails goes into KEPT.
+.PHONY: fuzz-nets
+fuzz-nets: $(STAMP)
+	$(BIN)/python tests/fuzz/nets.py --nets 300 --seed $(or $(SEED),0)
