@@ -34,10 +34,30 @@ def commands(kit: command_lines.Kit, out: Path) -> dict[str, list[str]]:
     small = ["--images", "2", "--size", "32", "--out", str(out)]
     return {
         "train": ["train", "--config", kit / "long.yaml", "--out", str(out)],
-        "audit": ["audit", model, data, "--methods", "gradient,smoothgrad", "--steps", "3", *small],
+        "audit": [
+            "audit",
+            model,
+            data,
+            "--methods",
+            "gradient",
+            "--attacks",
+            "top_k",
+            "--steps",
+            "3",
+            *small,
+        ],
         "harden": ["harden", kit / "trained.safetensors", kit / "learned", "--epochs", "2", *small],
         "sweep": ["sweep", kit / "sweep.yaml", "--images", "2", "--out", str(out)],
-        "reproduce": ["reproduce", "tan2023-figure1", "--out", str(out)],
+        "reproduce": [
+            "reproduce",
+            "joo2023-table1",
+            "--rows",
+            "ce",
+            "--parts",
+            "accuracy",
+            "--out",
+            str(out),
+        ],
         "explore": [
             "explore",
             model,
@@ -72,7 +92,7 @@ def made_kit(home: Path) -> command_lines.Kit:
 
     kit = command_lines.made_kit(home)
     train = json.loads(Path(kit / "train.yaml").read_text())
-    train |= {"epochs": 12, "data_settings": {"n": 300}, "checkpoint_seconds": 0}
+    train |= {"epochs": 6, "data_settings": {"n": 40}, "checkpoint_seconds": 0.2}
     Path(kit / "long.yaml").write_text(json.dumps(train))
     for number in range(20):
         place = home / "learned" / f"class{number % 2}"
