@@ -19,6 +19,7 @@ from gyrograd.errors import UserError
 from gyrograd.models import Normalized
 from gyrograd.models.outputs import checked
 from gyrograd.numerics.checks import TRIAL_ROWS, try_model
+from gyrograd.smoothing import Smoothed
 
 SIDE = 6
 WRITES = "writes into the images .* compute a new tensor there: x = .x - m. / s"
@@ -178,3 +179,20 @@ def test_a_model_is_not_tried_again_by_checked():
     model = Net()
     try_model(model, x)
     assert checked(model, x) is model
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"), [(Tensor.to_sparse, "sparse_coo"), (lambda w: w.to(torch.complex64), "complex64")]
+)
+def test_weights_that_are_not_dense_and_real_are_named(change, kind):
+    model = Net()
+    model.extra = nn.Parameter(change(torch.eye(3)))
+    with pytest.raises(UserError, match=f"'extra' holds {kind} numbers"):
+        checked(model, batch()[0])
+
+
+@pytest.mark.parametrize("draws", [True, 1.5, 0])
+def test_a_smoothed_model_takes_a_whole_number_of_draws(draws):
+    make = getattr(Smoothed.__init__, "__wrapped__", Smoothed.__init__)
+    with pytest.raises(UserError, match="at least one draw, a whole number, not"):
+        make(Smoothed.__new__(Smoothed), Net(), gg.kernel("gaussian"), draws)
