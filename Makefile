@@ -100,3 +100,10 @@ endurance: $(STAMP)
 .PHONY: drawn-mutants
 drawn-mutants: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/generate.py --count 100 --seed $(or $(SEED),0)
+
+# Damaged and hostile files through every reader; each must open or be refused in one sentence. FILES=20000 SEED=0
+FILES ?= 20000
+SEED ?= 0
+.PHONY: fuzz-readers
+fuzz-readers: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(FILES) --seed $(SEED)

@@ -67,12 +67,14 @@ def theirs_captum(method: type, **options: object) -> Explain:
     return explain
 
 
-def theirs_zennit(composite: Callable[[], object] | None) -> Explain:
+def theirs_zennit(
+    composite: Callable[[], object] | None, attributor: type = zennit.attribution.Gradient, **options: object
+) -> Explain:
     def explain(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
         start = F.one_hot(target, CLASSES).to(x.dtype)
         rules = composite() if composite else None
-        with zennit.attribution.Gradient(model, rules, create_graph=True) as attributor:
-            return attributor(x, start)[1]
+        with attributor(model, rules, create_graph=True, **options) as attribute:
+            return attribute(x, start)[1]
 
     return explain
 
@@ -95,14 +97,14 @@ SECOND_ORDER: dict[str, dict[str, Explain | None]] = {
     },
     "integrated gradients": {
         "Captum": theirs_captum(captum.IntegratedGradients, n_steps=20),
-        "zennit": None,
+        "zennit": theirs_zennit(None, zennit.attribution.IntegratedGradients, n_iter=20),
         "gyrograd": ours("integrated_gradients", steps=20),
     },
     "SmoothGrad": {
         "Captum": lambda m, x, t: captum.NoiseTunnel(captum.Saliency(m)).attribute(
             x, nt_samples=5, stdevs=0.1, target=t, abs=False
         ),
-        "zennit": None,
+        "zennit": theirs_zennit(None, zennit.attribution.SmoothGrad, noise_level=0.1, n_iter=5),
         "gyrograd": ours("smoothgrad", draws=5),
     },
     "guided backprop": {

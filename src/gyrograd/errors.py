@@ -6,6 +6,7 @@ import difflib
 import os
 import sysconfig
 import traceback
+import unicodedata
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
@@ -57,7 +58,9 @@ def printable(text: object) -> str:
     'cat\\\\x1b[2J.png'
     """
     return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+        letter
+        if letter.isprintable() or unicodedata.category(letter) == "Zs"
+        else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
         for letter in str(text)
     )
 
@@ -65,7 +68,7 @@ def printable(text: object) -> str:
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """The end of an "unknown name" sentence: the nearest choice, or all of them, or some of very many."""
     known = sorted(choices)
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
     if len(known) > MANY:

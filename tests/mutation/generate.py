@@ -29,6 +29,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -39,13 +40,17 @@ FOLDERS = ("numerics", "attributions", "attacks", "metrics", "regularizers", "ev
 CPU_SECONDS = 240
 """A run that takes longer hangs: no set of tests takes half as long without a fault."""
 
-# The tests of a file or folder, the nearest first.
+# The tests of a file, or of the other files of a folder; the nearest first.
 TESTS = {
+    "numerics": "oracles/test_gradient_maps contracts/test_attributions",
+    "attributions": "oracles/test_gradient_maps contracts/test_attributions",
+    "attacks": "unit/test_attacks_settings contracts/test_attacks",
     "numerics/autograd.py": "oracles/test_numerics_autograd",
     "numerics/balls.py": "oracles/test_numerics_balls unit/test_attacks_loop",
-    "numerics/checks.py": "unit/test_numerics_checks oracles/test_gradient_maps",
+    "numerics/checks.py": "unit/test_numerics_checks unit/test_attributions_targets oracles/test_gradient_maps",
     "numerics/convolution.py": "oracles/test_numerics_convolution oracles/test_numerics_second_order",
     "numerics/maps.py": "unit/test_numerics_maps oracles/test_attacks_objectives",
+    "numerics/normalization.py": "contracts/test_batch_of_one",
     "numerics/modes.py": "unit/test_attacks_loop contracts/test_attributions",
     "numerics/quantities.py": "oracles/test_gradient_maps contracts/test_precisions",
     "numerics/random.py": "oracles/test_numerics_random",
@@ -53,20 +58,22 @@ TESTS = {
     "numerics/similarity.py": "oracles/test_numerics_similarity",
     "numerics/statistics.py": "oracles/test_numerics_statistics",
     "numerics/tangents.py": (
-        "oracles/test_numerics_tangents oracles/test_regularizers_joint unit/test_training_fast"
+        "oracles/test_tangent_rules oracles/test_numerics_tangents oracles/test_regularizers_joint "
+        "unit/test_training_fast"
     ),
     "attributions/baselines.py": "unit/test_lime_shap_segments oracles/test_gradient_maps",
     "attributions/batching.py": "unit/test_batching_rows oracles/test_smoothing oracles/test_gradient_maps",
     "attributions/gradient.py": (
-        "oracles/test_gradient_maps unit/test_batching_rows oracles/test_second_order"
+        "oracles/test_gradient_maps unit/test_attributions_layout unit/test_batching_rows "
+        "oracles/test_second_order"
     ),
     "attributions/guided_backprop.py": (
         "oracles/test_guided_without_replay oracles/test_replay_guided_backprop"
     ),
     "attributions/layout.py": "unit/test_attributions_layout",
     "attributions/lime.py": "oracles/test_lime_closed_form unit/test_lime_shap_segments",
-    "attributions/lrp.py": "oracles/test_replay_lrp oracles/test_replay_second_order",
-    "attributions/path.py": "oracles/test_gradient_maps unit/test_batching_rows contracts/test_attributions",
+    "attributions/lrp.py": "oracles/test_replay_lrp unit/test_lrp_conserves oracles/test_replay_second_order",
+    "attributions/path.py": "oracles/test_gradient_maps unit/test_attributions_layout unit/test_batching_rows",
     "attributions/replay.py": (
         "unit/test_replay_record oracles/test_replay_guided_backprop oracles/test_replay_lrp"
     ),
@@ -79,7 +86,9 @@ TESTS = {
     "attributions/settings.py": "unit/test_lime_shap_segments contracts/test_attributions",
     "attributions/shap.py": "oracles/test_shap_enumeration unit/test_lime_shap_segments",
     "attributions/smooth.py": "oracles/test_smoothing oracles/test_gradient_maps unit/test_batching_rows",
-    "attributions/targets.py": "oracles/test_gradient_maps contracts/test_attributions",
+    "attributions/targets.py": "unit/test_attributions_targets oracles/test_gradient_maps",
+    "attacks/auto.py": "unit/test_attacks_auto",
+    "attacks/squares.py": "unit/test_attacks_auto",
     "attacks/loop.py": "unit/test_attacks_loop oracles/test_attacks_loops",
     "attacks/named.py": (
         "unit/test_attacks_settings oracles/test_attacks_objectives oracles/test_attacks_loops"
@@ -270,7 +279,7 @@ def compiles(edit: Edit) -> bool:
 def tests_of(file: str) -> list[str]:
     """The test files of a source file, the nearest first."""
     names = TESTS.get(file) or TESTS[file.partition("/")[0]]
-    return [f"tests/{name}.py" for name in names.split()]
+    return [f"tests/{name}.py" for name in [*names.split(), "unit/test_defaults"]]
 
 
 def preload() -> None:
@@ -308,6 +317,7 @@ def _is_function(code: CodeType) -> bool:
     return bool(code.co_flags & inspect.CO_OPTIMIZED)
 
 
+@cache
 def changed_function(edit: Edit) -> tuple[str, CodeType] | None:
     """The name and new code of the one function an edit changes; None if it changes what runs on import."""
     text = (ROOT / "src" / "gyrograd" / edit.file).read_text(encoding="utf-8")

@@ -113,6 +113,16 @@ def test_far_from_is_minus_the_squared_distance_of_the_centres():
     check(far_from(torch.tensor([[2.0, 7.5]] * 3, dtype=torch.float64), "abs_sum"), formula)
 
 
+def test_top_k_looks_at_two_hundredths_of_the_pixels_unless_told():
+    old, map, logits, _, _ = materials()
+    scene = Scene(old, torch.zeros(3, dtype=torch.int64), old, logits)
+    usual, three, six = (
+        gg.attack("top_k", **how).aim(scene).judge(map, logits) for how in ({}, {"k": 3}, {"k": 6})
+    )
+    assert torch.equal(usual, three)  # 144 pixels
+    assert (usual < six).all()
+
+
 def test_the_clean_centre_is_cut_to_whole_pixels_if_asked():
     old, _, logits, _, _ = materials()
     scene = Scene(old, torch.zeros(3, dtype=torch.int64), old, logits)

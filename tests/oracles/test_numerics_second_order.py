@@ -10,11 +10,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nets import batch, net
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import gyrograd as gg
 from gyrograd.numerics import second_order
+from gyrograd.numerics.autograd import hessian_vector_product, input_gradient
 from gyrograd.numerics.second_order import SecondOrder, all_layers, bent, made_for_second_derivatives
 
 
@@ -126,7 +127,10 @@ def test_a_maps_derivative_is_the_same(name: str, attribution: str) -> None:
 
 def test_on_a_cpu_torchs_own_layers_stay() -> None:
     with made_for_second_derivatives(torch.zeros(1)):
-        assert not torch.overrides._get_current_function_mode_stack()
+        z = torch.rand(2, 3, 4, 4, requires_grad=True)
+        layers = (F.softplus(z), F.max_pool2d(z, 2), F.conv2d(z, torch.ones(1, 3, 1, 1)))
+    kinds = ["SoftplusBackward0", "MaxPool2DWithIndicesBackward0", "ConvolutionBackward0"]
+    assert [layer.grad_fn.name() for layer in layers] == kinds
     assert F.softplus in second_order._LAYERS
 
 
@@ -158,3 +162,58 @@ def test_under_autocast_every_convolution_is_in_its_precision(name):
     for mine, its in zip(rough, exact, strict=True):
         assert mine.dtype == torch.float32
         assert F.cosine_similarity(mine.flatten(), its.flatten(), dim=0) > 0.98 or its.norm() < 1e-6
+
+
+ACTIVATIONS = {
+    "hardsigmoid": nn.Hardsigmoid, "hardswish": nn.Hardswish, "hardtanh": nn.Hardtanh, "relu6": nn.ReLU6,
+    "leaky_relu": nn.LeakyReLU, "prelu": nn.PReLU, "rrelu": nn.RReLU, "elu": nn.ELU, "celu": nn.CELU, "selu": nn.SELU,
+    "mish": nn.Mish, "gelu": nn.GELU, "gelu_tanh": lambda: nn.GELU("tanh"), "silu": nn.SiLU,
+    "log_sigmoid": nn.LogSigmoid, "softsign": nn.Softsign, "softshrink": nn.Softshrink, "hardshrink": nn.Hardshrink,
+    "tanhshrink": nn.Tanhshrink, "threshold": lambda: nn.Threshold(0.1, 0.1), "glu": lambda: nn.GLU(1),
+    "softplus": lambda: nn.Softplus(3),
+    **{
+        f"{kind.__name__} in place": lambda kind=kind: kind(inplace=True)
+        for kind in (
+            nn.Hardsigmoid, nn.Hardswish, nn.Hardtanh, nn.ReLU6, nn.LeakyReLU, nn.RReLU, nn.ELU, nn.CELU, nn.SELU,
+            nn.Mish, nn.SiLU,
+        )
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_every_activation_has_its_second_derivative(name):
+    """Against central differences of the first, between the kinks."""
+    module = ACTIVATIONS[name]().double().eval()
+    x = torch.linspace(-5, 5, 36, dtype=torch.float64).view(6, 6) + 0.0137
+    generator = torch.Generator().manual_seed(0)
+    weights, v = (torch.randn(6, 6, generator=generator, dtype=torch.float64) for _ in range(2))
+
+    def f(z):
+        out = module(z * 1.0)
+        return (out * weights[:, : out.shape[1]]).sum(1)
+
+    exact = hessian_vector_product(f, x, v)
+    apart = (input_gradient(f, x + 1e-6 * v) - input_gradient(f, x - 1e-6 * v)) / 2e-6
+    torch.testing.assert_close(exact, apart, rtol=0, atol=1e-7)
+    with all_layers():
+        torch.testing.assert_close(hessian_vector_product(f, x, v), exact, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gradient", "input_x_gradient", "guided_backprop", "lrp"])
+def test_maps_of_a_net_with_hardsigmoid_can_be_differentiated(name):
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.SiLU(),
+        nn.Conv2d(4, 4, 1),
+        nn.Hardsigmoid(inplace=True),
+        nn.Flatten(),
+        nn.Linear(64, 3),
+    ).double()
+    x, v = (torch.rand(2, 3, 6, 6, dtype=torch.float64) for _ in range(2))
+    explain, target = gg.attribution(name), torch.tensor([0, 2])
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(explain(model, leaf, target, create_graph=True).square().sum(), leaf)
+    ends = [explain(model, x + step * v, target).square().sum() for step in (1e-6, -1e-6)]
+    assert float((slope * v).sum()) == pytest.approx(float(ends[0] - ends[1]) / 2e-6, rel=1e-5)

@@ -198,7 +198,7 @@ def test_the_sharp_kernel_slope_bounds_the_kernel(radius, width, seed):
     u, v = np.sort(np.random.default_rng(seed).uniform(0, radius, (2, 500)), 0)
     gap = np.abs(np.exp(-((u / width) ** 2)) - np.exp(-((v / width) ** 2)))
     slope = b._kernel_slope(radius, width, sharp=True)
-    assert (gap <= slope * (v - u) * (1 + 1e-9) + 1e-15).all()
+    assert (gap <= slope * (v - u) * (1 + 1e-9) + 1e-14).all()
     assert slope <= b._kernel_slope(radius, width, sharp=False)
 
 

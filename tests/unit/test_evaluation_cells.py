@@ -137,6 +137,12 @@ def test_finished_gives_the_shards_that_every_cell_has(tmp_path: Path) -> None:
     assert finished(cells, range(6), tmp_path / "elsewhere", shard=2) == {}
 
 
+def test_what_is_evaluated_in_shards_of_the_usual_size_is_found_finished(tmp_path: Path) -> None:
+    cells = [cell("a", Counted())]
+    whole = evaluated(cells, range(205), tmp_path)
+    assert finished(cells, range(205), tmp_path) == whole
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"schema": 1}', "\x00\x01"])
 def test_a_damaged_shard_is_measured_again_and_said_so(
     tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]

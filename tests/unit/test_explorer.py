@@ -119,7 +119,9 @@ def test_a_chosen_class_is_explained_in_place_of_the_prediction(net, x):
     map = reduce(gg.attribution("gradient")(net.model, x, torch.tensor([other])))[0]
     assert torch.equal(found.maps["gradient"], map)
     assert found.target.label == net.classes[other]
-    assert found.target.probability == pytest.approx(float(net.model(x).softmax(1)[0, other].detach()))
+    assert found.target.probability == pytest.approx(
+        float(net.model(x).softmax(1)[0, other].detach()), rel=1e-4
+    )
     assert "the class chosen here" in markup.maps_page(found)
 
 
@@ -143,8 +145,8 @@ def test_every_attack_gives_the_numbers_of_its_own_call(name, net, x):
     assert found.before.number == int(choice)
     assert found.after.number == int(net.model(hit.x).argmax())
     shares = net.model(hit.x).softmax(1)[0].detach()
-    assert found.after.probability == pytest.approx(float(shares.max()))
-    assert found.before_after == pytest.approx(float(shares[choice]))
+    assert found.after.probability == pytest.approx(float(shares.max()), rel=1e-4)
+    assert found.before_after == pytest.approx(float(shares[choice]), rel=1e-4)
 
 
 def test_the_seed_is_that_of_the_attack(net, x):
@@ -176,7 +178,7 @@ def test_nothing_moves_at_eps_zero(net, x):
     found = attacked(net, x, None, replace(PLAN, eps=0.0))
     assert torch.equal(found.hit.x, x)
     assert (found.kept, found.prediction_kept, float(found.hit.budget_used)) == (1.0, True, 0.0)
-    assert found.cosine == pytest.approx(1.0)
+    assert found.cosine == pytest.approx(1.0, rel=1e-5)
 
 
 def test_a_search_without_a_derivative_claims_nothing(flat, stage, x):

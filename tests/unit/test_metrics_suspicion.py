@@ -116,6 +116,8 @@ def test_shuffled_weights_are_the_same_numbers_in_another_order():
         assert not torch.equal(old, new)
     again = suspicion.shuffled(model, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), again.parameters(), strict=True))
+    usual, zero = suspicion.shuffled(model), suspicion.shuffled(model, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), zero.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("direction", ["higher is better", "lower is better"])

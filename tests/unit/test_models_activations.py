@@ -156,22 +156,13 @@ def test_softplus_has_the_sharpness_beta(beta: float, z: list[float]) -> None:
     torch.testing.assert_close(out, expected, rtol=0, atol=3e-9 / beta)  # torch is linear above beta z = 20
 
 
-def clamped_above_and_below(z: Tensor) -> Tensor:
-    return torch.clamp(z, 0, 6)
-
-
 LEFTOVERS: dict[str, tuple[Callable[[], Callable[[Tensor], Tensor]], str]] = {
-    "clamp": (lambda: lambda z: z.clamp(min=0), "clamp"),
-    "clamp of both sides": (lambda: clamped_above_and_below, "clamp"),
-    "clamp_min": (lambda: lambda z: z.clamp_min(0.0), "clamp_min"),
-    "clamp in place": (lambda: lambda z: z.clamp_(min=0), "clamp"),
-    "maximum": (lambda: lambda z: torch.maximum(torch.zeros(()), z), "maximum"),
-    "max": (lambda: lambda z: torch.max(z, torch.zeros_like(z)), "maximum"),
-    "mask": (lambda: lambda z: z * (z > 0), "gt in"),
-    "where": (lambda: lambda z: torch.where(z < 0, 0.0, z), "lt in"),
+    "clamp from above to zero": (lambda: lambda z: z.clamp(max=0), "clamp"),
+    "another tensor's mask": (lambda: lambda z: z.flip(1) * (z > 0), "gt in"),
+    "leaky where": (lambda: lambda z: torch.where(z < 0, 0.1 * z, z), "lt in"),
     "absolute value": (lambda: lambda z: (z + z.abs()) / 2, "abs"),
     "hardshrink": (nn.Hardshrink, "hardshrink in 'act'"),
-    "threshold": (lambda: lambda z: F.threshold(z, 0.0, 0.0), "threshold"),
+    "threshold that jumps": (lambda: lambda z: F.threshold(z, 0.5, 0.0), "threshold"),
 }
 
 

@@ -383,7 +383,7 @@ def test_facts_that_are_a_list_are_one_sentence(tmp_path):
 
 
 def test_a_checkpoint_does_not_make_a_library_unpickle_another_file(tmp_path):
-    """timm would load `checkpoint_path` as a whole pickle."""
+    """timm would read `checkpoint_path`; earlier versions of it unpickle the whole file."""
     (tmp_path / "evil.pth").write_bytes(bad_files.evil(tmp_path))
     settings = {"checkpoint_path": str(tmp_path / "evil.pth")}
     spec = {"name": "timm:test_resnet", "settings": settings, "wraps": []}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import bad_files
 import pytest
 import torch
@@ -71,3 +73,32 @@ def test_an_attack_on_an_exported_relu6_net_searches_on_its_twin(tmp_path):
     assert not hit.stuck.any()
     assert any("Softplus twin" in flag for flag in hit.flags)
     torch.testing.assert_close(hit.x, meant.x)
+
+
+class Resizing(nn.Module):
+    """Sizes that depend on the image's, an attention mask of infinities, and a mean over what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = F.interpolate(self.patches(x), scale_factor=2.0)
+        b, c, h, w = z.shape
+        return self.head(self.layer(z.reshape(b, c, h * w).transpose(1, 2)).mean(1))
+
+
+@pytest.mark.parametrize("way", ["any size", "decomposed"])
+def test_exports_of_any_size_and_of_basic_operators_are_opened(way, tmp_path):
+    """Guards, formulas of sizes and infinities are in these files."""
+    model, path = Resizing().eval(), tmp_path / "net.pt2"
+    x = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    any_size = torch.export.Dim.AUTO
+    shapes = {0: any_size, 2: any_size, 3: any_size} if way == "any size" else {0: torch.export.Dim("batch")}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(model, (x,), dynamic_shapes=(shapes,))
+        torch.export.save(program if way == "any size" else program.run_decompositions(), path)
+    torch.testing.assert_close(opened(str(path))(x), model(x))

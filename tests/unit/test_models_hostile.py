@@ -234,12 +234,16 @@ def test_arithmetic_on_sizes_passes(text):
 
 def test_guards_look_at_inputs_and_at_nothing_else():
     assert is_guard("L['x'].size()[0] >= 2 and L['x'].size()[1] == 3")
+    assert is_guard("torch.sym_max(1, L['x'].size()[3] // 4)*math.floor(L['x'].size()[2]) != 1")
     assert is_guard("not (L['args'][0].stride()[1] <= 2*L['y']['z'].dim())")
     for text in (
         "L['x'].__class__",
         "L['x'].size",
         "L",
         "print(1)",
+        "torch.load('a')",
+        "math.sym_max(1)",
+        "torch.sym_max.x(1)",
         "L['x'].size()[0] ** 9 ** 9",
         "M['x'].dim()",
     ):
@@ -275,13 +279,14 @@ def test_a_product_of_sizes_that_grows_without_end_is_refused(kit, mark):
     refused(bad_files.program_changed(kit.export, mark.parent / "a.pt2", square), mark, "more than 512 bits")
 
 
-def test_a_tensor_larger_than_its_bytes_is_refused(kit, mark):
+@pytest.mark.parametrize("size", [10**6, -1, float("inf"), 2.5, None, "8", True])
+def test_a_tensor_larger_than_its_bytes_is_refused(size, kit, mark):
     def stretch(name, content):
         if not name.endswith("model_weights_config.json"):
             return content
         document = json.loads(content)
         meta = next(iter(document["config"].values()))["tensor_meta"]
-        meta["sizes"], meta["strides"] = [{"as_int": 10**6}] * 4, [{"as_int": 0}] * 4
+        meta["sizes"], meta["strides"] = [{"as_int": size}] * 4, [{"as_int": 0}] * 4
         return json.dumps(document).encode()
 
     refused(

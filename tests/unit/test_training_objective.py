@@ -39,12 +39,14 @@ def test_the_parts_add_up_and_each_is_its_weighted_mean(batch):
     terms = {"l2_cosine": {"weight": 2, "l2": 0.3, "cosine": 0.5}, "max_entropy": {"weight": 0.1}}
     total, parts = objective_of(TrainSettings(terms=terms))(model, x, y, seed=keys)
     assert list(parts) == ["loss", "cross_entropy", "l2_cosine.l2", "l2_cosine.cosine", "max_entropy"]
-    assert float(total.detach()) == pytest.approx(sum(float(v) for k, v in parts.items() if k != "loss"))
+    assert float(total.detach()) == pytest.approx(
+        sum(float(v) for k, v in parts.items() if k != "loss"), rel=1e-5
+    )
     assert float(parts["cross_entropy"]) == pytest.approx(
-        float(F.cross_entropy(model(x), y).detach()), rel=1e-6
+        float(F.cross_entropy(model(x), y).detach()), rel=1e-5
     )
     entropy = 0.1 * gg.regularizer("max_entropy")(model, x, y).mean()
-    assert float(parts["max_entropy"]) == pytest.approx(float(entropy.detach()), rel=1e-6)
+    assert float(parts["max_entropy"]) == pytest.approx(float(entropy.detach()), rel=1e-5)
     assert not any(value.requires_grad for value in parts.values())
 
 
@@ -75,7 +77,7 @@ def test_part_regularises_the_first_rows_only(batch):
     assert torch.equal(seen[0][0], x[:5])
     assert len(seen[0][1]) == 5
     assert float(parts["w"]) == pytest.approx(
-        3 * float(model(x[:5]).square().sum(1).mean().detach()), rel=1e-6
+        3 * float(model(x[:5]).square().sum(1).mean().detach()), rel=1e-5
     )
 
 
@@ -172,9 +174,9 @@ def test_zoom_shows_a_part_of_each_image_by_its_key(batch):
     seen = zoomed(ramp, random.keys(0, 200), 0.1)
     width = seen[:, 0, 8, -1] - seen[:, 0, 8, 0]
     assert (width > 0).all()
-    assert (width <= 1).all()
-    assert seen.min() >= 0
-    assert seen.max() <= 1
+    assert (width <= 1 + 1e-5).all()
+    assert seen.min() >= -1e-5
+    assert seen.max() <= 1 + 1e-5
     assert float(width.min()) < 0.45
     assert float(width.max()) > 0.85
     assert torch.allclose(zoomed(ramp[:4], random.keys(1, 4), 1.0 - 1e-9).mean(), ramp.mean(), atol=0.1)

@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.normalization import ExactNormalization
+from gyrograd.numerics.second_order import missing_derivatives
 from gyrograd.types import Inputs, Model
 
 
@@ -105,8 +106,8 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()
     recorder = _Recorder(start, _layer_names(model), create_graph, apart)
-    # Outside the recorder, which is to see a normalisation as one call.
-    with torch.set_grad_enabled(create_graph or apart), ExactNormalization(), recorder:
+    # Outside the recorder, which is to see a layer as one call.
+    with torch.set_grad_enabled(create_graph or apart), missing_derivatives(), ExactNormalization(), recorder:
         returned = model(start)
     return recorder.tape(returned)
 

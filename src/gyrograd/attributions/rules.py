@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.replay import Call, Rule, Traced, Values, no_rule
-from gyrograd.numerics.second_order import single
+from gyrograd.numerics.second_order import missing_derivatives, single
 
 ACTIVATIONS = frozenset({
     "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish",
@@ -257,7 +257,7 @@ def activation_slope(call: Call) -> Tensor:
     """The activation's derivative at its recorded input, in the graph of the true run."""
     inside, keep = call.inputs[0].value, call.outputs[0].value.requires_grad
     z = inside if inside.requires_grad else inside.detach().requires_grad_()
-    with torch.enable_grad():
+    with torch.enable_grad(), missing_derivatives():
         activated = call.run({call.inputs[0]: z})
         (slope,) = torch.autograd.grad(activated, z, torch.ones_like(activated), create_graph=keep)
     return slope

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -63,6 +64,7 @@ READING = {"report", "compare", "leaderboard", "list", "doctor", "completion"}
 """Verbs that compute nothing and start without torch."""
 
 
+_NO_ROOM = re.compile(r"can't allocate|out of memory|Storage size calculation overflowed|Unable to allocate")
 DEBUG = "--debug"
 """Every verb takes it, wherever it stands."""
 
@@ -109,7 +111,7 @@ def _exit(error: Exception) -> tuple[int, str]:
         )
     if isinstance(error, OSError):
         return 2, _disk_sentence(error)
-    if isinstance(error, MemoryError) or "alloc" in str(error) or "out of memory" in str(error):
+    if isinstance(error, MemoryError) or _NO_ROOM.search(str(error)):
         return (
             2,
             f"Memory ran out ({in_words(error)}); give fewer or smaller images, or fewer draws or steps.",
@@ -128,6 +130,8 @@ def _run(words: list[str]) -> int:
 
         print(f"gyrograd {__version__}")
         return 0
+    if any("\0" in word for word in words):
+        raise UserError("A word holds a NUL character, which no file's name can have; leave it out.")
     path, chosen, rest = _find_verb(words)
     if isinstance(chosen, dict):
         _print_overview(path, chosen)
@@ -229,8 +233,9 @@ def _first_line(verb: Verb) -> str:
 
 
 def _print_overview(path: str, folder: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from gyrograd.cli.terminal import Console
 
     table = Table.grid(padding=(0, 3, 0, 2))
     for name, verb in folder.items():

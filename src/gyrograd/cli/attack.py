@@ -17,6 +17,8 @@ from gyrograd.cli.subject import (
     targets,
     versions,
 )
+from gyrograd.cli.written import made
+from gyrograd.errors import printable
 from gyrograd.occupancy import sole_writer
 
 if TYPE_CHECKING:
@@ -82,10 +84,10 @@ def attack(
         seed: of the attack's random starts, and which images are chosen.
         json: print one JSON document instead of a table.
     """
-    attacker, explainer = _attack(attack, eps, steps, norm), _method(method)
+    check_folder(out)
+    attacker, explainer = _attack(attack, eps, steps, norm), made("attribution", method)
     here = subject(model, data, opening)
     check_target_word(here, target)
-    check_folder(out)
     settings = {
         "model": model,
         "data": here.data.name,
@@ -108,25 +110,15 @@ attack.several_positional = "data"  # type: ignore[attr-defined]
 
 def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
     """The attack of this name; settings in its brackets come before the options."""
-    from gyrograd.cli.written import called, radius
+    from gyrograd.cli.written import radius
     from gyrograd.errors import UserError
-    from gyrograd.registry import make
 
-    name, settings = called(text)
     options: dict[str, Any] = {"eps": radius(eps), "norm": norm}
     if norm == "linf" and options["eps"] > 1:
         raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
     if steps is not None:
         options["steps"] = steps
-    return make("attack", name, **(options | settings))
-
-
-def _method(text: str) -> Any:
-    from gyrograd.cli.written import called
-    from gyrograd.registry import make
-
-    name, settings = called(text)
-    return make("attribution", name, **settings)
+    return made("attack", text, **options)
 
 
 def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: int, out: Path) -> Attacked:
@@ -165,6 +157,12 @@ def _part(
     if isinstance(hit, tuple):
         raise UserError("The attack was given several eps; give one at a time: --eps 8/255.")
     result: AttackResult = hit
+    for row, (before, after) in enumerate(zip(result.map_clean, result.map, strict=True)):
+        if not (before.isfinite().all() and after.isfinite().all()):
+            raise UserError(
+                f"The map of {here.names[first + row]} has NaN or infinite numbers; look for a root or logarithm of 0 "
+                "in the model, or leave the image out."
+            )
     return result
 
 
@@ -224,7 +222,7 @@ def _write_overview(out: Path, done: Attacked) -> None:
     arrays = {key: value.detach().float().cpu() for key, value in columns.items()}
     for key in ("image", "attacked"):
         arrays[key] = arrays[key].expand(-1, 3, -1, -1).movedim(1, -1)
-    titles = [Path(name).name[-18:] for name in done.here.names[: len(rows)]]
+    titles = [printable(Path(name).name[-18:]) for name in done.here.names[: len(rows)]]
     write_bytes(out / "overview.png", attack_sheet({k: v.numpy() for k, v in arrays.items()}, rows, titles))
 
 
@@ -282,10 +280,10 @@ def _document(out: Path, record: Record) -> dict[str, Any]:
 
 
 def _print(out: Path, done: Attacked, record: Record) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from gyrograd.cli.terminal import Console
     from gyrograd.reporting.wording import counted_images
 
     console = Console()
@@ -299,4 +297,4 @@ def _print(out: Path, done: Attacked, record: Record) -> None:
     for note in (*done.here.notes, *record.facts["flags"]):
         console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{4 * done.count + 1} pictures; the first at a glance:", highlight=False)
-    print(out / "overview.png")
+    print(printable(out / "overview.png"))

@@ -13,6 +13,7 @@ from typing import Any
 
 from gyrograd.cli.options import options
 from gyrograd.cli.subject import USUAL, Opening, check_folder, subject
+from gyrograd.errors import printable
 
 
 def audit(
@@ -53,6 +54,7 @@ def audit(
     """
     command = _command({**locals(), **vars(opening)})
     from gyrograd.audit import audit as audited
+    from gyrograd.cli.terminal import shown
 
     settings = _settings(preset, methods, attacks, metrics, eps, steps)
     words = [data] if isinstance(data, str) else data
@@ -65,16 +67,14 @@ def audit(
             data_name=here.data.name, notes=here.notes, command=command, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
-        print(
-            f"gyrograd: interrupted; what was measured is kept in {folder}, the same command goes on from there.",
-            file=sys.stderr,
-        )
+        kept = f"what was measured is kept in {printable(folder)}"
+        print(f"gyrograd: interrupted; {kept}, the same command goes on from there.", file=sys.stderr)
         return 130
     if json:
         print(json_format.dumps(card.document, indent=1))
     else:
-        print(card.summary(_width()))
-        print(folder / "report.html")
+        print(shown(card.summary(_width())))
+        print(printable(folder / "report.html"))
     return 0
 
 
@@ -99,11 +99,13 @@ def _settings(
 ) -> dict[str, Any]:
     """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
     from gyrograd.audit.presets import preset_of
-    from gyrograd.cli.written import called, radius, several
+    from gyrograd.cli.written import called, check_kinds, radius, several
     from gyrograd.registry import lookup
 
     chosen = preset_of(preset)
     named = dict(called(text) for text in several(methods)) if methods is not None else {}
+    for name, own in named.items():
+        check_kinds("attribution", name, own)
     known = {lookup("attribution", name).name: own for name, own in named.items()}
     return {
         "preset": preset,

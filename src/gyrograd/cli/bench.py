@@ -127,8 +127,9 @@ def _row(name: str, times: list[float]) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], model: str, batch: int, side: int) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from gyrograd.cli.terminal import Console
 
     table = Table("", "ms", "range", "x forward", title=f"{model}, {batch} images of {side} px", box=None)
     for row in rows:

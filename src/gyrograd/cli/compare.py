@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, printable
 
 if TYPE_CHECKING:
     from gyrograd.reporting.comparison import Comparison
@@ -50,27 +50,30 @@ def compare(
         print(json_format.dumps(found.document() | {"page": str(out)}, indent=1))
         return
     _print(found)
-    print(out)
+    print(printable(out))
 
 
 def _audited(models: tuple[str, str], data: str, preset: str, images: int | None, home: Path) -> list[str]:
     """The folders of an audit of each model. What they say is no result of this verb and goes to stderr."""
     from gyrograd.cli.audit import audit, slug
-    from gyrograd.cli.subject import Opening
+    from gyrograd.cli.subject import Opening, subject
     from gyrograd.numerics.modes import denormals_flushed
 
     folders = [home / "audits" / slug(f"{model} {data}") for model in models]
+    opening = Opening(images=images)
+    for model in models:
+        subject(model, data, opening)  # a model that cannot be audited is found before the other one is
     with redirect_stdout(sys.stderr), denormals_flushed():
         for model, folder in zip(models, folders, strict=True):
-            audit(model, data, preset=preset, opening=Opening(images=images), out=folder)
+            audit(model, data, preset=preset, opening=opening, out=folder)
     return [str(folder) for folder in folders]
 
 
 def _print(found: Comparison) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from gyrograd.cli.terminal import Console
     from gyrograd.reporting.comparison import one_sided, shared_changes, table_rows
 
     console = Console()

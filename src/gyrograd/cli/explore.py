@@ -69,7 +69,7 @@ explore.any_positional = "models"  # type: ignore[attr-defined]
 
 
 def _say(address: str) -> None:
-    from rich.console import Console
+    from gyrograd.cli.terminal import Console
 
     Console(stderr=True).print("The page is open; Ctrl-C ends it.", highlight=False)
     print(address, flush=True)
@@ -109,10 +109,9 @@ def _kept_net(name: str, seed: int) -> Model:
 
 
 def _trained(name: str, seed: int) -> Model:
-    from rich.console import Console
-
     import gyrograd as gg
     from gyrograd.cli.demo import PIXELS, settings_of
+    from gyrograd.cli.terminal import Console
     from gyrograd.training import fit
 
     console = Console(stderr=True)

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.errors import printable
+
 if TYPE_CHECKING:
     from gyrograd.training.harden import Hardened
 
@@ -60,10 +62,12 @@ def harden(
         resume: auto (go on with the folder's run), never, or changed.
         json: print the card as JSON for machines.
     """
+    from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped
     from gyrograd.training.harden import harden as hardened
     from gyrograd.training.measuring import Measuring
 
+    check_folder(out)
     try:
         done = hardened(
             model,
@@ -86,7 +90,7 @@ def harden(
             batch_size=batch_size,
         )
     except Stopped as stopped:
-        print(f"gyrograd: {stopped}", file=sys.stderr)
+        print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
         return stopped.exit_code
     if json:
         print(json_format.dumps(done.card | {"file": str(done.path)}, indent=1))
@@ -112,9 +116,8 @@ def _radius(eps: str | float) -> float:
 
 
 def _print(done: Hardened, out: Path) -> None:
-    from rich.console import Console
-
     from gyrograd.cli.sweep import rich_table
+    from gyrograd.cli.terminal import Console
     from gyrograd.training.hardened import card_table
 
     console = Console()
@@ -125,5 +128,5 @@ def _print(done: Hardened, out: Path) -> None:
         console.print(sentence, **plain)
     for note in done.card["notes"]:
         console.print(note, style="yellow", **plain)
-    print(out / "card.md")
-    print(done.path)
+    print(printable(out / "card.md"))
+    print(printable(done.path))

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyrograd.errors import printable
+
 if TYPE_CHECKING:
     from gyrograd.reporting.leaderboard import Board
 
@@ -31,19 +33,19 @@ def leaderboard(folder: Path, out: Path | None = None, json: bool = False) -> No
     tables = boards(audits)
     write_page(path, leaderboard_page(tables, troubles, path.parent))
     for trouble in troubles:
-        print(f"gyrograd: left out: {trouble}", file=sys.stderr)
+        print(f"gyrograd: left out: {printable(trouble)}", file=sys.stderr)
     if json:
         print(json_format.dumps({"boards": document(tables), "page": str(path)}, indent=1))
         return
     _print(tables)
-    print(path)
+    print(printable(path))
 
 
 def _print(tables: list[Board]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
+    from gyrograd.cli.terminal import Console
     from gyrograd.reporting.leaderboard import terminal_rows
 
     console = Console()

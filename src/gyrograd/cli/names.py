@@ -32,8 +32,9 @@ show.optional_positional = "kind"  # type: ignore[attr-defined]
 
 
 def _print_table(kind: str, entries: Iterable[Listed]) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from gyrograd.cli.terminal import Console
 
     table = Table("name", "what it is", "paper", title=kind, title_justify="left", box=None, pad_edge=False)
     for entry in entries:

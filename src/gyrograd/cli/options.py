@@ -42,6 +42,7 @@ def texts(verb: Verb) -> dict[str, str]:
 def arguments(verb: Verb, values: Mapping[str, Any]) -> dict[str, Any]:
     """What the verb is called with, out of the values of its options."""
     _check_flags(verb, values)
+    _check_bounds(verb, values)
     given: dict[str, Any] = {}
     for name, parameter in _parameters(verb).items():
         shared = parameter.annotation
@@ -58,6 +59,38 @@ def _check_flags(verb: Verb, values: Mapping[str, Any]) -> None:
         value = values.get(name, parameter.default)
         if isinstance(parameter.default, bool) and not isinstance(value, bool):
             raise UserError(f"{name} is '{value}'; give true or false.")
+
+
+BOUNDS = {
+    "images": (None, 10_000_000),
+    "size": (None, 8192),
+    "side": (None, 8192),
+    "classes": (2, 1_000_000),
+    "batch": (None, 100_000),
+    "batch_size": (None, 10_000_000),
+    "n": (None, 1000),
+    "train": (None, 1_000_000),
+    "epochs": (None, 1_000_000),
+    "steps": (None, 1_000_000),
+    "repeats": (None, 10_000),
+    "seeds": (None, 1000),
+    "seed": (0, 2**63 - 1),
+    "max_retries": (0, 1000),
+}
+"""Least and most of whole numbers, by the option's name: beyond, memory or a life would not suffice."""
+
+
+def _check_bounds(verb: Verb, values: Mapping[str, Any]) -> None:
+    """Refuse numbers no run could do with, and paths no file can have, before anything is done."""
+    for name in options(verb):
+        value = values.get(name)
+        least, most = BOUNDS.get(name, (None, None))
+        if type(value) is int and most is not None and value > most:
+            raise UserError(f"{name} is {value}; give at most {most}.")
+        if type(value) is int and least is not None and value < least:
+            raise UserError(f"{name} is {value}; give at least {least}.")
+        if "\0" in str(value):
+            raise UserError(f"{name} holds a NUL character, which no file's name can have; leave it out.")
 
 
 def _parameters(source: Any) -> Mapping[str, inspect.Parameter]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gyrograd.errors import printable
+
 
 def report(folder: Path) -> None:
     """Write report.html, report.md and figures/ of an audit again, from its card.json and pictures.npz.
@@ -14,4 +16,4 @@ def report(folder: Path) -> None:
     from gyrograd.reporting import read_card, write_report
     from gyrograd.reporting.schema import card_path
 
-    print(write_report(read_card(folder), card_path(folder).parent))
+    print(printable(write_report(read_card(folder), card_path(folder).parent)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gyrograd.errors import printable
+
 
 def reproduce(
     name: str | None = None,
@@ -33,13 +35,15 @@ def reproduce(
         parts: only measurements whose names begin like one of these, such as accuracy,grad.
         train: train every net in another way, such as epochs=12,schedule=one_cycle,lr=0.05,precision=tf32; the paper's
             orders are then compared, its values not.
-        device: cpu, cuda, cuda:1.
+        device: auto, cpu, cuda or cuda:INDEX.
         list: show every experiment and what there is of it in the folder.
         render: show the results that are there and write their page anew; nothing is measured.
     """
     from gyrograd import experiments
     from gyrograd.cli import written
+    from gyrograd.cli.subject import check_folder
     from gyrograd.errors import UserError
+    from gyrograd.models.opening import place_of
     from gyrograd.registry import lookup
 
     if list:
@@ -52,6 +56,7 @@ def reproduce(
     if render:
         _print_results(experiments.render(out / scale / lookup("experiment", name).name))
         return
+    check_folder(out)
     page = experiments.reproduce(
         name,
         scale,
@@ -62,7 +67,7 @@ def reproduce(
         images=images,
         parts=_words(parts),
         train=written.settings(train, such_as="epochs=12,lr=0.05"),
-        device=device,
+        device=place_of(device),
     )
     _print_results(page)
 
@@ -75,8 +80,9 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _print_states(states: Any) -> None:
-    from rich.console import Console
     from rich.table import Table
+
+    from gyrograd.cli.terminal import Console
 
     table = Table("name", "where in the paper", "state", box=None, pad_edge=False)
     for name, paper, place, state in states:
@@ -86,9 +92,9 @@ def _print_states(states: Any) -> None:
 
 def _print_results(page: Path) -> None:
     """The numbers beside the paper's, how the claims came out, and last the page."""
-    from rich.console import Console
     from rich.table import Table
 
+    from gyrograd.cli.terminal import Console
     from gyrograd.experiments.report import NOT_MEASURED, column_groups, summary_table, verdict_line
     from gyrograd.experiments.results import read_results
     from gyrograd.experiments.runs import verdicts_of
@@ -109,4 +115,4 @@ def _print_results(page: Path) -> None:
                     table.add_row(row[0], column, cell)
         console.print(table)
     console.print(verdict_line(verdicts), highlight=False)
-    print(page)
+    print(printable(page))

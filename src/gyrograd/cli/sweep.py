@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, printable
 
 if TYPE_CHECKING:
     from gyrograd.training.clusters import Outcome
@@ -24,7 +24,7 @@ def sweep(
     images: int = 200,
     ray: str | None = None,
     max_retries: int = 2,
-    cpus: float = 1,
+    cpus: float = 1.0,
     gpus: float | None = None,
     json: bool = False,
 ) -> int:
@@ -45,6 +45,7 @@ def sweep(
         gpus: on Ray, GPUs of a trial or a share of one.
         json: print the table as JSON for machines.
     """
+    from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped
     from gyrograd.training.clusters import Cluster
     from gyrograd.training.measuring import Measuring
@@ -52,6 +53,7 @@ def sweep(
 
     base, grid, own_seeds = _plan(file)
     folder = Path("out") / file.stem if out is None else out
+    check_folder(folder)
     try:
         done = swept(
             base,
@@ -64,7 +66,7 @@ def sweep(
             says=_say,
         )
     except Stopped as stopped:
-        print(f"gyrograd: {stopped}", file=sys.stderr)
+        print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
         return stopped.exit_code
     _print(done, json)
     return 1 if done.failures or done.selection.chosen is None else 0
@@ -112,16 +114,20 @@ def _say(trial: Trial, outcome: Outcome, done: int, of: int) -> None:
         what = f"failed: {outcome}"
     else:
         what = f"accuracy {mean(outcome.values, 'accuracy'):.3f}, Grad RPS {mean(outcome.values, 'rps'):.3f}"
-    print(f"{done}/{of} {trial.point}, seed {trial.settings.seed}: {what}", file=sys.stderr, flush=True)
+    print(
+        printable(f"{done}/{of} {trial.point}, seed {trial.settings.seed}: {what}"),
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _print(done: Swept, json: bool) -> None:
     if json:
         print(json_format.dumps(done.selection.document() | {"table": str(done.path)}, indent=1))
         return
-    from rich.console import Console
+    from gyrograd.cli.terminal import Console
 
     console = Console()
     console.print(rich_table(done.selection.table()))
     console.print(done.selection.sentence, markup=False, highlight=False, style="bold")
-    print(done.path)
+    print(printable(done.path))

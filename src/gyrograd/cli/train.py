@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli import written
+from gyrograd.errors import printable
 
 if TYPE_CHECKING:
     from gyrograd.training import Trained, TrainSettings
@@ -36,6 +37,7 @@ def train(
         recipes: list the recipes and stop.
         settings: what the command line changes.
     """
+    from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped, settings_from
     from gyrograd.training.cookbook import merged
 
@@ -47,11 +49,12 @@ def train(
         _print_settings(chosen)
         return 0
     folder = Path("out") / (recipe or (config.stem if config else "train")) if out is None else out
+    check_folder(folder)
     try:
         _report(_trained(chosen, folder, resume))
     except Stopped as stopped:
         if _first():
-            print(f"gyrograd: {stopped}", file=sys.stderr)
+            print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
         return stopped.exit_code
     return 0
 
@@ -113,7 +116,7 @@ def _trained(settings: TrainSettings, out: Path, resume: str) -> Trained:
         goes_on = resume != "never" and (out / snapshots.NAME).exists()
         print(
             f"{'Going on with' if goes_on else 'Training'} {settings.model} on {settings.data} "
-            f"({', '.join([*clean, *settings.terms])}), {settings.epochs} epochs, in {out}",
+            f"({', '.join([*clean, *settings.terms])}), {settings.epochs} epochs, in {printable(out)}",
             flush=True,
         )
 
@@ -140,7 +143,7 @@ def _report(done: Trained) -> None:
         else f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}"
     )
     print(f"Trained in {seconds:.0f} s{best}. The model:")
-    print(done.path)
+    print(printable(done.path))
 
 
 def _first() -> bool:
@@ -149,9 +152,9 @@ def _first() -> bool:
 
 
 def _print_recipes() -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from gyrograd.cli.terminal import Console
     from gyrograd.training import recipes
 
     table = Table.grid(padding=(0, 3, 0, 0))

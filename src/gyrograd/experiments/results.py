@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,9 +134,16 @@ def estimates(found: Iterable[tuple[str, str, int, records.Record]]) -> dict[Qua
     """Every column of the records (setting, row, seed, record), the seeds of a row together."""
     columns: dict[Quantity, dict[int, list[float | None]]] = {}
     for setting, row, seed, record in found:
-        for column, values in record.values.items():
+        # In an order of their own: a record that is read back has lost the one they were measured in.
+        for column, values in sorted(record.values.items(), key=lambda item: _by_numbers(item[0])):
             columns.setdefault(Quantity(setting, row, column), {})[seed] = values
     return {q: estimate([seeds[seed] for seed in sorted(seeds)]) for q, seeds in columns.items()}
+
+
+def _by_numbers(name: str) -> list[tuple[bool, float, str]]:
+    """Sorts names as a reader would: `rps @ 2` before `rps @ 16`."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(True, float(part), "") if place % 2 else (False, 0.0, part) for place, part in enumerate(parts)]
 
 
 def write_results(folder: Path, results: Results) -> None:

@@ -25,7 +25,7 @@ from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_cl
 from gyrograd.experiments.nets import Given, Net, checked_changes, net_key, trained
 from gyrograd.experiments.report import experiment_page
 from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
-from gyrograd.experiments.samples import images_of
+from gyrograd.experiments.samples import check_present, images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
 from gyrograd.numerics.modes import denormals_flushed
 from gyrograd.occupancy import NAME, in_turn
@@ -96,9 +96,17 @@ class Run:
         changes = {key: value for key, value in self.train.items() if key not in SIZES}
         return sizes | ({CHANGES: changes} if changes else {})
 
-    def included(self, settings: Sequence[str]) -> list[str]:
-        """Those settings this scale has and this run was not told to leave out."""
-        return [s for s in settings if s in self.scale.settings and (not self.settings or s in self.settings)]
+    def included(self, settings: Sequence[str], *, look: bool = True) -> list[str]:
+        """Those settings this scale has and this run was not told to leave out.
+
+        Data that are not there are found now, not after the first settings were trained; unless not to `look`.
+        """
+        found = [
+            s for s in settings if s in self.scale.settings and (not self.settings or s in self.settings)
+        ]
+        for setting in found if look else ():
+            check_present(self.sizes(setting))
+        return found
 
     def kept(self, rows: Sequence[str]) -> list[str]:
         """Those rows, or beginnings of rows, that this run was not told to leave out: "ssr" stands for "ssr ig" too."""

@@ -12,6 +12,8 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d
 
 from gyrograd.data import Dataset, data_root
+from gyrograd.data.cifar10 import home_folder
+from gyrograd.errors import UserError
 from gyrograd.registry import make
 
 
@@ -19,6 +21,18 @@ def images_of(sizes: Mapping[str, Any], split: str) -> Dataset:
     """The data set of a setting's sizes: `data`, cut to `train` images for training, averaged down to `side`."""
     wanted = {key: sizes[key] for key in ("data", "side", "train") if key in sizes}
     return _made(json.dumps(wanted, sort_keys=True), split)
+
+
+def check_present(sizes: Mapping[str, Any]) -> None:
+    """Refuse a data set whose files are not on disk, without reading them."""
+    data = sizes.get("data", {})
+    if data.get("name") == "cifar10":
+        home_folder(data.get("root"))
+    place = data_root() / str(data.get("path", "."))
+    if "path" in data and not place.is_dir():
+        raise UserError(
+            f"There is no folder {place}; put the images there, or choose other data with --settings."
+        )
 
 
 @lru_cache(maxsize=8)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, foreign_code, in_words, printable, wants_frames
 from gyrograd.explorer import markup
 from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, picture_of
 from gyrograd.explorer.scenes import Plan, attacked, compared, explained, prediction
@@ -82,10 +83,10 @@ class Answers:
     def chosen(self, index: Number, file: str | None) -> tuple[Images, str]:
         """The image that is looked at and its name: the user's file, or one of the set."""
         if file:
-            return self.stage.image_of_file(file), Path(file).name
+            return self.stage.image_of_file(file), printable(Path(file).name)
         number = int(index)
         x, label = self.stage.image(number), self.stage.label(number)
-        name = self.stage.names[number]
+        name = printable(self.stage.names[number])
         return x, name if label is None else f"{name}, labelled {label}"
 
     def preview(self, index: Number, file: str | None) -> str:
@@ -161,7 +162,7 @@ def _head(stage: Stage) -> str:
 
     names = " and ".join(net.name for net in stage.nets)
     line = f"{names} on {stage.data.name}. Everything is computed on this machine; nothing leaves it."
-    return f"<h1>gyrograd explore</h1><p>{escape(line)}</p>{markup.notes_page(stage)}"
+    return f"<h1>gyrograd explore</h1><p>{escape(printable(line))}</p>{markup.notes_page(stage)}"
 
 
 def _image_controls(gr: Any, answers: Answers) -> list[Any]:
@@ -344,3 +345,8 @@ def _in_a_sentence(compute: Callable[[], tuple[str, bytes | None]]) -> tuple[str
         return markup.problem(str(mistake)), None
     except Stopped as where:
         return markup.remark(f"Stopped at {where}."), None
+    except Exception as error:
+        if wants_frames():
+            traceback.print_exc()
+        place = foreign_code(error) or "a defect of gyrograd; --debug shows where"
+        return markup.problem(printable(f"{in_words(error)} ({place}).")), None

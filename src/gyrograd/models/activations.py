@@ -2,9 +2,10 @@
 
 Maps of ReLU nets are piecewise constant, so attacks and regularisers need a smooth twin. ReLUs hide in
 modules, in function calls (`F.relu(x)`, `x.relu_()`), in other activations (ReLU6 is two of them; `piecewise`
-has the table) and in arithmetic (`x.clamp(min=0)`). Modules are replaced in a copy; calls are replaced while
-the copy runs; what is left is found by running the copy once and watching every tensor operation, and is an
-error unless it was allowed.
+has the table) and in arithmetic (`x.clamp(min=0)`; `spellings` reads it). Modules are replaced in a copy; calls
+are replaced while the copy runs; what is left is found by running the copy once and watching every tensor
+operation, and is an error unless it was allowed. With ReLUs in place of the new activations the copy must give
+what the model gives; one that does not is refused.
 """
 
 import copy
@@ -19,10 +20,12 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.models.piecewise import CALLS, MODULES, WHOLE, Softened, applied, exchanged
+from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, applied, overwritten
 from gyrograd.models.specs import attach_spec, spec_of
+from gyrograd.models.spellings import Sign, compared, converts, is_zero, mark, sign_of, spelled
 from gyrograd.types import Inputs
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -41,7 +44,7 @@ KINKED = {
     "relu", "relu6", "leaky_relu", "_prelu_kernel", "prelu", "rrelu_with_noise", "threshold", "hardtanh",
     "hardswish", "hardsigmoid", "hardshrink", "softshrink", "abs",
 }  # fmt: skip
-# These have a kink where the other operand is 0: `x.clamp(min=0)`, `torch.maximum(x, zero)`, `x * (x > 0)`.
+# These have a kink where the other operand is 0: `x.clamp(min=0)`, `torch.maximum(x, y)`, `y * (x > 0)`.
 KINKED_AT_ZERO = {"clamp", "clamp_min", "maximum", "fmax", "gt", "ge", "lt", "le"}
 
 
@@ -100,19 +103,21 @@ def with_activation(
     Hardsigmoid, Hardswish and Softshrink get their smooth form; any other name leaves these.
     `beta` is Softplus's sharpness, 1 if not given; torch's Softplus is exactly linear where beta z > 20.
     `example` is an input batch for the one test run (else 1 x 3 x 32 x 32, then 224). `partial=True` permits
-    kinked operations that cannot be swapped (Threshold, clamp at 0, scripted parts, ...); `swap_report` lists
+    kinked operations that cannot be swapped (a Threshold that jumps, abs, scripted parts, ...); `swap_report` lists
     them. `shared=True` shares parameters and buffers with the original instead of copying, so that the twin
     follows it in training. A model swapped before can be swapped again, also back to "relu", which gives the
     other activations back too (and they count as left: partial=True). Max-pools stay, as in joo2023. The test
     run is in eval mode: a call that is made in training only is not seen.
     """
     exchange = _activation(name, beta)
-    twin, places = _modules_swapped(_copied(model, shared), exchange)
-    calls, left = _watched(twin, exchange, _probes(model) if example is None else [example])
-    report = SwapReport((*places, *calls), left)
+    twin, places, were_in_place = _modules_swapped(_copied(model, shared), exchange)
+    seen = _watched(twin, exchange, _probes(model) if example is None else [example], were_in_place)
+    report = SwapReport((*places, *seen.calls), seen.left)
     _check(report, model, name, partial)
-    if calls:
+    twin = _written_in_place(twin, seen.read_again)
+    if seen.calls:
         twin = Activated(twin, exchange())
+    _check_same(model, twin, seen.probe)
     twin.__dict__["swaps"] = report
     shape = None if example is None else list(example.shape)
     spec = spec_of(model)
@@ -138,11 +143,20 @@ def swap_report(model: nn.Module) -> SwapReport:
 
 
 class _Exchange(TorchFunctionMode):
-    """While it is on, calls of ReLU (or made of it) run as the activation; each is noted where it happened."""
+    """While it is on, calls of ReLU (or made of it) run as the activation; each is noted where it happened.
 
-    def __init__(self, activation: nn.Module, note: Callable[[str], None] | None = None) -> None:
+    Comparisons with zero are noted too (`note_sign`): most are half of a ReLU, and what is not used so is left.
+    """
+
+    def __init__(
+        self,
+        activation: nn.Module,
+        note: Callable[[str], None] | None = None,
+        note_sign: Callable[[str, Sign], None] | None = None,
+    ) -> None:
         super().__init__()
-        self.activation, self.note = activation, note
+        self.activation, self.note, self.note_sign = activation, note, note_sign
+        self.compares = False
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -150,20 +164,41 @@ class _Exchange(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in WHOLE.values():  # a module's form; the modes around this one are to see it whole as well
             return applied(func.__name__, z=args[0], **kwargs)
-        form = CALLS.get(func)
-        if form is None or not _reaches(self.activation, form):
-            return func(*args, **kwargs)
-        if self.note is not None:
-            self.note(form)
-        return exchanged(self.activation, func, args, kwargs)
+        found = spelled(func, args, kwargs)
+        signs = [sign for sign in map(sign_of, (*args, *kwargs.values())) if sign is not None]
+        if found is not None and _reaches(self.activation, found.form):
+            if self.note is not None:
+                self.note(found.form)
+            for sign in signs:
+                sign.used = True
+
+            def activated(z: Tensor) -> Tensor:
+                return applied(found.form, self.activation, z, **found.settings)
+
+            return overwritten(activated, found.z) if found.in_place else activated(found.z)
+        if signs and converts(func):
+            return mark(func(*args, **kwargs), signs[0])
+        for sign in signs:
+            sign.misused = True
+        comparison = compared(func, args)
+        return func(*args, **kwargs) if comparison is None else self._compared(comparison, func, args, kwargs)
+
+    def _compared(self, sign: Sign, func: Any, args: Any, kwargs: Any) -> Any:
+        if self.note_sign is not None:
+            self.note_sign(getattr(func, "__name__", "").strip("_"), sign)
+        self.compares = True
+        try:
+            return mark(func(*args, **kwargs), sign)
+        finally:
+            self.compares = False
 
 
 class _Leftovers(TorchDispatchMode):
-    """Notes every operation with a kink that still runs, whatever Python or script it came from."""
+    """Notes every operation with a kink that still runs, whatever Python or script it came from, and its operands."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, note: Callable[[str], None], read: Callable[[Tensor], None]) -> None:
         super().__init__()
-        self.note = note
+        self.note, self.read = note, read
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -175,6 +210,9 @@ class _Leftovers(TorchDispatchMode):
     ) -> Any:
         name = func.overloadpacket.__name__.removesuffix("_")
         operands = [*args, *(kwargs or {}).values()]
+        for operand in tree_leaves(operands):
+            if isinstance(operand, Tensor):
+                self.read(operand)
         if _is_kinked(name, operands):
             self.note(name)
         return func(*args, **(kwargs or {}))
@@ -184,13 +222,7 @@ def _is_kinked(name: str, operands: Sequence[Any]) -> bool:
     """Is this an activation with a kink? Single numbers and integers are no activations."""
     if not any(isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1 for z in operands):
         return False
-    return name in KINKED or (name in KINKED_AT_ZERO and any(_is_zero(z) for z in operands))
-
-
-def _is_zero(operand: Any) -> bool:
-    if isinstance(operand, Tensor):
-        return operand.numel() > 0 and not bool(operand.any())
-    return isinstance(operand, int | float) and not isinstance(operand, bool) and operand == 0
+    return name in KINKED or (name in KINKED_AT_ZERO and any(is_zero(z) for z in operands))
 
 
 def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
@@ -224,6 +256,8 @@ def _successor(old: nn.Module, activation: nn.Module) -> nn.Module | None:
         return activation
     if type(old) in MODULES and _reaches(activation, MODULES[type(old)]):
         return Softened(old, activation)
+    if isinstance(old, InPlace):
+        return _successor(old.activation, activation)
     if isinstance(old, Softened):
         original = old.original()
         return _successor(original, activation) or original
@@ -247,37 +281,100 @@ def _copied(model: nn.Module, shared: bool) -> nn.Module:
 
 def _modules_swapped(
     root: nn.Module, exchange: Callable[[], nn.Module]
-) -> tuple[nn.Module, tuple[Place, ...]]:
-    """The model with every ReLU module replaced, one new module for each old one, and where they were."""
+) -> tuple[nn.Module, tuple[Place, ...], set[nn.Module]]:
+    """The model with every ReLU module replaced, one new module for each old one, where they were, and which of the
+    new ones stand for one that wrote into its input.
+    """
     new: dict[int, nn.Module | None] = {}
     places: list[Place] = []
+    were_in_place: set[nn.Module] = set()
     everything: list[tuple[str, nn.Module]] = [*root.named_modules(remove_duplicate=False)]
+    by_name = dict(everything)
     for name, old in everything:
         if id(old) not in new:
             new[id(old)] = _successor(old, exchange())
         fresh = new[id(old)]
         if fresh is None:
             continue
-        place = Place(name, type(old).__name__)
+        place = Place(name, type(old.activation if isinstance(old, InPlace) else old).__name__)
         fresh.train(old.training)
         if old is root:
-            return fresh, (place,)
+            return fresh, (place,), set()
         parent_name, _, key = name.rpartition(".")
-        parent = root.get_submodule(parent_name)
-        if parent._modules.get(key) is old:  # else a parent with two names, or one that was itself replaced
+        parent = by_name[parent_name]
+        # not in a parent that was itself replaced, and once in one that has two names
+        if new.get(id(parent)) is None and parent._modules.get(key) is old:
             parent._modules[key] = fresh
             places.append(place)
-    return root, tuple(places)
+            if isinstance(old, InPlace) or getattr(old, "inplace", False):
+                were_in_place.add(fresh)
+    return root, tuple(places), were_in_place
+
+
+def _written_in_place(root: nn.Module, modules: set[nn.Module]) -> nn.Module:
+    """The model in which these activations write into their inputs."""
+    wrapped = {module: InPlace(module).train(module.training) for module in modules}
+    for parent in [*root.modules()]:
+        for key, child in [*parent._modules.items()]:
+            if child in wrapped and not isinstance(parent, InPlace):
+                parent._modules[key] = wrapped[child]
+    return root
+
+
+def _check_same(model: nn.Module, twin: nn.Module, probe: Tensor) -> None:
+    """With ReLU itself as the activation, the limit of Softplus as beta grows, the copy must be the model."""
+    with torch.no_grad(), _evaluating(model), _evaluating(twin), _as_relus(model), _as_relus(twin):
+        pairs = [*zip(_outputs(model, probe), _outputs(twin, probe), strict=True)]
+    for wanted, found in pairs:
+        if not wanted.is_floating_point():
+            continue
+        apart, size = (found - wanted).abs().nan_to_num().max(), wanted.abs().nan_to_num().max()
+        if bool(apart > 1e3 * torch.finfo(wanted.dtype).eps * size):
+            raise UserError(
+                f"The copy of {type(model).__name__} with other activations does not follow it (with ReLUs again its "
+                f"output is {float(apart):.3g} off {float(size):.3g}): an activation hides where it is not seen; "
+                "swap its activations where it is built."
+            )
+
+
+def _outputs(model: nn.Module, probe: Tensor) -> list[Tensor]:
+    with torch.random.fork_rng([probe.device] if probe.is_cuda else []):
+        torch.manual_seed(0)
+        # a copy: a model may write into its input
+        return [out for out in tree_leaves(model(probe.clone())) if isinstance(out, Tensor)]
+
+
+@contextmanager
+def _as_relus(model: nn.Module) -> Iterator[None]:
+    """Every module that stands for a ReLU computes one."""
+    standing = [module for module in model.modules() if "stands_for_relu" in module.__dict__]
+    for module in standing:
+        module.__dict__["forward"] = torch.relu
+    try:
+        yield
+    finally:
+        for module in standing:
+            del module.__dict__["forward"]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Of one run: ReLU calls, kinked operations that were left, modules whose input is read after them, the input."""
+
+    calls: tuple[Place, ...]
+    left: tuple[Place, ...]
+    read_again: set[nn.Module]
+    probe: Tensor
 
 
 def _watched(
-    model: nn.Module, exchange: Callable[[], nn.Module], probes: Sequence[Tensor]
-) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
-    """ReLU calls and kinked leftovers of one run, at the first of the probes that the model accepts."""
+    model: nn.Module, exchange: Callable[[], nn.Module], probes: Sequence[Tensor], in_place: set[nn.Module]
+) -> _Seen:
+    """What one run shows, at the first of the probes that the model accepts."""
     failure: Exception | None = None
     for probe in probes:
         try:
-            return _watched_once(model, exchange(), probe)
+            return _watched_once(model, exchange(), probe, in_place)
         except Exception as wrong:
             failure = failure or wrong
     shapes = " and ".join(str(tuple(probe.shape)) for probe in probes)
@@ -287,43 +384,61 @@ def _watched(
     ) from failure
 
 
-def _watched_once(
-    model: nn.Module, activation: nn.Module, probe: Tensor
-) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_place: set[nn.Module]) -> _Seen:
     names = {id(module): name for name, module in model.named_modules()}
     running: list[nn.Module] = [model]
     calls: dict[Place, None] = {}
     left: dict[Place, None] = {}
+    signs: list[tuple[Place, Sign]] = []
+    overwritten_inputs: list[tuple[Tensor, nn.Module]] = []  # held, so that no memory is given out again
+    read_again: set[nn.Module] = set()
 
     def here(function: str) -> Place:
         return Place(next(names[id(module)] for module in reversed(running) if id(module) in names), function)
 
     def note_left(function: str) -> None:
-        if not _stands_for_relu(running[-1]):
+        if not _stands_for_relu(running[-1]) and not exchanging.compares:
             left[here(function)] = None
 
+    def finished(module: nn.Module, inputs: Any) -> None:
+        if module in in_place:
+            overwritten_inputs.append((inputs[0], module))
+
+    def read(operand: Tensor) -> None:
+        memory = operand.untyped_storage().data_ptr()
+        read_again.update(
+            module for z, module in overwritten_inputs if z.untyped_storage().data_ptr() == memory
+        )
+
+    exchanging = _Exchange(
+        activation,
+        lambda function: calls.setdefault(here(function)),
+        lambda function, sign: signs.append((here(function), sign)),
+    )
     devices = [probe.device] if probe.is_cuda else []
     with (
         torch.random.fork_rng(devices),
         torch.no_grad(),
         _evaluating(model),
-        _following(running),
-        _Exchange(activation, lambda function: calls.setdefault(here(function))),
-        _Leftovers(note_left),
+        _following(running, finished),
+        exchanging,
+        _Leftovers(note_left, read),
     ):
-        model(probe)
-    return tuple(calls), tuple(left)
+        model(probe.clone())  # a model may write into its input
+    left |= {place: None for place, sign in signs if sign.misused or not sign.used}
+    return _Seen(tuple(calls), tuple(left), read_again, probe)
 
 
 @contextmanager
-def _following(running: list[nn.Module]) -> Iterator[None]:
-    """Keeps the modules being run on the list, the innermost last."""
+def _following(running: list[nn.Module], finished: Callable[[nn.Module, Any], None]) -> Iterator[None]:
+    """Keeps the modules being run on the list, the innermost last; `finished` hears of each with its inputs."""
     enter = register_module_forward_pre_hook(lambda module, _: running.append(module))
 
-    def finished(*_: object) -> None:
+    def left(module: nn.Module, inputs: Any, *_: object) -> None:
         running.pop()
+        finished(module, inputs)
 
-    leave = register_module_forward_hook(finished)
+    leave = register_module_forward_hook(left)
     try:
         yield
     finally:

@@ -87,7 +87,7 @@ def exported(path: Path, device: torch.device) -> nn.Module:
 
 def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes]:
     """Weights and constants as files torch may read: raw numbers as they are, pickles of tensors written anew."""
-    kept = {
+    kept: dict[str, bytes] = {
         name: contents[name]
         for name in (
             "archive_format",
@@ -126,9 +126,9 @@ def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes
 def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
     """A tensor has no more elements than its file has bytes: a stride of zero could make it as large as one likes."""
     try:
-        sizes = [int(size["as_int"]) for size in meta["sizes"]]
-        fits = min(sizes, default=0) >= 0 and math.prod(sizes) <= max(held, 2**20)
-    except (TypeError, KeyError, ValueError):
+        sizes = [size["as_int"] for size in meta["sizes"]]
+        fits = all(type(size) is int and size >= 0 for size in sizes) and math.prod(sizes) <= max(held, 2**20)
+    except (TypeError, KeyError):
         fits = False
     if not fits:
         raise _damaged(path, f"{file} has {held:,} bytes and should hold a larger tensor")
@@ -216,6 +216,9 @@ def _check_text(path: Path, key: str, text: str) -> None:
             raise UserError(
                 f"{path} puts tensors on the device '{text[:20]}', which gyrograd does not use; export it on the CPU."
             )
+    elif key in {"as_float", "as_floats", "real", "imag"}:
+        if text not in {"Infinity", "-Infinity", "NaN"}:
+            raise _damaged(path, f"'{text[:60]}' under '{key}' is no number")
     elif key in {"as_string", "as_strings"}:
         # An argument such as "tanh": torch quotes it wherever it is written.
         if len(text) > LONGEST_TEXT:

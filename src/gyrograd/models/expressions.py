@@ -30,7 +30,10 @@ _FUNCTIONS = {
     "ModularIndexing", "Mul", "Ne", "Not", "Or", "PythonMod", "Rational", "RoundToInt", "StrictGreaterThan",
     "StrictLessThan", "ToFloat", "TruncToFloat", "TruncToInt", "Unequality", "Where", "ceiling", "floor",
 }  # fmt: skip
-_GUARD_FUNCTIONS = {"Max", "Min", "Mod", "PythonMod", "FloorDiv", "CeilDiv", "max", "min"}
+_GUARD_FUNCTIONS = {
+    "Max", "Min", "Mod", "PythonMod", "FloorDiv", "CeilDiv", "max", "min", "torch.sym_max", "torch.sym_min",
+    "torch.sym_float", "torch.sym_int", "math.ceil", "math.floor", "math.trunc",
+}  # fmt: skip
 _LOOKS = {"size", "stride", "dim", "storage_offset"}
 _ASSUMPTIONS = {"positive", "integer", "nonnegative", "negative", "finite", "zero", "nonzero", "real"}
 _SUMS = (ast.Add, ast.Sub)
@@ -98,6 +101,8 @@ def _node_cost(node: ast.AST, guard: bool, depth: int) -> _Cost:
         return _Cost(64, 1)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         return _call(node, node.func.id, guard, depth)
+    if guard and isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return _call(node, ast.unparse(node.func), guard, depth)
     raise _RefusedError
 
 
@@ -163,7 +168,7 @@ def _call(node: ast.Call, name: str, guard: bool, depth: int) -> _Cost:
     if not 1 <= len(node.args) <= MOST_ARGUMENTS:
         raise _RefusedError
     parts = [_cost(argument, guard, depth) for argument in node.args]
-    return _sum(parts) if name in {"Add", "Max", "Min"} else _product(parts)
+    return _product(parts) if name in {"Mul", "Rational"} else _sum(parts)
 
 
 def _named(node: ast.Call, pattern: re.Pattern[str]) -> _Cost:

@@ -33,8 +33,11 @@ _NAME_THE_MODEL = (
 
 
 def place_of(device: str) -> str:
-    """Where a model goes: auto is the first CUDA card where there is one."""
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    """Where a model goes: auto is the first CUDA card where there is one. A device that is not here is refused."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    _device(device)
+    return device
 
 
 def opened(
@@ -112,6 +115,8 @@ def _own_file(text: str) -> tuple[Path, str] | None:
 
 def _from_library(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
     name = text.removesuffix(":pretrained")
+    if name.endswith(":pretrained"):
+        raise UserError(f"{text} says ':pretrained' twice; say it once.")
     pretrained = name != text
     if name.endswith(":pretrained"):
         raise UserError(f"{text} says ':pretrained' twice; once is enough.")

@@ -103,14 +103,10 @@ def _check_weights(model: nn.Module, device: torch.device) -> None:
                 f"The model's '{name}' is on {tensor.device} and the images are on {device}; "
                 f"move the model: model.to('{device}')."
             )
-        if tensor.layout != torch.strided or tensor.is_complex():
-            kind = str(tensor.layout if tensor.layout != torch.strided else tensor.dtype).removeprefix(
-                "torch."
-            )
-            raise UserError(
-                f"The model's '{name}' holds {kind} numbers, which its explanations cannot follow; give it dense real "
-                "weights."
-            )
+        if tensor.layout is not torch.strided:
+            raise UserError(f"The model's '{name}' is a sparse tensor; make it dense: .to_dense().")
+        if tensor.is_complex():
+            raise UserError(f"The model's '{name}' holds complex numbers; give it real weights.")
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise UserError(
                 f"The model's '{name}' holds NaN or infinite weights; its training diverged or the file is damaged, "

@@ -12,7 +12,7 @@ Threshold and Hardshrink jump, so that no smooth form is near them, and have non
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -130,17 +130,25 @@ def applied(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
     return FORMS[form](ramp, z, **settings)
 
 
-def exchanged(ramp: Ramp, call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
-    """What a call of `CALLS` gives with `ramp` for its ReLUs; in place where the call is."""
-    form = CALLS[call]
-    given = {**dict(zip(("input", *SETTINGS[form], "inplace"), args, strict=False)), **kwargs}
-    z, in_place = given.pop("input"), given.pop("inplace", False) or call in IN_PLACE
-    if not in_place:
-        return applied(form, ramp, z, **given)
-    # A caller may ignore what an in-place call returns, so z itself must change; the clone is what the ramp
-    # keeps for its backward.
-    out: Tensor = z.copy_(applied(form, ramp, z.clone(), **given))
+def overwritten(activation: Ramp, z: Tensor) -> Tensor:
+    """z with the activation written into it: whoever ignores what an in-place call returns finds it there.
+
+    The clone is what the activation keeps for its backward.
+    """
+    out: Tensor = z.copy_(activation(z.clone()))
     return out
+
+
+class InPlace(nn.Module):
+    """An activation that writes its result into its input, as the one it stands for did."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.activation = activation
+
+    def forward(self, z: Tensor) -> Tensor:
+        """z, overwritten."""
+        return overwritten(self.activation, z)
 
 
 class Softened(nn.Module):

@@ -59,14 +59,15 @@ def scripted(path: Path, device: torch.device) -> nn.Module:
     _check_code(path, contents)
     for name in ("data.pkl", "constants.pkl"):
         _check_pickle(path, contents.get(name, b""))
-    functions = torch._C.CompilationUnit()
+    compiler: Any = torch._C  # its stubs are older than itself
+    functions = compiler.CompilationUnit()
     try:
         with warnings.catch_warnings():
             # torch.jit is deprecated, which versions of torch say in two ways; files of it are about
             for kind in (FutureWarning, DeprecationWarning):
                 warnings.simplefilter("ignore", kind)
             archive = repacked(contents).getvalue()
-            loaded = torch._C.import_ir_module_from_buffer(functions, archive, device, {}, False)
+            loaded = compiler.import_ir_module_from_buffer(functions, archive, device, {}, False)
             _check_graphs(path, functions.get_functions())
             return Scripted(wrap_cpp_module(loaded))
     except UserError:

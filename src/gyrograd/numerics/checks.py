@@ -4,7 +4,6 @@ Called at public boundaries only: looking at values makes the host wait for the 
 recorded values cannot be looked at; what is recorded ran before, and was looked at then.
 """
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
@@ -25,6 +24,10 @@ TRIAL_ROWS = 8
 
 _TRIED: WeakSet[nn.Module] = WeakSet()
 """Models that `try_model` has seen."""
+
+
+_OF_SHAPES = (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError)
+"""What layers raise of images they were not made for; anything else is the model's own affair."""
 
 
 def is_being_recorded(x: Tensor) -> bool:
@@ -137,17 +140,6 @@ def _check_one_each(target: Tensor, b: int) -> None:
         )
 
 
-def check_maps(maps: Inputs, method: str, names: Sequence[str]) -> None:
-    """Refuse maps with NaN or infinite values, which would be drawn as empty pictures."""
-    lost = [name for name, map in zip(names, maps, strict=True) if not map.isfinite().all()]
-    if lost:
-        raise UserError(
-            f"The map of {method} holds NaN or infinite values for {len(lost)} of {len(maps)} images, {lost[0]} the "
-            "first of them; look for a square root, a logarithm or a division at zero in the model, or use another "
-            "method."
-        )
-
-
 def check_logits(out: Any, x: Inputs) -> Logits:
     """What a model returned, if it is one row of floating numbers for each input; else a sentence says what it is."""
     if not isinstance(out, Tensor):
@@ -213,13 +205,13 @@ def ran(model: Model, x: Inputs) -> Any:
                 f"The inputs are {x.dtype} and the model's weights {_other_precision(model, x)}; convert one of them: "
                 "x.to(weight.dtype), or model.to(x.dtype)."
             ) from wrong
-        if place := foreign_code(wrong):
-            raise UserError(
-                f"The model raised {in_words(wrong)} ({place}); mend it there, or see --debug."
-            ) from wrong
+        place = foreign_code(wrong)
+        reason = f"{in_words(wrong)}, {place}" if place else in_words(wrong)
+        if type(wrong) not in _OF_SHAPES:
+            raise UserError(f"The model raised {reason}; mend it there, or see --debug.") from wrong
         raise UserError(
-            f"The model cannot take images of {size} ({in_words(wrong)}); give images of the size it was made for "
-            "(--size), or mend the model."
+            f"The model cannot take images of {size} ({reason}); give images of the size it was made for (--size), or "
+            "mend the model."
         ) from wrong
 
 

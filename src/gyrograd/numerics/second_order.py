@@ -4,7 +4,7 @@ torch differentiates the gradient of Softplus in eight passes over memory, that 
 (with sums for weights nobody asked about), and looks up every input of a max-pool again. Here the second derivative of
 Softplus is one kernel, batch normalisation by running statistics is what it is, a scale and a shift for each channel,
 and a max-pool whose windows do not overlap carries slopes straight to the winners' places and back. Convolutions are
-those of `numerics.convolution`.
+those of `numerics.convolution`. Hardsigmoid, of which torch has no second derivative at all, is written out.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def made_for_second_derivatives(x: Tensor) -> ExitStack:
     if x.is_cuda:
         return all_layers()
     modes = ExitStack()
+    modes.enter_context(SecondOrder(_MISSING))
     modes.enter_context(ExactNormalization())
     return modes
 
@@ -42,6 +43,11 @@ def all_layers() -> ExitStack:
     modes.enter_context(SecondOrder())
     modes.enter_context(FastConvolutions())
     return modes
+
+
+def missing_derivatives() -> SecondOrder:
+    """For the block, what torch can differentiate once only is made of what it can differentiate twice."""
+    return SecondOrder(_MISSING)
 
 
 def layers_as_now(x: Tensor) -> Callable[[], ExitStack]:
@@ -56,14 +62,20 @@ def layers_as_now(x: Tensor) -> Callable[[], ExitStack]:
 
 
 class SecondOrder(TorchFunctionMode):
-    """For the block: Softplus, batch normalisation by given statistics, and max-pools without overlap."""
+    """For the block, these layers: Softplus, batch normalisation by given statistics, max-pools without overlap, and
+    what torch has no second derivative of.
+    """
+
+    def __init__(self, layers: dict[Any, Callable[..., Any]] | None = None) -> None:
+        super().__init__()
+        self.layers = _LAYERS if layers is None else layers
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in _LAYERS and torch.is_grad_enabled() and isinstance(args[0], Tensor):
-            return _LAYERS[func](*args, **kwargs)
+        if func in self.layers and torch.is_grad_enabled() and isinstance(args[0], Tensor):
+            return self.layers[func](*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -193,7 +205,14 @@ class _Placed(torch.autograd.Function):
         return _Picked.apply(v, places), None, None
 
 
+def _hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:
+    out = F.relu6(z + 3) / 6
+    return z.copy_(out) if inplace else out
+
+
+_MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid}
 _LAYERS: dict[Any, Callable[..., Any]] = {
+    **_MISSING,
     F.softplus: _softplus,
     F.batch_norm: _batch_normed,
     F.max_pool2d: _max_pooled,

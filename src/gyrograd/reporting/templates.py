@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gyrograd.errors import printable
 from gyrograd.reporting import wording
 from gyrograd.reporting.palette import DARK, LIGHT
 
@@ -25,7 +26,8 @@ FILTERS = {
 def rendered(name: str, **values: Any) -> str:
     """The page of the template `NAME.html.jinja`."""
     text: str = _environment().get_template(f"{name}.html.jinja").render(light=LIGHT, dark=DARK, **values)
-    return text
+    # Names of files and models stand on pages as they are; their control characters are written out.
+    return "\n".join(printable(line.replace("\t", " ")) for line in text.split("\n"))
 
 
 @cache

@@ -42,7 +42,7 @@ class TrainSettings:
     """Share of each batch that is regularised, on its own small passes. The order is random, so the mean over a
     part is an unbiased one and the weights stay as they are."""
     every: int = 1
-    """Regularise every so many steps, with so many times the weight: the same on average, for less."""
+    """Regularise every N steps, with N times the weight: less time, and the same mean gradient unless it is clipped."""
     fast: bool = False
     """On CUDA a step is one graph, and l2 and cosine come in first-order passes: equal results, less time."""
     label_smoothing: float | int = 0.0
@@ -111,6 +111,9 @@ class TrainSettings:
 
 WITHOUT_EFFECT = ("device", "checkpoint_seconds", "checkpoint_epochs", "loss_limit", "tensorboard")
 """Settings a run may be resumed with other values of: they do not decide what it computes."""
+
+LARGEST_LR = 1000
+"""Above it one step throws the weights so far that no loss is seen before the run is over."""
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
@@ -230,7 +233,7 @@ def _check_numbers(settings: TrainSettings) -> None:
     rules = {
         "epochs": (s.epochs >= 1, "at least one epoch"),
         "batch_size": (s.batch_size >= 1, "at least 1"),
-        "lr": (0 < s.lr < math.inf, "a rate above 0"),
+        "lr": (0 < s.lr <= LARGEST_LR, f"a rate above 0, up to {LARGEST_LR}"),
         "momentum": (0 <= s.momentum < 1, "a number from 0 to below 1"),
         "weight_decay": (0 <= s.weight_decay < math.inf, "0 or more"),
         "gamma": (0 < s.gamma <= 1, "a factor above 0, up to 1"),

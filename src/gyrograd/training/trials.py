@@ -160,6 +160,10 @@ def _check_grid(grid: Mapping[str, Any]) -> None:
     for key, values in grid.items():
         if not isinstance(values, Sequence) or isinstance(values, str) or not values:
             raise UserError(f"The grid has {values!r} for {key}; give a list of values, such as [0.01, 0.1].")
+        written = [json.dumps(with_numbers(value), sort_keys=True, default=str) for value in values]
+        twice = next((one for place, one in enumerate(written) if one in written[:place]), None)
+        if twice is not None:
+            raise UserError(f"The grid has {twice} twice for {key}; leave one out.")
         if key == "seed":
             raise UserError("Seeds are not part of the grid; give them as seeds, such as [0, 1, 2].")
 

@@ -35,7 +35,7 @@ def figure2b() -> Experiment:
 
 
 def _measured(run: Run) -> Found:
-    subjects = selected(run, run.included(IMAGENETS)[:1], ROWS)
+    subjects = selected(run, run.included(IMAGENETS, look=False)[:1], ROWS)
     found = all_of(run, subjects, attacked_game("grad"))
     pictures = {
         key: array for s in first_seed(run, subjects) for key, array in _reconstructions(run, s).items()

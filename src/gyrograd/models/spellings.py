@@ -1,0 +1,178 @@
+"""ReLUs that are not called so: `x.clamp(min=0)`, `torch.maximum(x, zero)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`.
+
+Each call is read as one of the forms of `piecewise`, or not at all. A comparison with zero is remembered on the mask it
+returns, so that the call which uses the mask can be told from one that uses it for something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.models.piecewise import CALLS, IN_PLACE, SETTINGS
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """A call as an activation: the form, what it is applied to, its settings, and whether that is overwritten."""
+
+    form: str
+    z: Tensor
+    settings: dict[str, Any] = field(default_factory=dict)
+    in_place: bool = False
+
+
+@dataclass(eq=False)
+class Sign:
+    """Where z is above zero (or, not `above`, below). Kept on the mask; `used` and `misused` say what became of it."""
+
+    z: Tensor
+    above: bool
+    version: int
+    used: bool = False
+    misused: bool = False
+
+    def is_of(self, z: Any) -> bool:
+        """Whether z is the very tensor that was compared, unchanged."""
+        return z is self.z and z._version == self.version
+
+
+def spelled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    """The activation a call is, or None."""
+    if func in CALLS:
+        form = CALLS[func]
+        given = {**dict(zip(("input", *SETTINGS[form], "inplace"), args, strict=False)), **kwargs}
+        z, in_place = given.pop("input"), given.pop("inplace", False) or func in IN_PLACE
+        return Spelled(form, z, given, in_place)
+    name = getattr(func, "__name__", "")
+    reader = _READERS.get(name.strip("_"))
+    if reader is None:
+        return None
+    found: Spelled | None = reader(args, kwargs)
+    writes = (
+        (name.endswith("_") and not name.endswith("__")) or name.startswith("__i") or name == "__setitem__"
+    )
+    if found is None or not (writes or kwargs.get("inplace")):
+        return found
+    first = args[0] if args else kwargs.get("input")
+    # Into the activation's own input: `mask *= x` is none.
+    return Spelled(found.form, found.z, found.settings, True) if found.z is first else None
+
+
+def compared(func: Any, args: Sequence[Any]) -> Sign | None:
+    """What a comparison with zero says of a tensor, or None for any other call."""
+    sides = _COMPARISONS.get(getattr(func, "__name__", "").strip("_"))
+    if sides is None or len(args) != 2:
+        return None
+    for z, other, above in ((args[0], args[1], sides), (args[1], args[0], not sides)):
+        if isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1 and is_zero(other):
+            return Sign(z, above, z._version)
+    return None
+
+
+def sign_of(value: Any) -> Sign | None:
+    """What is remembered on a mask."""
+    return getattr(value, "_sign", None) if isinstance(value, Tensor) else None
+
+
+def mark(mask: Any, sign: Sign) -> Any:
+    """The mask with its meaning on it."""
+    if isinstance(mask, Tensor):
+        mask._sign = sign  # type: ignore[attr-defined]
+    return mask
+
+
+def converts(func: Any) -> bool:
+    """Whether a call hands a mask on as numbers, or asks for no more than its shape."""
+    return getattr(func, "__name__", "") in _CONVERSIONS
+
+
+def is_zero(operand: Any) -> bool:
+    """The number 0, or a tensor of nothing else."""
+    if isinstance(operand, Tensor):
+        return not operand.requires_grad and operand.numel() > 0 and not bool(operand.any())
+    return isinstance(operand, int | float) and not isinstance(operand, bool) and operand == 0
+
+
+def _clamped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    given = {**dict(zip(("input", "min", "max"), args, strict=False)), **kwargs}
+    z, low, high = given.get("input"), given.get("min"), given.get("max")
+    if not _is_activation(z) or low is None or not is_zero(low):
+        return None
+    if high is None:
+        return Spelled("relu", z)
+    if isinstance(high, int | float) and high > 0:
+        return Spelled("hardtanh", z, {"min_val": 0.0, "max_val": float(high)})
+    return None
+
+
+def _thresholded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    given = {**dict(zip(("input", "threshold", "value"), args, strict=False)), **kwargs}
+    both = is_zero(given.get("threshold")) and is_zero(given.get("value"))
+    return Spelled("relu", given["input"]) if both and _is_activation(given.get("input")) else None
+
+
+def _larger(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    given = {**dict(zip(("input", "other"), args, strict=False)), **kwargs}
+    a, b = given.get("input"), given.get("other")
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return None  # torch.max(z, dim), say
+    for z, other in ((a, b), (b, a)):
+        same_shape = torch.broadcast_shapes(z.shape, other.shape) == z.shape
+        if _is_activation(z) and same_shape and is_zero(other):
+            return Spelled("relu", z)
+    return None
+
+
+def _chosen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    """`torch.where(z > 0, z, 0)`, or with `z < 0` the other way round."""
+    order = ("condition", "input", "other")
+    if len(args) == 3 and sign_of(args[1]) is not None:  # z.where(z > 0, 0)
+        order = ("input", "condition", "other")
+    given = {**dict(zip(order, args, strict=False)), **kwargs}
+    sign = sign_of(given.get("condition"))
+    if sign is None:
+        return None
+    kept, dropped = given.get("input"), given.get("other")
+    if not sign.above:
+        kept, dropped = dropped, kept
+    return Spelled("relu", sign.z) if sign.is_of(kept) and is_zero(dropped) else None
+
+
+def _gated(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    """`z * (z > 0)`, in either order."""
+    pair = [*args, *kwargs.values()]
+    for z, mask in (pair, pair[::-1]) if len(pair) == 2 else ():
+        sign = sign_of(mask)
+        if sign is not None and sign.above and sign.is_of(z):
+            return Spelled("relu", z)
+    return None
+
+
+def _filled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    """`z.masked_fill(z < 0, 0)` and `z[z < 0] = 0`."""
+    if kwargs or len(args) != 3:
+        return None
+    sign = sign_of(args[1])
+    below = sign is not None and not sign.above and sign.is_of(args[0])
+    return Spelled("relu", args[0]) if below and is_zero(args[2]) else None
+
+
+def _is_activation(z: Any) -> bool:
+    return isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1
+
+
+_READERS: dict[str, Any] = {
+    **dict.fromkeys(("clamp", "clip", "clamp_min"), _clamped),
+    "threshold": _thresholded,
+    **dict.fromkeys(("maximum", "max", "fmax"), _larger),
+    "where": _chosen,
+    **dict.fromkeys(("mul", "multiply", "rmul", "imul"), _gated),
+    **dict.fromkeys(("masked_fill", "setitem"), _filled),
+}
+_COMPARISONS = {"gt": True, "ge": True, "greater": True, "lt": False, "le": False, "less": False}
+_CONVERSIONS = {"float", "double", "half", "bfloat16", "to", "type", "type_as", "__get__", "dim", "size"}

@@ -1,0 +1,469 @@
+"""Thousands of command lines through every verb: `make fuzz-cli [N=5000] [SEED=0]`.
+
+Lines are drawn from the verbs' own options, with values that fit, that do not, and that are meant to do harm, on inputs
+so small that no honest run takes long. Each must end within 10 seconds of processor time with an exit code that is
+documented, no traceback, and no file written outside `--out`. A worker runs them in one process; one that hangs is
+killed and another takes its place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CPU_S, WALL_S = 10, 90
+"""A command may take this much of the processor, and this much time in all: the machine may have other work."""
+HONEST = {0, 1, 2}
+"""Exit codes of a command that was understood; 70 is a defect."""
+
+NUMBERS = ["0", "-1", "1", "2", "1.5", "1e400", "nan", "-inf", "1000000000000", "9" * 5000, "0x10", "1_0", "½", "8/255",
+           "1/0", "true", "null"]  # fmt: skip
+HOSTILE = [
+    "", " ", "-", "--", "-h", "\x1b[2J\x07", "a\0b", "x" * 500, "../../escaped", "/dev/null/x", "/proc/self/mem",
+    "/dev/zero", "http://evil.example/x.png", "$(touch escaped)", "`touch escaped`", "{a: 1}", "[1, 2", "(((", "]",
+    "%s%n", "\udcff", "名前", "~", "~nobody/x", ".", "..", "*", "[a-", "a=b=c", "!!python/name:os.system",
+    "&a [*a]", "- - -", "gradient,", "gradient(steps=", ":pretrained", "x.py:y", "timm:", "torchvision::", "a\nb",
+]  # fmt: skip
+WORDS = ["gradient", "lrp", "smoothgrad(draws=2)", "lime(draws=4)", "random", "pgd", "linf", "l2", "cpu", "cuda:7",
+         "quick", "test", "train", "imagenet", "label", "predicted", "3", "never", "changed", "bash"]  # fmt: skip
+METHODS = [
+    "gradient",
+    "smoothgrad",
+    "integrated_gradients",
+    "lime",
+    "shap",
+    "lrp",
+    "guided_backprop",
+    "unigrad",
+]
+SETTINGS = [
+    "sigma",
+    "draws",
+    "steps",
+    "samples",
+    "segments",
+    "rule",
+    "baseline",
+    "quantity",
+    "kernel",
+    "seed",
+    "k",
+]
+
+
+@dataclass(frozen=True)
+class Kit:
+    """Small real inputs, and files that are not what they seem."""
+
+    home: Path
+
+    def __truediv__(self, name: str) -> str:
+        return str(self.home / name)
+
+    @property
+    def files(self) -> list[str]:
+        """All of them, and some that are not there."""
+        return [*map(str, sorted(self.home.iterdir())), self / "missing", self / "missing.png"]
+
+
+def made_kit(home: Path) -> Kit:
+    """Write the inputs."""
+    import numpy as np
+    from PIL import Image
+
+    import gyrograd as gg
+    from gyrograd.models import save
+
+    home.mkdir(parents=True)
+    save(home / "net.safetensors", gg.model("lenet", activation="softplus", beta=10, seed=0))
+    drawn = np.random.default_rng(0).integers(0, 255, (4, 32, 32, 3), dtype=np.uint8)
+    for number, image in enumerate(drawn):
+        place = home / "photos" / f"class{number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{number}.png")
+    Image.fromarray(drawn[0]).save(home / "one.png")
+    Image.fromarray(drawn[0]).save(home / "one\x1b[2J.png")
+    (home / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nno more")
+    (home / "empty").write_bytes(b"")
+    (home / "empty_folder").mkdir()
+    (home / "net.py").write_text(NET)
+    train = {"model": "lenet", "data": "shapes", "data_settings": {"n": 2}, "epochs": 1, "batch_size": 8,
+             "test": {"split": "test", "n": 2}}  # fmt: skip
+    (home / "train.yaml").write_text(json.dumps(train))
+    (home / "sweep.yaml").write_text(json.dumps(train | {"grid": {"terms.l2.weight": [0.1]}}))
+    (home / "twice.yaml").write_text(json.dumps(train | {"grid": {"lr": [0.1, 1e-1]}}))
+    (home / "odd.yaml").write_text("images: [1\n  - ]: {")
+    (home / "list.yaml").write_text("- 1\n- 2\n")
+    (home / "more.yaml").write_text("images: many\nseed: -3\nzzz: 1\n")
+    os.mkfifo(home / "fifo.png")
+    os.symlink("loop", home / "loop")
+    (home / "card").mkdir()
+    (home / "card" / "card.json").write_text('{"schema": 1}')
+    return Kit(home)
+
+
+NET = """
+import torch
+from torch import nn
+def good(num_classes=10): return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes))
+class Raises(nn.Module):
+    def forward(self, x): raise KeyError("mine")
+def raises(): return Raises()
+class Nan(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.core = good()
+    def forward(self, x): return self.core(x) + 0 * torch.sqrt(0 * x.flatten(1).sum(1, keepdim=True))
+def nan(): return Nan()
+class Whole(nn.Module):
+    def forward(self, x): return x.flatten(1)[:, :5].long()
+def whole(): return Whole()
+def nothing(): return None
+broken = 3
+"""
+
+
+def command_line(rng: random.Random, kit: Kit) -> list[str]:
+    """One line: an honest one, with none to three things changed."""
+    path = rng.choice(PATHS)
+    words = honest(path, rng, kit)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 3))):
+        words = CHANGES[rng.choice(list(CHANGES))](words, path, rng, kit)
+    return [*path.split(), *words]
+
+
+PATHS = ["audit", "explain", "explain", "attack", "attack", "explore", "train", "train", "harden", "sweep", "reproduce",
+         "report", "compare", "leaderboard", "list", "data fetch", "data check", "data show", "doctor", "completion",
+         "demo", "bench"]  # fmt: skip
+
+
+def honest(path: str, rng: random.Random, kit: Kit) -> list[str]:
+    """Words of a small run of the verb that succeeds, or nearly."""
+    model = rng.choice([kit / "net.safetensors", "lenet", f"{kit / 'net.py'}:good"])
+    data = "shapes" if rng.random() < 0.05 else rng.choice([kit / "one.png", kit / "photos"])
+    opened = [model, data, "--images", "1", "--size", "32", "--device", "cpu", "--out", "out/here"]
+    return {
+        "audit": [*opened, "--methods", "gradient", "--attacks", "random", "--steps", "1"],
+        "explain": [*opened, "--method", rng.choice(METHODS)],
+        "attack": [
+            *opened,
+            "--steps",
+            "1",
+            "--attack",
+            rng.choice(["targeted_map", "top_k", "random", "pgd"]),
+        ],
+        "explore": [model, "--data", data, "--images", "1", "--size", "32", "--device", "cpu"],
+        "train": ["--config", kit / "train.yaml", "--out", "out/here"],
+        "harden": [
+            model,
+            kit / "photos",
+            "--images",
+            "1",
+            "--epochs",
+            "1",
+            "--size",
+            "32",
+            "--out",
+            "out/here",
+        ],
+        "sweep": [kit / "sweep.yaml", "--out", "out/here", "--images", "1"],
+        "reproduce": ["joo2023-table1", "--rows", "no such row", "--out", "out/here"],
+        "report": [kit / "card"],
+        "compare": [kit / "card", kit / "card", "--out", "out/here.html"],
+        "leaderboard": [str(kit.home), "--out", "out/here.html"],
+        "list": ["attribution"],
+        "data fetch": ["cifar10", "--root", "out/here", "--source", kit / "empty"],
+        "data check": ["folder", "--path", kit / "photos"],
+        "data show": ["folder", "--path", kit / "photos", "--out", "out/here.png"],
+        "doctor": [],
+        "completion": ["bash"],
+        "demo": ["--epochs", "1", "--train", "2", "--images", "1", "--out", "out/here"],
+        "bench": ["--batch", "1", "--side", "32", "--repeats", "1", "--device", "cpu"],
+    }[path]
+
+
+def value(rng: random.Random, kit: Kit) -> str:
+    """What an option might be given."""
+    pool = rng.choice(
+        [NUMBERS, HOSTILE, WORDS, kit.files, [method(rng), kit / "net.py:" + rng.choice(FACTORIES)]]
+    )
+    return rng.choice(pool)
+
+
+FACTORIES = ["raises", "nan", "whole", "nothing", "broken", "missing"]
+
+
+def method(rng: random.Random) -> str:
+    given = [
+        f"{rng.choice(SETTINGS)}={rng.choice(NUMBERS + WORDS[:4])}" for _ in range(rng.choice((1, 1, 2)))
+    ]
+    return f"{rng.choice(METHODS)}({', '.join(given)})"
+
+
+def with_option(words: list[str], path: str, rng: random.Random, kit: Kit) -> list[str]:
+    """One of the verb's own options, with any value; its last value counts."""
+    from gyrograd.cli import verbs
+    from gyrograd.cli.options import is_word, options
+
+    verb: Any = verbs()
+    for word in path.split():
+        verb = verb[word]
+    own = [name for name in options(verb) if not is_word(verb, name)] + ["config", "debug_", "print_config"]
+    if path == "train":
+        own += [
+            "lr",
+            "epochs",
+            "terms.l2.weight",
+            "data_settings.n",
+            "model",
+            "model_settings.beta",
+            "schedule",
+        ]
+    name = rng.choice(own or ["json"])
+    given = value(rng, kit)
+    if name in {"out", "root"} and not given.startswith(("/proc", "/dev", "\x1b", "a\0")):
+        given = "out/" + given.replace("..", "up").strip("/~")  # what is written there was asked for
+    if path == "reproduce" and name in {"rows", "name"}:
+        return words  # every other row is an honest run of a minute
+    return [*words, f"--{name}", given] if rng.random() < 0.8 else [*words, f"--{name}={given}"]
+
+
+def with_word_changed(words: list[str], path: str, rng: random.Random, kit: Kit) -> list[str]:
+    """A word or a value is another."""
+    place = rng.randrange(len(words)) if words else 0
+    if not words or words[place].startswith("--") or "--out" in words[max(0, place - 1) : place]:
+        return [*words, value(rng, kit)]
+    if words[max(0, place - 1) : place] in (["--root"], ["--rows"]):
+        return words
+    return [*words[:place], value(rng, kit), *words[place + 1 :]]
+
+
+def with_word_left_out(words: list[str], path: str, rng: random.Random, kit: Kit) -> list[str]:
+    """A word is missing."""
+    if not words or path in {"demo", "bench", "reproduce"}:
+        return words  # their own defaults take minutes
+    place = rng.randrange(len(words))
+    return [*words[:place], *words[place + 1 :]]
+
+
+def with_method(words: list[str], path: str, rng: random.Random, kit: Kit) -> list[str]:
+    """A method with settings that may not fit."""
+    name = {"audit": "methods", "explain": "method", "attack": "method"}.get(path)
+    return [*words, f"--{name}", method(rng)] if name else words
+
+
+def with_debug(words: list[str], path: str, rng: random.Random, kit: Kit) -> list[str]:
+    """An option nobody has, or a flag."""
+    return [*words, rng.choice(["--zzz", "--json", "--help", "--fresh", "--unlabelled", "---", "--out"])]
+
+
+CHANGES = {
+    "option": with_option,
+    "changed": with_word_changed,
+    "left out": with_word_left_out,
+    "method": with_method,
+    "flag": with_debug,
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    words: list[str]
+    code: int | str
+    seconds: float
+    said: str
+    escaped: list[str]
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong with that, if anything."""
+        if self.code not in HONEST:
+            return f"exit code {self.code}"
+        if "Traceback (most recent call last)" in self.said:
+            return "traceback"
+        if self.code == 2 and "gyrograd: " not in self.said:
+            return "no sentence"
+        if any(ord(letter) < 32 and letter not in "\n\t\b" for letter in self.said):
+            return "control character"
+        return f"written outside: {self.escaped[:3]}" if self.escaped else None
+
+
+def run_all(lines: list[list[str]], kit: Kit, work: Path) -> Iterator[Ended]:
+    """Every line in a worker of its own folder, one after the other."""
+    worker = Worker(kit, work)
+    try:
+        for words in lines:
+            before = listing(kit.home, work)
+            ended = worker.run(words)
+            asked = places_asked_for(words, work)
+            new = listing(kit.home, work) - before
+            escaped = sorted(path for path in new if not any(Path(path).is_relative_to(one) for one in asked))
+            yield Ended(words, ended["code"], ended["seconds"], ended["said"], escaped)
+    finally:
+        worker.stop()
+
+
+def places_asked_for(words: list[str], work: Path) -> list[Path]:
+    """Where the line itself says that something is to be written."""
+    given = [one for before, one in itertools.pairwise(words) if before in {"--out", "--root"}]
+    given += [word.partition("=")[2] for word in words if word.startswith(("--out=", "--root="))]
+    given += words[1:2] if words[0] in {"report", "leaderboard"} else []
+    return [work / one for one in given if one]
+
+
+def listing(*homes: Path) -> set[str]:
+    """Every file that is not below the folder `out`, with its size."""
+    found = set()
+    for home in homes:
+        for folder, inner, files in os.walk(home):
+            inner[:] = [name for name in inner if name not in {"out", "tmp", "__pycache__"}]
+            found |= {os.path.join(folder, name) for name in (*files, *inner)}
+    return found
+
+
+class Worker:
+    """A process that runs command lines; killed where one takes too long, and started again."""
+
+    def __init__(self, kit: Kit, work: Path) -> None:
+        self.kit, self.work = kit, work
+        self.process: subprocess.Popen[str] | None = None
+        (work / "tmp").mkdir(parents=True, exist_ok=True)
+
+    def start(self) -> subprocess.Popen[str]:
+        """With a home, a data folder and a folder for temporary files of its own."""
+        temporary = str(self.work / "tmp")
+        data = str(self.work / "out" / "data")
+        own = {"HOME": str(self.work), "GYROGRAD_DATA": data, "TMPDIR": temporary, "MPLCONFIGDIR": temporary}
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", __file__, "--worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | own | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"},
+            cwd=self.work,
+        )
+        self.answers: queue.Queue[str] = queue.Queue()
+        out = process.stdout
+        assert out is not None
+        threading.Thread(target=lambda: [self.answers.put(line) for line in out], daemon=True).start()
+        assert self.answers.get(timeout=300).strip() == "ready"
+        return process
+
+    def run(self, words: list[str]) -> dict[str, Any]:
+        """The outcome of one line."""
+        self.process = self.process or self.start()
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+        began, cpu = time.monotonic(), cpu_seconds(self.process.pid)
+        while True:
+            try:
+                return dict(json.loads(self.answers.get(timeout=0.5)))
+            except queue.Empty:
+                used, waited = cpu_seconds(self.process.pid) - cpu, time.monotonic() - began
+                ended = self.process.poll()
+                if ended is None and used < CPU_S and waited < WALL_S:
+                    continue
+                self.stop()
+                code = f"worker ended with {ended}" if ended is not None else "hang"
+                return {"code": code, "seconds": waited, "said": ""}
+
+    def stop(self) -> None:
+        """End it; the next line starts another."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time of a process so far."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def serve_lines() -> None:
+    """The worker: a line of JSON in, a line of JSON out. The net is not reached, and pages are not served."""
+    import contextlib
+    import io
+    import resource
+    import shutil
+    import socket
+
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+
+    def alone(*_: Any, **__: Any) -> Any:
+        raise OSError("there is no network here")
+
+    socket.getaddrinfo = socket.create_connection = alone
+    from gyrograd.cli import main
+    from gyrograd.explorer import server
+
+    server.serve = lambda *_, **__: None  # type: ignore[assignment]
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        shutil.rmtree("out", ignore_errors=True)
+        said, began = io.StringIO(), time.process_time()
+        code: int | str
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            try:
+                code = main(json.loads(line))
+            except SystemExit as ended:
+                code = ended.code if isinstance(ended.code, int) else str(ended.code)
+            except BaseException as error:
+                code = f"raised {type(error).__name__}: {error}"[:300]
+        whole = said.getvalue()
+        outcome = {
+            "code": code,
+            "seconds": time.process_time() - began,
+            "said": f"{whole[:2000]}{whole[-2000:]}",
+        }
+        print(json.dumps(outcome), file=answers, flush=True)
+
+
+def main(count: int, seed: int) -> int:
+    """Run them all and tell what was found."""
+    with tempfile.TemporaryDirectory(prefix="gyrograd-fuzz-") as folder:
+        kit = made_kit(Path(folder) / "kit")
+        rng = random.Random(seed)
+        lines = [command_line(rng, kit) for _ in range(count)]
+        codes: Counter[str] = Counter()
+        faults: Counter[str] = Counter()
+        for number, ended in enumerate(run_all(lines, kit, Path(folder) / "work"), 1):
+            codes[str(ended.code)] += 1
+            if ended.fault:
+                faults[ended.fault.partition(":")[0]] += 1
+                print(
+                    f"{number}: {ended.fault}\n  {ended.words!r}\n  {ended.said.strip()[-400:]!r}", flush=True
+                )
+            if number % 500 == 0:
+                print(f"{number} of {count}: exit codes {dict(codes)}, faults {dict(faults)}", flush=True)
+    print(f"{count} command lines, seed {seed}: exit codes {dict(codes)}, faults {dict(faults) or 'none'}")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--worker"]:
+        serve_lines()
+    else:
+        sys.exit(main(int(os.environ.get("N", "5000")), int(os.environ.get("SEED", "0"))))
