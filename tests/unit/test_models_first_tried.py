@@ -149,10 +149,10 @@ def test_what_a_model_raises_is_the_cause_of_one_sentence(error):
 OUTPUTS = {
     "a tuple": (lambda z: (z, z), "returned a tuple"),
     "a dict": (lambda z: {"logits": z}, "returned a dict"),
-    "truth values": (lambda z: z > 0, "returned bool values"),
-    "integers": (lambda z: z.long(), "returned int64 values"),
-    "complex numbers": (lambda z: z + 1j, "returned complex64 values"),
-    "sparse rows": (lambda z: z.to_sparse(), "returned sparse_coo values"),
+    "truth numbers": (lambda z: z > 0, "returned bool numbers"),
+    "integers": (lambda z: z.long(), "returned int64 numbers"),
+    "complex numbers": (lambda z: z + 1j, "returned complex64 numbers"),
+    "sparse rows": (lambda z: z.to_sparse(), "returned sparse numbers"),
     "one number an image": (lambda z: z[:, 0], "returned shape"),
 }
 
@@ -170,7 +170,10 @@ def test_other_outputs_than_logits_are_named_in_one_sentence(name, output, words
 
 def test_images_of_another_precision_are_named():
     x, target = batch()
-    with pytest.raises(UserError, match=r"inputs are torch.float64 and the model's weights torch.float32"):
+    with pytest.raises(
+        UserError,
+        match="cannot take float64 images .*; give it weights of float64, or images of its own kind",
+    ):
         Gradient()(Net(), x.double(), target)
 
 
