@@ -162,7 +162,7 @@ class _Nesting:
         # Each value is a list of one number, its depth, and whether it was just made: a value out of the memo must not
         # be added to, or its depth would change after others counted it. None marks where a group begins.
         self.stack: list[tuple[list[int], bool] | None] = []
-        self.memo: dict[int, list[int]] = {}
+        self.memo: dict[Any, list[int]] = {}
 
     def follow(self, content: bytes) -> None:
         """Go through all of it."""
