@@ -43,7 +43,7 @@ def steady_radius(kept: Sequence[Column], radii: Sequence[float], share: float =
 
 def _crossing(means: NDArray[np.float64], radii: Sequence[float], share: float) -> NDArray[np.float64]:
     """Where each row of means first falls below `share`, of 255."""
-    levels = np.array([0.0, *(255 * eps for eps in radii)])
+    levels: NDArray[np.float64] = np.array([0.0, *(255 * eps for eps in radii)])
     curve = np.concatenate([np.ones((len(means), 1)), means], axis=1)
     below = curve < share
     first = np.where(below.any(1), below.argmax(1), len(levels) - 1)
@@ -51,4 +51,5 @@ def _crossing(means: NDArray[np.float64], radii: Sequence[float], share: float) 
     high, low = curve[row, first - 1], curve[row, first]
     # The part of the last piece that is walked; all of it where the curve does not fall below.
     part = np.where(below.any(1), (high - share) / np.where(high > low, high - low, 1), 1.0)
-    return levels[first - 1] + part * (levels[first] - levels[first - 1])
+    crossed: NDArray[np.float64] = levels[first - 1] + part * (levels[first] - levels[first - 1])
+    return crossed
