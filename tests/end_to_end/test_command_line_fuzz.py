@@ -55,6 +55,14 @@ def test_a_pipe_nobody_writes_to_is_not_waited_for(kit, run):
         assert "is a pipe; give a file." in ended.said
 
 
+def test_a_file_of_settings_that_is_no_text_is_one_sentence(kit, run):
+    for name in ("broken.png", "deep.yaml"):
+        (kit.home / "deep.yaml").write_text("[" * 20_000)
+        ended = run(["report", kit / "card", "--config", kit / name])
+        assert ended.fault is None, ended
+        assert ended.code == 2
+
+
 def test_the_fuzz_itself_sees_a_fault():
     ended = command_lines.Ended(["list"], 0, 0.0, "fine", [])
     assert ended.fault is None

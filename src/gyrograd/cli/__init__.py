@@ -187,6 +187,10 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
         from gyrograd.cli.mistakes import sentence
 
         raise UserError(sentence(verb, path, str(wrong))) from None
+    except (UnicodeDecodeError, RecursionError) as wrong:
+        raise UserError(
+            f"The file of --config is no YAML ({in_words(wrong)}); give a text file of settings."
+        ) from None
     return arguments(verb, {**settings, **free})
 
 
