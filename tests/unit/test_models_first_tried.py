@@ -68,6 +68,10 @@ def test_a_model_that_writes_into_its_input_is_refused_by_every_attribution(name
     assert torch.equal(x, before)
 
 
+def own_map(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+    return x * model(x.clone())[:, :1, None, None].detach()
+
+
 def verbs() -> dict[str, Callable[[nn.Module, Tensor, Tensor], object]]:
     gradient = Gradient()
     attacks = {
@@ -86,6 +90,7 @@ def verbs() -> dict[str, Callable[[nn.Module, Tensor, Tensor], object]]:
         **attacks,
         **metrics,
         **regularizers,
+        "attack on a map of the user's own": lambda m, x, t: gg.attack("random", eps=0.1)(m, own_map, x, t),
         "theory criterion": lambda m, x, t: theory.l2_criterion(m, x, t, torch.full_like(x, 0.01)),
         "theory curvature": lambda m, x, _: theory.top_loss_curvature(m, x),
         "predicted": lambda m, x, _: gg.predicted(m, x),
