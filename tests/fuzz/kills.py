@@ -23,8 +23,8 @@ from typing import Any
 import command_lines
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-OF_TIME = re.compile(r"second|time|date|when|created|host|command|pid|pace|spent", re.IGNORECASE)
-"""Keys whose values say when or how long, which no two runs share."""
+OF_TIME = re.compile(r"second|time|date|when|created|host|command|pid|pace|spent|memory", re.IGNORECASE)
+"""Keys whose values say when, how long or in how much memory, which no two runs share."""
 ENDS = {0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 
 

@@ -117,8 +117,8 @@ def _exit(error: Exception) -> tuple[int, str]:
             2,
             f"Memory ran out ({in_words(error)}); give fewer or smaller images, or fewer draws or steps.",
         )
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(place.filename).name}, line {place.lineno}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(frame.filename).name}, line {frame.lineno}"
     return 70, (
         f"This is a defect of gyrograd, not of yours: {in_words(error)} ({where}); please report it with the "
         f"command and what it prints with {DEBUG}."
