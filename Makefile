@@ -107,3 +107,18 @@ SEED ?= 0
 .PHONY: fuzz-readers
 fuzz-readers: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(FILES) --seed $(SEED)
+
+# Random small nets: every way they are differentiated against finite differences (minutes). A seed that fails goes into KEPT.
+.PHONY: fuzz-nets
+fuzz-nets: $(STAMP)
+	$(BIN)/python tests/fuzz/nets.py --nets 300 --seed $(or $(SEED),0)
+
+# 5,000 command lines through every verb: no traceback, no hang, nothing written outside --out (N=500 SEED=1)
+.PHONY: fuzz-cli
+fuzz-cli: $(STAMP)
+	N=$(or $(N),5000) SEED=$(or $(SEED),0) $(BIN)/python tests/fuzz/command_lines.py
+
+# 30 kills at random moments over train, audit, harden, sweep, reproduce and explore: same results, no leftovers
+.PHONY: fuzz-kills
+fuzz-kills: $(STAMP)
+	N=$(or $(N),30) SEED=$(or $(SEED),0) $(BIN)/python tests/fuzz/kills.py

@@ -392,7 +392,7 @@ def _(kit: Kit, folder: Path) -> list[str]:
     return [str(program_changed(kit.export, folder / "a.pt2", spoil)), kit.data]
 
 
-@bad("an operation of torch.export that is not torch's", "no operation of torch's own")
+@bad("an operation of torch.export that is not torch's", "no operation a model needs")
 def _(kit: Kit, folder: Path) -> list[str]:
     def spoil(document: dict[str, object]) -> None:
         text = json.dumps(document).replace("torch.ops.aten.relu.default", "torch.serialization.os.system")

@@ -99,6 +99,7 @@ def _take(path: Path) -> bool:
             if path.is_symlink():
                 raise  # it leads to a folder that is not there
             continue  # its last holder took the empty folder away
+        had = False
         try:
             had = _locked(file, path)
             if had and _is_at(file, path):
@@ -106,6 +107,10 @@ def _take(path: Path) -> bool:
                 _held[_key(path)] = file
                 return True
         except BaseException:
+            # a full disk, say, has no room for the note on who holds it: nothing is left behind
+            with suppress(OSError):
+                if had and _is_at(file, path):
+                    path.unlink()
             os.close(file)
             raise
         os.close(file)

@@ -147,7 +147,8 @@ def _of_their_kinds(
         if not any(_fits(value, kind) for kind in kinds):
             wanted = " or ".join(dict.fromkeys(_in_words(kind) for kind in kinds))
             usual = parameters[name].default
-            such_as = f", such as {usual!r}" if isinstance(usual, int | float | str) else ""
+            shown = f"{usual:.4g}" if isinstance(usual, float) else repr(usual)
+            such_as = f", such as {shown}" if isinstance(usual, int | float | str) else ""
             raise UserError(f"{entry.kind} '{entry.name}' has {name}={value!r:.60}; give {wanted}{such_as}.")
         if isinstance(value, int) and abs(value) > MOST and name not in UNBOUNDED:
             raise UserError(

@@ -79,12 +79,6 @@ def test_explain_and_attack_tell_what_is_wrong_with_the_model_and_go_on(
     assert sentence is None or sentence in told[0]
 
 
-def test_a_map_of_nan_is_an_error_and_no_picture(kit, tmp_path, capsys):
-    assert run(kit, tmp_path / "out", "rooted", "explain") == 2
-    assert "The map of gradient holds NaN or infinite values for 3 of 3 images" in capsys.readouterr().err
-    assert not list((tmp_path / "out").glob("**/*.png"))
-
-
 @pytest.mark.parametrize("verb", ["explain", "attack", "audit"])
 def test_a_model_that_writes_into_its_images_is_one_sentence(verb, kit, tmp_path, capsys):
     assert run(kit, tmp_path / "out", "writing", verb) == 2

@@ -179,3 +179,12 @@ def test_claims_of_what_was_not_measured_are_counted_and_not_listed():
     assert "1 claims of the paper: 1 confirmed" in html
     assert "1 more are of what this run did not measure." in html
     assert "not measured in this run" not in html
+
+
+def test_a_record_that_is_read_back_gives_the_columns_in_the_same_order():
+    """Files sort their keys, so that a second run, which reads, would show another page than the first."""
+    names = ["rps @ 16", "accuracy", "rps @ 2", "rps @ 0.5"]
+    measured = Record("m", {}, [0, 1], {name: [1.0, 2.0] for name in names})
+    read = Record("m", {}, [0, 1], {name: [1.0, 2.0] for name in sorted(names)})
+    orders = [[q.column for q in estimates([("cifar10", "ce", 0, one)])] for one in (measured, read)]
+    assert orders[0] == orders[1] == ["accuracy", "rps @ 0.5", "rps @ 2", "rps @ 16"]

@@ -250,3 +250,24 @@ def test_the_comparison_leaves_the_net_as_it_was_and_comes_once(monkeypatch):
     assert all(p.grad is None and p.dtype == torch.float32 for p in net.parameters())
     monkeypatch.setattr("gyrograd.regularizers.joint._plain_gradient", None)
     with_terms(True)(net, x, y, seed=1)
+
+
+class Single(nn.Module):
+    """A net that computes in single precision whatever it is given, and cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.silu(self.inner(x.flatten(1) * torch.ones(6)))
+
+    def __deepcopy__(self, memo: object) -> nn.Module:
+        raise TypeError("no copies")
+
+
+def test_a_net_that_cannot_be_copied_is_compared_as_it_is():
+    net = Single().train()
+    x, y = torch.randn(4, 1, 2, 3), torch.arange(4) % 3
+    with_terms(True)(net, x, y, seed=0)
+    assert net.training

@@ -179,6 +179,33 @@ def test_squares_lower_a_number_without_a_derivative_and_keep_ball_box_and_label
     assert torch.equal(value, judge(X + delta)[1])
     assert (delta.abs() <= 0.1).all()
     assert (delta.flatten(1)[:, 0] <= 0).all()
+    bright = X + 0.45
+    delta, _ = try_squares(bright, torch.zeros_like(X), ball("linf", 0.1), Box(), judge, keys(0, 2), 40)
+    assert (bright + delta <= 1).all()
+
+
+def test_challengers_hold_the_prediction_too_and_a_lost_prediction_never_counts():
+    x, y = pictures("test", 8)
+    hit = Auto(eps=0.2, effort=4)(trained(), Rounded(), x, y)
+    noisy = gg.attack("random", eps=0.2)(trained(), GRADIENT, x, y)
+    assert not noisy.prediction_kept.all()
+    assert hit.prediction_kept.all()
+    assert (hit.value < hit.start).any()
+
+
+def test_a_point_found_through_a_surrogate_is_judged_by_the_map_itself(monkeypatch):
+    offered, offer = [], driver.Duel._offer
+    monkeypatch.setattr(
+        driver.Duel, "_offer", lambda duel, *parts: (offered.append(parts), offer(duel, *parts))
+    )
+    x, target = batch(3)
+    model, path = net("lenet"), gg.attribution("ig", steps=6)
+    Auto(eps=0.02, effort=2, transfer_from=gg.attribution("ig", steps=1))(model, path, x, target)
+    name, rows, delta, value, *_ = offered[0]
+    assert name == "main"
+    k = round(0.1 * x[0, 0].numel())
+    before, after = (path(model, at, target[rows]) for at in (x[rows], x[rows] + delta))
+    torch.testing.assert_close(value, TopKIntersection(k=k)(before, after))
 
 
 # Gradient masking ----------------------------------------------------------------------------------------------------

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from small_audits import SMALL, small_images, small_net
 
 import gyrograd as gg
+from gyrograd.audit.challenges import challenges, masked
 from gyrograd.audit.doubts import suspects
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, spoken
 from gyrograd.audit.presets import Preset
+from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.summary import summary
 from gyrograd.audit.table import column, eps_curves, mean_over, points, stat, worst
 from gyrograd.audit.theorems import Promise, constants, promises
@@ -87,6 +89,7 @@ def attacked(
 ) -> Record:
     examples = list(range(len(cosines[0])))
     values: dict[str, Any] = {f"cosine[{i}]": row for i, row in enumerate(cosines)}
+    values |= {f"kept[{i}]": row for i, row in enumerate(cosines)}
     values |= {f"prediction_kept[{i}]": [kept] * len(examples) for i in range(len(cosines))}
     settings = {"attack": {"eps": eps}} if attack != "noise" else {"eps": eps}
     return Record(f"{method} under {attack}", settings, examples, values)
@@ -361,3 +364,72 @@ def test_a_bound_whose_constant_is_missing_is_left_out() -> None:
 def test_a_preset_that_measures_nothing_is_refused(change: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         replace(SMALL, **change)
+
+
+# How far a map holds
+
+
+def test_the_steady_radius_is_where_the_mean_falls_to_half_on_a_straight_line() -> None:
+    radii = [2 / 255, 4 / 255, 8 / 255]
+    kept = [{0: 0.9, 1: 0.9}, {0: 0.8, 1: 0.6}, {0: 0.4, 1: 0.2}]
+    found = steady_radius(kept, radii)
+    # 0.7 at 4 and 0.3 at 8: half is reached half way.
+    assert found == {
+        "value": pytest.approx(6.0),
+        "low": pytest.approx(5.0),
+        "high": pytest.approx(7.0),
+        "n": 2,
+    }
+    assert steady_radius([{0: 0.0}], [4 / 255])["value"] == pytest.approx(2.0)  # from all at radius 0
+
+
+def test_a_map_that_holds_at_the_largest_radius_has_that_one_and_a_missing_image_is_left_out() -> None:
+    radii = [4 / 255, 8 / 255]
+    assert steady_radius([{0: 1.0, 1: 0.9}, {0: 0.7, 1: 0.6}], radii)["value"] == pytest.approx(8.0)
+    one = steady_radius([{0: 0.5, 1: None}, {0: 0.1, 1: 0.0}], radii)
+    assert one == {"value": pytest.approx(4.0), "low": None, "high": None, "n": 1}
+    assert steady_radius([{0: None}, {0: 0.4}], radii) is None
+    with pytest.raises(UserError, match="rising"):
+        steady_radius([{0: 1.0}, {0: 0.5}], [8 / 255, 4 / 255])
+
+
+def test_the_method_that_holds_furthest_is_chosen_unless_it_is_less_faithful_or_suspect() -> None:
+    faithful = [0.5, 0.52, 0.48, 0.5]
+    placed = [
+        point("gradient", None, [0.9] * 4, faithful),
+        point("lrp", None, [0.5] * 4, [f + 0.01 for f in faithful]),
+        point("guided_backprop", None, [0.6] * 4, [f - 0.2 for f in faithful]),
+        point("lime", None, [0.6] * 4, faithful),
+    ]
+    radii = {("gradient", None): measured(2.0), ("lrp", None): measured(6.9)}
+    radii |= {("guided_backprop", None): measured(9.0), ("lime", None): measured(8.0)}
+    found = choice(placed, GRADIENT, {"lime"}, None, radii)
+    assert found is not None
+    assert (found.point.method, found.radius, found.stay) == ("lrp", measured(6.9), False)
+    lrp = Method("lrp", "LRP", gg.attribution("lrp"))
+    told = sentences(lrp, columns(0.3, 0.8), found, SMALL, against=GRADIENT)
+    assert told[0].startswith("Use LRP: half of its top pixels stay up to 6.9/255")
+    assert "against Gradient, insertion +0.010" in told[0]
+    assert "LRP map" in told[1]
+
+
+def test_radii_that_reach_the_last_one_measured_are_said_to_be_at_least_that() -> None:
+    placed = [point("gradient", None, [0.9] * 4, [0.5] * 4)]
+    found = choice(placed, GRADIENT, set(), None, {("gradient", None): measured(8.0)})
+    told = sentences(GRADIENT, columns(0.7, 0.9), found, SMALL)
+    assert "up to at least 8.0/255" in told[0]
+    assert "nothing measured holds further" in told[0]
+
+
+def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() -> None:
+    preset = replace(SMALL, attacks=("auto",))
+    names = ("more steps", "another start", "softer model", "transfer", "noise", "squares")
+    values: dict[str, Any] = {f"beaten_by_{name}[{at}]": [0.0] * 10 for name in names for at in (0, 1)}
+    values["beaten_by_transfer[1]"] = [1.0] * 2 + [0.0] * 7 + [None]
+    values["beaten_by_more steps[1]"] = [1.0] + [0.0] * 9
+    record = Record("gradient under auto", {"attack": {"eps": [4 / 255, 8 / 255]}}, list(range(10)), values)
+    flags = challenges({"gradient under auto": record}, [GRADIENT], preset)
+    assert [(flag["name"], flag["where"]) for flag in flags] == [("beaten_by_transfer", "gradient")]
+    assert flags[0]["measured"] == pytest.approx(2 / 9)
+    assert masked(flags) == {"gradient"}
+    assert challenges({}, [GRADIENT], SMALL) == []

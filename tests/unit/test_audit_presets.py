@@ -81,7 +81,7 @@ def test_audits_that_searched_longer_are_no_rivals() -> None:
         return [c["detail"] for c in card_columns(preset) if c["key"] in ("attack_cosine", "top_k_kept")]
 
     quick = attacked(PRESETS["quick"])
-    assert all("7 steps, of means over draws 4 through 6 draws" in detail for detail in quick)
+    assert all("6 steps, of means over draws 4 through 6 draws" in detail for detail in quick)
     for other in (
         preset_of("quick", steps=8),
         preset_of("quick", drawn_steps=5),

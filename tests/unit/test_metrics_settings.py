@@ -14,7 +14,7 @@ from gyrograd.metrics.passes import parts
 
 WRONG = {
     ("rps", "eps", 0.0): "above 0 in pixel units",
-    ("rps", "eps", float("nan")): "above 0 in pixel units",
+    ("rps", "eps", float("nan")): "give a finite number",
     ("rps", "draws", 0): "at least 1",
     ("rps", "similarity", "cosin"): "did you mean 'cosine'",
     ("rps", "reduce", "abs_sun"): "did you mean 'abs_sum'",

@@ -19,6 +19,7 @@ from gyrograd.errors import UserError
 from gyrograd.models import Normalized
 from gyrograd.models.outputs import checked
 from gyrograd.numerics.checks import TRIAL_ROWS, try_model
+from gyrograd.smoothing import Smoothed
 
 SIDE = 6
 WRITES = "writes into the images .* compute a new tensor there: x = .x - m. / s"
@@ -148,10 +149,10 @@ def test_what_a_model_raises_is_the_cause_of_one_sentence(error):
 OUTPUTS = {
     "a tuple": (lambda z: (z, z), "returned a tuple"),
     "a dict": (lambda z: {"logits": z}, "returned a dict"),
-    "truth values": (lambda z: z > 0, "returned bool values"),
-    "integers": (lambda z: z.long(), "returned int64 values"),
-    "complex numbers": (lambda z: z + 1j, "returned complex64 values"),
-    "sparse rows": (lambda z: z.to_sparse(), "returned sparse_coo values"),
+    "truth numbers": (lambda z: z > 0, "returned bool numbers"),
+    "integers": (lambda z: z.long(), "returned int64 numbers"),
+    "complex numbers": (lambda z: z + 1j, "returned complex64 numbers"),
+    "sparse rows": (lambda z: z.to_sparse(), "returned sparse numbers"),
     "one number an image": (lambda z: z[:, 0], "returned shape"),
 }
 
@@ -169,7 +170,10 @@ def test_other_outputs_than_logits_are_named_in_one_sentence(name, output, words
 
 def test_images_of_another_precision_are_named():
     x, target = batch()
-    with pytest.raises(UserError, match=r"inputs are torch.float64 and the model's weights torch.float32"):
+    with pytest.raises(
+        UserError,
+        match="cannot take float64 images .*; give it weights of float64, or images of its own kind",
+    ):
         Gradient()(Net(), x.double(), target)
 
 
@@ -178,3 +182,17 @@ def test_a_model_is_not_tried_again_by_checked():
     model = Net()
     try_model(model, x)
     assert checked(model, x) is model
+
+
+def test_complex_weights_are_named():
+    model = Net()
+    model.extra = nn.Parameter(torch.eye(3).to(torch.complex64))
+    with pytest.raises(UserError, match="'extra' holds complex numbers"):
+        checked(model, batch()[0])
+
+
+@pytest.mark.parametrize("draws", [True, 1.5, 0])
+def test_a_smoothed_model_takes_a_whole_number_of_draws(draws):
+    make = getattr(Smoothed.__init__, "__wrapped__", Smoothed.__init__)
+    with pytest.raises(UserError, match="at least one draw, a whole number, not"):
+        make(Smoothed.__new__(Smoothed), Net(), gg.kernel("gaussian"), draws)

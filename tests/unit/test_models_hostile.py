@@ -159,7 +159,7 @@ def test_a_weight_of_an_export_is_not_unpickled(kit, mark):
         return bad_files.evil(mark.parent) if name.endswith("/weight_0") else content
 
     path = bad_files.rezipped(kit.export, mark.parent / "a.pt2", edit)
-    refused(path, mark.parent / "ran", "more than a tensor")
+    refused(path, mark.parent / "ran", "more than tensors")
 
 
 def test_two_members_of_one_name_are_refused(kit, mark):
@@ -448,3 +448,28 @@ def test_a_zip_that_unpacks_to_far_more_than_its_size_is_refused(mark):
         archive.writestr("a/archive_format", b"pt2")
         archive.writestr("a/models/model.json", b"\0" * (300 * 2**20))
     refused(path, mark, "far more than a model of its size")
+
+
+NESTED = {
+    "tuples": lambda n: b")" + b"\x85" * n + b"0",
+    "lists": lambda n: b"]" * n + b"a" * (n - 1) + b"0",
+    # every list is kept first and then put into the one before
+    "lists out of the memo": lambda n: (
+        b"".join(b"]r" + k.to_bytes(4, "little") + b"0" for k in range(n))
+        + b"".join(
+            b"j" + k.to_bytes(4, "little") + b"j" + (k + 1).to_bytes(4, "little") + b"a0"
+            for k in range(n - 1)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_data_of_a_script_nested_without_end_is_refused(kind, kit, mark):
+    """torch would end the process."""
+
+    def edit(name, content):
+        # The reader's first opcode is the protocol; what is nested is made after it and thrown away again.
+        return content[:2] + NESTED[kind](100_000) + content[2:] if name.endswith("/data.pkl") else content
+
+    refused(bad_files.rezipped(kit.script, mark.parent / "a.pt", edit), mark, "more than tensors and its own")

@@ -6,8 +6,9 @@ to the largest:
 
 1. descend a smooth stand-in of the column with momentum, in steps as long as the ball at first and falling to zero;
    begin where the smaller radius ended, stretched to the new one;
-2. let challengers try to beat what was found: noise, the gradient map in place of the map itself, a softer copy of the
-   model, a search without derivatives, another objective from a random start, more steps;
+2. let challengers try to beat what was found: noise, the gradient map in place of the map itself and a softer copy of
+   the model, on images whose column has hardly fallen, and at the largest radius on all; there also, unless the effort
+   is small, a search without derivatives, another objective from a random start, and more steps;
 3. keep, for each image, the point with the lowest column among those that keep the prediction. The column is always
    that of the method itself on the model itself, whatever the search went through.
 
@@ -199,12 +200,14 @@ def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
             duel = Duel(auto, job, under, eps, best)
             stretched = best.delta * (eps / reached) if reached else None
             duel.descend("main", begin=stretched, steps=auto.effort)
-            duel.noise()
-            duel.transfer()
-            duel.softer_model(soft)
+            last = eps == max(job.eps)
+            doubtful = (duel.hardly_moved() | last) & (auto.effort >= CHALLENGE)
+            duel.noise(doubtful)
+            duel.transfer(doubtful)
+            duel.softer_model(doubtful, soft)
             duel.squares(only=under.blind, looks=auto.effort)
-            if eps == max(job.eps):
-                duel.squares(only=~under.blind, looks=max(2, auto.effort // CHALLENGE))
+            if last and auto.effort >= 2 * CHALLENGE:
+                duel.squares(only=~under.blind, looks=auto.effort // CHALLENGE)
                 duel.descend("another start", stand_in=1, start="random")
                 duel.descend("more steps", begin=duel.best.delta, first_step=LAST_STEP)
             best, reached = duel.best, eps
@@ -283,9 +286,15 @@ class Duel:
             value = torch.where(kept, value, torch.inf)
         self._offer(name, rows, one.delta, value, one.steps, one.broken)
 
-    def noise(self) -> None:
+    def hardly_moved(self) -> Flags:
+        """Images whose column has fallen by less than a quarter of the way: steady, or a search that was misled."""
+        aim = self.job.aim(self.under.scene)
+        start = aim.judge(self.under.scene.map, self.under.scene.logits)
+        return start - self.best.value < (start - self._floor) / 4
+
+    def noise(self, only: Flags) -> None:
         """One draw of noise of the same size: an attacker could have drawn it too."""
-        rows = self._moving()
+        rows = self._moving(only)
         if len(rows):
             x = self.under.scene.x[rows]
             direction = signs(self.under.streams[rows], tuple(x.shape[1:]), stream=NOISE, dtype=x.dtype)
@@ -293,17 +302,17 @@ class Duel:
             _, value, kept = self._judged(rows, x + delta)
             self._offer("noise", rows, delta, torch.where(kept, value, torch.inf))
 
-    def transfer(self) -> None:
+    def transfer(self, only: Flags) -> None:
         """The gradient map in place of a map whose own slope may mislead; at full length where it has none."""
         if not isinstance(self.under.surrogate, Gradient):
             gradient, blind = make("attribution", STAND_IN), self.under.blind
-            self.descend("transfer", through=gradient, only=~blind)
+            self.descend("transfer", through=gradient, only=only & ~blind)
             self.descend("transfer", through=gradient, only=blind, steps=self.auto.effort)
 
-    def softer_model(self, soft: Model | None) -> None:
+    def softer_model(self, only: Flags, soft: Model | None) -> None:
         """The same through a copy whose activations bend more softly, where they are so sharp that slopes vanish."""
         if soft is not None:
-            self.descend("softer model", begin=self.best.delta, guide=Guide(soft))
+            self.descend("softer model", begin=self.best.delta, guide=Guide(soft), only=only)
 
     def squares(self, only: Flags, looks: int) -> None:
         """A search without derivatives."""

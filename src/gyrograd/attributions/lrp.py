@@ -274,7 +274,7 @@ class _Relevance:
         if layer.input in self.boxed:
             low, high = self.boxed[layer.input]
             zbox = ZBOX_EVEN if self.settings.rule == "zplus_even" else ZBOX
-            return zbox, {"whole": a, "low": low, "high": high, "ones": torch.ones_like(a)}
+            return zbox, {"whole": a, "low": low, "high": high, **self._even(a)}
         rules = {
             "zplus": ZPLUS,
             "zplus_even": ZPLUS_EVEN,
@@ -282,10 +282,13 @@ class _Relevance:
             "alpha2beta1": ALPHA2BETA1,
             "gamma": gamma_rule(self.settings.gamma),
         }
-        sources = {"whole": a, "positive": a, "ones": torch.ones_like(a)}
+        sources = {"whole": a, "positive": a, **self._even(a)}
         if layer.input not in self.nonnegative:
             sources |= {"positive": a.relu(), "negative": -(-a).relu()}
         return rules[self.settings.rule], sources
+
+    def _even(self, a: Tensor) -> dict[str, Tensor]:
+        return {"ones": torch.ones_like(a)} if self.settings.rule == "zplus_even" else {}
 
     def batchnorm(self, call: Call, values: Values) -> Tensor:
         """Merged into the layer before, or passed over: the identity either way."""

@@ -1,7 +1,8 @@
 """The audit: one call that tells whether a model's explanations can be trusted.
 
 Files: presets (how much), methods (of what), measurements (the cells), theorems, table (records to numbers),
-plane (what to recommend), doubts (flags), verdict, summary, pictures, card, engine (all of it in order).
+steady (how far a map holds), plane (what to recommend), doubts and challenges (flags), verdict, summary, pictures,
+card, engine (all of it in order).
 """
 
 import sys

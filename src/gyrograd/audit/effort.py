@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gyrograd.audit.measurements import NOISE, Bench, at, steps_of, swept, under
+from gyrograd.audit.measurements import NOISE, Bench, at, radii_of, steps_of, swept, under
 from gyrograd.audit.methods import Method, passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.progress import Effort
@@ -24,8 +24,7 @@ def efforts(bench: Bench, methods: list[Method]) -> Callable[[Any], Effort]:
     """The guess for a cell and its examples, as `evaluated` hands them to a bar."""
     known: dict[str, Effort] = {}
     for number, method in enumerate(methods):
-        radii = len(bench.preset.radii) if number < bench.preset.curve_methods else 1
-        known |= _of_method(method, bench.preset, radii)
+        known |= _of_method(method, bench.preset, number)
     known |= {at(*point): (OTHER, _of_sweep(bench.preset)) for point in swept(bench, methods)}
     rest: Effort = (OTHER, 2.0 * bench.preset.points)
 
@@ -37,17 +36,19 @@ def efforts(bench: Bench, methods: list[Method]) -> Callable[[Any], Effort]:
     return effort
 
 
-def _of_method(method: Method, preset: Preset, radii: int) -> dict[str, Effort]:
+def _of_method(method: Method, preset: Preset, number: int) -> dict[str, Effort]:
     look = GRADIENT * method.passes + preset.points
     clean = GRADIENT * method.passes * (1 + preset.draws) + 2 * preset.points
     rows = passes_of(method.search or method.attribution)
-    attack = radii * (STEP * rows * steps_of(preset, method) + look)
+    noisy = len(preset.radii) if number < preset.curve_methods else 1
+    radii = {name: len(radii_of(preset, name, number)) for name in preset.searches}
+    attack = STEP * rows * steps_of(preset, method) + look
     attacks: dict[str, Effort] = {
-        under(method.name, name): (ATTACK, float(attack)) for name in preset.attacks
+        under(method.name, name): (ATTACK, float(count * attack)) for name, count in radii.items()
     }
     return {
         method.name: (OTHER, float(clean)),
-        under(method.name, NOISE): (OTHER, float(radii * look)),
+        under(method.name, NOISE): (OTHER, float(noisy * look)),
         **attacks,
     }
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
+from gyrograd.audit.challenges import challenges, masked
 from gyrograd.audit.doubts import doubts, suspects
 from gyrograd.audit.effort import efforts
 from gyrograd.audit.measurements import Bench, all_cells
@@ -23,10 +24,13 @@ from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
 from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
 from gyrograd.audit.presets import Preset, preset_of
+from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.table import (
+    STEADY,
     card_columns,
     column,
     eps_curves,
+    kept_over_eps,
     method_columns,
     pixel_curves,
     searched,
@@ -147,12 +151,13 @@ class _Report:
     def card(self, records: dict[str, Record], *, complete: bool = True) -> Card:
         """The card; of an unfinished run without flags and pictures, which need the model again."""
         flags = doubts(self.bench, records, self.methods) if complete else []
+        flags += challenges(records, self.methods, self.bench.preset) if complete else []
         rows, arrays = self._pictures(records) if complete else ([], {})
         return Card(self._document(records, flags, rows, arrays, complete), records, arrays)
 
     def _pictures(self, records: dict[str, Record]) -> tuple[list[dict[str, Any]], Arrays]:
         preset = self.bench.preset
-        damages = most_damaging(records, self.methods, preset.attacks, preset.eps, preset.pictures)
+        damages = most_damaging(records, self.methods, preset.searches, preset.eps, preset.pictures)
         return pictured(self.bench, damages, self.methods, self.subject.classes)
 
     def _document(
@@ -164,12 +169,16 @@ class _Report:
         complete: bool,
     ) -> dict[str, Any]:
         preset, names = self.bench.preset, [method.name for method in self.methods]
-        placed, hollow = plane_points(records, self.methods, preset), suspects(flags)
-        chosen = choice(placed, self.methods[0], hollow, self._passes())
+        placed, hollow = plane_points(records, self.methods, preset), suspects(flags) | masked(flags)
         columns = {name: self._stats(records, name) for name in names}
-        first, empty = columns[names[0]], names[0] in hollow
+        radii = {(m.name, own_setting(m)): columns[m.name].get(STEADY) for m in self.methods}
+        chosen = choice(placed, self.methods[0], hollow, self._passes(), radii)
+        judged = self.methods[0]
+        if chosen is not None and chosen.radius is not None:
+            judged = next(method for method in self.methods if method.name == chosen.point.method)
+        graded, empty = columns[judged.name], judged.name in hollow
         kept = self._kept(chosen, columns)
-        told = sentences(self.methods[0], first, chosen, preset, suspect=empty, kept=kept)
+        told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=self.methods[0])
         correct = stat(column(records["model"], "correct")) if self.subject.labelled else None
         return {
             "schema": 1,
@@ -180,7 +189,7 @@ class _Report:
             "settings": self._settings(),
             "complete": complete,
             "accuracy": correct,
-            "verdict": {"grade": grade_of(first, suspect=empty), "sentences": told},
+            "verdict": {"grade": grade_of(graded, suspect=empty), "sentences": told},
             "columns": card_columns(preset),
             "methods": [
                 self._method(method, columns[method.name], chosen, hollow) for method in self.methods
@@ -201,7 +210,12 @@ class _Report:
         }
 
     def _stats(self, records: dict[str, Record], name: str) -> dict[str, Any]:
-        return {key: stat(values) for key, values in method_columns(records, name, self.bench.preset).items()}
+        preset = self.bench.preset
+        stats = {key: stat(values) for key, values in method_columns(records, name, preset).items()}
+        if "auto" in preset.attacks:
+            radii, kept, _ = kept_over_eps(records, name, preset)
+            stats[STEADY] = steady_radius(kept, radii)
+        return stats
 
     def _kept(self, chosen: Choice | None, columns: dict[str, dict[str, Any]]) -> Any:
         """What an attack leaves of the chosen map, if it is one that was attacked."""

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
+from gyrograd.attacks.auto import DOUBTS
 from gyrograd.attacks.named import settings_of
 from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import Preset
@@ -42,6 +43,8 @@ VERSION = 1
 """Raise it when a change of this file changes values: records of older versions are then measured again."""
 
 NOISE = "noise"
+COSINE = "auto on cosine"
+"""`auto` aimed at the cosine instead of the top pixels."""
 SWEPT = {"smoothgrad": "sigma", "unigrad": "eps"}
 """The setting that is swept of each method on the plane."""
 
@@ -122,11 +125,19 @@ def all_cells(bench: Bench, methods: list[Method]) -> list[Cell]:
     """Every cell of an audit, cheap ones and those of the first method first."""
     cells = [model_cell(bench)]
     for number, method in enumerate(methods):
-        radii = bench.preset.radii if number < bench.preset.curve_methods else (bench.preset.eps,)
-        cells += [method_cell(bench, method), noise_cell(bench, method, radii)]
-        cells += [attack_cell(bench, method, attack, radii) for attack in bench.preset.attacks]
+        radii = {name: radii_of(bench.preset, name, number) for name in bench.preset.searches}
+        curve = bench.preset.radii if number < bench.preset.curve_methods else (bench.preset.eps,)
+        cells += [method_cell(bench, method), noise_cell(bench, method, curve)]
+        cells += [attack_cell(bench, method, name, at_eps) for name, at_eps in radii.items()]
     cells += [sweep_cell(bench, name, setting) for name, setting in swept(bench, methods)]
     return [*cells, bounds_cell(bench)]
+
+
+def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
+    """The radii an attack is run at, of the method with this number."""
+    if attack == COSINE:
+        return (preset.eps,)
+    return preset.radii if attack == "auto" or number < preset.curve_methods else (preset.eps,)
 
 
 def swept(bench: Bench, methods: list[Method]) -> list[tuple[str, float]]:
@@ -206,13 +217,17 @@ def attack_cell(bench: Bench, method: Method, attack: str, radii: tuple[float, .
 
 def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...]) -> Any:
     """The attack with the audit's settings, as far as it has them."""
+    steps, name = steps_of(bench.preset, method), "auto" if attack == COSINE else attack
     given = {
         "eps": radii,
-        "steps": steps_of(bench.preset, method),
+        "steps": steps,
+        "effort": max(2, 2 * steps // 3) if attack == COSINE else steps,
+        "column": "cosine" if attack == COSINE else "top_kept",
+        "top_fraction": bench.preset.kept,
         "transfer_from": method.search,
         "max_batch": max(1, bench.max_batch // 2),
     }
-    return make("attack", attack, **_known("attack", attack, given))
+    return make("attack", name, **_known("attack", name, given))
 
 
 def steps_of(preset: Preset, method: Method) -> int:
@@ -321,11 +336,20 @@ def _response(bench: Bench, method: Method, hit: AttackResult) -> Columns:
         "kept": kept,
         "prediction_kept": hit.prediction_kept.to(kept),
         "adversarial_insertion": curve.mean(1),
+        **_challenges(hit, kept),
     }
     for name, metric in further_metrics(bench, attacked=True).items():
         columns[name] = metric(bench.model, method.attribution, hit.x_clean, hit.target, perturbed=hit.x)
     blank = {name: torch.where(hit.stuck, torch.nan, column) for name, column in columns.items()}
     return {**blank, "stuck": hit.stuck.to(kept)}
+
+
+def _challenges(hit: AttackResult, like: Tensor) -> Columns:
+    """Where a challenger of `auto` beat its main search; one that was not needed has beaten nothing."""
+    if hit.name != "auto":
+        return {}
+    nothing = torch.zeros_like(hit.stuck)
+    return {f"beaten_by_{name}": hit.beaten_by.get(name, nothing).to(like) for name in DOUBTS}
 
 
 def _stacked(results: list[Columns]) -> Columns:

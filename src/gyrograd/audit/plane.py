@@ -9,7 +9,7 @@ from typing import Any
 from gyrograd.audit.measurements import SWEPT, at
 from gyrograd.audit.methods import LABELS, Method
 from gyrograd.audit.presets import Preset
-from gyrograd.audit.table import Column, column, mean_over, points, stat
+from gyrograd.audit.table import Column, Stat, column, mean_over, points, stat
 from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
 from gyrograd.records import Record
 from gyrograd.theory import Point, recommend
@@ -17,8 +17,8 @@ from gyrograd.theory import Point, recommend
 
 @dataclass(frozen=True)
 class Choice:
-    """The point to use, what it gains and costs against the first method, why, whether it is that method, and how
-    many passes of the model a map takes."""
+    """The point to use, what it gains and costs against the first method, why, whether it is that method, how many
+    passes of the model a map takes, and its steady radius (of 255) where it was measured."""
 
     point: Point
     gain: Interval
@@ -26,6 +26,7 @@ class Choice:
     why: str
     stay: bool = False
     passes: int = 1
+    radius: Stat | None = None
 
     @property
     def name(self) -> str:
@@ -101,9 +102,16 @@ def _point(
 
 
 def choice(
-    placed: Sequence[Point], first: Method, suspects: Collection[str], passes: Mapping[str, int] | None = None
+    placed: Sequence[Point],
+    first: Method,
+    suspects: Collection[str],
+    passes: Mapping[str, int] | None = None,
+    radii: Mapping[tuple[str, float | None], Stat | None] | None = None,
 ) -> Choice | None:
     """The steadiest point among those not measurably less faithful than the most faithful one, nor than the first.
+
+    `radii` has the steady radius of methods (name and width) that were attacked: then the one that holds furthest is
+    taken, among those not measurably less faithful than the first; else similarity under noise decides.
 
     Within a method the most faithful width is tan2023 Theorem 5.2's; across methods the Pareto set holds it.
     Methods under suspicion (maps that ignore model or image) are steady for free and are not recommended.
@@ -115,16 +123,30 @@ def choice(
         return None
     told = recommend(known, robust="higher is better")
     peak = max(told.best.values(), key=lambda point: point.faithfulness_mean.value)
-    equal = [p for p in known if not _less_faithful(p, peak) and not _less_faithful(p, start)]
-    best = max(equal or [peak], key=lambda point: point.robustness_mean.value)
+    held = {key: found for key, found in (radii or {}).items() if found is not None}
+    attacked = [p for p in known if (p.method, p.setting) in held and not _less_faithful(p, start)]
+    if attacked:
+        best = max(attacked, key=lambda p: (held[p.method, p.setting]["value"], p.faithfulness_mean.value))
+    else:
+        equal = [p for p in known if not _less_faithful(p, peak) and not _less_faithful(p, start)]
+        best = max(equal or [peak], key=lambda point: point.robustness_mean.value)
     gain = paired_difference(best.robustness, start.robustness)
     price = paired_difference(best.faithfulness, start.faithfulness)
     times = (passes or {}).get(best.method, 1)
-    return Choice(best, gain, price, _why(best, peak, told.at_edge), best is start, times)
+    radius = held.get((best.method, best.setting))
+    why = _why(best, peak, told.at_edge) if radius is None else _why_held(best, radius)
+    return Choice(best, gain, price, why, best is start, times, radius)
 
 
 def _less_faithful(point: Point, peak: Point) -> bool:
     return paired_difference(peak.faithfulness, point.faithfulness).low > 0
+
+
+def _why_held(best: Point, radius: Stat) -> str:
+    return (
+        f"{spoken(best)}: half of its top pixels stay up to {radius['value']:.1f}/255 under attack, the furthest of "
+        "what was attacked and is not measurably less faithful than the first method."
+    )
 
 
 def _why(best: Point, peak: Point, at_edge: Sequence[str]) -> str:

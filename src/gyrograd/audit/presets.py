@@ -15,9 +15,10 @@ Settings = Mapping[str, Mapping[str, Any]]
 class Preset:
     """The settings of an audit.
 
-    methods: attributions by name, `method_settings` theirs. attacks: on the map, `steps` each; the first
-    `attacked_images` images are attacked, and the methods after the first `curve_methods` at `eps` alone, not at
-    the radii of `curve`. search_rows: a path of many points is attacked through one of so many;
+    methods: attributions by name, `method_settings` theirs. attacks: on the map, `steps` each; `auto` is aimed at the
+    share of top pixels kept, at every radius of `curve`, and at the cosine, at `eps` alone. The first
+    `attacked_images` images are attacked; by other attacks the methods after the first `curve_methods` at `eps`
+    alone. search_rows: a path of many points is attacked through one of so many;
     search_draws, drawn_steps: a mean over random draws through so many draws, in so many steps (None: as the others),
     since at equal cost more draws in fewer steps find more (results/audit.md). Every image found is judged by the map
     itself. noise_eps, draws: of the noise of RPS.
@@ -28,7 +29,7 @@ class Preset:
     """
 
     methods: tuple[str, ...]
-    attacks: tuple[str, ...] = ("targeted_map", "top_k", "untargeted_map")
+    attacks: tuple[str, ...] = ("auto",)
     metrics: tuple[str, ...] = ()
     method_settings: Settings = field(default_factory=dict)
     eps: float = 8 / 255
@@ -77,12 +78,19 @@ class Preset:
         return tuple(sorted({*(e for e in self.curve if e > 0), self.eps}))
 
     @property
+    def searches(self) -> tuple[str, ...]:
+        """The attacks, one for each column they are aimed at."""
+        return tuple(name for attack in self.attacks for name in AIMED.get(attack, (attack,)))
+
+    @property
     def ratios(self) -> tuple[float, ...]:
         """Shares of pixels of insertion and deletion, from none to all."""
         return tuple(i / (self.points - 1) for i in range(self.points))
 
 
-EXAMPLES = {"methods": "'gradient'", "attacks": "'top_k'"}
+AIMED = {"auto": ("auto", "auto on cosine")}
+"""What an attack by name stands for, where it is aimed at more than one column."""
+EXAMPLES = {"methods": "'gradient'", "attacks": "'auto'"}
 COUNTS = (
     "curve_methods",
     "steps",
@@ -105,6 +113,7 @@ PRESETS: dict[str, Preset] = {
     "quick": Preset(
         methods=("gradient", "input_x_gradient", "integrated_gradients", "smoothgrad"),
         method_settings={"integrated_gradients": {"steps": 8}, "smoothgrad": {"draws": 8}},
+        steps=6,
         search_draws=6,
         drawn_steps=4,
         sweep={"smoothgrad": (0.03, 0.1, 0.2), "unigrad": (8 / 255, 32 / 255)},
@@ -156,7 +165,6 @@ PRESETS: dict[str, Preset] = {
             "lime",
             "shap",
         ),
-        attacks=("targeted_map", "top_k", "untargeted_map", "mass_center", "manipulate"),
         method_settings={
             "integrated_gradients": {"steps": 50},
             "smoothgrad": {"draws": 50},

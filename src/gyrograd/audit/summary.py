@@ -52,6 +52,7 @@ def _fold(line: str, width: int) -> list[str]:
 
 
 SHORT = {
+    "steady_radius": "steady, /255",
     "rps": "noise cos",
     "noise_kept": "noise kept",
     "attack_cosine": "attack cos",

@@ -15,6 +15,7 @@ Column: TypeAlias = dict[int, float | None]
 Stat: TypeAlias = dict[str, float | int | None]
 
 NOISE = "noise"
+STEADY = "steady_radius"
 
 
 def column(record: Record, name: str) -> Column:
@@ -64,7 +65,7 @@ def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Colu
 def method_columns(records: Mapping[str, Record], method: str, preset: Preset) -> dict[str, Column]:
     """Every number of a method by its key on the card."""
     clean, noise = records[method], records[f"{method} under {NOISE}"]
-    attacks = [records[f"{method} under {name}"] for name in preset.attacks]
+    attacks = [records[f"{method} under {name}"] for name in preset.searches]
     noise_at = noise.settings["eps"].index(preset.eps)
     noise_kept = column(noise, f"prediction_kept[{noise_at}]")
 
@@ -102,7 +103,7 @@ def _within(attacks: Sequence[Record], key: str, eps: float) -> list[Column]:
 
 def attacked_only(records: Mapping[str, Record], method: str, preset: Preset, key: str) -> Column:
     """The lowest value the attacks alone found, noise left out: for the question whether they beat it."""
-    found = [records[f"{method} under {name}"] for name in preset.attacks]
+    found = [records[f"{method} under {name}"] for name in preset.searches]
     return worst(column(r, f"{key}[{r.settings['attack']['eps'].index(preset.eps)}]") for r in found)
 
 
@@ -111,6 +112,7 @@ def card_columns(preset: Preset) -> list[dict[str, Any]]:
     eps, noise = _of_255(preset.eps), _of_255(preset.noise_eps)
     top, unit = f"{preset.kept:.0%} of the pixels", [0.0, 1.0]
     attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {searched(preset)}"
+    radii = ", ".join(_of_255(radius) for radius in preset.radii)
     rows = [
         (
             "rps",
@@ -136,8 +138,18 @@ def card_columns(preset: Preset) -> list[dict[str, Any]]:
             "faithfulness",
         ),
     ]
+    if "auto" in preset.attacks:
+        far = f"largest eps, of 255, at which at least half of the top {top} stays, auto at {radii}, {searched(preset)}"
+        rows.insert(2, (STEADY, "Steady radius", far, "attack"))
     known = [
-        _column(key, label, detail, group, "lower" if key == "deletion" else "higher", unit)
+        _column(
+            key,
+            label,
+            detail,
+            group,
+            "lower" if key == "deletion" else "higher",
+            None if key == STEADY else unit,
+        )
         for key, label, detail, group in rows
     ]
     return known + [_further(name) for name in preset.metrics]
@@ -150,24 +162,35 @@ def searched(preset: Preset) -> str:
     return f"{preset.steps} step{'s' if preset.steps > 1 else ''}{through}"
 
 
+def kept_over_eps(
+    records: Mapping[str, Record], method: str, preset: Preset
+) -> tuple[list[float], list[Column], list[Column]]:
+    """The radii a method was attacked at, and the share of its top pixels kept there: under attack, and under noise.
+
+    Noise may have been drawn at fewer radii; there is no column of it then.
+    """
+    noise = records[f"{method} under {NOISE}"]
+    attacks = [records[f"{method} under {name}"] for name in preset.searches]
+    radii: list[float] = list(attacks[0].settings["attack"]["eps"])
+    drawn = {eps: at for at, eps in enumerate(noise.settings["eps"]) if eps in radii}
+    kept = {eps: column(noise, f"kept[{at}]") for eps, at in drawn.items()}
+    same = {eps: column(noise, f"prediction_kept[{at}]") for eps, at in drawn.items()}
+    lowest = [worst(_within(attacks, "kept", eps), kept.get(eps), same.get(eps)) for eps in radii]
+    return radii, lowest, list(kept.values())
+
+
 def eps_curves(records: Mapping[str, Record], methods: Sequence[str], preset: Preset) -> dict[str, Any]:
-    """Cosine to the clean map over eps, under attack and under noise; methods attacked at one eps have no line."""
+    """Share of the top pixels kept over eps, under attack and under noise; a method attacked at one eps has no line."""
     lines = []
     for method in methods:
-        noise = records[f"{method} under {NOISE}"]
-        radii: list[float] = records[f"{method} under {preset.attacks[0]}"].settings["attack"]["eps"]
+        radii, lowest, under_noise = kept_over_eps(records, method, preset)
         if len(radii) < 2:
             continue
-        attacks = [records[f"{method} under {name}"] for name in preset.attacks]
-        under_noise = [column(noise, f"cosine[{noise.settings['eps'].index(eps)}]") for eps in radii]
-        kept = [column(noise, f"prediction_kept[{noise.settings['eps'].index(eps)}]") for eps in radii]
         x = [eps * 255 for eps in radii]
-        lowest = [
-            worst(_within(attacks, "cosine", eps), under_noise[at], kept[at]) for at, eps in enumerate(radii)
-        ]
         lines.append({"method": method, "label": "attack", "x": x, "y": [stat(c) for c in lowest]})
-        lines.append({"method": method, "label": "noise", "x": x, "y": [stat(c) for c in under_noise]})
-    return {"label": "cosine to the clean map", "x_label": "eps (of 255)", "lines": lines}
+        if len(under_noise) == len(radii):
+            lines.append({"method": method, "label": "noise", "x": x, "y": [stat(c) for c in under_noise]})
+    return {"label": "share of the top pixels kept", "x_label": "eps (of 255)", "lines": lines}
 
 
 def pixel_curves(

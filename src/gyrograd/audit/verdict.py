@@ -1,7 +1,8 @@
 """The verdict: a grade by stated thresholds, and three sentences out of the numbers.
 
-What is graded is the first method (the plain gradient unless others are named): how much of the top of its map,
-the tenth of the pixels ranked highest, stays in place. Shares of pixels are graded and not cosines, since maps
+What is graded is the pair of the model and the explanation to use: the one that holds furthest under attack, or
+where no attack tells how far, the first method. How much of the top of its map, the tenth of the pixels ranked highest,
+stays in place? Shares of pixels are graded and not cosines, since maps
 of sizes are all alike to a cosine (two unrelated ones reach 0.5 to 0.7), while two unrelated tops share a tenth.
 """
 
@@ -53,9 +54,19 @@ def sentences(
     *,
     suspect: bool = False,
     kept: Stat | None = None,
+    against: Method | None = None,
 ) -> list[str]:
-    """Can they be trusted; what noise and an attacker do; what to use instead, at which price."""
+    """Can they be trusted; what noise and an attacker do; what to use instead, at which price.
+
+    Where steady radii were measured, `method` is the one to use and the advice comes first; `against` is the method
+    it is compared with.
+    """
     grade = grade_of(columns, suspect=suspect)
+    if chosen is not None and chosen.radius is not None:
+        lead = _use(chosen, against or method, preset)
+        if grade is None:
+            return [lead, _noise_alone(columns, preset)]
+        return [lead, _trust(grade, method, columns, preset), _damage(columns, preset)]
     advice = _advice(method, chosen, kept)
     if grade is None:
         opening = f"No attack found a derivative of the {method.label} map to follow"
@@ -94,6 +105,20 @@ def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
         f"Random noise of {eps} leaves {shown(columns.get('noise_kept'), percent=True)} of the top "
         f"{preset.kept * 100:.3g} % of pixels in place."
     )
+
+
+def _use(chosen: Choice, first: Method, preset: Preset) -> str:
+    """The pair of model and explanation to use, and how far it holds."""
+    radius = chosen.radius or {}
+    value, low, high = (radius.get(key) for key in ("value", "low", "high"))
+    least = "at least " if value is not None and value >= 255 * max(preset.radii) - 1e-9 else ""
+    ends = "" if low is None or high is None else f" [{low:.1f}, {high:.1f}]"
+    holds = f"Use {chosen.name}: half of its top pixels stay up to {least}{value:.1f}/255{ends} under attack"
+    if chosen.stay:
+        return f"{holds}, and nothing measured holds further without being measurably less faithful."
+    price = chosen.price
+    cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
+    return f"{holds}; against {first.label}, insertion {_change(price.value, price.low, price.high)}, {cost}."
 
 
 def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:

@@ -6,10 +6,11 @@ import importlib.util
 import inspect
 import os
 import re
+import stat
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -132,6 +133,8 @@ def _run(words: list[str]) -> int:
         return 0
     if any("\0" in word for word in words):
         raise UserError("A word holds a NUL character, which no file's name can have; leave it out.")
+    for word in words:
+        _check_no_pipe(word.partition("=")[2] if word.startswith("--") else word)
     path, chosen, rest = _find_verb(words)
     if isinstance(chosen, dict):
         _print_overview(path, chosen)
@@ -139,6 +142,14 @@ def _run(words: list[str]) -> int:
     settings = _arguments(chosen, path, rest)
     with _made_quick(path.split()[1]):
         return int(chosen(**settings) or 0)
+
+
+def _check_no_pipe(word: str) -> None:
+    """Reading a named pipe nobody writes to would wait for ever; `<(command)` of a shell is written to."""
+    place = Path(word)
+    with suppress(OSError):
+        if stat.S_ISFIFO(place.stat().st_mode) and not str(place).startswith(("/dev/", "/proc/")):
+            raise UserError(f"{place} is a pipe; give a file.")
 
 
 def _made_quick(verb: str) -> AbstractContextManager[None]:
@@ -176,6 +187,10 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
         from gyrograd.cli.mistakes import sentence
 
         raise UserError(sentence(verb, path, str(wrong))) from None
+    except (UnicodeDecodeError, RecursionError) as wrong:
+        raise UserError(
+            f"The file of --config is no YAML ({in_words(wrong)}); give a text file of settings."
+        ) from None
     return arguments(verb, {**settings, **free})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def show(
     from gyrograd.cli.terminal import Console
     from gyrograd.data.sheet import picture
     from gyrograd.errors import UserError
+    from gyrograd.records import write_bytes
     from gyrograd.registry import lookup
 
     if n < 1:
@@ -52,9 +54,10 @@ def show(
     out = Path("out") / f"{name}.png" if out is None else out
     check_file(out)
     data = _load(name, split, path)
+    drawn = BytesIO()
+    picture(data, n).save(drawn, format="PNG", optimize=True)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        picture(data, n).save(out, format="PNG", optimize=True)
+        write_bytes(out, drawn.getvalue())
     except OSError as wrong:
         raise UserError(
             f"{out} cannot be written ({wrong.strerror}); give another file with --out."

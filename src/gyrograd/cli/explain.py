@@ -154,7 +154,6 @@ def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> li
     import torch
 
     from gyrograd.models import logits_of
-    from gyrograd.numerics.checks import check_maps
     from gyrograd.numerics.maps import reduce
 
     x = here.pixels(first, first + AT_ONCE)
@@ -162,8 +161,6 @@ def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> li
         logits = logits_of(here.model, x)
     chosen = targets(here, target, logits, first)
     maps = {word: reduce(method(here.model, x, chosen)).detach() for word, method in methods.items()}
-    for word, map in maps.items():
-        check_maps(map, word, here.names[first : first + len(x)])
     part = []
     for place in range(len(x)):
         own = {word: map[place] for word, map in maps.items()}

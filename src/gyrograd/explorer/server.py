@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any, cast
@@ -19,8 +21,12 @@ from gyrograd.explorer.guard import Guard
 from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.style import STYLE
+from gyrograd.occupancy import sole_writer
 
 LARGEST_FILE = "32mb"
+PREFIX = "gyrograd-explore-"
+JUST_MADE_S = 60
+"""A folder younger than this may not be locked yet."""
 MOST_WAITING = 100
 """Requests in the queue; one more is told to come back later."""
 
@@ -99,7 +105,8 @@ def _readable(host: str) -> str:
 @contextmanager
 def _kept_at_home() -> Iterator[Path]:
     """Gradio without reports to its makers, and its copies of users' images in a folder that goes away."""
-    with tempfile.TemporaryDirectory(prefix="gyrograd-explore-") as folder:
+    _remove_left_behind()
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, sole_writer(folder):
         wanted = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
         before = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)
@@ -108,6 +115,15 @@ def _kept_at_home() -> Iterator[Path]:
         finally:
             for name, value in before.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def _remove_left_behind() -> None:
+    """Folders of pages that were killed: what still runs holds the lock on its own."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError, UserError):
+            if time.time() - folder.stat().st_mtime > JUST_MADE_S:
+                with sole_writer(folder):
+                    shutil.rmtree(folder)
 
 
 def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool, trusted: Sequence[str]) -> Any:

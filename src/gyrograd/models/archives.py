@@ -42,9 +42,12 @@ def content_of(path: Path) -> Content:
 
 
 def member_names(path: Path) -> list[str]:
-    """Names of the files in a zip, after checking that it is no bomb."""
+    """Names of the files in a zip, after checking that it is no bomb and that each file is whole."""
     with _zip_errors(path), zipfile.ZipFile(path) as archive:
         _check_sizes(path, archive)
+        broken = archive.testzip()
+        if broken is not None:
+            raise zipfile.BadZipFile(f"{broken} is broken")
         return archive.namelist()
 
 

@@ -54,6 +54,8 @@ _FOREIGN_CODE = {"as_graph", "as_operator", "as_custom_obj", "custom_obj", "toke
 _TREES = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
 _TRAINING = {"training", "train"}
 _PROGRAM = "models/model.json"
+_SAMPLE = "data/sample_inputs/model.pt"
+"""Inputs the model was exported with: looked at, and left out."""
 _ACTIVATIONS: dict[Any, tuple[str, bool]] = {
     getattr(torch.ops.aten, spelled).default: (form, spelled != form)
     for form in FORMS
@@ -73,7 +75,7 @@ def exported(path: Path, device: torch.device) -> nn.Module:
         )
     payloads = _checked_payloads(path, contents)
     program_text = json.dumps(_checked_program(path, json_object(path, contents[_PROGRAM]))).encode()
-    archive = repacked({**payloads, _PROGRAM: program_text, "data/sample_inputs/model.pt": b""})
+    archive = repacked({**payloads, _PROGRAM: program_text, _SAMPLE: b""})
     program, module = _loaded(path, archive, device)
     # The mode is part of the graph, so a change of it is none; torch raises where it could ignore.
     for mode in ("train", "eval"):
@@ -108,10 +110,7 @@ def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes
         for name, entry in entries.items():
             file = f"data/{folder}/{entry.get('path_name')}" if isinstance(entry, dict) else ""
             if not _PATH.fullmatch(name) or not _PAYLOAD.fullmatch(file.rpartition("/")[2]):
-                raise UserError(
-                    f"{path} holds compiled code or Python objects ({file or name}), which gyrograd does not run; "
-                    "save the plain program: torch.export.save(torch.export.export(model, (x,)), PATH)."
-                )
+                raise _holds_objects(path, file or name)
             if file not in contents:
                 raise _damaged(path, f"it lists {file} and lacks it")
             if entry.get("use_pickle") is False:
@@ -120,7 +119,19 @@ def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes
             else:
                 kept[file] = _pickled_anew(path, file, contents[file])
         kept[listing] = json.dumps({"config": _checked(path, entries, "config", DEEPEST)}).encode()
+    for name in contents:
+        if name == _SAMPLE and contents[name]:
+            _pickled_anew(path, name, contents[name])
+        elif name.startswith("data/") and name not in kept and name != _SAMPLE:
+            raise _holds_objects(path, name)
     return kept
+
+
+def _holds_objects(path: Path, file: str) -> UserError:
+    return UserError(
+        f"{path} holds compiled code or Python objects ({file}), which gyrograd does not run; "
+        "save the plain program: torch.export.save(torch.export.export(model, (x,)), PATH)."
+    )
 
 
 def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
@@ -135,16 +146,16 @@ def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
 
 
 def _pickled_anew(path: Path, file: str, content: bytes) -> bytes:
-    """The same tensor in a pickle that gyrograd wrote; torch would run what is in the file's own."""
+    """The same tensors in a pickle that gyrograd wrote; torch would run what is in the file's own."""
     try:
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        if not isinstance(tensor, torch.Tensor):
+        if not isinstance(tensor, torch.Tensor) and file != _SAMPLE:
             raise TypeError
         buffer = io.BytesIO()
         torch.save(tensor, buffer)
     except Exception as wrong:
         raise UserError(
-            f"{path} holds a pickle that is more than a tensor ({file}), and gyrograd runs no code from files; "
+            f"{path} holds a pickle that is more than tensors ({file}), and gyrograd runs no code from files; "
             "export the model again."
         ) from wrong
     return buffer.getvalue()

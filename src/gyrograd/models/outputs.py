@@ -105,6 +105,8 @@ def _check_weights(model: nn.Module, device: torch.device) -> None:
             )
         if tensor.layout is not torch.strided:
             raise UserError(f"The model's '{name}' is a sparse tensor; make it dense: .to_dense().")
+        if tensor.is_complex():
+            raise UserError(f"The model's '{name}' holds complex numbers; give it real weights.")
         if tensor.is_floating_point() and not tensor.isfinite().all():
             raise UserError(
                 f"The model's '{name}' holds NaN or infinite weights; its training diverged or the file is damaged, "

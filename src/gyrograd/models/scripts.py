@@ -25,6 +25,8 @@ from gyrograd.models.operators import DEVICES, allows
 from gyrograd.types import Inputs
 
 LONGEST_CODE = 50_000_000
+DEEPEST_DATA = 500
+"""Levels of the values a script holds; a module in a module is two."""
 MOST_NODES = 5_000_000
 """Operations once every call is replaced by what it calls, which is how torch runs them."""
 
@@ -33,6 +35,12 @@ _PLAIN_GLOBALS = re.compile(
     r"torch\._utils\._rebuild_tensor_v2|torch\.jit\._pickle\.(build_(int|double|bool|tensor)list|restore_type_tag)"
     r"|torch\.(\w+Storage|device)|collections\.OrderedDict|__torch__(\.\w+)+"
 )
+_PUSHES = {
+    "GLOBAL", "BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "NEWTRUE", "NEWFALSE", "NONE",
+    "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE",
+}  # fmt: skip
+_TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "BINPERSID": 1}
+"""How many values an opcode makes into one."""
 _RUNS_AT_LOADING = {"__setstate__", "__getstate__", "__init__", "__enter__", "__exit__", "__del__"}
 _LITERALS = (
     ast.Constant, ast.UnaryOp, ast.unaryop, ast.List, ast.Tuple, ast.Dict, ast.Name, ast.Attribute, ast.Subscript,
@@ -134,19 +142,93 @@ def _is_literal(node: ast.AST) -> bool:
 
 
 def _check_pickle(path: Path, content: bytes) -> None:
-    """The data of a script: tensors, plain values and objects of the file's own classes."""
+    """The data of a script: tensors, plain values and objects of the file's own classes, not nested without end."""
     try:
-        for opcode, argument, _ in pickletools.genops(content):
-            if opcode.name in {"STACK_GLOBAL", "INST", "OBJ", "EXT1", "EXT2", "EXT4", "NEWOBJ_EX"}:
-                raise ValueError
-            if opcode.name == "GLOBAL":
-                name = str(argument).replace(" ", ".")
-                if not _PLAIN_GLOBALS.fullmatch(name) or _CUSTOM_CLASS.search(name):
-                    raise ValueError
+        _Nesting().follow(content)
     except Exception:
         raise UserError(
-            f"{path} is damaged or holds more than tensors and its own modules; save it again with torch.jit.save."
+            f"{path} is damaged, or is TorchScript with more than tensors and its own modules; "
+            "save it again with torch.jit.save."
         ) from None
+
+
+class _Nesting:
+    """Follows a pickle as torch's reader would, with nothing but the depth of each value; raises ValueError.
+
+    torch takes values apart by recursion, and one that is nested a hundred thousand times ends the process.
+    """
+
+    def __init__(self) -> None:
+        # Each value is a list of one number, its depth, and whether it was just made: a value out of the memo must not
+        # be added to, or its depth would change after others counted it. None marks where a group begins.
+        self.stack: list[tuple[list[int], bool] | None] = []
+        self.memo: dict[Any, list[int]] = {}
+
+    def follow(self, content: bytes) -> None:
+        """Go through all of it."""
+        for opcode, argument, _ in pickletools.genops(content):
+            name = opcode.name
+            if name == "GLOBAL":
+                self._check_global(str(argument).replace(" ", "."))
+            if name in _PUSHES:
+                self._push(0)
+            elif name in _TAKES:
+                self._push(1 + max([self._pop() for _ in range(_TAKES[name])]))
+            elif name == "MARK":
+                self.stack.append(None)
+            elif name == "TUPLE":
+                self._push(1 + self._group())
+            elif name in {"APPENDS", "SETITEMS"}:
+                self._add(self._group())
+            elif name in {"APPEND", "BUILD"}:
+                self._add(self._pop())
+            elif name == "SETITEM":
+                self._add(max(self._pop(), self._pop()))
+            elif name in {"BINPUT", "LONG_BINPUT"}:
+                self.memo[argument] = self._top()[0]
+            elif name in {"BINGET", "LONG_BINGET"}:
+                self.stack.append((self.memo[argument], False))
+            elif name == "POP":
+                self.stack.pop()
+            elif name not in {"PROTO", "STOP"}:
+                raise ValueError(name)
+            if len(self.stack) > DEEPEST_DATA * 100:
+                raise ValueError("too many open values")
+
+    def _check_global(self, name: str) -> None:
+        if not _PLAIN_GLOBALS.fullmatch(name) or _CUSTOM_CLASS.search(name):
+            raise ValueError(name)
+
+    def _push(self, depth: int) -> None:
+        if depth > DEEPEST_DATA:
+            raise ValueError("too deep")
+        self.stack.append(([depth], True))
+
+    def _top(self) -> tuple[list[int], bool]:
+        value = self.stack[-1]
+        if value is None:
+            raise ValueError("a mark")
+        return value
+
+    def _pop(self) -> int:
+        depth = self._top()[0][0]
+        self.stack.pop()
+        return depth
+
+    def _group(self) -> int:
+        """The greatest depth of the values back to the mark, which goes with them."""
+        deepest = 0
+        while self.stack[-1] is not None:
+            deepest = max(deepest, self._pop())
+        self.stack.pop()
+        return deepest
+
+    def _add(self, depth: int) -> None:
+        """Something of this depth goes into the value on top."""
+        holder, own = self._top()
+        if not own or depth >= DEEPEST_DATA:
+            raise ValueError("too deep")
+        holder[0] = max(holder[0], 1 + depth)
 
 
 def _check_graphs(path: Path, functions: list[Any]) -> None:

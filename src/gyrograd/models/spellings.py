@@ -100,7 +100,7 @@ def is_zero(operand: Any) -> bool:
 
 def _clamped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     given = {**dict(zip(("input", "min", "max"), args, strict=False)), **kwargs}
-    z, low, high = given.get("input"), given.get("min"), given.get("max")
+    z, low, high = given["input"], given.get("min"), given.get("max")
     if not _is_activation(z) or low is None or not is_zero(low):
         return None
     if high is None:

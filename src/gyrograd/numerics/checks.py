@@ -4,7 +4,6 @@ Called at public boundaries only: looking at values makes the host wait for the 
 recorded values cannot be looked at; what is recorded ran before, and was looked at then.
 """
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
@@ -141,17 +140,6 @@ def _check_one_each(target: Tensor, b: int) -> None:
         )
 
 
-def check_maps(maps: Inputs, method: str, names: Sequence[str]) -> None:
-    """Refuse maps with NaN or infinite values, which would be drawn as empty pictures."""
-    lost = [name for name, map in zip(names, maps, strict=True) if not map.isfinite().all()]
-    if lost:
-        raise UserError(
-            f"The map of {method} holds NaN or infinite values for {len(lost)} of {len(maps)} images, {lost[0]} the "
-            "first of them; look for a square root, a logarithm or a division at zero in the model, or use another "
-            "method."
-        )
-
-
 def check_logits(out: Any, x: Inputs) -> Logits:
     """What a model returned, if it is one row of floating numbers for each input; else a sentence says what it is."""
     if not isinstance(out, Tensor):
@@ -160,9 +148,9 @@ def check_logits(out: Any, x: Inputs) -> Logits:
             "switch its auxiliary outputs off or wrap it to return the logits only."
         )
     if out.layout != torch.strided or not out.is_floating_point():
-        kind = str(out.layout if out.layout != torch.strided else out.dtype).removeprefix("torch.")
+        kind = str(out.dtype).removeprefix("torch.") if out.layout == torch.strided else "sparse"
         raise UserError(
-            f"The model returned {kind} values, which have no gradient to explain; let it return logits as dense "
+            f"The model returned {kind} numbers, which have no gradient to explain; let it return logits as dense "
             "floating-point numbers."
         )
     if out.ndim != 2 or len(out) != len(x):
@@ -220,26 +208,25 @@ def ran(model: Model, x: Inputs) -> Any:
     except (UserError, torch.OutOfMemoryError):
         raise
     except Exception as wrong:
-        size = " x ".join(str(side) for side in x.shape[1:])
-        if isinstance(wrong, RuntimeError) and _other_precision(model, x):
-            raise UserError(
-                f"The inputs are {x.dtype} and the model's weights {_other_precision(model, x)}; convert one of them: "
-                "x.to(weight.dtype), or model.to(x.dtype)."
-            ) from wrong
         place = foreign_code(wrong)
         reason = f"{in_words(wrong)}, {place}" if place else in_words(wrong)
         if type(wrong) not in _OF_SHAPES:
             raise UserError(f"The model raised {reason}; mend it there, or see --debug.") from wrong
+        if "dtype" in str(wrong) or _is_of_other_precision(model, x):
+            kind = str(x.dtype).removeprefix("torch.")
+            raise UserError(
+                f"The model cannot take {kind} images ({reason}); give it weights of {kind}, or images of its own kind."
+            ) from wrong
+        size = " x ".join(str(side) for side in x.shape[1:])
         raise UserError(
             f"The model cannot take images of {size} ({reason}); give images of the size it was made for (--size), or "
             "mend the model."
         ) from wrong
 
 
-def _other_precision(model: Model, x: Inputs) -> torch.dtype | None:
-    """The precision of the weights, if it is not that of x."""
+def _is_of_other_precision(model: Model, x: Inputs) -> bool:
     kinds = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
-    return None if x.dtype in kinds or not kinds else min(kinds, key=str)
+    return bool(kinds) and x.dtype not in kinds
 
 
 def _innermost(model: Model) -> Model:

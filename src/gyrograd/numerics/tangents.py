@@ -228,8 +228,9 @@ def _sum(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
     if not _is_marked(a) or _is_marked(b) or _has_rows(b, a):
         raise _unknown(func)  # constant minus batch, say; no net here writes it
     if func in _SUMS_IN_PLACE:
-        func(a[: rows.primal], b, **kwargs)
-        return a
+        batch: Tensor = a
+        func(batch[: rows.primal], b, **kwargs)
+        return batch
     return torch.cat([func(a[: rows.primal], b, **kwargs), a[rows.primal :]])
 
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.modes import without_autocast
+from gyrograd.numerics.modes import evaluating, without_autocast
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.tangents import joint_pass, layout
 from gyrograd.regularizers.alignment import L2Cosine
@@ -101,36 +101,43 @@ def _slope(
 def _compare_with_plain(model: Model, x: Images, y: Labels, align: L2Cosine, moved: Tensor) -> None:
     """Refuse a model whose weight gradient by the joint pass is not that of the differentiated gradient.
 
-    On a copy in evaluation mode, where the two are equal with batch normalisation too, and in double precision where
+    In evaluation mode, where the two are equal with batch normalisation too, and on a copy in double precision where
     the model allows it, so that no setting of the device blurs the comparison. The numbers are read, which no CUDA
     graph can hold: the steps before a recording come here first.
     """
     rows = slice(min(ROWS_COMPARED, len(moved)))
     x, y, moved = x[rows].detach(), y[rows], moved[rows].detach()
-    net = copy.deepcopy(model).eval()
     with torch.enable_grad(), without_autocast(x):
         try:
-            double = net.double()
-            plain = _plain_gradient(double, x.double(), y, align, moved.double())
-            x, moved = x.double(), moved.double()
-        except RuntimeError:  # a model that makes tensors of one precision
-            net = copy.deepcopy(model).eval()
-            plain = _plain_gradient(net, x, y, align, moved)
-        try:
-            v, _ = _slope(net, x, y, align, moved)
-            logits, derivatives = joint_pass(net, x, moved, v)
-            total = F.cross_entropy(logits, y) + derivatives.gather(1, y[:, None]).mean()
-            joint = _weight_gradient(total, net)
-        except RuntimeError as wrong:
-            raise UserError(
-                f"The joint pass fails on this model ({str(wrong).partition(chr(10))[0]}); train it with fast=False."
-            ) from wrong
+            plain, joint = _both_gradients(
+                copy.deepcopy(model).double(), x.double(), y, align, moved.double()
+            )
+        except (RuntimeError, TypeError):
+            # a model that cannot be copied, or that makes tensors of one precision
+            plain, joint = _both_gradients(model, x, y, align, moved)
     apart = float((joint - plain).norm() / plain.norm().clamp_min(torch.finfo(plain.dtype).tiny))
-    if not apart <= TOLERANCES.get(x.dtype, 0.1):
+    if not apart <= TOLERANCES.get(plain.dtype, 0.1):
         raise UserError(
             f"The joint pass has another weight gradient on this model than the plain path ({apart:.1%} apart); "
             "train it with fast=False."
         )
+
+
+def _both_gradients(
+    model: Model, x: Tensor, y: Tensor, align: L2Cosine, moved: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weight gradient of cross-entropy and alignment, by a derivative of a gradient and by the joint pass."""
+    with evaluating(model):
+        plain = _plain_gradient(model, x, y, align, moved)
+        try:
+            v, _ = _slope(model, x, y, align, moved)
+            logits, derivatives = joint_pass(model, x, moved, v)
+            total = F.cross_entropy(logits, y) + derivatives.gather(1, y[:, None]).mean()
+            return plain, _weight_gradient(total, model)
+        except RuntimeError as wrong:
+            raise UserError(
+                f"The joint pass fails on this model ({str(wrong).partition(chr(10))[0]}); train it with fast=False."
+            ) from wrong
 
 
 def _plain_gradient(model: Model, x: Tensor, y: Tensor, align: L2Cosine, moved: Tensor) -> Tensor:

@@ -53,7 +53,18 @@ def notes_of(card: Mapping[str, Any]) -> list[str]:
     notes, left = settings.get("notes"), settings.get("left_out")
     told = [str(note) for note in notes] if isinstance(notes, list) else []
     absent = left.items() if isinstance(left, dict) else ()
-    return [*told, *(f"Left out: {name}. {why}" for name, why in absent)]
+    return [*told, *_weaker_attack(settings), *(f"Left out: {name}. {why}" for name, why in absent)]
+
+
+def _weaker_attack(settings: Mapping[str, Any]) -> list[str]:
+    """Audits made before `auto` attacked other numbers than those they show."""
+    attacks = settings.get("attacks")
+    if not isinstance(attacks, list) or "auto" in attacks:
+        return []
+    return [
+        f"The attacks of this audit ({', '.join(str(name) for name in attacks)}) were not aimed at the numbers shown, "
+        "so that maps look steadier here than under `auto`; audit again for numbers to go by."
+    ]
 
 
 def counted_images(count: int) -> str:

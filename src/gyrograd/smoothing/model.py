@@ -29,8 +29,10 @@ class Smoothed(nn.Module):
         self, core: nn.Module, kernel: Kernel, draws: int = 50, seed: int = 0, max_batch: int = 512
     ) -> None:
         super().__init__()
-        if draws < 1:
-            raise UserError(f"A smoothed model needs at least one draw, not {draws}; 50 is usual.")
+        if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+            raise UserError(
+                f"A smoothed model needs at least one draw, a whole number, not {draws}; 50 is usual."
+            )
         if max_batch < 1:
             raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
         self.core = core

@@ -1,0 +1,221 @@
+"""Kills at random moments: `make fuzz-kills [N=30] [SEED=0]`.
+
+Each of train, audit, harden, sweep, reproduce and explore is run once to its end, and then again and again with a
+signal (9, 15 or 2) somewhere on the way. The same command must then go on to the same results, times aside, and leave
+no lock and no half-written file behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import command_lines
+
+SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+OF_TIME = re.compile(r"second|time|date|when|created|host|command|pid|pace|spent", re.IGNORECASE)
+"""Keys whose values say when or how long, which no two runs share."""
+ENDS = {0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
+
+
+def commands(kit: command_lines.Kit, out: Path) -> dict[str, list[str]]:
+    """A small run of each verb into this folder."""
+    model, data = kit / "net.safetensors", kit / "photos"
+    small = ["--images", "2", "--size", "32", "--out", str(out)]
+    return {
+        "train": ["train", "--config", kit / "long.yaml", "--out", str(out)],
+        "audit": [
+            "audit",
+            model,
+            data,
+            "--methods",
+            "gradient",
+            "--attacks",
+            "top_k",
+            "--steps",
+            "3",
+            *small,
+        ],
+        "harden": ["harden", kit / "trained.safetensors", kit / "learned", "--epochs", "2", *small],
+        "sweep": ["sweep", kit / "sweep.yaml", "--images", "2", "--out", str(out)],
+        "reproduce": [
+            "reproduce",
+            "joo2023-table1",
+            "--rows",
+            "ce",
+            "--parts",
+            "accuracy",
+            "--out",
+            str(out),
+        ],
+        "explore": [
+            "explore",
+            model,
+            "--data",
+            data,
+            "--size",
+            "32",
+            "--port",
+            str(free_port()),
+            "--device",
+            "cpu",
+        ],
+    }
+
+
+def free_port() -> int:
+    """One that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def made_kit(home: Path) -> command_lines.Kit:
+    """The fuzz's inputs, a run that takes a while, and a net that is right on the images it was trained on."""
+    import torch
+    from PIL import Image
+
+    import gyrograd as gg
+    from gyrograd.data.opening import opened
+    from gyrograd.models import save
+    from gyrograd.training import TrainSettings, fit
+
+    kit = command_lines.made_kit(home)
+    train = json.loads(Path(kit / "train.yaml").read_text())
+    train |= {"epochs": 6, "data_settings": {"n": 40}, "checkpoint_seconds": 0.2}
+    Path(kit / "long.yaml").write_text(json.dumps(train))
+    for number in range(20):
+        place = home / "learned" / f"class{number % 2}"
+        place.mkdir(parents=True, exist_ok=True)
+        noise = torch.randint(0, 80, (32, 32, 3), generator=torch.Generator().manual_seed(number))
+        Image.fromarray((noise + 150 * (number % 2)).byte().numpy()).save(place / f"{number}.png")
+    model = gg.model("lenet", num_classes=2, activation="softplus", beta=10, seed=0)
+    fit(model, opened(str(home / "learned"), size=32), TrainSettings(epochs=20, batch_size=10, device="cpu"))
+    save(home / "trained.safetensors", model)
+    return kit
+
+
+def started(words: list[str], work: Path) -> subprocess.Popen[bytes]:
+    """The command in a process of its own, with a folder for temporary files of its own."""
+    (work / "tmp").mkdir(parents=True, exist_ok=True)
+    run = "import signal, sys; signal.signal(2, signal.default_int_handler); from gyrograd.cli import main; "
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", f"{run}sys.exit(main(sys.argv[1:]))", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=open(work / "stderr.txt", "ab"),
+        env=os.environ | {"TMPDIR": str(work / "tmp"), "OMP_NUM_THREADS": "1"},
+        cwd=work,
+    )
+
+
+def results(out: Path) -> dict[str, Any]:
+    """What a run wrote, without what differs from run to run."""
+    from safetensors.numpy import load_file
+
+    found: dict[str, Any] = {}
+    for path in sorted(path for path in out.rglob("*") if path.is_file()):
+        name = str(path.relative_to(out))
+        if path.suffix == ".json":
+            found[name] = timeless(json.loads(path.read_text()))
+        elif path.suffix == ".jsonl":
+            found[name] = [timeless(json.loads(line)) for line in path.read_text().splitlines()]
+        elif path.suffix == ".safetensors":
+            found[name] = {key: value.tobytes() for key, value in load_file(path).items()}
+        elif path.suffix in {".html", ".md"}:
+            found[name] = "there"  # made of the others, with times in the text
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+def timeless(tree: Any) -> Any:
+    """The document without times."""
+    if isinstance(tree, dict):
+        return {key: timeless(value) for key, value in tree.items() if not OF_TIME.search(str(key))}
+    return [timeless(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def leftovers(work: Path) -> list[str]:
+    """Locks, half-written files and temporary folders of ours."""
+    hidden = [path for path in (work / "out").rglob(".*") if path.is_file()]
+    return [str(path.relative_to(work)) for path in [*hidden, *(work / "tmp").glob("gyrograd-*")]]
+
+
+def killed_and_resumed(verb: str, words: list[str], work: Path, after: float, number: int) -> list[str]:
+    """What is wrong after a run that was killed and run again."""
+    first = started(words, work)
+    try:
+        first.wait(after)
+    except subprocess.TimeoutExpired:
+        first.send_signal(number)
+    first.wait(120)
+    wrong = [] if first.returncode in ENDS else [f"the killed run ended with {first.returncode}"]
+    if verb == "explore":
+        for folder in (work / "tmp").glob("gyrograd-*"):
+            os.utime(folder, (0, 0))  # an hour later
+        again = started(words, work)
+        time.sleep(after)
+        again.send_signal(signal.SIGTERM)
+        again.wait(120)
+        ended = again.returncode in {143, -signal.SIGTERM}
+    else:
+        again = started(words, work)
+        again.wait(300)
+        ended = again.returncode in {0, 1}
+    wrong += [] if ended else [f"the second run ended with {again.returncode}"]
+    said = (work / "stderr.txt").read_text(errors="replace")
+    wrong += ["a traceback"] if "Traceback" in said else []
+    return wrong + [f"left behind: {left}" for left in leftovers(work)[:3]]
+
+
+def main(count: int, seed: int) -> int:
+    """Run, kill, run again, compare."""
+    rng, faults = random.Random(seed), 0
+    with tempfile.TemporaryDirectory(prefix="gyrograd-kills-") as folder:
+        kit = made_kit(Path(folder) / "kit")
+        whole: dict[str, tuple[float, dict[str, Any]]] = {}
+        for number in range(count):
+            verb = list(commands(kit, Path()))[number % 6]
+            if verb not in whole:
+                work = Path(folder) / verb
+                began = time.monotonic()
+                if verb == "explore":
+                    whole[verb] = (15.0, {})
+                else:
+                    process = started(commands(kit, work / "out")[verb], work)
+                    process.wait(300)
+                    whole[verb] = (time.monotonic() - began, results(work / "out"))
+                    print(f"{verb}: ends with {process.returncode} in {whole[verb][0]:.0f} s", flush=True)
+            seconds, expected = whole[verb]
+            work = Path(folder) / f"{number}-{verb}"
+            words = commands(kit, work / "out")[verb]
+            signalled = SIGNALS[number // 6 % 3]
+            after = rng.uniform(0.2, 1.0) * seconds
+            wrong = killed_and_resumed(verb, words, work, after, signalled)
+            found = results(work / "out")
+            wrong += [
+                f"differs: {name}"
+                for name in sorted({*expected, *found})
+                if expected.get(name) != found.get(name)
+            ][:4]
+            faults += bool(wrong)
+            print(
+                f"{number + 1}: {verb}, {signalled.name} after {after:.1f} s: {wrong or 'as without'}",
+                flush=True,
+            )
+    print(f"{count} kills, seed {seed}: {faults} with a fault")
+    return int(bool(faults))
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(os.environ.get("N", "30")), int(os.environ.get("SEED", "0"))))
