@@ -70,6 +70,7 @@ MORE: dict[str, Run] = {
     "lime, superpixels": attribution("lime", segments="quickshift", max_dist=1.5, allow_single=True),
     "lime, segments on the host": attribution("lime", segments=torch.arange(144).reshape(12, 12) // 20),
     "shap, all coalitions": attribution("shap", sampling="enumerate"),
+    "shap, some sizes whole": attribution("shap", segments="grid", grid=2, draws=12),
     **{f"{name}, reference": attack(name, protocol="reference") for name in ("mass_center", "top_k")},
     "attack in the l2 ball": attack("aam", norm="l2", eps=0.5, start="random", restarts=2),
     "attack with Adam": attack("aam", stepper="adam", box="image", restore=True),
