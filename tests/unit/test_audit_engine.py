@@ -534,23 +534,23 @@ def test_every_cell_has_a_guess_of_what_it_costs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the_pair_to_use() -> None:
-    preset = replace(SMALL, attacks=("auto",), sweep={}, steps=3)
-    card = gg.audit(small_net(), *small_images(), preset=preset)
+    preset = replace(SMALL, attacks=("auto",), sweep={}, steps=3, eps=64 / 255, curve=(32 / 255,))
+    x, _ = small_images()
+    card = gg.audit(small_net(), x, preset=preset)
     radii = {each["name"]: each["columns"]["steady_radius"] for each in card.document["methods"]}
     assert set(radii) == {"gradient", "smoothgrad"}
-    assert all(0 < found["value"] <= 8 and found["n"] == 4 for found in radii.values())
+    assert all(0 < found["value"] <= 64 and found["n"] == 4 for found in radii.values())
     used = next(each for each in card.document["methods"] if each["recommended"])
     assert card.document["verdict"]["sentences"][0].startswith(f"Use {used['label']}")
     assert card.grade == used["grade"]
-    assert "steady_radius" in [column["key"] for column in card.document["columns"]]
-    assert [
-        line["method"] for line in card.document["curves"]["eps"]["lines"] if line["label"] == "attack"
-    ] == [*radii]
-    found = column(card, "gradient under auto", "kept[1]")
-    x, y = small_images()
-    seeds = streams(0, torch.arange(4))
-    hit = gg.attack("auto", eps=preset.radii, effort=3)(
-        small_net(), gg.attribution("gradient"), x[:4], y[:4], seed=seeds
+    assert "steady_radius" in [each["key"] for each in card.document["columns"]]
+    lines = card.document["curves"]["eps"]["lines"]
+    assert [line["method"] for line in lines if line["label"] == "attack"] == [*radii]
+    attack, model, seeds = (
+        gg.attack("auto", eps=preset.radii, effort=3),
+        small_net(),
+        streams(0, torch.arange(4)),
     )
-    torch.testing.assert_close(found, hit[1].value)
+    hits = attack(model, gg.attribution("gradient"), x[:4], gg.predicted(model, x[:4]), seed=seeds)
+    torch.testing.assert_close(column(card, "gradient under auto", "kept[1]"), hits[1].value)
     assert "cosine[0]" in card.records["gradient under auto on cosine"].values
