@@ -1,7 +1,7 @@
 """Two networks under the same attack, drawn side by side: `python examples/steady_picture.py [OUT.png]`.
 
-The plain and the steady LeNet of the zoo look at the first three made images; the attack is aimed at the brightest tenth
-of their LRP maps. Half a minute on one core.
+The plain and the steady LeNet of the zoo look at the first three made images; the attack is aimed at the brightest
+tenth of their LRP maps. Half a minute on one core.
 """
 
 from __future__ import annotations
