@@ -100,7 +100,7 @@ def test_fetch_hands_root_and_source_on(monkeypatch: pytest.MonkeyPatch, tmp_pat
         (lambda: verbs.show("shapes", n=0), "n is 0; give at least one example of each class"),
         (lambda: verbs.show("shapes", path=Path("x")), "shapes is made on the spot .* leave out --path"),
         (lambda: verbs.show("folder"), "folder reads your own images: say where they are with --path"),
-        (lambda: verbs.show("toy2d", out=Path("/dev/null/x.png")), "cannot be written"),
+        (lambda: verbs.show("toy2d", out=Path("/dev/null/x.png")), "a file where a folder is needed"),
     ],
 )
 def test_mistakes_are_one_sentence(call, message: str) -> None:
