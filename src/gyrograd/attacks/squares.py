@@ -55,7 +55,8 @@ def _square(x: Images, keys: Keys, number: int, looks: int) -> Images:
     columns = torch.arange(w, device=x.device).view(1, 1, 1, w)
     inside = (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
     colours: Tensor = signs(keys, (c,), stream=stream + 2, dtype=x.dtype).view(-1, c, 1, 1)
-    return inside * colours
+    out: Tensor = inside * colours
+    return out
 
 
 def _where(rows: Flags, one: Tensor, other: Tensor) -> Tensor:
