@@ -16,6 +16,7 @@ from small_attributions import small
 from torch import Tensor, nn
 
 import gyrograd as gg
+from gyrograd.models.scripts import scripted
 from gyrograd.numerics.normalization import ExactNormalization, in_plain_strides
 from gyrograd.training.objective import Objective
 
@@ -44,6 +45,33 @@ def test_maps_of_batches_of_1_2_and_7_agree(name, graph):
     together = explain(model, x, target, create_graph=graph)
     for b in (1, 2):
         close(explain(model, x[:b], target[:b], create_graph=graph), together[:b])
+
+
+class FixedRows(nn.Module):
+    """A net that was written for a fixed number of rows."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.core, self.rows = net("tokens"), rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.core(x).reshape(self.rows, -1)
+
+
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::torch.jit.TracerWarning"
+)
+def test_a_scripted_model_is_right_for_one_image_or_refuses_it(tmp_path):
+    x, target = batch(7)
+    nets = {}
+    for name, model in (("free", net("tokens")), ("fixed", FixedRows(1))):
+        torch.jit.save(torch.jit.trace(model, x[:1]), tmp_path / f"{name}.pt")
+        nets[name] = scripted(tmp_path / f"{name}.pt", torch.device("cpu"))
+    gradient = gg.attribution("gradient")
+    expected = gradient(net("tokens"), x, target)[:1]
+    close(gradient(nets["free"], x[:1], target[:1]), expected)
+    with pytest.raises(gg.UserError, match="trace it with two images or more"):
+        gradient(nets["fixed"], x[:1], target[:1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

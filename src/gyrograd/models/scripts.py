@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.jit._recursive import wrap_cpp_module
+from torch.utils._pytree import tree_leaves, tree_map
 
 from gyrograd.errors import UserError
 from gyrograd.models.archives import members, repacked
@@ -46,19 +47,46 @@ _LITERALS = (
     ast.Constant, ast.UnaryOp, ast.unaryop, ast.List, ast.Tuple, ast.Dict, ast.Name, ast.Attribute, ast.Subscript,
     ast.expr_context,
 )  # fmt: skip
+_NORMALIZATIONS = {
+    "aten::batch_norm",
+    "aten::instance_norm",
+    "aten::_batch_norm_impl_index",
+    "aten::native_batch_norm",
+}
 _CUSTOM_CLASS = re.compile(r"torch\s*\.\s*classes\b")
 
 
 class Scripted(nn.Module):
     """A TorchScript module inside a plain one, for scripted modules take no hooks from Python."""
 
-    def __init__(self, core: nn.Module) -> None:
+    def __init__(self, core: nn.Module, normalizes: bool) -> None:
         super().__init__()
         self.core = core
+        self.normalizes = normalizes
+        """True if the script calls batch or instance normalisation."""
 
     def forward(self, x: Inputs) -> Any:
-        """What the script returns."""
-        return self.core(x)
+        """What the script returns.
+
+        One image on a CPU goes through as two rows if it is differentiated: torch's derivative of a normalisation may
+        be wrong for one (docs/decisions/0011), and what happens inside a script cannot be mended from here.
+        """
+        alone = len(x) == 1 and x.device.type == "cpu" and x.requires_grad and torch.is_grad_enabled()
+        if not (alone and self.normalizes):
+            return self.core(x)
+        with torch.no_grad():
+            expected = tree_leaves(self.core(x.detach()))
+        try:
+            both = tree_map(lambda out: out[:1], self.core(torch.cat([x, x])))
+            same = all(_is_close(one, other) for one, other in zip(tree_leaves(both), expected, strict=True))
+        except (RuntimeError, IndexError, ValueError, TypeError):
+            same = False
+        if not same:
+            raise UserError(
+                "This TorchScript model takes one image at a time, and torch may then differentiate its normalisation "
+                "wrongly; trace it with two images or more, or save it with torch.export."
+            )
+        return both
 
 
 def scripted(path: Path, device: torch.device) -> nn.Module:
@@ -76,8 +104,8 @@ def scripted(path: Path, device: torch.device) -> nn.Module:
                 warnings.simplefilter("ignore", kind)
             archive = repacked(contents).getvalue()
             loaded = compiler.import_ir_module_from_buffer(functions, archive, device, {}, False)
-            _check_graphs(path, functions.get_functions())
-            return Scripted(wrap_cpp_module(loaded))
+            seen = _check_graphs(path, functions.get_functions())
+            return Scripted(wrap_cpp_module(loaded), normalizes=bool(_NORMALIZATIONS & seen))
     except UserError:
         raise
     except Exception as wrong:
@@ -231,8 +259,8 @@ class _Nesting:
         holder[0] = max(holder[0], 1 + depth)
 
 
-def _check_graphs(path: Path, functions: list[Any]) -> None:
-    """Refuse an operator that is not on the list, wherever it stands, and code that would unfold without end."""
+def _check_graphs(path: Path, functions: list[Any]) -> set[str]:
+    """The operators of all functions. One that is not on the list is refused, and code that unfolds without end."""
     sizes: dict[str, int] = {}
     graphs = {function.qualified_name: function.graph for function in functions}
     for name in graphs:
@@ -241,6 +269,7 @@ def _check_graphs(path: Path, functions: list[Any]) -> None:
                 f"{path} unfolds to more than {MOST_NODES:,} operations; "
                 "give the model as file.py:factory with its weights."
             )
+    return {node.kind() for graph in graphs.values() for node in _nodes(graph)}
 
 
 def _unfolded(
@@ -292,6 +321,12 @@ def _check_node(path: Path, node: Any) -> None:
             raise UserError(
                 f"{path} puts tensors on the device '{kind}', which gyrograd does not use; save it on the CPU."
             )
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """Equal up to the rounding of another batch size."""
+    largest = other.abs().max().clamp_min(torch.finfo(other.dtype).tiny)
+    return bool(((one.detach() - other).abs() <= 1e-3 * largest).all())
 
 
 def _first_line(wrong: Exception) -> str:

@@ -1,6 +1,6 @@
 """Batch and instance normalisation whose derivative is right on a CPU, whatever the strides.
 
-torch's CPU kernel for the backward pass of batch normalisation (2.11 and 2.15, evaluation and training mode) reads its
+torch's CPU kernel for the backward pass of batch normalisation (seen in 2.15, evaluation and training mode) reads its
 input and the incoming slope in the wrong order where one of them has an axis of length one with an unusual stride. A
 batch of one gets such a slope from `flatten(2).transpose(1, 2)`, the step from image to tokens; the gradient is then
 off by a factor, in silence. Instance normalisation runs on the same kernel. The smallest program that shows it is in
