@@ -201,3 +201,8 @@ def test_a_smoothed_model_takes_a_whole_number_of_draws(draws):
     make = getattr(Smoothed.__init__, "__wrapped__", Smoothed.__init__)
     with pytest.raises(UserError, match="at least one draw, a whole number, not"):
         make(Smoothed.__new__(Smoothed), Net(), gg.kernel("gaussian"), draws)
+
+
+def test_images_that_lie_otherwise_in_memory_are_tried_as_well():
+    turned = torch.rand(2, 3, 8, 8).transpose(2, 3)
+    try_model(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), turned)
