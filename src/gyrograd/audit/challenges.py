@@ -26,7 +26,7 @@ def challenges(
         record = records[f"{method.name} under auto"]
         for name, doubt in DOUBTS.items():
             shares = [
-                sum(won.values()) / len(won)  # type: ignore[arg-type]
+                sum(won.values()) / len(won)
                 for at in range(len(record.settings["attack"]["eps"]))
                 if (
                     won := {
