@@ -207,7 +207,12 @@ def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
             duel.softer_model(doubtful, soft)
             duel.squares(only=under.blind, looks=auto.effort)
             if last and auto.effort >= 2 * CHALLENGE:
-                duel.squares(only=~under.blind, looks=auto.effort // CHALLENGE)
+                if (
+                    type(under.surrogate) is not type(under.attribution)
+                    or under.surrogate is under.attribution
+                ):
+                    # Not where a cheaper map of the same kind is searched: each look would cost as much as many steps.
+                    duel.squares(only=~under.blind, looks=auto.effort // CHALLENGE)
                 duel.descend("another start", stand_in=1, start="random")
                 duel.descend("more steps", begin=duel.best.delta, first_step=LAST_STEP)
             best, reached = duel.best, eps

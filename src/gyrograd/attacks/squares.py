@@ -54,9 +54,8 @@ def _square(x: Images, keys: Keys, number: int, looks: int) -> Images:
     rows = torch.arange(h, device=x.device).view(1, 1, h, 1)
     columns = torch.arange(w, device=x.device).view(1, 1, 1, w)
     inside = (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
-    colours: Tensor = signs(keys, (c,), stream=stream + 2, dtype=x.dtype).view(-1, c, 1, 1)
-    out: Tensor = inside * colours
-    return out
+    ends = signs(keys, (c,), stream=stream + 2, dtype=x.dtype).view(-1, c, 1, 1)
+    return torch.where(inside, ends, torch.zeros_like(ends))
 
 
 def _where(rows: Flags, one: Tensor, other: Tensor) -> Tensor:

@@ -134,11 +134,11 @@ PRESETS: dict[str, Preset] = {
             "unigrad": {"draws": 20, "eps": 16 / 255},
         },
         curve=(2 / 255, 4 / 255, 16 / 255),
-        steps=20,
+        steps=16,
         attacked_images=32,
         search_rows=3,
         search_draws=20,
-        drawn_steps=5,
+        drawn_steps=4,
         draws=6,
         points=21,
         sweep={
