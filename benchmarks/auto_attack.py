@@ -172,7 +172,7 @@ def attacks_of(rival: str, method: str, options: argparse.Namespace) -> list[Any
         if who == "before":
             steps = BEFORE_STEPS[preset]["draws" in MAPS[method]]
         if who == "auto":
-            return [gg.attack("auto", eps=eps, effort=steps, transfer_from=through, **rows)]
+            return [gg.attack("auto", eps=eps, steps=steps, transfer_from=through, **rows)]
         return [gg.attack(name, eps=eps, steps=steps, transfer_from=through, **rows) for name in BEFORE]
     twin = {}
     if rival.endswith(" twin"):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 
-SMALL: dict[str, dict[str, Any]] = {"random": {}, "pgd": {"steps": 3}, "auto": {"effort": 3}}
+SMALL: dict[str, dict[str, Any]] = {"random": {}, "pgd": {"steps": 3}, "auto": {"steps": 3}}
 NEW = {"steps": 3}
 EPS = 8 / 255
 

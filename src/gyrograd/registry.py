@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -44,6 +44,7 @@ _WORDS = {
     bool: "True or False",
     str: "a word",
     NoneType: "None",
+    Sequence: "a list",
 }
 
 

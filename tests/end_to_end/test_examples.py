@@ -24,6 +24,13 @@ def test_an_example_runs_and_its_line_steadies_the_explanations(name, capsys):
     assert lines == [(when, f"{found[when][0]:.3f}", f"{found[when][1]:.3f}") for when in ("before", "after")]
 
 
+def test_the_picture_of_the_readme_is_drawn_and_the_steady_net_keeps_its_map(tmp_path):
+    draw = runpy.run_path(str(EXAMPLES / "steady_picture.py"))["main"]
+    kept = draw(tmp_path / "a.png", images=2, steps=4)
+    assert all(steady > plain + 0.1 for plain, steady in zip(*kept.values(), strict=True))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_example_is_tested():
-    names = {"plain_pytorch", "lightning_module", "huggingface_trainer"}
+    names = {"plain_pytorch", "lightning_module", "huggingface_trainer", "steady_picture"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == names

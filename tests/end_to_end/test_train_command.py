@@ -88,9 +88,12 @@ BAD = {
     "unknown model": ([*SMALL, "--model", "mpl"], "did you mean 'mlp'"),
     "model setting": ([*SMALL, "--model_settings.hiden", "[3]"], "did you mean 'hidden'"),
     "data setting": ([*SMALL, "--data_settings.m", "3"], "no setting 'm'"),
-    "wrong kind of model setting": ([*SMALL, "--model_settings.hidden", "3"], "A value of model_settings"),
-    "wrong kind of data setting": ([*SMALL, "--data_settings.n", "many"], "A value of data_settings"),
-    "wrong kind of term setting": ([*SMALL, "--terms.l2.eps", "big"], "A value of terms.l2"),
+    "wrong kind of model setting": ([*SMALL, "--model_settings.hidden", "3"], "has hidden=3; give"),
+    "wrong kind of data setting": (
+        [*SMALL, "--data_settings.n", "many"],
+        "has n='many'; give a whole number",
+    ),
+    "wrong kind of term setting": ([*SMALL, "--terms.l2.eps", "big"], "has eps='big'; give a finite number"),
     "no value": ([*SMALL, "--milestones", "[3"], "no value"),
     "a value and its parts": ([*SMALL, "--terms", "none", "--terms.l2.weight", "1"], "leave one out"),
     "missing file": (["--config", "/nonexistent.yaml"], "/nonexistent.yaml"),
@@ -146,7 +149,7 @@ def test_a_folder_of_one_class_is_refused(pictures, tmp_path, capsys):
 def test_a_folder_that_cannot_be_written_and_a_run_that_differs_are_refused(tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
     assert main(["train", *SMALL, "--out", str(tmp_path / "file")]) == 2
-    assert "cannot be written" in capsys.readouterr().err
+    assert "is a file where a folder is needed" in capsys.readouterr().err
     assert (tmp_path / "file").read_text() == "mine"
     assert main(["train", *SMALL, "--out", str(tmp_path / "run")]) == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}

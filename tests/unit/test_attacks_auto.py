@@ -28,15 +28,15 @@ GRADIENT = gg.attribution("gradient")
 
 
 @cache
-def attacked(column: str = "top_kept", effort: int = 6):
+def attacked(column: str = "top_kept", steps: int = 6):
     x, y = pictures("test", 12)
-    return Auto(eps=(2 / 255, EPS), effort=effort, column=column)(trained(), GRADIENT, x, y, seed=0)
+    return Auto(eps=(2 / 255, EPS), steps=steps, column=column)(trained(), GRADIENT, x, y, seed=0)
 
 
 @pytest.mark.parametrize(("fraction", "reduction"), [(0.1, "abs_sum"), (0.25, "max_abs")])
 def test_the_value_is_the_share_of_the_top_that_the_metric_counts(fraction, reduction):
     x, y = pictures("test", 4)
-    hit = Auto(eps=EPS, effort=2, top_fraction=fraction, reduce=reduction)(trained(), GRADIENT, x, y)
+    hit = Auto(eps=EPS, steps=2, top_fraction=fraction, reduce=reduction)(trained(), GRADIENT, x, y)
     measure = TopKIntersection(k=round(fraction * 256), reduce=reduction)
     assert torch.equal(hit.value, measure(hit.map_clean, hit.map))
     assert (hit.start == 1).all()
@@ -46,7 +46,7 @@ def test_the_value_is_the_share_of_the_top_that_the_metric_counts(fraction, redu
 def test_the_other_columns_are_their_metrics_too():
     x, y = pictures("test", 4)
     for column, measure in (("cosine", MapSimilarity()), ("rank_correlation", RankCorrelation())):
-        hit = Auto(eps=EPS, effort=4, column=column)(trained(), GRADIENT, x, y)
+        hit = Auto(eps=EPS, steps=4, column=column)(trained(), GRADIENT, x, y)
         torch.testing.assert_close(hit.value, measure(hit.map_clean, hit.map), rtol=1e-4, atol=1e-5)
         assert hit.value.mean() < hit.start.mean() - 0.2
 
@@ -61,7 +61,7 @@ def test_each_column_is_lowest_under_the_attack_aimed_at_it():
 def test_twenty_steps_are_stronger_than_thirty_of_the_matched_attack():
     x, y = pictures("test", 12)
     named = gg.attack("top_k", k=26, judged_by="overlap", eps=2 / 255, steps=30)(trained(), GRADIENT, x, y)
-    assert attacked(effort=20)[0].value.mean() < named.value.mean() - 0.02
+    assert attacked(steps=20)[0].value.mean() < named.value.mean() - 0.02
 
 
 def test_the_column_falls_with_the_radius_on_every_image_and_the_prediction_stays():
@@ -73,8 +73,8 @@ def test_the_column_falls_with_the_radius_on_every_image_and_the_prediction_stay
     assert far.value.mean() < near.value.mean() - 0.05
 
 
-def test_more_effort_finds_more():
-    assert attacked(effort=20)[0].value.mean() < attacked()[0].value.mean() - 0.02
+def test_more_steps_find_more():
+    assert attacked(steps=20)[0].value.mean() < attacked()[0].value.mean() - 0.02
 
 
 def spied(monkeypatch, **settings):
@@ -87,7 +87,7 @@ def spied(monkeypatch, **settings):
 
     monkeypatch.setattr(driver, "search", spy)
     x, target = batch(2)
-    hits = Auto(effort=3, **settings)(net("lenet"), GRADIENT, x, target)
+    hits = Auto(steps=3, **settings)(net("lenet"), GRADIENT, x, target)
     return calls, hits
 
 
@@ -100,7 +100,7 @@ def test_a_larger_radius_begins_where_the_smaller_one_ended(monkeypatch):
 
 def test_radii_come_back_in_the_order_they_were_given():
     x, target = batch(2)
-    hits = Auto(eps=[0.03, 0.0, 0.01], effort=2)(net("lenet"), GRADIENT, x, target)
+    hits = Auto(eps=[0.03, 0.0, 0.01], steps=2)(net("lenet"), GRADIENT, x, target)
     assert [hit.eps for hit in hits] == [0.03, 0.0, 0.01]
     assert torch.equal(hits[1].x, x)
     assert (hits[2].linf <= 0.01 + 1e-9).all()
@@ -186,7 +186,7 @@ def test_squares_lower_a_number_without_a_derivative_and_keep_ball_box_and_label
 
 def test_challengers_hold_the_prediction_too_and_a_lost_prediction_never_counts():
     x, y = pictures("test", 8)
-    hit = Auto(eps=0.2, effort=4)(trained(), Rounded(), x, y)
+    hit = Auto(eps=0.2, steps=4)(trained(), Rounded(), x, y)
     noisy = gg.attack("random", eps=0.2)(trained(), GRADIENT, x, y)
     assert not noisy.prediction_kept.all()
     assert hit.prediction_kept.all()
@@ -200,7 +200,7 @@ def test_a_point_found_through_a_surrogate_is_judged_by_the_map_itself(monkeypat
     )
     x, target = batch(3)
     model, path = net("lenet"), gg.attribution("ig", steps=6)
-    Auto(eps=0.02, effort=2, transfer_from=gg.attribution("ig", steps=1))(model, path, x, target)
+    Auto(eps=0.02, steps=2, transfer_from=gg.attribution("ig", steps=1))(model, path, x, target)
     name, rows, delta, value, *_ = offered[0]
     assert name == "main"
     k = round(0.1 * x[0, 0].numel())
@@ -267,7 +267,7 @@ def test_a_masked_gradient_is_not_called_steady(case):
     """Most of the top goes, or no number is given; where the main search was fooled, a flag says so."""
     model, explain = masked()[case]
     x, y = pictures("test", 8)
-    hit = Auto(eps=EPS, effort=8)(model, explain, x, y, seed=0)
+    hit = Auto(eps=EPS, steps=8)(model, explain, x, y, seed=0)
     moved = hit.value[~hit.stuck]
     assert len(moved) == 0 or moved.mean() < 0.4
     if case in ("saturated logits", "no gradient almost everywhere"):
@@ -281,14 +281,14 @@ def test_a_masked_gradient_is_not_called_steady(case):
 def test_a_challenger_that_wins_counts_and_is_named():
     model, explain = masked()["a map of 8 bits"]
     x, y = pictures("test", 8)
-    hit = Auto(eps=EPS, effort=8)(model, explain, x, y, seed=0)
+    hit = Auto(eps=EPS, steps=8)(model, explain, x, y, seed=0)
     assert hit.beaten_by["transfer"].float().mean() > 0.5
     flag = next(flag for flag in hit.flags if "transfer" in flag)
     assert "Do not call this map steady" in flag
 
 
 def test_noise_transfer_and_squares_do_not_beat_the_search_on_an_honest_map():
-    for hit in attacked(effort=20):
+    for hit in attacked(steps=20):
         assert not any(hit.beaten_by[name].any() for name in ("noise", "squares") if name in hit.beaten_by)
         assert not any("Do not call" in flag for flag in hit.flags)
 
@@ -305,7 +305,7 @@ def test_a_softer_copy_shares_the_weights_and_leaves_the_model_as_it_was():
 def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares():
     x, y = pictures("test", 2)
     explain = gg.attribution("shap", segments="grid", draws=16)
-    hit = Auto(eps=EPS, effort=8)(trained(), explain, x, y, seed=0)
+    hit = Auto(eps=EPS, steps=8)(trained(), explain, x, y, seed=0)
     assert any("searched through Gradient" in flag for flag in hit.flags)
     assert "squares" in hit.beaten_by
     assert hit.value.mean() < 1
@@ -316,7 +316,7 @@ def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares():
     ("settings", "words"),
     [
         ({"column": "top_keep"}, "top_kept"),
-        ({"effort": 0}, "at least 1"),
+        ({"steps": 0}, "at least 1"),
         ({"top_fraction": 1.0}, "share of the pixels"),
         ({"reduce": "abs"}, "sum_abs"),
         ({"eps": []}, "at least one radius"),

@@ -547,7 +547,7 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
     lines = card.document["curves"]["eps"]["lines"]
     assert [line["method"] for line in lines if line["label"] == "attack"] == [*radii]
     attack, model, seeds = (
-        gg.attack("auto", eps=preset.radii, effort=3),
+        gg.attack("auto", eps=preset.radii, steps=3),
         small_net(),
         streams(0, torch.arange(4)),
     )

@@ -93,8 +93,8 @@ def test_an_error_of_the_users_model_names_its_file_and_line(factory, said, home
 
 @pytest.mark.parametrize(
     ("factory", "said"),
-    [("bool_out", "returned bool values"), ("int_out", "returned int64 values"),
-     ("complex_out", "returned complex64 values"), ("sparse_out", "returned sparse_coo values"),
+    [("bool_out", "returned bool numbers"), ("int_out", "returned int64 numbers"),
+     ("complex_out", "returned complex64 numbers"), ("sparse_out", "returned sparse numbers"),
      ("sparse_weight", "'mask' is a sparse tensor"), ("whole_weight", "give it weights of float32")],
 )  # fmt: skip
 def test_a_model_of_odd_numbers_is_one_sentence(factory, said, home, capsys):

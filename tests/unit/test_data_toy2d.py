@@ -56,7 +56,7 @@ def test_the_second_moon_is_the_first_turned_half_round() -> None:
         ({"split": "tset"}, "toy2d has no split 'tset': did you mean 'test'?"),
         ({"n": 0}, "give n >= 1 and noise >= 0"),
         ({"noise": -1.0}, "give n >= 1 and noise >= 0"),
-        ({"noise": float("nan")}, "give n >= 1 and noise >= 0"),
+        ({"noise": float("nan")}, "noise=nan; give a finite number"),
     ],
 )
 def test_wrong_settings_are_refused(settings: dict, message: str) -> None:

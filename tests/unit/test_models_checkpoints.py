@@ -362,7 +362,7 @@ def test_an_impossible_class_count_is_one_sentence(classes, tmp_path):
         ),
         (
             {"name": "lenet", "settings": {"in_channels": "a"}, "wraps": []},
-            "cannot be built with these settings",
+            "has in_channels='a'; give a whole number",
         ),
         ({"name": "lenet", "settings": {"in_channels": 10**12}, "wraps": []}, "much larger than itself"),
         ({"name": "mlp", "settings": {"hidden": [1] * 5_000}, "wraps": []}, "much larger than itself"),

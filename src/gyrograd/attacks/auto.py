@@ -1,4 +1,4 @@
-"""Attack what is reported: the attack to judge an explanation by. It has one knob, `effort`.
+"""Attack what is reported: the attack to judge an explanation by. It has one knob, `steps`.
 
 A robustness number is only as good as the attack behind it. `auto` minimises the very column a report shows (the share
 of the top pixels kept, say) for the method, class, k and reduction that are judged. For each radius, from the smallest
@@ -7,7 +7,7 @@ to the largest:
 1. descend a smooth stand-in of the column with momentum, in steps as long as the ball at first and falling to zero;
    begin where the smaller radius ended, stretched to the new one;
 2. let challengers try to beat what was found: noise, the gradient map in place of the map itself and a softer copy of
-   the model, on images whose column has hardly fallen, and at the largest radius on all; there also, unless the effort
+   the model, on images whose column has hardly fallen, and at the largest radius on all; there also, unless steps
    is small, a search without derivatives, another objective from a random start, and more steps;
 3. keep, for each image, the point with the lowest column among those that keep the prediction. The column is always
    that of the method itself on the model itself, whatever the search went through.
@@ -89,13 +89,13 @@ class Auto:
     """The strongest attack here, aimed at the number that is reported; judge explanations by this one.
 
     column: "top_kept" (share of the `top_fraction` of pixels ranked highest that stays there), "cosine" or
-    "rank_correlation", to the clean map. effort: steps at each radius, 7 for a quick look, 20 for a report. With
+    "rank_correlation", to the clean map. steps: at each radius, 6 for a quick look, 16 or more for a report. With
     several `eps` what was found at smaller ones is taken up at larger ones. transfer_from: the attribution to search
     through, if the map itself has no derivative (then the gradient unless set) or costs too much.
 
     >>> import gyrograd as gg, torch
     >>> model, x = gg.model("mlp", in_features=48, seed=0), torch.rand(2, 3, 4, 4)
-    >>> hit = gg.attack("auto", eps=8 / 255, effort=2)(model, gg.attribution("gradient"), x, torch.tensor([0, 1]))
+    >>> hit = gg.attack("auto", eps=8 / 255, steps=2)(model, gg.attribution("gradient"), x, torch.tensor([0, 1]))
     >>> bool((hit.value <= hit.start).all())
     True
     """
@@ -104,7 +104,7 @@ class Auto:
     eps: Radii = 8 / 255
     norm: str = "linf"
     column: str = "top_kept"
-    effort: int = 20
+    steps: int = 20
     top_fraction: float = 0.1
     reduce: str = "abs_sum"
     transfer_from: str | Attribution | None = None
@@ -116,7 +116,7 @@ class Auto:
         check_radii(self)
         check_name("column", self.column, COLUMNS)
         check_name("reduction", self.reduce, REDUCTIONS)
-        for name in ("effort", "max_batch"):
+        for name in ("steps", "max_batch"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
         if not 0 < self.top_fraction < 1:
@@ -141,7 +141,7 @@ class Auto:
             settings=settings_of(self),
             eps=radii(self.eps),
             norm=self.norm,
-            search=Search(self.effort),
+            search=Search(self.steps),
             aim=self.aim,
             reduce=self.reduce,
             restore=True,
@@ -199,20 +199,20 @@ def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
         if eps > 0:
             duel = Duel(auto, job, under, eps, best)
             stretched = best.delta * (eps / reached) if reached else None
-            duel.descend("main", begin=stretched, steps=auto.effort)
+            duel.descend("main", begin=stretched, steps=auto.steps)
             last = eps == max(job.eps)
-            doubtful = (duel.hardly_moved() | last) & (auto.effort >= CHALLENGE)
+            doubtful = (duel.hardly_moved() | last) & (auto.steps >= CHALLENGE)
             duel.noise(doubtful)
             duel.transfer(doubtful)
             duel.softer_model(doubtful, soft)
-            duel.squares(only=under.blind, looks=auto.effort)
-            if last and auto.effort >= 2 * CHALLENGE:
+            duel.squares(only=under.blind, looks=auto.steps)
+            if last and auto.steps >= 2 * CHALLENGE:
                 if (
                     type(under.surrogate) is not type(under.attribution)
                     or under.surrogate is under.attribution
                 ):
                     # Not where a cheaper map of the same kind is searched: each look would cost as much as many steps.
-                    duel.squares(only=~under.blind, looks=auto.effort // CHALLENGE)
+                    duel.squares(only=~under.blind, looks=auto.steps // CHALLENGE)
                 duel.descend("another start", stand_in=1, start="random")
                 duel.descend("more steps", begin=duel.best.delta, first_step=LAST_STEP)
             best, reached = duel.best, eps
@@ -272,7 +272,7 @@ class Duel:
         rows = self._moving(only)
         if not len(rows):
             return
-        under, steps = self.under, steps or max(2, self.auto.effort // CHALLENGE)
+        under, steps = self.under, steps or max(2, self.auto.steps // CHALLENGE)
         if begin is None and start == "clean" and COLUMNS[self.auto.column].flat_at_x:
             start = "random"
         length = first_step or (FIRST_STEP if begin is None else WARM_STEP)
@@ -312,7 +312,7 @@ class Duel:
         if not isinstance(self.under.surrogate, Gradient):
             gradient, blind = make("attribution", STAND_IN), self.under.blind
             self.descend("transfer", through=gradient, only=only & ~blind)
-            self.descend("transfer", through=gradient, only=blind, steps=self.auto.effort)
+            self.descend("transfer", through=gradient, only=blind, steps=self.auto.steps)
 
     def softer_model(self, only: Flags, soft: Model | None) -> None:
         """The same through a copy whose activations bend more softly, where they are so sharp that slopes vanish."""
@@ -416,16 +416,16 @@ class Doubt:
 DOUBTS = {
     doubt.challenger: doubt
     for doubt in (
-        Doubt("more steps", "The search had not come to its end.", "Raise effort."),
+        Doubt("more steps", "The search had not come to its end.", "Raise steps."),
         Doubt(
             "another start",
             "The search ends at different places from different starts, and not at the worst.",
-            "Raise effort; report the worst of several seeds.",
+            "Raise steps; report the worst of several seeds.",
         ),
         Doubt(
             "softer model",
             "The activations are so sharp that slopes vanish or jump, and a softer copy leads further.",
-            "Raise effort, and read the number as what was found, not as what holds.",
+            "Raise steps, and read the number as what was found, not as what holds.",
         ),
         Doubt(
             "transfer",
@@ -440,7 +440,7 @@ DOUBTS = {
         Doubt(
             "squares",
             "Trying squares of pixels finds what following the derivative does not: it is zero, masked or noisy.",
-            "Do not call this map steady; raise effort, which tries more squares.",
+            "Do not call this map steady; raise steps, so that it tries more squares.",
         ),
     )
 }

@@ -220,8 +220,7 @@ def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...
     steps, name = steps_of(bench.preset, method), "auto" if attack == COSINE else attack
     given = {
         "eps": radii,
-        "steps": steps,
-        "effort": max(2, 2 * steps // 3) if attack == COSINE else steps,
+        "steps": max(2, 2 * steps // 3) if attack == COSINE else steps,
         "column": "cosine" if attack == COSINE else "top_kept",
         "top_fraction": bench.preset.kept,
         "transfer_from": method.search,

@@ -42,6 +42,7 @@ MEANINGS = {
 
 ABOUT: dict[str, dict[str, str]] = {
     "attack": {
+        "auto": "Drains the top tenth of the map by every way it knows; the one to judge by.",
         "targeted_map": "Moves the map into a frame along the border (joo2023).",
         "untargeted_map": "Makes the map as unlike the first one as it can.",
         "top_k": "Takes the strongest pixels out of the map (wang2020).",
