@@ -194,4 +194,4 @@ def _in_words(kind: Any) -> str:
     if get_origin(kind) in (tuple, list):
         return "several of them"
     named = str(getattr(get_origin(kind) or kind, "__name__", kind))
-    return _WORDS.get(kind, f"a {named}")
+    return _WORDS.get(get_origin(kind) or kind, f"a {named}")
