@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from children import CLEAN
 from small_audits import SMALL, small_images, small_net
 
 from gyrograd.audit import audit
@@ -30,26 +29,22 @@ def records(out: Path) -> dict[str, bytes]:
     return {str(p.relative_to(out)): p.read_bytes() for p in sorted(found) if not p.name.startswith(".")}
 
 
+def run_alone(out: Path) -> None:
+    torch.set_num_threads(1)
+    run(out)
+
+
 def killed_after(count: int, out: Path, delay: float) -> None:
-    """A child that audits, killed a moment after it has written so many records. Forked: imports take longer."""
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # Python 3.12: fork beside threads, which are idle here
-        child = os.fork()
-    if child == 0:
-        try:
-            torch.set_num_threads(1)  # threads do not survive a fork
-            run(out)
-        finally:
-            os._exit(0)
+    """A child that audits, killed a moment after it has written so many records."""
+    child = CLEAN.Process(target=run_alone, args=(out,))
+    child.start()
     give_up = time.monotonic() + PATIENCE_S
     while len(records(out)) < count and time.monotonic() < give_up:
         time.sleep(0.002)
     time.sleep(delay)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    assert os.WIFSIGNALED(status), "the child finished before it was killed"
+    child.kill()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL, "the child finished before it was killed"
 
 
 @pytest.mark.parametrize("seed", [0])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import small_training
 import torch
+from children import CLEAN
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -203,25 +204,25 @@ def test_best_prefers_stillness_within_the_limit_and_the_start_among_equals(tmp_
     assert [watch.best(last) for last in range(5)] == [0, 0, 2, 2, 2]
 
 
-def test_killed_after_any_epoch_it_ends_with_the_same_bytes(model, done, tmp_path, monkeypatch):
-    """A child process is killed at the end of epoch 1, 2, ...; the same call then goes on."""
+def harden_until_killed(model, out, epoch):
     call = module.Watch.__call__
+
+    def judged(watch, entry, net):
+        call(watch, entry, net)
+        if entry["epoch"] == epoch:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    module.Watch.__call__ = judged
+    harden(model, TRAIN, test=TEST, out=out, epochs=3, **HOW)
+
+
+def test_killed_after_any_epoch_it_ends_with_the_same_bytes(model, done, tmp_path):
+    """A child process is killed at the end of epoch 1, 2, ...; the same call then goes on."""
     for epoch in (1, 2):
-        child = os.fork()
-        if child == 0:
-
-            def judged(watch, entry, net, last=epoch):
-                call(watch, entry, net)
-                if entry["epoch"] == last:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-            monkeypatch.setattr(module.Watch, "__call__", judged)
-            try:
-                harden(model, TRAIN, test=TEST, out=tmp_path, epochs=3, **HOW)
-            finally:
-                os._exit(3)
-        _, status = os.waitpid(child, 0)
-        assert os.WTERMSIG(status) == signal.SIGKILL
+        child = CLEAN.Process(target=harden_until_killed, args=(model, tmp_path, epoch))
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
     again = harden(model, TRAIN, test=TEST, out=tmp_path, epochs=3, **HOW)
     assert again.path.read_bytes() == done.path.read_bytes()
     assert again.after == done.after
