@@ -28,9 +28,6 @@ def noisy():
 def mixing():
     return Net(lambda x, z: z - z.mean(0))
 
-def rooted():
-    return Net(lambda x, z: z + (x - x).sum((1, 2, 3)).sqrt()[:, None])
-
 def writing():
     return Net(lambda x, z: z + 0 * x.data.mul_(0.5).sum())
 

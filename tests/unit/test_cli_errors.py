@@ -58,6 +58,9 @@ def file(): return Net(FileNotFoundError(2, "No such file", "lookup.csv"), late=
 """
 
 
+TWO_IMAGES = ["shapes", "--images", "2", "--size", "8", "--unlabelled", "--out", "o"]
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     (tmp_path / "net.py").write_text(NET)
@@ -71,18 +74,7 @@ def home(tmp_path, monkeypatch):
      ("own", "MyError: of my own"), ("late", "MyError: of my own"), ("file", "FileNotFoundError")],
 )  # fmt: skip
 def test_an_error_of_the_users_model_names_its_file_and_line(factory, said, home, capsys):
-    words = [
-        "explain",
-        f"net.py:{factory}",
-        "shapes",
-        "--images",
-        "2",
-        "--size",
-        "8",
-        "--unlabelled",
-        "--out",
-        "o",
-    ]
+    words = ["explain", f"net.py:{factory}", *TWO_IMAGES]
     assert cli.main(words) == 2
     err = capsys.readouterr().err
     line = NET.splitlines().index("            raise self.raised") + 1
@@ -107,7 +99,7 @@ def test_a_model_of_odd_numbers_is_one_sentence(factory, said, home, capsys):
 
 @pytest.mark.parametrize("verb", ["explain", "attack"])
 def test_maps_that_are_no_numbers_are_not_drawn(verb, home, capsys):
-    words = [verb, "net.py:nan_map", "shapes", "--images", "2", "--size", "8", "--unlabelled", "--out", "o"]
+    words = [verb, "net.py:nan_map", *TWO_IMAGES]
     assert cli.main(words) == 2
     assert "NaN or infinite numbers" in capsys.readouterr().err
     assert [path.name for path in home.glob("o/*map*.png")] == []
@@ -115,19 +107,7 @@ def test_maps_that_are_no_numbers_are_not_drawn(verb, home, capsys):
 
 
 def test_other_methods_are_drawn_beside_one_that_gives_no_numbers(home, capsys):
-    words = [
-        "explain",
-        "net.py:nan_map",
-        "shapes",
-        "--images",
-        "2",
-        "--size",
-        "8",
-        "--unlabelled",
-        "--out",
-        "o",
-        "--json",
-    ]
+    words = ["explain", "net.py:nan_map", *TWO_IMAGES, "--json"]
     assert cli.main([*words, "--method", "gradient,lime(draws=8, segments=grid)"]) == 2
     assert len(list(home.glob("o/*lime*overlay.png"))) == 2
     assert list(home.glob("o/*gradient*.png")) == []

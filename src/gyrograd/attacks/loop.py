@@ -146,19 +146,19 @@ def search(
             if verdict is not None:
                 counts = verdict.kept | (how.constraint == "soft")
                 chosen = counts & active & ((verdict.value < value) | (how.selection == "last"))
-                found, value = _where(chosen, delta, found), torch.where(chosen, verdict.value, value)
+                found, value = where_rows(chosen, delta, found), torch.where(chosen, verdict.value, value)
                 rows.append(verdict.value)
                 if how.stop_at is not None:
                     active = active & ~(counts & (verdict.value <= how.stop_at))
             if here.gradient is None or how.may_end(active):
                 break
             finite = here.gradient.isfinite().flatten(1).all(1)
-            gradient = _where(finite, here.gradient, torch.zeros_like(x))
+            gradient = where_rows(finite, here.gradient, torch.zeros_like(x))
             broken, moved = broken | ~finite, moved | (gradient != 0).flatten(1).any(1)
             direction, memory = STEPPERS[how.stepper](gradient, ball, memory, step + 1)
             direction = direction * how.pace(step) if how.decay else direction
             further = PROJECTIONS[how.projection](ball, delta - how.length(_radius(ball)) * direction)
-            delta = _where(active, box.cut(x, further), delta)
+            delta = where_rows(active, box.cut(x, further), delta)
             taken = taken + active
     stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
     return Found(found, value, taken, stuck, broken, torch.stack(rows) if how.trace else None)
@@ -223,7 +223,7 @@ SELECTIONS = ("best", "last")
 CONSTRAINTS = ("hard", "soft")
 
 
-def _where(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
+def where_rows(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
     """`one` for these examples, `other` for the rest."""
     return torch.where(rows.view(-1, *[1] * (one.dim() - 1)), one, other)
 

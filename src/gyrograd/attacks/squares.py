@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.loop import Box
+from gyrograd.attacks.loop import Box, where_rows
 from gyrograd.numerics.balls import Ball
 from gyrograd.numerics.random import Keys, integers, signs
 from gyrograd.types import Flags, Images, PerExample
@@ -36,10 +36,10 @@ def try_squares(
     for number in range(looks):
         tried = box.cut(x, ball.project(delta + 2 * float(ball.eps) * _square(x, keys, number, looks)))
         soft_there, value_there, kept = judge(x + tried)
-        found = _where(kept & (value_there < lowest), tried, found)
+        found = where_rows(kept & (value_there < lowest), tried, found)
         lowest = torch.where(kept & (value_there < lowest), value_there, lowest)
         better = kept & (soft_there < soft)
-        delta, soft = _where(better, tried, delta), torch.where(better, soft_there, soft)
+        delta, soft = where_rows(better, tried, delta), torch.where(better, soft_there, soft)
     return found, lowest
 
 
@@ -56,7 +56,3 @@ def _square(x: Images, keys: Keys, number: int, looks: int) -> Images:
     inside = (rows >= top) & (rows < top + side) & (columns >= left) & (columns < left + side)
     ends = signs(keys, (c,), stream=stream + 2, dtype=x.dtype).view(-1, c, 1, 1)
     return torch.where(inside, ends, torch.zeros_like(ends))
-
-
-def _where(rows: Flags, one: Tensor, other: Tensor) -> Tensor:
-    return torch.where(rows.view(-1, 1, 1, 1), one, other)
