@@ -96,10 +96,10 @@ bench-scaling: $(STAMP)
 endurance: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/endurance.py --audits $(or $(AUDITS),1000)
 
-# A hundred faults drawn by rule, each against the tests of its file: make drawn-mutants SEED=0
+# A hundred faults drawn by rule, each against the tests of its file: make drawn-mutants SEED=0 WORKERS=1
 .PHONY: drawn-mutants
 drawn-mutants: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/generate.py --count 100 --seed $(or $(SEED),0)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/generate.py --count 100 --seed $(or $(SEED),0) --workers $(or $(WORKERS),1)
 
 # Damaged and hostile files through every reader; each must open or be refused in one sentence. FILES=20000 SEED=0
 FILES ?= 20000

@@ -17,14 +17,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import command_lines
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-OF_TIME = re.compile(r"second|time|date|when|created|host|command|pid|pace|spent|memory", re.IGNORECASE)
-"""Keys whose values say when, how long or in how much memory, which no two runs share."""
+OF_TIME = re.compile(
+    r"second|time|date|when|created|host|command|pid|pace|spent|memory|^sha256$", re.IGNORECASE
+)
+"""Keys whose values say when, how long or in how much memory, which no two runs share, and checksums over those."""
 ENDS = {0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 
 
@@ -145,6 +149,18 @@ def timeless(tree: Any) -> Any:
     return [timeless(value) for value in tree] if isinstance(tree, list) else tree
 
 
+def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
+    """Where two documents differ: a path of keys, and the two values."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted({*expected, *found}):
+            yield from differences(expected.get(key), found.get(key), f"{place}/{key}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(one, other, f"{place}/{number}")
+    elif expected != found:
+        yield f"{place} {str(expected)[:60]} -> {str(found)[:60]}"
+
+
 def leftovers(work: Path) -> list[str]:
     """Locks, half-written files and temporary folders of ours."""
     hidden = [path for path in (work / "out").rglob(".*") if path.is_file()]
@@ -203,11 +219,7 @@ def main(count: int, seed: int) -> int:
             after = rng.uniform(0.2, 1.0) * seconds
             wrong = killed_and_resumed(verb, words, work, after, signalled)
             found = results(work / "out")
-            wrong += [
-                f"differs: {name}"
-                for name in sorted({*expected, *found})
-                if expected.get(name) != found.get(name)
-            ][:4]
+            wrong += [f"differs: {where}" for where in islice(differences(expected, found), 4)]
             faults += bool(wrong)
             print(
                 f"{number + 1}: {verb}, {signalled.name} after {after:.1f} s: {wrong or 'as without'}",
