@@ -111,7 +111,7 @@ fuzz-readers: $(STAMP)
 # Random small nets: every way they are differentiated against finite differences (minutes). A seed that fails goes into KEPT.
 .PHONY: fuzz-nets
 fuzz-nets: $(STAMP)
-	$(BIN)/python tests/fuzz/nets.py --nets 300 --seed $(or $(SEED),0)
+	$(BIN)/python tests/fuzz/random_nets.py --nets 300 --seed $(or $(SEED),0)
 
 # 5,000 command lines through every verb: no traceback, no hang, nothing written outside --out (N=500 SEED=1 WORKERS=1)
 .PHONY: fuzz-cli
