@@ -96,29 +96,29 @@ bench-scaling: $(STAMP)
 endurance: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/endurance.py --audits $(or $(AUDITS),1000)
 
-# A hundred faults drawn by rule, each against the tests of its file: make drawn-mutants SEED=0
+# A hundred faults drawn by rule, each against the tests of its file: make drawn-mutants SEED=0 WORKERS=1
 .PHONY: drawn-mutants
 drawn-mutants: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/generate.py --count 100 --seed $(or $(SEED),0)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutation/generate.py --count 100 --seed $(or $(SEED),0) --workers $(or $(WORKERS),1)
 
-# Damaged and hostile files through every reader; each must open or be refused in one sentence. FILES=20000 SEED=0
+# Damaged and hostile files through every reader; each must open or be refused in one sentence. FILES=20000 SEED=0 WORKERS=1
 FILES ?= 20000
 SEED ?= 0
 .PHONY: fuzz-readers
 fuzz-readers: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(FILES) --seed $(SEED)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/readers.py $(FILES) --seed $(SEED) --workers $(or $(WORKERS),1)
 
 # Random small nets: every way they are differentiated against finite differences (minutes). A seed that fails goes into KEPT.
 .PHONY: fuzz-nets
 fuzz-nets: $(STAMP)
-	$(BIN)/python tests/fuzz/nets.py --nets 300 --seed $(or $(SEED),0)
+	$(BIN)/python tests/fuzz/random_nets.py --nets 300 --seed $(or $(SEED),0)
 
-# 5,000 command lines through every verb: no traceback, no hang, nothing written outside --out (N=500 SEED=1)
+# 5,000 command lines through every verb: no traceback, no hang, nothing written outside --out (N=500 SEED=1 WORKERS=1)
 .PHONY: fuzz-cli
 fuzz-cli: $(STAMP)
-	N=$(or $(N),5000) SEED=$(or $(SEED),0) $(BIN)/python tests/fuzz/command_lines.py
+	$(BIN)/python tests/fuzz/command_lines.py $(or $(N),5000) --seed $(SEED) --workers $(or $(WORKERS),1)
 
-# 30 kills at random moments over train, audit, harden, sweep, reproduce and explore: same results, no leftovers
+# 30 kills at random moments over train, audit, harden, sweep, reproduce and explore: same results, no leftovers (WORKERS=1)
 .PHONY: fuzz-kills
 fuzz-kills: $(STAMP)
-	N=$(or $(N),30) SEED=$(or $(SEED),0) $(BIN)/python tests/fuzz/kills.py
+	$(BIN)/python tests/fuzz/kills.py $(or $(N),30) --seed $(SEED) --workers $(or $(WORKERS),1)

@@ -32,6 +32,7 @@ from gyrograd.attributions import Gradient
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lrp import LRP
 from gyrograd.attributions.path import IntegratedGradients
+from gyrograd.audit.steady import steady_radius
 from gyrograd.data import Dataset
 from gyrograd.data.cifar10 import cifar10
 from gyrograd.metrics import RandomPerturbationSimilarity, TopKIntersection, insertion
@@ -257,24 +258,16 @@ def measured(model: nn.Module, data: Dataset, sizes: dict[str, int], methods: li
     kept = TopKIntersection(k=TOP)
     radii = RADII if sizes.get("radii") else (4, 8)
     for name in methods:
-        curve = []
+        shares = []
         for radius in radii:
             hit = TopK(eps=radius / 255, k=TOP, steps=40, judged_by="overlap")(model, METHODS[name], x, y)
-            note(f"{name} kept {radius}", kept(hit.map_clean, hit.map))
-            curve.append(found[f"{name} kept {radius}"]["mean"])
+            share = kept(hit.map_clean, hit.map)
+            note(f"{name} kept {radius}", share)
+            shares.append({n: part for n, part in enumerate(share.tolist()) if math.isfinite(part)})
         if len(radii) > 2:
-            found[f"{name} steady radius"] = steady_radius((0, *radii), (1.0, *curve))
+            held = steady_radius(shares, [radius / 255 for radius in radii])
+            found[f"{name} steady radius"] = held and held["value"]
     return found
-
-
-def steady_radius(radii: tuple[float, ...], kept: tuple[float, ...]) -> float:
-    """Where the curve first falls to one half, linear between its points; infinite if it never does."""
-    for (r0, k0), (r1, k1) in zip(
-        zip(radii, kept, strict=True), zip(radii[1:], kept[1:], strict=True), strict=False
-    ):
-        if k1 < 0.5:
-            return r0 + (k0 - 0.5) / (k0 - k1) * (r1 - r0)
-    return math.inf
 
 
 def one(arguments: argparse.Namespace) -> None:

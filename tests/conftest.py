@@ -1,17 +1,18 @@
-"""Shapes in signatures are checked at run time in the tests, and only there."""
+"""What holds for every test: checked signatures, one thread, the same draws."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 # Two test processes share two cores: one thread each is faster than two that wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
-from jaxtyping import install_import_hook
+from shape_checks import install
 
-install_import_hook("gyrograd", "beartype.beartype")
+install()
 
 settings.register_profile("gyrograd", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("gyrograd")
@@ -23,3 +24,11 @@ def _same_draws_in_any_order() -> None:
     import torch
 
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def smoke_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which every experiment has run twice. Nothing may be written or changed in it."""
+    from smoke_runs import finished_runs
+
+    return finished_runs(tmp_path_factory)

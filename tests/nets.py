@@ -102,8 +102,8 @@ def _vgg() -> nn.Module:
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES))
 
 
-def _lively(model: nn.Module) -> nn.Module:
-    """Weights large enough that nothing vanishes, and BatchNorm statistics that are not the initial ones."""
+def lively(model: nn.Module) -> nn.Module:
+    """Float64, eval mode, weights large enough that nothing vanishes, BatchNorm statistics that are not the first."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.running_mean, -0.3, 0.3)
@@ -132,7 +132,7 @@ def net(name: str, seed: int = 0) -> nn.Module:
     """A net by name with seeded float64 weights, in eval mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _lively({**NETS, **OTHERS}[name]())
+        return lively({**NETS, **OTHERS}[name]())
 
 
 def batch(b: int = 3, seed: int = 0, side: int = SIDE) -> tuple[Tensor, Tensor]:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
-import sys
 import tomllib
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,71 +23,34 @@ every_experiment = pytest.mark.parametrize("name", NAMES)
 every_paper = pytest.mark.parametrize("paper", PAPERS)
 
 
-RUNNER = """
-import hashlib, json, sys, traceback
-from pathlib import Path
-from gyrograd.experiments import reproduce
-
-names, out = json.loads(sys.argv[1]), Path(sys.argv[2])
-
-def digests():
-    files = [p for part in ("records", "nets") for p in sorted((out / "smoke" / part).rglob("*")) if p.is_file()]
-    return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
-
-errors, first = {}, {}
-for turn in (0, 1):
-    if turn:
-        first = digests()
-    for name in names:
-        try:
-            reproduce(name, "smoke", out)
-        except Exception:
-            errors.setdefault(name, traceback.format_exc())
-        if not turn and (out / "smoke" / name / "results.json").exists():
-            results = out / "smoke" / name / "results.json"
-            (out / f"{name}.first.json").write_bytes(results.read_bytes())
-changed = sorted(set(first.items()) ^ set(digests().items()))
-(out / "outcome.json").write_text(json.dumps({"errors": errors, "changed": changed}))
-"""
-"""Every experiment twice, in a process of its own: with shapes checked in every call it would take five times as long.
-Experiments share nets and records, so one process runs them all."""
-
-
 @pytest.fixture(scope="module")
-def out(tmp_path_factory) -> Path:
-    """The folder in which every experiment has run twice."""
-    folder = tmp_path_factory.mktemp("reproduce")
-    words = [sys.executable, "-W", "error", "-c", RUNNER, json.dumps(NAMES), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 0, done.stderr
-    return folder
-
-
-@pytest.fixture(scope="module")
-def outcome(out) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((out / "outcome.json").read_text(encoding="utf-8"))
+def outcome(smoke_runs) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((smoke_runs / "outcome.json").read_text(encoding="utf-8"))
     return found
 
 
 @every_experiment
-def test_it_runs_at_smoke_and_every_number_on_its_page_has_an_interval(name, out, outcome):
+def test_it_runs_at_smoke_and_every_number_on_its_page_has_an_interval(name, smoke_runs, outcome):
     assert name not in outcome["errors"], outcome["errors"][name]
-    results = read_results(out / "smoke" / name)
+    results = read_results(smoke_runs / "smoke" / name)
     assert results.estimates
     for quantity, estimate in results.estimates.items():
         assert math.isfinite(estimate.value), quantity
         assert estimate.low <= estimate.value <= estimate.high, quantity
         assert estimate.bounded, quantity
-    html = (out / "smoke" / name / "index.html").read_text(encoding="utf-8")
+    html = (smoke_runs / "smoke" / name / "index.html").read_text(encoding="utf-8")
     tables = re.findall(r"<td>(-?\d[^<]*)</td>", html)
     assert all("[" in cell or re.fullmatch(r"-?[\d.]+( ± [\d.]+)?", cell) for cell in tables)
     assert f"gyrograd reproduce {name} --scale smoke" in html
+    entry = lookup("experiment", name)
+    assert f"{entry.paper} {entry.equation}" in html
+    assert ("data:image/png" in html) == ("figure" in name)
 
 
 @every_experiment
-def test_its_claims_are_about_numbers_it_measures(name, out):
+def test_its_claims_are_about_numbers_it_measures(name, smoke_runs):
     """A column misspelt in claims.toml would be "not measured" for ever."""
-    results = read_results(out / "smoke" / name)
+    results = read_results(smoke_runs / "smoke" / name)
     claims, verdicts = verdicts_of(results)
     assert len(verdicts) == len(claims.claims)
     for judgement in verdicts:
@@ -103,10 +63,10 @@ def test_its_claims_are_about_numbers_it_measures(name, out):
 
 
 @every_experiment
-def test_a_second_run_gives_the_same_numbers(name, out):
+def test_a_second_run_gives_the_same_numbers(name, smoke_runs):
     first, second = (
         json.loads(path.read_text(encoding="utf-8"))
-        for path in (out / f"{name}.first.json", out / "smoke" / name / "results.json")
+        for path in (smoke_runs / f"{name}.first.json", smoke_runs / "smoke" / name / "results.json")
     )
     assert second["values"] == first["values"]
     assert second["facts"]["intervals"] == first["facts"]["intervals"]
@@ -117,8 +77,8 @@ def test_a_second_run_measures_and_trains_nothing(outcome):
 
 
 @every_experiment
-def test_its_page_comes_from_its_files_alone(name, out, tmp_path):
-    source = out / "smoke" / name
+def test_its_page_comes_from_its_files_alone(name, smoke_runs, tmp_path):
+    source = smoke_runs / "smoke" / name
     page = (source / "index.html").read_bytes()
     for file in ("results.json", "pictures.npz"):
         if (source / file).exists():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import random
 import socket
 
@@ -29,9 +30,7 @@ def run(kit, tmp_path, monkeypatch):
     def ended(words: list[str]) -> command_lines.Ended:
         before = command_lines.listing(kit.home, tmp_path)
         found = command_lines.outcome(words)
-        asked = command_lines.places_asked_for(words, tmp_path)
-        new = command_lines.listing(kit.home, tmp_path) - before
-        escaped = sorted(path for path in new if not any(str(path).startswith(str(one)) for one in asked))
+        escaped = command_lines.escaped(words, before, kit, tmp_path)
         return command_lines.Ended(words, found["code"], found["seconds"], found["said"], escaped)
 
     return ended
@@ -74,3 +73,38 @@ def test_the_fuzz_itself_sees_a_fault():
         (0, "", ["elsewhere"]),
     ):
         assert command_lines.Ended(["list"], code, 0.0, said, escaped).fault
+
+
+def test_every_line_is_run_once_and_is_the_same_however_many_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        command_lines.Worker, "run", lambda self, words: {"code": 0, "seconds": 0.0, "said": ""}
+    )
+
+    def lines(workers: int) -> dict[int, list[str]]:
+        numbers = queue.SimpleQueue()
+        for number in range(20):
+            numbers.put(number)
+        homes = [tmp_path / str(workers) / str(n) for n in range(workers)]
+        runs = [command_lines.run_lines(numbers, 3, home) for home in homes]
+        found = {}
+        while runs:
+            for run, home in list(zip(runs, homes, strict=False)):
+                number, ended = next(run, (None, None))
+                if ended is None:
+                    runs.remove(run)
+                    homes.remove(home)
+                else:
+                    found[number] = [word.replace(str(home), "") for word in ended.words]
+        return found
+
+    alone = lines(1)
+    assert sorted(alone) == list(range(20))
+    assert lines(3) == alone
+
+
+def test_a_file_that_is_overwritten_is_seen_too(tmp_path):
+    kit, work = command_lines.made_kit(tmp_path / "kit"), tmp_path / "work"
+    before = command_lines.listing(kit.home, work)
+    (kit.home / "empty").write_bytes(b"more")
+    assert command_lines.escaped(["list"], before, kit, work) == [kit / "empty"]
+    assert command_lines.escaped(["audit", "--out", kit / "empty"], before, kit, work) == []

@@ -1,18 +1,20 @@
-"""Thousands of command lines through every verb: `make fuzz-cli [N=5000] [SEED=0]`.
+"""Thousands of command lines through every verb: `make fuzz-cli [N=5000] [SEED=0] [WORKERS=1]`.
 
 Lines are drawn from the verbs' own options, with values that fit, that do not, and that are meant to do harm, on inputs
 so small that no honest run takes long. Each must end within 10 seconds of processor time with an exit code that is
 documented, no traceback, and no file written outside `--out`. A worker runs them in one process; one that hangs is
-killed and another takes its place.
+killed and another takes its place. Line number n of a seed is always the same line, however many workers there are.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import os
 import queue
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -79,6 +81,10 @@ class Kit:
         return [*map(str, sorted(self.home.iterdir())), self / "missing", self / "missing.png"]
 
 
+MAKING = threading.Lock()
+"""Threads share torch's generator."""
+
+
 def made_kit(home: Path) -> Kit:
     """Write the inputs."""
     import numpy as np
@@ -88,7 +94,8 @@ def made_kit(home: Path) -> Kit:
     from gyrograd.models import save
 
     home.mkdir(parents=True)
-    save(home / "net.safetensors", gg.model("lenet", activation="softplus", beta=10, seed=0))
+    with MAKING:
+        save(home / "net.safetensors", gg.model("lenet", activation="softplus", beta=10, seed=0))
     drawn = np.random.default_rng(0).integers(0, 255, (4, 32, 32, 3), dtype=np.uint8)
     for number, image in enumerate(drawn):
         place = home / "photos" / f"class{number % 2}"
@@ -134,6 +141,11 @@ def whole(): return Whole()
 def nothing(): return None
 broken = 3
 """
+
+
+def numbered_line(seed: int, number: int, kit: Kit) -> list[str]:
+    """Line `number` of a seed."""
+    return command_line(random.Random(f"{seed} {number}"), kit)
 
 
 def command_line(rng: random.Random, kit: Kit) -> list[str]:
@@ -304,17 +316,29 @@ class Ended:
         return f"written outside: {self.escaped[:3]}" if self.escaped else None
 
 
-def run_all(lines: list[list[str]], kit: Kit, work: Path) -> Iterator[Ended]:
-    """Every line in a worker of its own folder, one after the other."""
+def run_lines(numbers: queue.SimpleQueue[int], seed: int, home: Path) -> Iterator[tuple[int, Ended]]:
+    """Lines until none is left, in one worker with inputs and a folder of its own."""
+    kit, work = made_kit(home / "kit"), home / "work"
     worker = Worker(kit, work)
     try:
-        for words in lines:
-            before = listing(kit.home, work)
+        while True:
+            try:
+                number = numbers.get_nowait()
+            except queue.Empty:
+                return
+            words, before = numbered_line(seed, number, kit), (listing(kit.home), listing(work))
             ended = worker.run(words)
-            asked = places_asked_for(words, work)
-            new = listing(kit.home, work) - before
-            escaped = sorted(path for path in new if not any(Path(path).is_relative_to(one) for one in asked))
-            yield Ended(words, ended["code"], ended["seconds"], ended["said"], escaped)
+            new = escaped(words, before[0] | before[1], kit, work)
+            found = Ended(words, ended["code"], ended["seconds"], ended["said"], new)
+            # The next line finds everything as it was.
+            if listing(kit.home) != before[0]:
+                shutil.rmtree(kit.home)
+                kit = made_kit(kit.home)
+            if listing(work) != before[1]:
+                worker.stop()
+                shutil.rmtree(work)
+                worker = Worker(kit, work)
+            yield number, found
     finally:
         worker.stop()
 
@@ -327,14 +351,23 @@ def places_asked_for(words: list[str], work: Path) -> list[Path]:
     return [work / one for one in given if one]
 
 
-def listing(*homes: Path) -> set[str]:
-    """Every file that is not below the folder `out`, with its size."""
+def listing(*homes: Path) -> set[tuple[str, int]]:
+    """Every file that is not below the folder `out` with the time it was last written, and every folder."""
     found = set()
     for home in homes:
         for folder, inner, files in os.walk(home):
             inner[:] = [name for name in inner if name not in {"out", "tmp", "__pycache__"}]
-            found |= {os.path.join(folder, name) for name in (*files, *inner)}
+            found |= {(os.path.join(folder, name), 0) for name in inner}
+            paths = [os.path.join(folder, name) for name in files]
+            found |= {(path, os.lstat(path).st_mtime_ns) for path in paths}
     return found
+
+
+def escaped(words: list[str], before: set[tuple[str, int]], kit: Kit, work: Path) -> list[str]:
+    """What was written since then where the line did not ask for it."""
+    asked = places_asked_for(words, work)
+    new = {path for path, _ in listing(kit.home, work) - before}
+    return sorted(path for path in new if not any(Path(path).is_relative_to(one) for one in asked))
 
 
 class Worker:
@@ -355,7 +388,8 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | own | {"OMP_NUM_THREADS": "1", "COLUMNS": "100"},
+            # No accelerator: its driver reserves more memory than a worker may have.
+            env=os.environ | own | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "CUDA_VISIBLE_DEVICES": ""},
             cwd=self.work,
         )
         self.answers: queue.Queue[str] = queue.Queue()
@@ -405,7 +439,6 @@ def outcome(words: list[str]) -> dict[str, Any]:
     """How one line ends in this process, in the folder one is in."""
     import contextlib
     import io
-    import shutil
 
     from gyrograd.cli import main
 
@@ -445,29 +478,58 @@ def serve_lines() -> None:
         print(json.dumps(outcome(json.loads(line))), file=answers, flush=True)
 
 
-def main(count: int, seed: int) -> int:
+def main() -> int:
     """Run them all and tell what was found."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("lines", type=int, nargs="?", default=5000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes, each of one thread")
+    parser.add_argument("--only", type=int, nargs="*", help="these numbers alone")
+    given = parser.parse_args()
+    numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+    chosen = given.only or range(given.lines)
+    for number in chosen:
+        numbers.put(number)
+    results: queue.SimpleQueue[tuple[int, Ended] | None] = queue.SimpleQueue()
+
+    def run_worker(home: Path) -> None:
+        try:
+            for result in run_lines(numbers, given.seed, home):
+                results.put(result)
+        finally:
+            results.put(None)
+
+    codes: Counter[str] = Counter()
+    faults: dict[int, str] = {}
     with tempfile.TemporaryDirectory(prefix="gyrograd-fuzz-") as folder:
-        kit = made_kit(Path(folder) / "kit")
-        rng = random.Random(seed)
-        lines = [command_line(rng, kit) for _ in range(count)]
-        codes: Counter[str] = Counter()
-        faults: Counter[str] = Counter()
-        for number, ended in enumerate(run_all(lines, kit, Path(folder) / "work"), 1):
+        working = min(given.workers, len(chosen))
+        for worker in range(working):
+            threading.Thread(target=run_worker, args=(Path(folder) / str(worker),)).start()
+        while working:
+            result = results.get()
+            if result is None:
+                working -= 1
+                continue
+            number, ended = result
             codes[str(ended.code)] += 1
             if ended.fault:
-                faults[ended.fault.partition(":")[0]] += 1
+                faults[number] = ended.fault
                 print(
                     f"{number}: {ended.fault}\n  {ended.words!r}\n  {ended.said.strip()[-400:]!r}", flush=True
                 )
-            if number % 500 == 0:
-                print(f"{number} of {count}: exit codes {dict(codes)}, faults {dict(faults)}", flush=True)
-    print(f"{count} command lines, seed {seed}: exit codes {dict(codes)}, faults {dict(faults) or 'none'}")
-    return int(bool(faults))
+            if codes.total() % 500 == 0:
+                print(
+                    f"{codes.total()} of {len(chosen)}: exit codes {dict(codes)}, {len(faults)} faults",
+                    flush=True,
+                )
+    for number in sorted(faults):
+        print(f"{number}: {faults[number]}")
+    print(f"{codes.total()} command lines, seed {given.seed}: exit codes {dict(codes)}, {len(faults)} faults")
+    return int(bool(faults) or codes.total() < len(chosen))
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--worker"]:
         serve_lines()
     else:
-        sys.exit(main(int(os.environ.get("N", "5000")), int(os.environ.get("SEED", "0"))))
+        sys.exit(main())

@@ -1,4 +1,4 @@
-"""Kills at random moments: `make fuzz-kills [N=30] [SEED=0]`.
+"""Kills at random moments: `make fuzz-kills [N=30] [SEED=0] [WORKERS=1]`.
 
 Each of train, audit, harden, sweep, reproduce and explore is run once to its end, and then again and again with a
 signal (9, 15 or 2) somewhere on the way. The same command must then go on to the same results, times aside, and leave
@@ -7,6 +7,7 @@ no lock and no half-written file behind.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -17,14 +18,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from itertools import islice
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
 import command_lines
 
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
-OF_TIME = re.compile(r"second|time|date|when|created|host|command|pid|pace|spent|memory", re.IGNORECASE)
-"""Keys whose values say when, how long or in how much memory, which no two runs share."""
+OF_TIME = re.compile(
+    r"second|time|date|when|created|host|command|pid|pace|spent|memory|^sha256$", re.IGNORECASE
+)
+"""Keys whose values say when, how long or in how much memory, which no two runs share, and checksums over those."""
 ENDS = {0, 1, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT}
 
 
@@ -78,6 +84,15 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def wait_until_served(process: subprocess.Popen[bytes], port: int) -> None:
+    """Until a page can be asked for, or the process has ended."""
+    for _ in range(600):
+        with socket.socket() as probe:
+            if process.poll() is not None or probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
 
 
 def made_kit(home: Path) -> command_lines.Kit:
@@ -145,6 +160,18 @@ def timeless(tree: Any) -> Any:
     return [timeless(value) for value in tree] if isinstance(tree, list) else tree
 
 
+def differences(expected: Any, found: Any, place: str = "") -> Iterator[str]:
+    """Where two documents differ: a path of keys, and the two values."""
+    if isinstance(expected, dict) and isinstance(found, dict):
+        for key in sorted({*expected, *found}):
+            yield from differences(expected.get(key), found.get(key), f"{place}/{key}")
+    elif isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
+        for number, (one, other) in enumerate(zip(expected, found, strict=True)):
+            yield from differences(one, other, f"{place}/{number}")
+    elif expected != found:
+        yield f"{place} {str(expected)[:60]} -> {str(found)[:60]}"
+
+
 def leftovers(work: Path) -> list[str]:
     """Locks, half-written files and temporary folders of ours."""
     hidden = [path for path in (work / "out").rglob(".*") if path.is_file()]
@@ -164,7 +191,7 @@ def killed_and_resumed(verb: str, words: list[str], work: Path, after: float, nu
         for folder in (work / "tmp").glob("gyrograd-*"):
             os.utime(folder, (0, 0))  # an hour later
         again = started(words, work)
-        time.sleep(after)
+        wait_until_served(again, int(words[words.index("--port") + 1]))
         again.send_signal(signal.SIGTERM)
         again.wait(120)
         ended = again.returncode in {143, -signal.SIGTERM}
@@ -178,44 +205,48 @@ def killed_and_resumed(verb: str, words: list[str], work: Path, after: float, nu
     return wrong + [f"left behind: {left}" for left in leftovers(work)[:3]]
 
 
-def main(count: int, seed: int) -> int:
+def whole_run(verb: str, kit: command_lines.Kit, work: Path) -> tuple[float, dict[str, Any]]:
+    """Seconds and results of a run that nobody kills."""
+    if verb == "explore":
+        return 15.0, {}
+    began = time.monotonic()
+    process = started(commands(kit, work / "out")[verb], work)
+    process.wait(300)
+    seconds = time.monotonic() - began
+    print(f"{verb}: ends with {process.returncode} in {seconds:.0f} s", flush=True)
+    return seconds, results(work / "out")
+
+
+def main() -> int:
     """Run, kill, run again, compare."""
-    rng, faults = random.Random(seed), 0
-    with tempfile.TemporaryDirectory(prefix="gyrograd-kills-") as folder:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("kills", type=int, nargs="?", default=30)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="commands at a time, each of one thread")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="gyrograd-kills-") as folder, ThreadPool(given.workers) as pool:
         kit = made_kit(Path(folder) / "kit")
-        whole: dict[str, tuple[float, dict[str, Any]]] = {}
-        for number in range(count):
-            verb = list(commands(kit, Path()))[number % 6]
-            if verb not in whole:
-                work = Path(folder) / verb
-                began = time.monotonic()
-                if verb == "explore":
-                    whole[verb] = (15.0, {})
-                else:
-                    process = started(commands(kit, work / "out")[verb], work)
-                    process.wait(300)
-                    whole[verb] = (time.monotonic() - began, results(work / "out"))
-                    print(f"{verb}: ends with {process.returncode} in {whole[verb][0]:.0f} s", flush=True)
-            seconds, expected = whole[verb]
+        verbs = list(commands(kit, Path()))[: given.kills]
+        wholes = dict(zip(verbs, pool.map(lambda v: whole_run(v, kit, Path(folder) / v), verbs), strict=True))
+
+        def kill(number: int) -> bool:
+            verb, signalled = verbs[number % len(verbs)], SIGNALS[number // len(verbs) % 3]
+            seconds, expected = wholes[verb]
             work = Path(folder) / f"{number}-{verb}"
-            words = commands(kit, work / "out")[verb]
-            signalled = SIGNALS[number // 6 % 3]
-            after = rng.uniform(0.2, 1.0) * seconds
-            wrong = killed_and_resumed(verb, words, work, after, signalled)
+            after = random.Random(f"{given.seed} {number}").uniform(0.2, 1.0) * seconds
+            wrong = killed_and_resumed(verb, commands(kit, work / "out")[verb], work, after, signalled)
             found = results(work / "out")
-            wrong += [
-                f"differs: {name}"
-                for name in sorted({*expected, *found})
-                if expected.get(name) != found.get(name)
-            ][:4]
-            faults += bool(wrong)
+            wrong += [f"differs: {where}" for where in islice(differences(expected, found), 4)]
             print(
                 f"{number + 1}: {verb}, {signalled.name} after {after:.1f} s: {wrong or 'as without'}",
                 flush=True,
             )
-    print(f"{count} kills, seed {seed}: {faults} with a fault")
+            return bool(wrong)
+
+        faults = sum(pool.map(kill, range(given.kills), chunksize=1))
+    print(f"{given.kills} kills, seed {given.seed}: {faults} with a fault")
     return int(bool(faults))
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(os.environ.get("N", "30")), int(os.environ.get("SEED", "0"))))
+    sys.exit(main())

@@ -1,10 +1,10 @@
-"""Damaged and hostile files, each opened as the verbs open it: `make fuzz-readers [FILES=20000] [SEED=0]`.
+"""Damaged and hostile files, each opened as the verbs open it: `make fuzz-readers [FILES=20000] [SEED=0] [WORKERS=1]`.
 
 A file of every kind gyrograd reads is made once and then changed at random: bits flipped, cut short, spliced with
 another, values of its JSON exchanged for others of another kind, depth or size, members of its zip edited, dropped or
 given twice. Opening it must succeed or raise `UserError`. Anything else is a finding: another exception, a crash, more
 than ten seconds, a file written elsewhere than in the scratch folder, a process or a connection begun. File number n
-of a seed is always the same file.
+of a seed is always the same file, however many workers there are.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import traceback
 import warnings
 import zipfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
@@ -546,8 +546,12 @@ def work(files: dict[str, list[tuple[str, bytes]]], seed: int, home: Path, pipe:
         pipe.send((kind, change, result, words, time.monotonic() - started))
 
 
+Answer = tuple[str, str, str, str, float]
+"""Kind, change, result, words and seconds of a file."""
+
+
 class Worker:
-    """A process that opens files; one that crashes or takes too long is replaced."""
+    """A process that opens one file at a time; one that crashes or takes too long is replaced."""
 
     def __init__(self, files: dict[str, list[tuple[str, bytes]]], seed: int, home: Path) -> None:
         self.setting = (files, seed, home)
@@ -565,25 +569,47 @@ class Worker:
         used = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         return sum(int(ticks) for ticks in used) / os.sysconf("SC_CLK_TCK")
 
-    def ask(self, number: int) -> tuple[str, str, str, str, float]:
-        """What became of file `number`."""
+    def open(self, number: int) -> None:
+        """Begin with file `number`."""
+        self.number, self.began, self.before = number, time.monotonic(), self._seconds()
         self.pipe.send(number)
-        before = self._seconds()
+
+    def answer(self) -> Answer | None:
+        """What became of the file; None while it is being opened."""
         try:
+            if self.pipe.poll():
+                return self.pipe.recv()
             # Seconds of the processor: on a busy machine the clock on the wall runs ahead of the work.
-            for _ in range(PATIENCE):
-                if self.pipe.poll(SECONDS):
-                    return self.pipe.recv()
-                if self._seconds() - before > SECONDS:
-                    break
+            if max(self._seconds() - self.before, (time.monotonic() - self.began) / PATIENCE) <= SECONDS:
+                return None
             why = f"more than {SECONDS} seconds"
-        except EOFError:
+        except (EOFError, ConnectionError):
             why = "the process died"
         self.process.kill()
         self.process.join()
         self._start()
-        kind, change, *_ = one(self.setting[0], self.setting[1], number)
+        kind, change, *_ = one(self.setting[0], self.setting[1], self.number)
         return kind, change, "wrong", why, float(SECONDS)
+
+
+def answers(workers: list[Worker], numbers: range) -> Iterator[tuple[int, Answer]]:
+    """Every file's number and answer, as they come."""
+    waiting, busy = iter(numbers), list[Worker]()
+    idle = list(workers)
+    while True:
+        for worker, number in zip(list(idle), waiting, strict=False):
+            worker.open(number)
+            idle.remove(worker)
+            busy.append(worker)
+        if not busy:
+            return
+        wait([worker.pipe for worker in busy], timeout=1)
+        for worker in list(busy):
+            answer = worker.answer()
+            if answer is not None:
+                busy.remove(worker)
+                idle.append(worker)
+                yield worker.number, answer
 
 
 def main() -> int:
@@ -592,8 +618,10 @@ def main() -> int:
     parser.add_argument("files", type=int, nargs="?", default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first file")
+    parser.add_argument("--workers", type=int, default=1, help="processes, each of one thread")
     parser.add_argument("--out", type=Path, default=Path("out/fuzz-readers"))
     options = parser.parse_args()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # its driver reserves more memory than a worker may have
     options.out.mkdir(parents=True, exist_ok=True)
     home = options.out.resolve() / "scratch"
     with tempfile.TemporaryDirectory() as folder:
@@ -608,12 +636,12 @@ def main() -> int:
         if result != "opened":
             print(f"the sound {kind} cannot be opened: {words}")
     write_report(cards.card(), home / "first")
-    worker = Worker(files, options.seed, home / "work")
+    workers = [Worker(files, options.seed, home / f"work{n}") for n in range(options.workers)]
     found, slowest = Counter(), 0.0
     spent: Counter[str] = Counter()
     with (options.out / "findings.jsonl").open("a") as findings:
-        for number in range(options.first, options.first + options.files):
-            kind, change, result, words, seconds = worker.ask(number)
+        numbers = range(options.first, options.first + options.files)
+        for number, (kind, change, result, words, seconds) in answers(workers, numbers):
             found[kind, result] += 1
             slowest = max(slowest, seconds)
             spent[kind] += seconds
@@ -628,13 +656,16 @@ def main() -> int:
                 findings.write(json.dumps(finding) + "\n")
                 findings.flush()
                 print(f"file {number} ({kind}, {change}): {words.strip().splitlines()[-1]}", flush=True)
-            if (number + 1) % 1_000 == 0:
+            if found.total() % 1_000 == 0:
                 wrong = sum(n for (_, result), n in found.items() if result == "wrong")
-                print(f"{number + 1} files, {wrong} findings", flush=True)
+                print(f"{found.total()} files, {wrong} findings", flush=True)
     for kind in KINDS:
         line = ", ".join(f"{found[kind, result]} {result}" for result in ("opened", "refused", "wrong"))
         print(f"{kind:>16}: {line}; {spent[kind]:.0f} s")
-    print(f"slowest {slowest:.1f} s; findings in {options.out / 'findings.jsonl'}")
+    wrong = sum(found[kind, "wrong"] for kind in KINDS)
+    print(
+        f"{found.total()} files, seed {options.seed}: {wrong} findings (findings.jsonl); slowest {slowest:.1f} s"
+    )
     return int(any(result == "wrong" for _, result in found))
 
 

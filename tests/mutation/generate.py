@@ -3,7 +3,7 @@
 A fault is one small edit at one place: a comparison, a constant, an operator, a condition, a call or a keyword
 argument. The draw is seeded and uniform over all such places in the folders named below. The tests of its file (TESTS)
 run with each fault until the first fails; that one must pass without the fault. Prints a table: fault, place, caught
-by, CPU seconds.
+by, CPU seconds. `--workers` takes that many cores, and `--out FILE` keeps every row at once and goes on where it ended.
 
 Left out is what no test could or should see: annotations, docstrings and messages (`raise`, formatted strings), the
 guard `strict=` of zip, decorators, and `numerics/kernels.py`, which runs on CUDA alone.
@@ -17,17 +17,20 @@ from __future__ import annotations
 import argparse
 import ast
 import gc
+import importlib
 import inspect
 import json
 import os
 import random
 import resource
 import shutil
+import signal
+import struct
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -36,8 +39,16 @@ from types import CodeType, FunctionType
 from typing import Any, TypeAlias
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("numerics", "attributions", "attacks", "metrics", "regularizers", "evaluation")
-CPU_SECONDS = 240
+FOLDERS = {
+    "numerics": "contracts/test_attributions",
+    "attributions": "contracts/test_attributions contracts/test_precisions",
+    "attacks": "contracts/test_attacks",
+    "metrics": "contracts/test_metrics",
+    "regularizers": "contracts/test_regularizers contracts/test_precisions",
+    "evaluation": "unit/test_audit_engine",
+}
+"""The folders that faults are drawn from, and the tests of everything in them."""
+CPU_SECONDS, WALL_SECONDS = 300, 400
 """A run that takes longer hangs: no set of tests takes half as long without a fault."""
 
 # The tests of a file, or of the other files of a folder; the nearest first.
@@ -252,7 +263,7 @@ class Edits(ast.NodeVisitor):
             self.visit(node.value)
 
 
-def every_edit(folders: tuple[str, ...]) -> list[Edit]:
+def every_edit(folders: Iterable[str]) -> list[Edit]:
     """All faults in these folders."""
     package = ROOT / "src" / "gyrograd"
     found: list[Edit] = []
@@ -277,20 +288,20 @@ def compiles(edit: Edit) -> bool:
 
 
 def tests_of(file: str) -> list[str]:
-    """The test files of a source file, the nearest first."""
-    names = TESTS.get(file) or TESTS[file.partition("/")[0]]
-    return [f"tests/{name}.py" for name in [*names.split(), "unit/test_defaults"]]
+    """The test files of a source file, the nearest first, then those of its whole folder."""
+    folder = file.partition("/")[0]
+    names = f"{TESTS.get(file) or TESTS[folder]} unit/test_defaults {FOLDERS[folder]}"
+    return [f"tests/{name}.py" for name in dict.fromkeys(names.split())]
 
 
 def preload() -> None:
-    """What every test imports besides the package itself, once for all runs."""
-    import captum.attr  # noqa: F401
+    """What the tests import besides the package itself, once for all runs; what is missing is missed there."""
     import pytest  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import skimage.segmentation  # noqa: F401
     import torch
-    import torchvision  # noqa: F401
 
+    for name in ("captum.attr", "scipy.stats", "skimage.segmentation", "torchvision", "matplotlib.pyplot"):
+        with suppress(ImportError):
+            importlib.import_module(name)
     torch.set_num_threads(1)
 
 
@@ -346,44 +357,70 @@ def give_new_code(edit: Edit, name: str, code: CodeType) -> None:
 
 
 Row: TypeAlias = tuple[str, str, float]
-"""`caught`, `SURVIVED` or `ERROR`, the test behind it, CPU seconds."""
+"""`caught`, `SURVIVED`, `NOT THERE` or `ERROR`, the test or words behind it, CPU seconds."""
+Queue: TypeAlias = int
+"""The reading end of a pipe that holds numbers of faults, four bytes each; workers take the next one from it."""
+
+
+def filled_queue(numbers: Iterable[int]) -> Queue:
+    reading, writing = os.pipe()
+    os.write(writing, b"".join(struct.pack("<i", number) for number in numbers))
+    os.close(writing)
+    return reading
+
+
+def taken_from(queue: Queue) -> Iterator[int]:
+    """Numbers until the queue is empty, each given to one process alone."""
+    while number := os.read(queue, 4):
+        yield struct.unpack("<i", number)[0]
 
 
 @dataclass
 class Faults:
-    """A pytest plugin: the collected tests run once for each fault, in a forked process."""
+    """A pytest plugin: the collected tests run once for each fault taken from a queue, in a forked process.
 
-    edits: list[tuple[int, Edit]]
+    Writes the test files that could be collected, then a row for each fault. A test that fails without the fault,
+    for want of a package perhaps, says nothing: it is left out from then on.
+    """
+
+    edits: dict[int, Edit]
+    queue: Queue
     patched: bool
+    expected: list[str]
     output: int
 
     def pytest_runtestloop(self, session: Any) -> bool:
         items: dict[str, list[Any]] = {}
         for item in session.items:
             items.setdefault(str(item.path.relative_to(ROOT)), []).append(item)
-        for number, edit in self.edits:
-            tests = [item for file in tests_of(edit.file) for item in items[file]]
-            failed, seconds = forked_tests(session, tests, edit if self.patched else None)
-            row = ("caught" if failed else "SURVIVED", failed, seconds)
-            os.write(self.output, f"{json.dumps([number, row])}\n".encode())
+        session.testsfailed = 0  # files that could not be collected
+        self.write(sorted(items))
+        green: dict[str, bool] = {}
+        for number in taken_from(self.queue):
+            edit = self.edits[number]
+            files = tests_of(edit.file)
+            if any(file in self.expected and file not in items for file in files):
+                self.write([number, ("caught", "cannot be imported", 0.0)])
+                continue
+            tests = [item for file in files for item in items.get(file, []) if green.get(item.nodeid, True)]
+            row = forked_tests(session, tests, edit if self.patched else None)
+            while self.patched and row[0] == "caught" and "::" in row[1] and row[1] not in green:
+                (alone,) = [item for item in tests if item.nodeid == row[1]]
+                green[row[1]] = forked_tests(session, [alone], None)[0] == "SURVIVED"
+                if not green[row[1]]:
+                    tests.remove(alone)
+                    row = forked_tests(session, tests, edit)
+            self.write([number, row])
         return True
 
-
-@dataclass
-class WithoutFault:
-    """A pytest plugin: the names of the collected tests that fail on the code as it is."""
-
-    output: int
-
-    def pytest_runtestloop(self, session: Any) -> bool:
-        for item in session.items:
-            if forked_tests(session, [item], None)[0]:
-                os.write(self.output, f"{json.dumps(item.nodeid)}\n".encode())
-        return True
+    def write(self, line: object) -> None:
+        os.write(self.output, f"{json.dumps(line)}\n".encode())
 
 
-def forked_tests(session: Any, tests: list[Any], edit: Edit | None) -> tuple[str, float]:
-    """The first test that fails, with a fault in a function if one is given, and CPU seconds; "" if all pass."""
+def forked_tests(session: Any, tests: list[Any], edit: Edit | None) -> Row:
+    """The first test that fails, with a fault in a function if one is given."""
+    if not tests:
+        return "ERROR", "none of its tests can be collected", 0.0
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -391,13 +428,14 @@ def forked_tests(session: Any, tests: list[Any], edit: Edit | None) -> tuple[str
         _run_and_exit(session, tests, edit, writing)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        failed = pipe.read()
+        said = pipe.read()
     _, status, usage = os.wait4(child, 0)
+    seconds = usage.ru_utime + usage.ru_stime
     if os.WIFSIGNALED(status):
-        failed = f"ended by signal {os.WTERMSIG(status)}"
-    elif os.waitstatus_to_exitcode(status) != 0:
-        raise RuntimeError(failed)
-    return failed, usage.ru_utime + usage.ru_stime
+        return "caught", f"ended by signal {os.WTERMSIG(status)}", seconds
+    if os.waitstatus_to_exitcode(status) != 0:
+        return "NOT THERE" if LookupError.__name__ in said else "ERROR", said.strip(), seconds
+    return "caught" if said else "SURVIVED", said, seconds
 
 
 def _run_and_exit(session: Any, tests: list[Any], edit: Edit | None, writing: int) -> None:
@@ -405,6 +443,8 @@ def _run_and_exit(session: Any, tests: list[Any], edit: Edit | None, writing: in
     code = 70
     try:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+        signal.alarm(WALL_SECONDS)
+        os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp()  # pytest clears folders of other runs away
         new = changed_function(edit) if edit is not None else None
         if edit is not None and new is not None:
             give_new_code(edit, *new)
@@ -414,8 +454,8 @@ def _run_and_exit(session: Any, tests: list[Any], edit: Edit | None, writing: in
                 os.write(writing, test.nodeid.encode())
                 break
         code = 0
-    except BaseException:  # whatever it is, the caller's code after the fork must not run
-        os.write(writing, traceback.format_exc().encode())
+    except BaseException as error:  # whatever it is, the caller's code after the fork must not run
+        os.write(writing, "".join(traceback.format_exception_only(error)).encode()[:3000])
     finally:
         os._exit(code)
 
@@ -446,7 +486,8 @@ def _start_session_and_exit(tests: list[str], sources: Path, plugin: object, log
         os.dup2(handle, 2)
         os.chdir(ROOT)
         sys.path.insert(0, str(sources))
-        os.environ["PYTHONPATH"] = str(sources)
+        paths = [str(sources), os.environ.get("PYTHONPATH")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         import pytest
 
         options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-o", "addopts=", "-q", "--tb=short"]
@@ -460,34 +501,89 @@ def _start_session_and_exit(tests: list[str], sources: Path, plugin: object, log
         os._exit(code)
 
 
-def judged(edits: list[tuple[int, Edit]], sources: Path, *, patched: bool) -> Iterator[tuple[int, Row]]:
-    """A row for each fault: given to the functions of these sources, or already written into them."""
-    files = sorted({file for _, edit in edits for file in tests_of(edit.file)})
-    for number, (verdict, by, seconds) in session_lines(
-        files, sources, lambda output: Faults(edits, patched, output)
-    ):
-        edit = dict(edits)[number]
-        print(
-            f"| {number} | {edit} | {edit.file}:{edit.line} | {verdict}: {by} | {seconds:.0f} s |", flush=True
+@dataclass
+class Worker:
+    """Judges faults from two queues: those inside a function, and those in what runs on import."""
+
+    edits: dict[int, Edit]
+    inside: Queue
+    on_import: Queue
+    sources: Path
+
+    def rows(self) -> Iterator[tuple[int, Row]]:
+        files = sorted({file for edit in self.edits.values() for file in tests_of(edit.file)})
+        lines = session_lines(
+            files, self.sources, lambda output: Faults(self.edits, self.inside, True, [], output)
         )
-        yield number, (verdict, by, seconds)
+        collected: list[str] = next(lines)
+        for number, row in lines:
+            yield number, self.written(number, collected) if row[0] == "NOT THERE" else row
+        for number in taken_from(self.on_import):
+            yield number, self.written(number, collected)
+
+    def written(self, number: int, collected: list[str]) -> Row:
+        """The row of a fault that is written into a copy of the sources, which is imported anew."""
+        edit = self.edits[number]
+        with copy_of_sources(edit) as broken:
+            verdict, by, seconds = self.on_copy(number, broken, collected)
+        if verdict == "caught" and "::" in by:
+            alone, words, _ = self.on_copy(number, self.sources, [], only=by)
+            if alone != "SURVIVED":
+                return "ERROR", f"{by} fails without the fault: {words}", seconds
+        return verdict, by, seconds
+
+    def on_copy(self, number: int, sources: Path, collected: list[str], only: str | None = None) -> Row:
+        tests = [only] if only else [file for file in tests_of(self.edits[number].file) if file in collected]
+        try:
+            _, (_, row) = session_lines(
+                tests,
+                sources,
+                lambda output: Faults(self.edits, filled_queue([number]), False, collected, output),
+            )
+        except RuntimeError as trouble:
+            return "ERROR", str(trouble)[-500:], 0.0
+        return (row[0], row[1], row[2])
 
 
-def judged_on_import(number: int, edit: Edit, broken: Path) -> dict[int, Row]:
-    """The row of a fault in what runs on import; a package that cannot be imported fails every test."""
+def judged(edits: dict[int, Edit], workers: int) -> Iterator[tuple[int, Row]]:
+    """A row for each fault, as they come."""
+    inside = [number for number, edit in edits.items() if changed_function(edit) is not None]
+    queues = filled_queue(inside), filled_queue(number for number in edits if number not in inside)
+    reading, writing = os.pipe()
+    with copy_of_sources(None) as sources:
+        children = []
+        for _ in range(min(workers, len(edits))):
+            children.append(child := os.fork())
+            if child == 0:
+                os.close(reading)
+                _work_and_exit(Worker(edits, *queues, sources), writing)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            for line in pipe:
+                number, (verdict, by, seconds) = json.loads(line)
+                yield number, (verdict, by, seconds)
+        for child in children:
+            os.waitpid(child, 0)
+
+
+def _work_and_exit(worker: Worker, writing: int) -> None:
+    """In the forked process: all rows of one worker, in a folder for temporary files of its own."""
+    code = 70
     try:
-        return dict(judged([(number, edit)], broken, patched=False))
-    except RuntimeError as trouble:
-        if "gyrograd" not in str(trouble) or "ERROR tests/" not in str(trouble):
-            raise
-        print(
-            f"| {number} | {edit} | {edit.file}:{edit.line} | caught: cannot be imported | 0 s |", flush=True
-        )
-        return {number: ("caught", "cannot be imported", 0.0)}
+        with tempfile.TemporaryDirectory(prefix="gyrograd-faults-") as folder:
+            tempfile.tempdir = os.environ["TMPDIR"] = folder
+            for row in worker.rows():
+                os.write(writing, f"{json.dumps(row)}\n".encode())
+        code = 0
+    except BaseException:  # whatever it is, the caller's code after the fork must not run
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
 
 
 @contextmanager
-def written_into_copy(edit: Edit | None) -> Iterator[Path]:
+def copy_of_sources(edit: Edit | None) -> Iterator[Path]:
     """A copy of the sources with this fault, if any, in it."""
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
@@ -505,39 +601,71 @@ def drawn(count: int, seed: int) -> list[Edit]:
     return list(islice(filter(compiles, edits), count))
 
 
+def rows_so_far(path: Path, edits: dict[int, Edit]) -> dict[int, Row]:
+    """What a file of rows, if it is there, says about these faults; not about others of the same number."""
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):  # a run that was killed may have cut its last line short
+            rows.append(json.loads(line))
+    return {
+        row["number"]: (row["verdict"], row["by"], row["seconds"])
+        for row in rows
+        if row["number"] in edits and row["fault"] == described(edits[row["number"]])
+    }
+
+
+def described(edit: Edit) -> str:
+    return f"{edit} | {edit.file}:{edit.line}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes, each of one thread")
+    parser.add_argument(
+        "--out", type=Path, help="a file of JSON lines, one per fault; faults in it are not run again"
+    )
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
     parser.add_argument("--only", type=int, nargs="*", help="these numbers of the draw")
     parser.add_argument("--tests", help="these tests, such as 'contracts/test_devices', for every fault")
     given = parser.parse_args()
     if given.tests:
-        TESTS.update(dict.fromkeys([*TESTS, *FOLDERS], given.tests))
-    edits = list(enumerate(drawn(given.count, given.seed), 1))
+        TESTS.update(dict.fromkeys(TESTS, given.tests))
+        FOLDERS.update(dict.fromkeys(FOLDERS, ""))
+    edits = dict(enumerate(drawn(given.count, given.seed), 1))
     if given.only:
-        edits = [(number, edit) for number, edit in edits if number in given.only]
-    inside = [(number, edit) for number, edit in edits if changed_function(edit) is not None]
+        edits = {number: edit for number, edit in edits.items() if number in given.only}
     if given.list:
-        for number, edit in edits:
-            where = "" if (number, edit) in inside else "on import"
-            print(f"| {number} | {edit} | {edit.file}:{edit.line} | {where} |")
+        for number, edit in edits.items():
+            print(f"| {number} | {described(edit)} | {'' if changed_function(edit) else 'on import'} |")
         return 0
+    rows = rows_so_far(given.out, edits) if given.out else {}
+    missing = {number: edit for number, edit in edits.items() if number not in rows}
     preload()
-    rows: dict[int, Row] = {}
-    with written_into_copy(None) as sources:
-        rows |= dict(judged(inside, sources, patched=True)) if inside else {}
-        for number, edit in edits:
-            if (number, edit) not in inside:
-                with written_into_copy(edit) as broken:
-                    rows |= judged_on_import(number, edit, broken)
-        names = sorted({by for _, by, _ in rows.values() if "::" in by})
-        red = list(session_lines(names, sources, WithoutFault)) if names else []
-    for name in red:
-        print(f"{name} fails without a fault", flush=True)
-    caught = sum(verdict == "caught" and by not in red for verdict, by, _ in rows.values())
-    print(f"{caught} of {len(edits)} faults caught")
+    with open(given.out or os.devnull, "a", encoding="utf-8") as file:
+        file.write("\n" if rows else "")
+        for number, row in judged(missing, given.workers) if missing else ():
+            rows[number] = row
+            fault, (verdict, by, seconds) = described(edits[number]), row
+            line = {
+                "number": number,
+                "fault": fault,
+                "verdict": verdict,
+                "by": by,
+                "seconds": round(seconds, 1),
+            }
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(f"| {number} | {fault} | {verdict}: {by} | {seconds:.0f} s |", flush=True)
+    for number, (verdict, by, _) in sorted(rows.items()):
+        if verdict != "caught":
+            print(f"{verdict} {number}: {described(edits[number])} {by}")
+    valid = [row for row in rows.values() if row[0] != "ERROR"]
+    caught = sum(verdict == "caught" for verdict, _, _ in valid)
+    print(
+        f"seed {given.seed}: {caught} of {len(valid)} faults caught; {len(edits) - len(valid)} could not be judged"
+    )
     return int(caught < len(edits))
 
 

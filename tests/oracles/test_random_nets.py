@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fuzz import nets
-from fuzz.nets import KEPT, drawn, tried
+from fuzz import random_nets
+from fuzz.random_nets import KEPT, drawn, tried
 
 
 @pytest.mark.parametrize("kind", KEPT)
@@ -25,8 +25,8 @@ def test_every_derivative_of_a_random_net_is_exact_or_refused(seed):
 
 def test_the_harness_sees_a_wrong_derivative(monkeypatch):
     """A check that cannot fail is none."""
-    true = nets.input_gradient
-    monkeypatch.setattr(nets, "input_gradient", lambda f, x, **settings: 1.01 * true(f, x, **settings))
+    true = random_nets.input_gradient
+    monkeypatch.setattr(random_nets, "input_gradient", lambda f, x, **settings: 1.01 * true(f, x, **settings))
     tally = tried(1001, "gradient")
     assert tally is not None
     assert tally.failures

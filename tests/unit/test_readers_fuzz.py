@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import cards
@@ -46,3 +47,24 @@ def test_damaged_files_open_or_are_refused_in_one_sentence(files, tmp_path, monk
     # Most changes are found, and some do no harm: a fuzzer that only ever sees one of the two tests nothing.
     assert ends["refused"] > SAMPLE / 3
     assert ends["opened"] > SAMPLE / 20
+
+
+def test_a_process_that_dies_or_hangs_is_a_finding_and_another_goes_on(monkeypatch, tmp_path):
+    def work(files, seed, home, pipe):
+        for number in iter(pipe.recv, None):
+            while number == 2:
+                pass
+            if number == 3:
+                os._exit(1)
+            pipe.send(("image", "cut", "opened", "", 0.0))
+
+    monkeypatch.setattr(readers, "work", work)
+    monkeypatch.setattr(readers, "SECONDS", 0.2)
+    monkeypatch.setattr(readers, "one", lambda *_: ("image", "cut", "name", b""))
+    workers = [readers.Worker({}, 0, tmp_path) for _ in range(2)]
+    found = {number: (answer[2], answer[3]) for number, answer in readers.answers(workers, range(6))}
+    opened = dict.fromkeys((0, 1, 4, 5), ("opened", ""))
+    assert found == opened | {2: ("wrong", "more than 0.2 seconds"), 3: ("wrong", "the process died")}
+    for worker in workers:
+        worker.process.kill()
+        worker.process.join()

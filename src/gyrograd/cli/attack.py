@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli.subject import (
     USUAL,
+    WHY_NOT_FINITE,
     Opening,
     Subject,
     check_folder,
@@ -160,8 +161,8 @@ def _part(
     for row, (before, after) in enumerate(zip(result.map_clean, result.map, strict=True)):
         if not (before.isfinite().all() and after.isfinite().all()):
             raise UserError(
-                f"The map of {here.names[first + row]} has NaN or infinite numbers; look for a root or logarithm of 0 "
-                "in the model, or leave the image out."
+                f"The map of {here.names[first + row]} has NaN or infinite numbers; {WHY_NOT_FINITE}, or leave the "
+                "image out."
             )
     return result
 

@@ -99,13 +99,13 @@ def _settings(
 ) -> dict[str, Any]:
     """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
     from gyrograd.audit.presets import preset_of
-    from gyrograd.cli.written import called, check_kinds, radius, several
-    from gyrograd.registry import lookup
+    from gyrograd.cli.written import called, radius, several
+    from gyrograd.registry import lookup, make
 
     chosen = preset_of(preset)
     named = dict(called(text) for text in several(methods)) if methods is not None else {}
     for name, own in named.items():
-        check_kinds("attribution", name, own)
+        make("attribution", name, **own)  # a setting that does not fit is refused before a model is opened
     known = {lookup("attribution", name).name: own for name, own in named.items()}
     return {
         "preset": preset,

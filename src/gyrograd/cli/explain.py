@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli.subject import (
     USUAL,
+    WHY_NOT_FINITE,
     Opening,
     Subject,
     check_folder,
@@ -245,7 +246,7 @@ def _notes(here: Subject, done: list[Explained]) -> tuple[str, ...]:
         *(f"{word} gave a map of zeros for {n} of {len(done)} images." for word, n in empty.items() if n),
         *(
             f"{word} gave NaN or infinite numbers for {len(rows)} of {len(done)} images ({rows[0].name}, ...), of "
-            "which there is no picture: look for a root or logarithm of 0 in the model."
+            f"which there is no picture: {WHY_NOT_FINITE}."
             for word, rows in broken.items()
             if rows
         ),

@@ -58,11 +58,8 @@ def explore(
         stage = _stage_of_drawings(opening.device, opening.seed)
     else:
         stage = opened_stage(models or list(PAIR), data or _own_data(models), **vars(opening))
-    serve(stage, host=host, port=port, open=open, trusted=_names(trusted_host), ready=_say)
-
-
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+    trusted = [name.strip() for name in (trusted_host or "").split(",") if name.strip()]
+    serve(stage, host=host, port=port, open=open, trusted=trusted, ready=_say)
 
 
 explore.any_positional = "models"  # type: ignore[attr-defined]

@@ -18,6 +18,8 @@ LOOKED_AT = 8
 """Images the model is tried on before anything else is done."""
 FROM_A_SET = 16
 """Images taken of a registered set, which may hold thousands; files are all taken."""
+WHY_NOT_FINITE = "look for a root or logarithm of 0 in the model"
+"""Where maps with NaN come from, if the model's logits have none."""
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Mapping
 from contextlib import suppress
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any
 
 from gyrograd.errors import UserError
 
@@ -32,54 +30,12 @@ def radii(text: str | float | int) -> tuple[float, ...]:
     return tuple(radius(part) for part in _split(str(text)))
 
 
-LARGEST_SETTING = 1_000_000
-"""Of whole numbers on the command line: more steps, draws or samples would take days for one image."""
-
-
 def made(kind: str, text: str, **options: Any) -> Any:
     """What `text` names of this kind of thing, built: an attribution, an attack. Its brackets come before options."""
     from gyrograd.registry import make
 
     name, own = called(text)
-    check_kinds(kind, name, own)
     return make(kind, name, **(options | own))
-
-
-def check_kinds(kind: str, name: str, own: Mapping[str, Any]) -> None:
-    """Refuse a setting of the wrong kind, such as `steps=abc`, before anything is built with it."""
-    from gyrograd.registry import lookup
-
-    factory = lookup(kind, name).factory
-    try:
-        hints = get_type_hints(factory)
-    except (NameError, TypeError):
-        return
-    for key, value in own.items():
-        hint = hints.get(key, Any)
-        kinds = set(get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,))
-        # a tensor cannot be written on a command line
-        known = all(each in _KINDS or getattr(each, "__name__", "") == "Tensor" for each in kinds)
-        if known and not any(_is_one(value, each) for each in kinds):
-            wanted = " or ".join(dict.fromkeys(_KINDS[each] for each in _KINDS if each in kinds))
-            raise UserError(f"{key} of {name} is {value!r}; give {wanted}.")
-        if type(value) is int and abs(value) > LARGEST_SETTING and "seed" not in key:
-            raise UserError(f"{key} of {name} is {value}; give at most {LARGEST_SETTING:,}.")
-
-
-_KINDS: dict[Any, str] = {
-    int: "a whole number",
-    float: "a finite number",
-    str: "a word",
-    bool: "true or false",
-    type(None): "none",
-}
-
-
-def _is_one(value: Any, kind: Any) -> bool:
-    """True if the value is of this kind; True and False are no numbers, and every whole number is a number."""
-    if kind is float:
-        return type(value) in (int, float) and math.isfinite(value)
-    return type(value) is kind
 
 
 def called(text: str) -> tuple[str, dict[str, Any]]:

@@ -1,26 +1,31 @@
 """Random small nets, and every way the package differentiates them against finite differences in float64.
 
-`python tests/fuzz/nets.py --nets 300 --seed 0` draws that many nets and prints what was compared and what failed. A net
-is its seed; a seed that failed once belongs into `KEPT`, which the tests run. A refusal (`UserError`) is no failure,
-any other error is one. Finite differences that are not the same at two step sizes and on both sides straddle a kink and
-are not used.
+`python tests/fuzz/random_nets.py --nets 300 --seed 0` draws that many nets and prints what was compared and what
+failed. A net is its seed; a seed that failed once belongs into `KEPT`, which the tests run. A refusal (`UserError`) is
+no failure, any other error is one. Finite differences that are not the same at two step sizes and on both sides
+straddle a kink and are not used.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from nets import lively
 
 import gyrograd as gg
 from gyrograd.errors import UserError
@@ -349,18 +354,9 @@ def drawn(seed: int) -> tuple[Drawn, Tensor, Tensor]:
         net.double()
         with torch.no_grad():
             net(x)
-        for module in net.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                nn.init.uniform_(module.running_mean, -0.3, 0.3)
-                nn.init.uniform_(module.running_var, 0.3, 1.5)
-                nn.init.uniform_(module.weight, 0.7, 1.4)
-                nn.init.uniform_(module.bias, -0.3, 0.3)
-            elif isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight)
-                if module.bias is not None:
-                    nn.init.uniform_(module.bias, -0.2, 0.2)
+        lively(net)
         y = torch.randint(CLASSES, (3,))
-    return net.eval(), x, y
+    return net, x, y
 
 
 @dataclass
