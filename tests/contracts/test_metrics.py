@@ -169,7 +169,7 @@ def test_the_seed_decides_the_draws(name):
     assert torch.equal(measure(name, model, x, target, seed=1), first)
     again = measure(name, model, x, target, seed=2)
     drawn = name in {*DRAWN, "model_smoothness"}
-    assert bool((again != first).all()) is drawn
+    assert bool((again != first).any()) is drawn  # a share of few pixels may be the same by chance
 
 
 @every
