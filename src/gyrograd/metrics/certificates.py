@@ -60,7 +60,7 @@ class PixelCertificate:
 )
 @dataclass(frozen=True)
 class CertifiedPixels:
-    """Share of the pixels whose place, in or out of the top, no change within `radius` can alter.
+    """Share of the pixels whose place, in or out of the top, no change within the radius can alter.
 
     Each pixel's majority over `held_out` draws is the guess; `draws` further ones test it (Clopper-Pearson, `alpha`
     divided by the number of pixels). A pixel whose bound does not reach the radius is not counted.
@@ -153,7 +153,7 @@ class DirectionCertificate:
 )
 @dataclass(frozen=True)
 class CertifiedCosine:
-    """No change within `radius` turns the smoothed map further away than this cosine; -1: nothing is certain.
+    """No change within the radius turns the smoothed map further away than this cosine; -1: nothing is certain.
 
     Each draw's map is scaled to length one. The direction is the mean of `held_out` draws; `draws` further ones bound
     their mean cosine to it from below (empirical Bernstein, Maurer and Pontil 2009, Theorem 4). joo2023's cosine
