@@ -212,7 +212,7 @@ class CertifiedCosine:
 
 def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Float[Tensor, "*shape"]:
     """A share that the true one is below with probability alpha at most (Clopper and Pearson 1934)."""
-    from scipy.special import betaincinv
+    from scipy.special import betaincinv  # type: ignore[import-untyped]
 
     seen, places = agreeing.unique(return_inverse=True)
     counts = seen.cpu().double().numpy()
