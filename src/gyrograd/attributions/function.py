@@ -35,9 +35,9 @@ class FunctionAttribution:
 
     def __post_init__(self) -> None:
         try:
-            parameters = inspect.signature(self.function).parameters.values()
-        except (TypeError, ValueError):  # something compiled: it is called with what every attribution gets
-            parameters = ()
+            parameters = list(inspect.signature(self.function).parameters.values())
+        except (TypeError, ValueError):  # something compiled, which does not tell what it takes
+            parameters = []
         takes = any(p.name == "create_graph" or p.kind is p.VAR_KEYWORD for p in parameters)
         object.__setattr__(self, "takes_create_graph", takes)
 
