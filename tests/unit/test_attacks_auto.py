@@ -201,11 +201,12 @@ def test_a_point_found_through_a_surrogate_is_judged_by_the_map_itself(monkeypat
     x, target = batch(3)
     model, path = net("lenet"), gg.attribution("ig", steps=6)
     Auto(eps=0.02, steps=2, transfer_from=gg.attribution("ig", steps=1))(model, path, x, target)
-    name, rows, delta, value, *_ = offered[0]
+    name, rows, delta, judged = offered[0]
     assert name == "main"
     k = round(0.1 * x[0, 0].numel())
     before, after = (path(model, at, target[rows]) for at in (x[rows], x[rows] + delta))
-    torch.testing.assert_close(value, TopKIntersection(k=k)(before, after))
+    torch.testing.assert_close(judged.value, TopKIntersection(k=k)(before, after))
+    torch.testing.assert_close(judged.map, after)
 
 
 # Gradient masking ----------------------------------------------------------------------------------------------------

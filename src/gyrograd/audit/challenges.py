@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gyrograd.attacks.auto import DOUBTS, OFTEN
+from gyrograd.attacks.doubts import DOUBTS, OFTEN
 from gyrograd.audit.methods import Method
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import column

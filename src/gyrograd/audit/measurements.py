@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.auto import DOUBTS
+from gyrograd.attacks.doubts import DOUBTS
 from gyrograd.attacks.named import settings_of
 from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import Preset
