@@ -7,8 +7,8 @@ to the largest:
 1. descend a smooth stand-in of the column with momentum, in steps as long as the ball at first and falling to zero;
    begin where the smaller radius ended, stretched to the new one;
 2. let challengers try to beat what was found: noise, the gradient map in place of the map itself and a softer copy of
-   the model, on images whose column has hardly fallen, and at the largest radius on all; there also, unless steps
-   is small, a search without derivatives, another objective from a random start, and more steps;
+   the model, on images whose column has hardly fallen; at the largest radius, unless steps is small, all of them on all
+   images, and a search without derivatives, another objective from a random start, and more steps;
 3. keep, for each image, the point with the lowest column among those that keep the prediction. The column is always
    that of the method itself on the model itself, whatever the search went through.
 
@@ -252,7 +252,7 @@ COLUMNS: dict[str, Column] = {
         judge=lambda scene, auto: toward(the_goal(scene), auto.reduce),
         stand_ins=(
             lambda scene, auto: toward(the_goal(scene), auto.reduce),
-            lambda scene, auto: away_from(scene.map, auto.reduce, "l2"),
+            lambda scene, auto: toward(the_goal(scene), auto.reduce),
         ),
         relative=True,
         needs="goal",
@@ -290,14 +290,15 @@ def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
         duel = Duel(case, eps, best)
         if eps > 0:
             duel.search(best.delta * (eps / reached) if reached else None)
-            last = eps == max(job.eps)
+            last, long = eps == max(job.eps), auto.steps >= 2 * CHALLENGE
             if auto.steps >= CHALLENGE:
-                doubtful = duel.hardly_moved() | last
+                # In the end every image that a report could still call steady is tried, in a long search every one.
+                doubtful = duel.hardly_moved(1 / 2 if last else 1 / 4) | (last and long)
                 duel.noise(doubtful)
                 duel.transfer(doubtful)
-                duel.softer_model(doubtful)
+                duel.softer_model(doubtful | last)  # often the stronger one, where there is one
             duel.squares(case.blind.found, looks=auto.steps)
-            if last and auto.steps >= 2 * CHALLENGE:
+            if last and long:
                 if not case.through_a_cheaper_map:  # there each look would cost as much as many steps
                     duel.squares(~case.blind.found, looks=auto.steps // CHALLENGE)
                 duel.another_start()
@@ -443,7 +444,7 @@ class Duel:
             x = self.under.scene.x[rows]
             direction = signs(self.under.streams[rows], tuple(x.shape[1:]), stream=NOISE, dtype=x.dtype)
             delta = self.under.box.cut(x, self.ball.steepest(direction) * self.eps)
-            self._offer("noise", rows, delta, self._judge(rows, delta))
+            self._offer("noise", rows, delta)
 
     def transfer(self, only: Flags) -> None:
         """The gradient map in place of a map whose own slope may mislead; at full length where it has none."""
@@ -478,7 +479,7 @@ class Duel:
 
             where = (scene.x, self.best.delta[rows], self.ball, self.under.box)
             delta, _ = try_squares(*where, judge, self.under.streams[rows], looks)
-            self._offer("squares", rows, delta, self._judge(rows, delta))
+            self._offer("squares", rows, delta)
 
     def descend(self, name: str, how: Descent, only: Flags | None = None) -> tuple[Tensor, Found] | None:
         """One descent, and the offer of what it found; the rows that were searched and the search's own account."""
@@ -498,6 +499,7 @@ class Duel:
             start="random" if from_x and self.column.flat_at_x else how.start,
             decay=True,
             stop_at=self.column.floor,
+            open_end=True,
         )
         job = replace(self.case.job, aim=lambda scene: self.case.auto.aim(scene, how.stand_in), search=plan)
         seen_through = (how.through or under.surrogate, how.guide or under.guide)
@@ -505,24 +507,25 @@ class Duel:
         ask, clean = asker(job, under.model, *seen_through, scene, start=start, begins_at_x=at_x)
         begin = None if how.begin is None else how.begin[rows]
         one = search(scene.x, plan, self.ball, under.box, ask, clean, under.streams[rows], begin)
-        # What a search found through another map says little of this one; else only an improvement is worth a look.
-        exact = how.through is None and under.surrogate is under.attribution
-        moved = (one.delta != 0).flatten(1).any(1)
-        hopeful = (one.value < self.best.value[rows] if exact else moved).nonzero()[:, 0]
-        delta = one.delta[hopeful]
+        best = self.best
         self.best = replace(
-            self.best,
-            steps=self.best.steps.index_add(0, rows, one.steps),
-            broken=self.best.broken.index_copy(0, rows, self.best.broken[rows] | one.broken),
+            best,
+            steps=best.steps.index_add(0, rows, one.steps),
+            broken=best.broken.index_copy(0, rows, best.broken[rows] | one.broken),
         )
-        self._offer(name, rows[hopeful], delta, self._judge(rows[hopeful], delta))
+        # Steps shrink, so that the last iterate is mostly the best; where it is not, the best of the others may be.
+        self._offer(name, rows, one.delta if one.last is None else one.last)
+        exact = how.through is None and under.surrogate is under.attribution
+        unmoved = self.best.value[rows] == best.value[rows]
+        other = (one.value < self.best.value[rows] if exact else unmoved) & (one.delta != 0).flatten(1).any(1)
+        self._offer(name, rows[other], one.delta[other])
         return rows, one
 
-    def hardly_moved(self) -> Flags:
-        """Images whose column has fallen by less than a quarter of the way: steady, or a search that was misled."""
+    def hardly_moved(self, share: float = 1 / 4) -> Flags:
+        """Images whose column has fallen by less than this share of the way: steady, or a search that was misled."""
         start = self.case.start
         whole = torch.ones_like(start) if math.isinf(self.column.floor) else start - self.column.floor
-        return start - self.best.value < whole / 4
+        return start - self.best.value < share * whole
 
     def found(self) -> Found:
         """As a result of a run. A map without a derivative that nothing moved says nothing: `stuck`."""
@@ -561,11 +564,12 @@ class Duel:
         kept = logits.argmax(1) == scene.logits.argmax(1)
         return Judged(map, logits, torch.where(kept, value, math.inf))
 
-    def _offer(self, name: str, rows: Tensor, delta: Images, judged: Judged) -> None:
-        """Take what is better, and note on which images a challenger clearly won.
+    def _offer(self, name: str, rows: Tensor, delta: Images) -> None:
+        """Look at what was found, take what is better, and note on which images a challenger clearly won.
 
         One that began at the best point has to improve on that, any other on what the main search found.
         """
+        judged = self._judge(rows, delta)
         if name != "main":
             rival = (self.main if name in AFRESH else self.best.value)[rows]
             won = judged.value < rival - self.column.by(WON, rival)

@@ -25,7 +25,8 @@ Stepper: TypeAlias = Callable[[Tensor, Ball, Memory, int], tuple[Tensor, Memory]
 
 @dataclass(frozen=True)
 class Search:
-    """How to search: the settings of the loop, all of them decided."""
+    """How to search: the settings of the loop, all of them decided. `open_end`: the last iterate is handed back as
+    `Found.last`, unjudged, for a caller who looks at it anyway."""
 
     steps: int
     step_size: float | None = None
@@ -38,6 +39,7 @@ class Search:
     stop_at: float | None = None
     trace: bool = False
     decay: bool = False
+    open_end: bool = False
 
     def length(self, eps: float) -> float:
         """The step size in pixel units: as set, or 4 eps / steps for Adam (joo2023's code) and 2.5 eps / steps."""
@@ -114,6 +116,7 @@ class Found:
     broken: Flags
     trace: Float[Tensor, "n b"] | None = None
     fall: PerExample | None = None
+    last: Images | None = None
     beaten_by: Mapping[str, Flags] = field(default_factory=dict)
     misled: Flags | None = None
     seen: Seen | None = None
@@ -148,6 +151,7 @@ def search(
     taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     moved, broken = torch.zeros_like(clean.kept), torch.zeros_like(clean.kept)
     rows: list[Tensor] = []
+    delta = found
     objectives: list[Tensor] = []
     for restart in range(how.restarts):
         start = "random" if restart > 0 and how.start == "clean" else how.start
@@ -160,6 +164,8 @@ def search(
         active, memory = torch.ones_like(clean.kept), None
         for step in range(how.steps + 1):
             end = step == how.steps
+            if end and how.open_end:
+                break
             here = ask(x + delta, step, slope=not end, verdict=end or how.judges_every_iterate)
             verdict = here.verdict
             if verdict is not None:
@@ -183,7 +189,8 @@ def search(
             taken = taken + active
     stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
     fall = objectives[0] - torch.stack(objectives).amin(0) if objectives else None
-    return Found(found, value, taken, stuck, broken, torch.stack(rows) if how.trace else None, fall)
+    trace, last = torch.stack(rows) if how.trace else None, delta if how.open_end else None
+    return Found(found, value, taken, stuck, broken, trace, fall, last)
 
 
 def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0) -> Images:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -136,6 +137,47 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
         handle.remove()
 
 
+@dataclass(frozen=True, eq=False)
+class _CleanLook:
+    """A clean look and what it was taken of; the tensor is kept so that its place in memory stays its own."""
+
+    x: Tensor
+    map: Tensor
+    logits: Tensor
+
+
+_SHARED: ContextVar[dict[Any, _CleanLook] | None] = ContextVar("shared clean looks", default=None)
+MAX_SHARED = 16
+"""Clean looks that are kept; older ones are made again."""
+
+
+@contextmanager
+def shared_clean_looks() -> Iterator[None]:
+    """Inside, attacks on the same images through equal attributions share the clean map and the clean logits.
+
+    The images must be the same tensor and nobody may write to them or to the model's weights.
+    """
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def _look_at_clean(
+    model: Model, attribution: Attribution, x: Images, target: Labels
+) -> tuple[Tensor, Logits]:
+    shared = _SHARED.get()
+    if shared is None:
+        return look(model, attribution, x, target, graph=False)
+    key = (id(model), attribution, x.data_ptr(), tuple(x.shape), x.dtype, tuple(target.tolist()))
+    if key not in shared:
+        if len(shared) >= MAX_SHARED:
+            del shared[next(iter(shared))]
+        shared[key] = _CleanLook(x, *look(model, attribution, x, target, graph=False))
+    return shared[key].map, shared[key].logits
+
+
 def run(
     job: Job, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
 ) -> tuple[AttackResult, ...]:
@@ -186,7 +228,7 @@ def _part(
     scene = job.scene(model, attribution, x, target, map, logits)
     searched = scene
     if surrogate is not attribution:
-        hidden, _ = look(model, surrogate, x, target, graph=False)
+        hidden, _ = _look_at_clean(model, surrogate, x, target)
         searched = job.scene(model, surrogate, x, target, hidden, logits)
     under = Attacked(model, attribution, surrogate, guide, box, scene, searched, streams)
     return [
@@ -215,7 +257,7 @@ def clean_look(
     if explained == "prediction":
         with torch.no_grad():
             target = model(x).argmax(1)
-    map, logits = look(model, attribution, x, target, graph=False)
+    map, logits = _look_at_clean(model, attribution, x, target)
     check_target(target, *logits.shape)
     return target, map, logits
 
