@@ -17,6 +17,7 @@ from gyrograd.attacks import auto as driver
 from gyrograd.attacks.auto import Auto, Duel, Judged, softened
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
 from gyrograd.attacks.objectives import Scene, overlap_with, swapped
+from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.attacks.squares import try_squares
 from gyrograd.metrics import MapSimilarity, RankCorrelation, TopKIntersection
 from gyrograd.models.activations import with_activation
@@ -141,6 +142,37 @@ def test_images_whose_column_can_fall_no_further_are_left_alone(monkeypatch):
     assert [len(x) for _, x, _, eps in calls if eps == 0.03] == [n for n in (int((~done).sum()),) if n]
     assert torch.equal(far.steps[done], near.steps[done])
     assert torch.equal(far.x[done], near.x[done])
+
+
+def test_attacks_on_the_same_images_look_at_them_once_where_clean_looks_are_shared():
+    """And only there; other attributions, classes and images are looked at afresh, with the same results."""
+    x, target = batch(2)
+    model, calls = net("lenet"), []
+
+    def counted(model: nn.Module, z: Tensor, labels: Tensor, *, create_graph: bool = False) -> Tensor:
+        if not create_graph and torch.equal(z, x):
+            calls.append(len(z))
+        return GRADIENT(model, z, labels, create_graph=create_graph)
+
+    other = (target + 1) % 5
+    run = Auto(eps=0.02, steps=1)
+    apart = []
+    for labels in (target, other):
+        apart += [run(model, counted, x, labels), run(model, gg.attribution("xgrad"), x, labels)]
+    alone = len(calls)
+    with shared_clean_looks():
+        together = []
+        for labels in (target, other):
+            together += [run(model, counted, x, labels), run(model, gg.attribution("xgrad"), x, labels)]
+        once = len(calls) - alone
+        run(model, counted, x, target)
+        assert len(calls) - alone == once
+    assert alone == once == 2
+    for one, two in zip(apart, together, strict=True):
+        assert torch.equal(one.map_clean, two.map_clean)
+        assert torch.equal(one.x, two.x)
+    run(model, counted, x, target)
+    assert len(calls) == alone + once + 1
 
 
 # The searches it is made of ------------------------------------------------------------------------------------------

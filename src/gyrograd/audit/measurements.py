@@ -226,10 +226,10 @@ def attack_cell(bench: Bench, method: Method, attack: str, radii: tuple[float, .
 
 def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...]) -> Any:
     """The attack with the audit's settings, as far as it has them."""
-    steps, name = steps_of(bench.preset, method), "auto" if attack in AIMED else attack
+    name = "auto" if attack in AIMED else attack
     given = {
         "eps": radii,
-        "steps": steps if attack not in AIMED or attack == "auto" else max(2, steps // 2),
+        "steps": steps_of(bench.preset, method, attack),
         "column": AIMED.get(attack, "top_kept"),
         "top_fraction": bench.preset.kept,
         "ratios": bench.preset.ratios,
@@ -239,10 +239,12 @@ def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...
     return make("attack", name, **_known("attack", name, given))
 
 
-def steps_of(preset: Preset, method: Method) -> int:
-    """How many steps an attack on this method takes: fewer where each looks at many draws."""
+def steps_of(preset: Preset, method: Method, attack: str) -> int:
+    """How many steps an attack on this method takes: fewer where each looks at many draws, and half where `auto` is not
+    aimed at the top pixels, by which maps are graded."""
     drawn = getattr(method.search or method.attribution, "draws", 1) > 1
-    return preset.drawn_steps if drawn and preset.drawn_steps is not None else preset.steps
+    steps = preset.drawn_steps if drawn and preset.drawn_steps is not None else preset.steps
+    return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
 
 
 def noise_cell(bench: Bench, method: Method, radii: tuple[float, ...]) -> Cell:
@@ -362,11 +364,12 @@ def _insertion(bench: Bench, hit: AttackResult) -> Tensor:
 
 
 def _challenges(hit: AttackResult, like: Tensor) -> Columns:
-    """Where a challenger of `auto` beat its main search; one that was not needed has beaten nothing."""
+    """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not beaten it."""
     if hit.name != "auto":
         return {}
     nothing = torch.zeros_like(hit.stuck)
-    return {f"beaten_by_{name}": hit.beaten_by.get(name, nothing).to(like) for name in DOUBTS}
+    beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing).to(like) for name in DOUBTS}
+    return {**beaten, "misled": (nothing if hit.misled is None else hit.misled).to(like)}
 
 
 def _stacked(results: list[Columns]) -> Columns:
