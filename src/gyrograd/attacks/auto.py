@@ -47,6 +47,7 @@ from gyrograd.attacks.objectives import (
     steepness,
     swapped,
     toward,
+    unlike,
 )
 from gyrograd.attacks.runs import STAND_IN, Attacked, Job, asker, look, run
 from gyrograd.attacks.squares import try_squares
@@ -238,8 +239,8 @@ COLUMNS: dict[str, Column] = {
     "local_lipschitz": Column(
         judge=lambda scene, _: steepness(scene.map, scene.x),
         stand_ins=(
-            lambda scene, _: map_change(scene.map),
             lambda scene, _: steepness(scene.map, scene.x),
+            lambda scene, _: map_change(scene.map),
         ),
         floor=-math.inf,
         flat_at_x=True,
@@ -251,7 +252,8 @@ COLUMNS: dict[str, Column] = {
     "distance_to_goal": Column(
         judge=lambda scene, auto: toward(the_goal(scene), auto.reduce),
         stand_ins=(
-            lambda scene, auto: toward(the_goal(scene), auto.reduce),
+            # The distance itself looks at the largest pixel above all: the way there is rough.
+            lambda scene, auto: unlike(the_goal(scene), auto.reduce),
             lambda scene, auto: toward(the_goal(scene), auto.reduce),
         ),
         relative=True,
@@ -583,7 +585,7 @@ class Duel:
         start = self.case.start[rows]
         fall = torch.zeros_like(start) if one.fall is None else one.fall.nan_to_num(0.0, posinf=0.0)
         stood = start - self.best.value[rows] < self.column.by(STOOD, start)
-        return torch.zeros_like(self.misled).index_copy(0, rows, (fall > self.column.by(FELL, start)) & stood)
+        return torch.zeros_like(self.misled).index_copy(0, rows, (fall > FELL) & stood)
 
 
 def softened(model: Model) -> Model | None:

@@ -104,7 +104,8 @@ class Box:
 @dataclass(frozen=True)
 class Found:
     """What a search came back with. `value`: the verdict on x + delta; `stuck`: every derivative was zero; `broken`:
-    one was not finite; `fall`: by how much what was differentiated fell from where the search began.
+    one was not finite; `fall`: by how much what was differentiated fell from where the search began, as a
+    share of it if it was above 1 there.
 
     Of `auto` also: `beaten_by`, where a challenger did better than the main search; `misled`, where the objective fell
     and the column did not; `seen`, what is known of x and of x + delta, so that nobody looks again."""
@@ -188,7 +189,10 @@ def search(
             delta = where_rows(active, box.cut(x, further), delta)
             taken = taken + active
     stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
-    fall = objectives[0] - torch.stack(objectives).amin(0) if objectives else None
+    fall = None
+    if objectives:
+        first = objectives[0]
+        fall = (first - torch.stack(objectives).amin(0)) / first.abs().clamp_min(1)
     trace, last = torch.stack(rows) if how.trace else None, delta if how.open_end else None
     return Found(found, value, taken, stuck, broken, trace, fall, last)
 

@@ -70,6 +70,11 @@ def toward(goal: PixelMaps, how: str, scale: str = "max") -> Objective:
     return lambda map, *_: 0.5 * (reading(map, how, scale) - goal).square().flatten(1).sum(1)
 
 
+def unlike(goal: PixelMaps, how: str) -> Objective:
+    """Minus the cosine to the goal map."""
+    return lambda map, *_: -cosine(reduce(map, how), goal)
+
+
 def away_from(clean: Images, how: str, measure: str) -> Objective:
     """How like the clean map it still is: the cosine, or minus half the squared distance of max-scaled maps."""
     old = reading(clean, how, "max")
