@@ -87,8 +87,8 @@ def test_the_steady_radius_of_the_pair_comes_before_any_other_number(tmp_path):
         places.append(written(tmp_path / name, card))
     sentence = compared(*places).sentence
     assert sentence.startswith(
-        "steady holds further: SmoothGrad on steady keeps half of its top pixels up to 8.0/255 [7.5, 8.5] under "
-        "attack; Gradient on plain keeps half of its top pixels up to 2.7/255 [2.2, 3.2] under attack; accuracy"
+        "steady holds further: SmoothGrad on steady keeps half of its top pixels up to at least 8.0/255 [7.5, 8.5] "
+        "under attack; Gradient on plain keeps half of its top pixels up to 2.7/255 [2.2, 3.2] under attack; accuracy"
     )
     assert compared(*places[::-1]).sentence.startswith("plain holds less far: Gradient on plain keeps half")
 

@@ -488,7 +488,8 @@ class Duel:
         rows = self._moving(only)
         if not len(rows):
             return None
-        under, scene, start = self.under, self.under.searched.rows(rows), self.case.searched[rows]
+        under, scene = self.under, self.under.searched.rows(rows)
+        start: PerExample | None = self.case.searched[rows]
         if how.through is not None:
             map, _ = look(under.model, how.through, scene.x, scene.target, graph=False)
             scene, start = replace(scene, map=map), None

@@ -81,7 +81,8 @@ class Comparison:
     def findings(self) -> dict[str, list[Finding]]:
         """Columns with a clear change, under "Improved", "Got worse" and "Better for some, worse for others"."""
         found: dict[str, list[Finding]] = {title: [] for title in TITLES}
-        for column, changes in by_column(self.changes):
+        order = [*YARDSTICKS, *(each.column["key"] for each in self.changes)]
+        for column, changes in sorted(by_column(self.changes), key=lambda row: order.index(row[0]["key"])):
             better = tuple(each for each in changes if each.verdict == "better")
             worse = tuple(each for each in changes if each.verdict == "worse")
             comparable = sum(each.change is not None for each in changes)
@@ -235,7 +236,10 @@ def _pairs(
         if one is None or two is None or key not in alike:
             continue
         verdict = verdict_of(independent_difference(one[1], two[1]), "higher")
-        first, second = (_held(key, name, *pair) for name, pair in zip(names, (one, two), strict=True))
+        first, second = (
+            _held(key, name, *pair, _largest_radius(card))
+            for name, pair, card in zip(names, (one, two), (a, b), strict=True)
+        )
         if verdict == "better":
             return f"{names[1]} holds further: {second}; {first}"
         if verdict == "worse":
@@ -253,12 +257,18 @@ def _recommended(card: dict[str, Any], key: str) -> tuple[str, dict[str, Any]] |
     return None
 
 
-def _held(key: str, name: str, label: str, stat: Stat) -> str:
+def _largest_radius(card: dict[str, Any]) -> float:
+    """Of 255; a map that holds there may hold further."""
+    settings = card["settings"] or {}
+    radii = [settings.get("eps"), *(settings.get("curve") or ())]
+    return max((255 * eps for eps in radii if isinstance(eps, float | int)), default=math.inf)
+
+
+def _held(key: str, name: str, label: str, stat: Stat, largest: float) -> str:
     if key == "steady_radius":
         ends = "" if stat["low"] is None else f" [{stat['low']:.1f}, {stat['high']:.1f}]"
-        return (
-            f"{label} on {name} keeps half of its top pixels up to {stat['value']:.1f}/255{ends} under attack"
-        )
+        radius = f"{'at least ' if stat['value'] >= largest - 1e-6 else ''}{stat['value']:.1f}/255{ends}"
+        return f"{label} on {name} keeps half of its top pixels up to {radius} under attack"
     ends = "" if stat["low"] is None else f" [{stat['low'] * 100:.0f}, {stat['high'] * 100:.0f}]"
     return f"{label} on {name} keeps {stat['value'] * 100:.0f} %{ends} of its top pixels under attack"
 
