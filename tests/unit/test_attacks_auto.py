@@ -447,6 +447,15 @@ class Painted:
         return (x * 2).round() + 0 * x + torch.arange(16, dtype=x.dtype) / 100
 
 
+def test_a_map_without_a_derivative_that_nothing_moved_has_no_value():
+    """So small a change moves no pixel of it, and a number would say that it holds."""
+    x, y = pictures("test", 2)
+    x = (x * 2).round() / 2 * 0.9 + 0.03
+    hit = Auto(eps=0.001, steps=2)(trained(), Painted(), x, y)
+    assert hit.stuck.all()
+    assert hit.value.isnan().all()
+
+
 def test_a_mean_over_draws_is_attacked_and_challenged_by_all_its_draws():
     x, y = pictures("test", 3)
     explain = gg.attribution("smoothgrad", draws=4, sigma=0.1)
