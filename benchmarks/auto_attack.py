@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd import records
+from gyrograd.audit.presets import PRESETS
 from gyrograd.numerics.maps import reduce
 from gyrograd.numerics.similarity import top_k_overlap
 
@@ -49,13 +50,8 @@ MAPS: dict[str, dict[str, Any]] = {
     "guided_backprop": {},
 }
 """The maps that are judged, as in the audit's preset `quick`."""
-EFFORT = {
-    "quick": {"effort": 6, "drawn": 4, "integrated_gradients": {"steps": 3}, "smoothgrad": {"draws": 6}},
-    "standard": {"effort": 16, "drawn": 10, "integrated_gradients": {"steps": 3}, "smoothgrad": {"draws": 8}},
-}
-"""Steps of a search, steps where a map is a mean over draws, and the cheaper map that is searched through.
-
-The preset `standard` takes 4 steps through 20 draws; of 8 draws the same number of passes is 10 steps."""
+EFFORT = ("quick", "standard")
+"""Presets of the audit whose effort `auto` is given."""
 BEFORE = ("targeted_map", "top_k", "untargeted_map")
 BEFORE_STEPS = {"quick": (7, 4), "standard": (20, 12)}
 """What the audit ran before: attacks, and steps of each, fewer where a map is a mean over draws."""
@@ -164,15 +160,13 @@ def attacks_of(rival: str, method: str, options: argparse.Namespace) -> list[Any
     )
     who, _, preset = rival.partition(" ")
     if preset in EFFORT:
-        effort = EFFORT[preset]
+        steps, cheaper = effort_of(preset, method)
         through = None
-        if method in effort and effort[method] != MAPS[method]:
-            through = gg.attribution(method, **effort[method], **_batch(options, method))
-        steps = effort["drawn"] if "draws" in MAPS[method] else effort["effort"]
-        if who == "before":
-            steps = BEFORE_STEPS[preset]["draws" in MAPS[method]]
+        if cheaper != MAPS[method]:
+            through = gg.attribution(method, **cheaper, **_batch(options, method))
         if who == "auto":
             return [gg.attack("auto", eps=eps, steps=steps, transfer_from=through, **rows)]
+        steps = BEFORE_STEPS[preset]["draws" in MAPS[method]]
         return [gg.attack(name, eps=eps, steps=steps, transfer_from=through, **rows) for name in BEFORE]
     twin = {}
     if rival.endswith(" twin"):
@@ -183,6 +177,21 @@ def attacks_of(rival: str, method: str, options: argparse.Namespace) -> list[Any
         settings = {**settings, "k": round(TOP * 32 * 32)}
     shared = {"eps": eps, "steps": options.steps, "restarts": options.restarts, **rows, **twin}
     return [gg.attack(name, **shared, **settings)]
+
+
+def effort_of(name: str, method: str) -> tuple[int, dict[str, Any]]:
+    """Steps of a search as the preset has them, and the settings of the cheaper map that is searched through.
+
+    A map here may have fewer draws than the preset's: it gets as many steps more as that saves passes.
+    """
+    preset, settings = PRESETS[name], MAPS[method]
+    if "draws" in settings:
+        wanted = preset.search_draws or preset.search_rows
+        draws = min(wanted, settings["draws"])
+        return (preset.drawn_steps or preset.steps) * wanted // draws, {"draws": draws}
+    if "steps" in settings:
+        return preset.steps, {"steps": min(preset.search_rows, settings["steps"])}
+    return preset.steps, settings
 
 
 def _batch(options: argparse.Namespace, method: str) -> dict[str, Any]:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attacks import auto as driver
-from gyrograd.attacks.auto import Auto, softened
+from gyrograd.attacks.auto import Auto, Duel, Judged, softened
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
-from gyrograd.attacks.objectives import overlap_with, swapped
+from gyrograd.attacks.objectives import Scene, overlap_with, swapped
+from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.attacks.squares import try_squares
 from gyrograd.metrics import MapSimilarity, RankCorrelation, TopKIntersection
 from gyrograd.models.activations import with_activation
@@ -77,6 +78,33 @@ def test_more_steps_find_more():
     assert attacked(steps=20)[0].value.mean() < attacked()[0].value.mean() - 0.02
 
 
+def test_the_search_for_the_top_pixels_pushes_them_down_and_the_next_ones_up():
+    """At the clean map, where a cosine has no slope at all."""
+    map = torch.rand(2, 3, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    auto, scene = Auto(), Scene(map, torch.tensor([0, 1]), map, map.new_zeros(2, 2))
+    leaf = map.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(auto.aim(scene).descend(leaf, scene.logits, scene.x).sum(), leaf)
+    top = auto.top(scene)[:, None].expand_as(map)
+    next_best = top_k_mask(map.sum(1), 8)[:, None].expand_as(map) & ~top
+    assert (slope[top] > 0).all()
+    assert (slope[next_best] < 0).all()
+
+
+def test_the_lowest_of_all_that_was_offered_is_what_comes_back(monkeypatch):
+    offered = offers(monkeypatch)
+    x, target = batch(3)
+    hit = Auto(eps=0.03, steps=8)(net("lenet"), Rounded(), x, target)
+    lowest = hit.start.clone()
+    for _, rows, _, judged in offered:
+        lowest[rows] = torch.minimum(lowest[rows], judged.value)
+    assert {"noise", "transfer", "squares"} <= {name for name, *_ in offered}
+    assert torch.equal(hit.value, lowest)
+    mains = torch.stack(
+        [judged.value for name, _, _, judged in offered if name == "main" and len(judged.value)]
+    )
+    assert (lowest < mains.amin(0)).any()
+
+
 def spied(monkeypatch, **settings):
     """The searches of a run on two images: (settings of the search, images, where it began)."""
     calls = []
@@ -107,12 +135,44 @@ def test_radii_come_back_in_the_order_they_were_given():
 
 
 def test_images_whose_column_can_fall_no_further_are_left_alone(monkeypatch):
-    _, hits = spied(monkeypatch, eps=(0.02, 0.03), top_fraction=0.01)
+    calls, hits = spied(monkeypatch, eps=(0.02, 0.03), top_fraction=0.01)
     near, far = hits
     done = near.value == 0
     assert done.any()
+    assert [len(x) for _, x, _, eps in calls if eps == 0.03] == [n for n in (int((~done).sum()),) if n]
     assert torch.equal(far.steps[done], near.steps[done])
     assert torch.equal(far.x[done], near.x[done])
+
+
+def test_attacks_on_the_same_images_look_at_them_once_where_clean_looks_are_shared():
+    """And only there; other attributions, classes and images are looked at afresh, with the same results."""
+    x, target = batch(2)
+    model, calls = net("lenet"), []
+
+    def counted(model: nn.Module, z: Tensor, labels: Tensor, *, create_graph: bool = False) -> Tensor:
+        if not create_graph and torch.equal(z, x):
+            calls.append(len(z))
+        return GRADIENT(model, z, labels, create_graph=create_graph)
+
+    other = (target + 1) % 5
+    run = Auto(eps=0.02, steps=1)
+    apart = []
+    for labels in (target, other):
+        apart += [run(model, counted, x, labels), run(model, gg.attribution("xgrad"), x, labels)]
+    alone = len(calls)
+    with shared_clean_looks():
+        together = []
+        for labels in (target, other):
+            together += [run(model, counted, x, labels), run(model, gg.attribution("xgrad"), x, labels)]
+        once = len(calls) - alone
+        run(model, counted, x, target)
+        assert len(calls) - alone == once
+    assert alone == once == 2
+    for one, two in zip(apart, together, strict=True):
+        assert torch.equal(one.map_clean, two.map_clean)
+        assert torch.equal(one.x, two.x)
+    run(model, counted, x, target)
+    assert len(calls) == alone + once + 1
 
 
 # The searches it is made of ------------------------------------------------------------------------------------------
@@ -120,19 +180,52 @@ def test_images_whose_column_can_fall_no_further_are_left_alone(monkeypatch):
 X = torch.full((2, 1, 4, 4), 0.5, dtype=torch.float64)
 
 
-def test_steps_with_decay_shrink_on_a_straight_line_and_momentum_remembers():
+def walk(gradients: list[Tensor], how: Search) -> Tensor:
+    """The steps of a search that is handed these gradients, `n b c h w`."""
     seen = []
 
     def ask(z: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
         seen.append(z - X)
-        gradient = torch.full_like(z, -1.0 if step == 0 else 0.4)
-        return Answer(gradient if slope else None, Verdict(z.new_zeros(2), z.new_ones(2).bool()))
+        gradient = gradients[step].expand_as(z) if slope else None
+        return Answer(gradient, Verdict(z.new_zeros(2), z.new_ones(2).bool()))
 
-    how = Search(4, 0.1, "momentum", decay=True)
     search(X, how, ball("linf", 1.0), Box(), ask, Verdict(X.new_zeros(2), X.new_ones(2).bool()), keys(0, 2))
-    walked = [float((b - a).flatten()[0]) for a, b in pairwise(seen)]
-    # Gradients of size one: -1, then 1, 1, 1; the sum with half of the one before is -1, 0.5, 1.25, 1.625.
-    torch.testing.assert_close(walked, [0.1, -0.075, -0.05, -0.025])
+    return torch.stack([b - a for a, b in pairwise(seen)])
+
+
+def test_steps_with_decay_shrink_on_a_straight_line():
+    steps = walk([torch.tensor(1.0)] * 4, Search(4, 0.1, "momentum", decay=True))
+    torch.testing.assert_close(steps[:, 0, 0, 0, 0], -torch.tensor([0.1, 0.075, 0.05, 0.025]).double())
+
+
+def test_momentum_remembers_a_large_slope_when_a_small_one_points_back():
+    """Slopes count by their share of the image's, half of the last sum stays: 0.5 * 0.85 - 0.2 is still uphill."""
+    first, second = torch.full((4, 4), 0.01), torch.full((4, 4), 0.8 / 15)
+    first[0, 0], second[0, 0] = 0.85, -0.2
+    steps = walk([first, second], Search(2, 0.1, "momentum"))
+    assert (steps[:, :, 0, 0, 0] < 0).all()
+    assert (walk([first, second], Search(2, 0.1, "steepest"))[1, :, 0, 0, 0] > 0).all()
+
+
+def test_a_step_along_the_gradient_keeps_its_direction():
+    slope = torch.linspace(-2.0, 1.0, 16).view(4, 4)
+    torch.testing.assert_close(walk([slope], Search(1, 0.1, "along"))[0, 0, 0], -0.05 * slope.double())
+
+
+def test_an_open_end_hands_back_the_last_iterate_and_how_far_the_objective_fell():
+    objectives = [torch.tensor([3.0, 3.0]), torch.tensor([1.0, 9.0]), torch.tensor([2.0, 2.0])]
+
+    def ask(z: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
+        assert slope
+        kept = torch.tensor([True, step < 2])
+        return Answer(torch.ones_like(z), Verdict(z.new_zeros(2), kept), objectives[step])
+
+    clean = Verdict(X.new_ones(2), X.new_ones(2).bool())
+    found = search(X, Search(3, 0.1, open_end=True), ball("linf", 1.0), Box(), ask, clean, keys(0, 2))
+    torch.testing.assert_close(found.last, torch.full_like(X, -0.3))
+    torch.testing.assert_close(
+        found.fall, torch.tensor([2 / 3, 0.0])
+    )  # what the second image reached without its label does not count
 
 
 def test_a_search_begins_where_it_is_told_to_and_inside_the_ball():
@@ -179,9 +272,16 @@ def test_squares_lower_a_number_without_a_derivative_and_keep_ball_box_and_label
     assert torch.equal(value, judge(X + delta)[1])
     assert (delta.abs() <= 0.1).all()
     assert (delta.flatten(1)[:, 0] <= 0).all()
+
+
+def test_squares_stay_in_the_box():
     bright = X + 0.45
-    delta, _ = try_squares(bright, torch.zeros_like(X), ball("linf", 0.1), Box(), judge, keys(0, 2), 40)
-    assert (bright + delta <= 1).all()
+
+    def brightness(z: Tensor):
+        return -z.flatten(1).sum(1), -z.flatten(1).sum(1), z.new_ones(2).bool()
+
+    delta, _ = try_squares(bright, torch.zeros_like(X), ball("linf", 0.1), Box(), brightness, keys(0, 2), 10)
+    assert (bright + delta).amax() == 1
 
 
 def test_challengers_hold_the_prediction_too_and_a_lost_prediction_never_counts():
@@ -193,19 +293,33 @@ def test_challengers_hold_the_prediction_too_and_a_lost_prediction_never_counts(
     assert (hit.value < hit.start).any()
 
 
+def offers(monkeypatch) -> list[tuple[str, Tensor, Tensor, Judged]]:
+    """What every search of the runs that follow offers, as it was judged."""
+    offered, judge, offer = [], Duel._judge, Duel._offer
+    seen = []
+    monkeypatch.setattr(Duel, "_judge", lambda *parts: seen.append(judge(*parts)) or seen[-1])
+
+    def spy(duel, name, rows, delta):
+        offer(duel, name, rows, delta)
+        offered.append((name, rows, delta, seen[-1]))
+
+    monkeypatch.setattr(Duel, "_offer", spy)
+    return offered
+
+
 def test_a_point_found_through_a_surrogate_is_judged_by_the_map_itself(monkeypatch):
-    offered, offer = [], driver.Duel._offer
-    monkeypatch.setattr(
-        driver.Duel, "_offer", lambda duel, *parts: (offered.append(parts), offer(duel, *parts))
-    )
+    offered = offers(monkeypatch)
     x, target = batch(3)
     model, path = net("lenet"), gg.attribution("ig", steps=6)
-    Auto(eps=0.02, steps=2, transfer_from=gg.attribution("ig", steps=1))(model, path, x, target)
-    name, rows, delta, value, *_ = offered[0]
+    hit = Auto(eps=0.02, steps=2, transfer_from=gg.attribution("ig", steps=1))(model, path, x, target)
+    name, rows, delta, judged = offered[0]
     assert name == "main"
     k = round(0.1 * x[0, 0].numel())
     before, after = (path(model, at, target[rows]) for at in (x[rows], x[rows] + delta))
-    torch.testing.assert_close(value, TopKIntersection(k=k)(before, after))
+    torch.testing.assert_close(judged.value, TopKIntersection(k=k)(before, after))
+    torch.testing.assert_close(judged.map, after)
+    torch.testing.assert_close(hit.map, path(model, hit.x, target))
+    torch.testing.assert_close(hit.value, TopKIntersection(k=k)(hit.map_clean, hit.map))
 
 
 # Gradient masking ----------------------------------------------------------------------------------------------------
@@ -216,9 +330,12 @@ class Rounded:
     """A map in 8 bits, as a picture file would hold it."""
 
     def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
-        map = GRADIENT(model, x, target, create_graph=create_graph)
-        largest = map.abs().flatten(1).amax(1).view(-1, 1, 1, 1)
-        return (map / largest * 127).round() / 127
+        return in_eight_bits(GRADIENT(model, x, target, create_graph=create_graph))
+
+
+def in_eight_bits(map: Tensor) -> Tensor:
+    largest = map.abs().flatten(1).amax(1).view(-1, 1, 1, 1)
+    return (map / largest * 127).round() / 127
 
 
 @dataclass(frozen=True)
@@ -293,6 +410,76 @@ def test_noise_transfer_and_squares_do_not_beat_the_search_on_an_honest_map():
         assert not any("Do not call" in flag for flag in hit.flags)
 
 
+@dataclass(frozen=True)
+class Twofold:
+    """A map that is another one when a graph is asked for, as code with a fast path may have it."""
+
+    def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        still = (x * 2).round() / 2
+        return GRADIENT(model, x if create_graph else still, target, create_graph=create_graph)
+
+
+@pytest.mark.parametrize(("explain", "misled"), [(Twofold(), True), (GRADIENT, False)])
+def test_an_objective_that_falls_while_the_column_does_not_is_a_flag(explain, misled):
+    x, y = pictures("test", 8)
+    x = (x * 2).round() / 2 * 0.9 + 0.03  # far from where Twofold's pixels are rounded the other way
+    hit = Auto(eps=0.02, steps=3)(trained(), explain, x, y)
+    told = [flag for flag in hit.flags if flag.startswith("misled on")]
+    assert bool(told) == misled
+    assert bool(hit.misled.double().mean() > 0.5) == misled
+    if misled:
+        assert (hit.value == hit.start).all()
+        assert "Do not call this map steady" in told[0]
+
+
+def test_a_map_attacked_through_one_that_moves_otherwise_is_misled_too():
+    """What is searched through falls; the map that is judged knows nothing of the model."""
+    x, y = pictures("test", 8)
+    hit = Auto(eps=0.02, steps=3, transfer_from="gradient")(trained(), Painted(), x, y)
+    assert any(flag.startswith("misled on") for flag in hit.flags)
+
+
+@dataclass(frozen=True)
+class Painted:
+    """The image itself, in three shades: no model, and no derivative."""
+
+    def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        return (x * 2).round() + 0 * x + torch.arange(16, dtype=x.dtype) / 100
+
+
+def test_a_map_without_a_derivative_that_nothing_moved_has_no_value():
+    """So small a change moves no pixel of it, and a number would say that it holds."""
+    x, y = pictures("test", 2)
+    x = (x * 2).round() / 2 * 0.9 + 0.03
+    hit = Auto(eps=0.001, steps=2)(trained(), Painted(), x, y)
+    assert hit.stuck.all()
+    assert hit.value.isnan().all()
+
+
+def test_a_mean_over_draws_is_attacked_and_challenged_by_all_its_draws():
+    x, y = pictures("test", 3)
+    explain = gg.attribution("smoothgrad", draws=4, sigma=0.1)
+    few = gg.attribution("smoothgrad", draws=2, sigma=0.1)
+    hit = Auto(eps=EPS, steps=8, transfer_from=few)(trained(), explain, x, y, seed=0)
+    assert {"noise", "transfer", "another start", "more steps"} <= set(hit.beaten_by)
+    assert "squares" not in hit.beaten_by  # each look would cost as many passes as the map has draws
+    torch.testing.assert_close(hit.map, explain(trained(), hit.x, y))
+    assert torch.equal(hit.value, TopKIntersection(k=26)(hit.map_clean, hit.map))
+    assert (hit.value < 0.8).all()
+
+
+def test_a_mean_over_draws_in_eight_bits_has_no_derivative_and_is_flagged():
+    x, y = pictures("test", 3)
+    calm = gg.attribution("smoothgrad", draws=4, sigma=0.1)
+
+    def rounded(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        return in_eight_bits(calm(model, x, target, create_graph=create_graph))
+
+    hit = Auto(eps=EPS, steps=4)(trained(), rounded, x, y, seed=0)
+    assert any(flag.startswith("beaten by transfer") for flag in hit.flags)
+    assert hit.value.mean() < 0.8
+
+
 def test_a_softer_copy_shares_the_weights_and_leaves_the_model_as_it_was():
     model = with_activation(trained(), "softplus", 50, example=torch.zeros(1, 3, 16, 16))
     soft = softened(model)
@@ -302,9 +489,12 @@ def test_a_softer_copy_shares_the_weights_and_leaves_the_model_as_it_was():
     assert softened(with_activation(model, "softplus", 3, example=torch.zeros(1, 3, 16, 16))) is None
 
 
-def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares():
+@pytest.mark.parametrize(
+    ("method", "settings"), [("shap", {"segments": "grid", "draws": 16}), ("lime", {"draws": 16})]
+)
+def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares(method, settings):
     x, y = pictures("test", 2)
-    explain = gg.attribution("shap", segments="grid", draws=16)
+    explain = gg.attribution(method, **settings)
     hit = Auto(eps=EPS, steps=8)(trained(), explain, x, y, seed=0)
     assert any("searched through Gradient" in flag for flag in hit.flags)
     assert "squares" in hit.beaten_by

@@ -424,7 +424,8 @@ def test_radii_that_reach_the_last_one_measured_are_said_to_be_at_least_that() -
 def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() -> None:
     preset = replace(SMALL, attacks=("auto",))
     names = ("more steps", "another start", "softer model", "transfer", "noise", "squares")
-    values: dict[str, Any] = {f"beaten_by_{name}[{at}]": [0.0] * 10 for name in names for at in (0, 1)}
+    counted = [*(f"beaten_by_{name}" for name in names), "misled"]
+    values: dict[str, Any] = {f"{name}[{at}]": [0.0] * 10 for name in counted for at in (0, 1)}
     values["beaten_by_transfer[1]"] = [1.0] * 2 + [0.0] * 7 + [None]
     values["beaten_by_more steps[1]"] = [1.0] + [0.0] * 9
     record = Record("gradient under auto", {"attack": {"eps": [4 / 255, 8 / 255]}}, list(range(10)), values)
@@ -433,3 +434,7 @@ def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() 
     assert flags[0]["measured"] == pytest.approx(2 / 9)
     assert masked(flags) == {"gradient"}
     assert challenges({}, [GRADIENT], SMALL) == []
+    values |= {"beaten_by_transfer[1]": [0.0] * 10, "misled[0]": [1.0] * 3 + [0.0] * 7}
+    flags = challenges({"gradient under auto": replace(record, values=values)}, [GRADIENT], preset)
+    assert [flag["name"] for flag in flags] == ["search_misled"]
+    assert masked(flags) == {"gradient"}

@@ -10,7 +10,7 @@ from small_audits import SMALL, small_images, small_net
 
 import gyrograd as gg
 from gyrograd.audit import Card, audit
-from gyrograd.audit.measurements import steps_of
+from gyrograd.audit.measurements import radii_of, steps_of
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.presets import PRESETS, Preset, preset_of
 from gyrograd.audit.table import card_columns
@@ -37,7 +37,7 @@ def test_means_over_draws_are_searched_in_fewer_steps_through_more_draws() -> No
     path, smooth = found["integrated_gradients"], found["smoothgrad"]
     assert path.search == gg.attribution("integrated_gradients", steps=3, max_batch=64)
     assert smooth.search == gg.attribution("smoothgrad", draws=6, max_batch=64)
-    assert {name: steps_of(preset, method) for name, method in found.items()} == {
+    assert {name: steps_of(preset, method, "auto") for name, method in found.items()} == {
         "gradient": 7, "integrated_gradients": 7, "smoothgrad": 4,
     }  # fmt: skip
     assert "through 6 draws in place of 9" in smooth.notes[0]
@@ -48,7 +48,8 @@ def test_a_map_with_no_more_draws_than_are_searched_is_attacked_itself() -> None
     smooth = methods(preset)["smoothgrad"]
     assert smooth.search is None
     assert smooth.notes == ()
-    assert steps_of(preset, smooth) == 3
+    assert steps_of(preset, smooth, "auto") == 3
+    assert steps_of(preset, smooth, "auto on cosine") == 2
 
 
 def test_the_audit_attacks_with_those_steps() -> None:
@@ -94,10 +95,12 @@ def rows(preset: Preset, images: int) -> float:
     """Rows of the model whose second derivative the attacks take."""
     total = 0.0
     for number, method in enumerate(methods(preset).values()):
-        radii = len(preset.radii) if number < preset.curve_methods else 1
         seen = method.search or method.attribution
         each = max(getattr(seen, name, 1) for name in ("draws", "steps"))
-        total += radii * steps_of(preset, method) * each * len(preset.attacks)
+        total += sum(
+            len(radii_of(preset, name, number)) * steps_of(preset, method, name) * each
+            for name in preset.searches
+        )
     return total * min(images, preset.attacked_images)
 
 

@@ -59,31 +59,84 @@ def test_pairs_give_the_paired_difference(found):
         assert each.change["n"] == 100
 
 
-def test_the_sentence_averages_the_first_column_of_each_group_within_examples(found):
-    before, after = cards.example_values(), cards.example_values(gain=0.2)
-    means = [np.mean([v[name]["attack_cosine"] for name in v], axis=0) for v in (before, after)]
-    wanted = paired_difference(means[1], means[0])
-    start = (
-        f"B is steadier than A under attack: +{wanted.value:.3f} [+{wanted.low:.3f}, +{wanted.high:.3f}]; "
+NAMES = ("cifar10/lenet-ce", "cifar10/lenet-l2-cosine")
+
+
+def test_the_sentence_names_the_models_and_how_far_each_holds_with_its_recommended_method(found):
+    one, two = (cards.card(gain=gain)["methods"][3]["columns"]["top_k_kept"] for gain in (0.0, 0.2))
+    shares = [f"{s['value'] * 100:.0f} % [{s['low'] * 100:.0f}, {s['high'] * 100:.0f}]" for s in (one, two)]
+    assert found.names == NAMES
+    assert found.sentence.startswith(
+        f"{NAMES[1]} holds further: SmoothGrad on {NAMES[1]} keeps {shares[1]} of its top pixels under attack; "
+        f"SmoothGrad on {NAMES[0]} keeps {shares[0]} of its top pixels under attack; accuracy +0.000 [-"
     )
-    assert found.sentence.startswith(start + "steadier under noise: +0.0")
-    assert "no clear difference in faithfulness: +0.000 [+0.000, +0.000]" in found.sentence
-    assert "accuracy +0.000 [-" in found.sentence
     assert found.notes == ()
 
 
-def test_the_other_way_round_it_is_less_steady(two, found):
+def test_the_steady_radius_of_the_pair_comes_before_any_other_number(tmp_path):
+    """Each model with the method its own audit recommends, whatever the means over methods say."""
+    places = []
+    for name, radius, leader in (("plain", 2.7, "gradient"), ("steady", 8.0, "smoothgrad")):
+        card = cards.card(source=name)
+        radii = {"key": "steady_radius", "label": "Steady radius", "detail": "auto", "group": "attack"}
+        card["columns"].append(radii | {"direction": "higher", "range": None})
+        for method in card["methods"]:
+            method["recommended"] = method["name"] == leader
+            own = radius if method["recommended"] else 20.0 - radius
+            method["columns"]["steady_radius"] = {"value": own, "low": own - 0.5, "high": own + 0.5, "n": 16}
+        places.append(written(tmp_path / name, card))
+    sentence = compared(*places).sentence
+    assert sentence.startswith(
+        "steady holds further: SmoothGrad on steady keeps half of its top pixels up to at least 8.0/255 [7.5, 8.5] "
+        "under attack; Gradient on plain keeps half of its top pixels up to 2.7/255 [2.2, 3.2] under attack; accuracy"
+    )
+    assert compared(*places[::-1]).sentence.startswith("plain holds less far: Gradient on plain keeps half")
+
+
+def test_what_improved_and_what_got_worse_is_told_with_the_methods(tmp_path):
+    """Insertion rises on average and deletion is worse for every method: no mean hides either."""
+    one, two = cards.card(source="plain"), cards.card(source="hard")
+    shifts = {"insertion": [0.3, 0.3, 0.3, 0.3, 0.3, -0.2], "deletion": [0.2] * 6, "top_k_kept": [0.1] * 6}
+    for key, by in shifts.items():
+        for method, other, shift in zip(one["methods"], two["methods"], by, strict=True):
+            method["columns"][key] = cards.stat(0.5, 0.01)
+            other["columns"][key] = cards.stat(0.5 + shift, 0.01)
+    found = compared(written(tmp_path / "a", one), written(tmp_path / "b", two))
+    improved, worse, mixed = found.findings.values()
+    assert [finding.column["key"] for finding in improved] == ["top_k_kept"]
+    assert [finding.column["key"] for finding in worse] == ["deletion"]
+    assert worse[0].sentence.startswith("Deletion: worse for 6 of 6 methods (Gradient +0.200 [")
+    assert [finding.column["key"] for finding in mixed] == ["insertion"]
+    assert "better for 5 of 6 methods (Gradient +0.300 [" in mixed[0].sentence
+    assert "; worse for 1 of 6 methods (LIME -0.200 [" in mixed[0].sentence
+    page = pages.read(comparison_page(found))
+    assert page.complaints == []
+    for finding in (*improved, *worse, *mixed):
+        assert finding.sentence in page.text
+    assert json.loads(json.dumps(found.document()))["findings"]["Got worse"] == [worse[0].sentence]
+
+
+def test_the_other_way_round_it_holds_less_far(two, found):
     turned = compared(two[1], two[0])
-    assert turned.sentence.startswith("B is less steady than A under attack: -")
+    assert turned.sentence.startswith(f"{NAMES[0]} holds less far: SmoothGrad on {NAMES[0]}")
     for one, other in zip(found.changes, turned.changes, strict=True):
         assert one.change["value"] == pytest.approx(-other.change["value"])
         assert {one.verdict, other.verdict} in ({"better", "worse"}, {"no clear change"})
 
 
+def test_models_named_alike_are_told_apart_by_their_folders(tmp_path):
+    a, b = (written(tmp_path / name, cards.card()) for name in ("plain", "again"))
+    assert compared(a, b).names == ("cifar10/lenet-ce (plain)", "cifar10/lenet-ce (again)")
+    assert len(set(compared(a, a).names)) == 2
+
+
 def test_an_audit_against_itself_has_no_clear_change(two):
     same = compared(two[0], two[0])
     assert {each.verdict for each in same.changes} == {"no clear change"}
-    assert same.sentence.startswith("B against A: no clear difference under attack: +0.000")
+    assert same.sentence.startswith(
+        "Neither holds clearly further: SmoothGrad on cifar10/lenet-ce (a), first keeps"
+    )
+    assert not any(same.findings.values())
     assert any("same weights" in note for note in same.notes)
 
 
@@ -180,7 +233,9 @@ def test_lower_is_better_where_the_column_says_so(tmp_path):
         card["accuracy"] = None
     comparison = compared(written(tmp_path / "a", one), written(tmp_path / "b", two))
     assert {each.verdict for each in comparison.changes} == {"better"}
-    assert comparison.sentence.startswith("B is more faithful than A: -0.300 [")
+    assert comparison.sentence.startswith(
+        "Of 6 numbers that both audits have, cifar10/lenet-ce (b) is better in 6"
+    )
 
 
 def test_other_images_are_never_paired_and_are_said_to_be_other(tmp_path, two):
@@ -189,7 +244,8 @@ def test_other_images_are_never_paired_and_are_said_to_be_other(tmp_path, two):
     b = cards.write_audit(tmp_path / "b", gain=0.2)
     comparison = compared(two[0], written(b, card))
     assert not any(each.paired for each in comparison.changes)
-    assert "A was measured on cifar10 (100 images, sha256 bbbbbbbb) and B on shapes" in comparison.notes[0]
+    told = "(a) was measured on cifar10 (100 images, sha256 bbbbbbbb) and cifar10/lenet-ce (b) on shapes"
+    assert told in comparison.notes[0]
     assert comparison.notes[0] in pages.read(comparison_page(comparison)).text
 
 
@@ -202,13 +258,15 @@ def test_what_cannot_be_compared_says_why(tmp_path, two):
     card["complete"] = False
     comparison = compared(two[0], written(tmp_path / "b", card))
     assert change(comparison, "lime", "rps").why.startswith("measured differently: cosine to the clean map")
-    assert change(comparison, "gradient", "insertion").why == "only in A"
-    assert change(comparison, "integrated_gradients", "insertion").why == "only in A"
+    assert change(comparison, "gradient", "insertion").why == "only in cifar10/lenet-ce (a)"
+    assert change(comparison, "integrated_gradients", "insertion").why == "only in cifar10/lenet-ce (a)"
     assert {e.verdict for e in comparison.changes if e.why} == {"not comparable"}
     assert not any(e.change for e in comparison.changes if e.why)
-    assert "under noise" not in comparison.sentence
-    assert "B's audit was interrupted." in comparison.notes
-    assert any("input_x_gradient has other settings in B" in note for note in comparison.notes)
+    assert not any(
+        finding.column["key"] == "rps" for found in comparison.findings.values() for finding in found
+    )
+    assert "The audit of cifar10/lenet-ce (b) was interrupted." in comparison.notes
+    assert any("input_x_gradient has other settings for" in note for note in comparison.notes)
 
 
 def test_audits_with_nothing_in_common_say_so(tmp_path, two):

@@ -7,41 +7,50 @@ to the largest:
 1. descend a smooth stand-in of the column with momentum, in steps as long as the ball at first and falling to zero;
    begin where the smaller radius ended, stretched to the new one;
 2. let challengers try to beat what was found: noise, the gradient map in place of the map itself and a softer copy of
-   the model, on images whose column has hardly fallen, and at the largest radius on all; there also, unless steps
-   is small, a search without derivatives, another objective from a random start, and more steps;
+   the model, on images whose column has hardly fallen; at the largest radius, unless steps is small, all of them on all
+   images, and a search without derivatives, another objective from a random start, and more steps;
 3. keep, for each image, the point with the lowest column among those that keep the prediction. The column is always
    that of the method itself on the model itself, whatever the search went through.
 
-What a challenger finds counts; if challengers often win, a flag says that the main search is not to be trusted. Images
-whose column can fall no further are left out of what follows, so that the time goes to those that still move.
+What a challenger finds counts. If challengers often win, or if what is descended falls and the column does not, a flag
+says that the main search is not to be trusted. Images whose column can fall no further are left out of what follows, so
+that the time goes to those that still move.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.loop import Found, Search, search
-from gyrograd.attacks.named import Radii, Results, check_radii, one_or_all, radii, settings_of
+from gyrograd.attacks.doubts import FELL, STOOD, WON, doubts
+from gyrograd.attacks.loop import Found, Search, Seen, search
+from gyrograd.attacks.named import Radii, Results, check_radii, one_or_all, radii, settings_of, the_goal
 from gyrograd.attacks.objectives import (
+    SOFT_SHARES,
     Aim,
     Objective,
     Scene,
     away_from,
+    in_insertion_order,
     like_ranks,
+    map_change,
     mass_on,
     overlap_with,
     rank_order,
+    softly_inserted,
+    steepness,
     swapped,
+    toward,
+    unlike,
 )
-from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.runs import STAND_IN, Attacked, Job, asker, look, run
-from gyrograd.attacks.squares import Judged, try_squares
+from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import Guide
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.gradient import Gradient
@@ -59,10 +68,6 @@ CHALLENGE = 4
 """A challenger gets one step for so many of the main search, and at least two."""
 SOFT_BETA = 5.0
 """Sharpness of the softer copy: a quarter of the twin's own."""
-WON = 0.05
-"""A challenger beats the main search on an image if its column is lower by more than this."""
-OFTEN = 0.1
-"""The share of images on which a challenger must win for a flag."""
 AFRESH = {"noise", "transfer", "another start"}
 """Challengers that do not begin at the best point found so far."""
 NOISE = 1 << 34
@@ -75,12 +80,22 @@ class Column:
 
     `judge` is the number itself, `stand_ins` differentiable ones that fall with it, the best first. At `floor` it can
     fall no further. `flat_at_x`: the stand-in's slope vanishes at the clean image, so that a search begins beside it.
+    `relative`: it has no scale of its own, so that changes count as shares of it. `stepper`, `projection`: of the
+    search. `needs`: the setting without which it means nothing.
     """
 
     judge: Callable[[Scene, Auto], Objective]
     stand_ins: tuple[Callable[[Scene, Auto], Objective], ...]
-    floor: float
+    floor: float = 0.0
     flat_at_x: bool = False
+    relative: bool = False
+    stepper: str = "momentum"
+    projection: str = "clip"
+    needs: str | None = None
+
+    def by(self, share: float, value: Tensor) -> Tensor:
+        """A change that counts: so much, or so much of the value."""
+        return share * (value.abs() if self.relative else torch.ones_like(value))
 
 
 @register("attack", "auto", paper="own", equation="docs/concepts/attacks.md; after Croce and Hein 2020")
@@ -88,10 +103,19 @@ class Column:
 class Auto:
     """The strongest attack here, aimed at the number that is reported; judge explanations by this one.
 
-    column: "top_kept" (share of the `top_fraction` of pixels ranked highest that stays there), "cosine" or
-    "rank_correlation", to the clean map. steps: at each radius, 6 for a quick look, 16 or more for a report. With
-    several `eps` what was found at smaller ones is taken up at larger ones. transfer_from: the attribution to search
-    through, if the map itself has no derivative (then the gradient unless set) or costs too much.
+    column, the number that is made small:
+
+    - "top_kept": share of the `top_fraction` of pixels ranked highest that stays there;
+    - "cosine", "rank_correlation": to the clean map;
+    - "insertion": mean probability as the clean image's pixels are put in, in the attacked map's order, at the shares
+      `ratios` (the metric adversarial_insertion);
+    - "local_lipschitz": minus |map' - map| / |x' - x|, so that the quotient grows;
+    - "distance_to_goal": half the squared distance to a goal map (`goal` as in `targeted_map`);
+    - "mass_in_mask": share of the map's mass inside `mask` (h w, or one for each image): the map leaves the object.
+
+    steps: at each radius, 6 for a quick look, 16 or more for a report. With several `eps` what was found at smaller
+    ones is taken up at larger ones. transfer_from: the attribution to search through, if the map itself has no
+    derivative (then the gradient unless set) or costs too much.
 
     >>> import gyrograd as gg, torch
     >>> model, x = gg.model("mlp", in_features=48, seed=0), torch.rand(2, 3, 4, 4)
@@ -107,24 +131,35 @@ class Auto:
     steps: int = 20
     top_fraction: float = 0.1
     reduce: str = "abs_sum"
+    ratios: str | tuple[float, ...] | list[float] = "paper"
+    goal: str | Tensor = "frame"
+    mask: Tensor | None = None
     transfer_from: str | Attribution | None = None
     max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
-        if isinstance(self.eps, list):
-            object.__setattr__(self, "eps", tuple(self.eps))
+        for name in ("eps", "ratios"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
         check_radii(self)
         check_name("column", self.column, COLUMNS)
         check_name("reduction", self.reduce, REDUCTIONS)
+        if isinstance(self.goal, str):
+            check_name("goal", self.goal, ("frame",))
         for name in ("steps", "max_batch"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
         if not 0 < self.top_fraction < 1:
             raise UserError(f"top_fraction is {self.top_fraction}; give a share of the pixels, such as 0.1.")
+        if self.mask is None and COLUMNS[self.column].needs == "mask":
+            raise UserError(f"{self.column} needs the pixels that count; give mask=, of shape h w or b h w.")
+        self.curve()  # refuses ratios that are no shares
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Images, target: Labels, *, seed: Seed = 0
     ) -> Results:
+        if self.mask is not None:
+            check_mask(self.mask, x)
         results = run(self.job(), model, attribution, x, target, seed=seed)
         return one_or_all(self.eps, tuple(replace(r, flags=(*r.flags, *doubts(r))) for r in results))
 
@@ -136,6 +171,7 @@ class Auto:
 
     def job(self) -> Job:
         """What a run needs; the searches are made in `attack_every_radius`."""
+        needs = COLUMNS[self.column].needs
         return Job(
             name=self.name,
             settings=settings_of(self),
@@ -143,12 +179,14 @@ class Auto:
             norm=self.norm,
             search=Search(self.steps),
             aim=self.aim,
+            goal=None if needs is None else getattr(self, needs),
             reduce=self.reduce,
             restore=True,
             twin_beta="auto",
             transfer_from=self.transfer_from,
             max_batch=self.max_batch,
             strategy=lambda job, under: attack_every_radius(self, job, under),
+            step_rows=len(SOFT_SHARES) if self.column == "insertion" else 1,
         )
 
     def aim(self, scene: Scene, stand_in: int = 0) -> Aim:
@@ -161,6 +199,10 @@ class Auto:
         old = reduce(scene.map, self.reduce).abs()
         return top_k_mask(old, max(1, round(self.top_fraction * old[0].numel())))
 
+    def curve(self) -> Any:
+        """The insertion metric of the same reduction and shares."""
+        return make("metric", "insertion", ratios=self.ratios, reduce=self.reduce, max_batch=self.max_batch)
+
 
 COLUMNS: dict[str, Column] = {
     "top_kept": Column(
@@ -169,7 +211,6 @@ COLUMNS: dict[str, Column] = {
             lambda scene, auto: swapped(auto.top(scene), auto.reduce),
             lambda scene, auto: mass_on(auto.top(scene), auto.reduce),
         ),
-        floor=0.0,
     ),
     "cosine": Column(
         judge=lambda scene, auto: away_from(scene.map, auto.reduce, "cosine"),
@@ -188,114 +229,215 @@ COLUMNS: dict[str, Column] = {
         ),
         floor=-1.0,
     ),
+    "insertion": Column(
+        judge=lambda scene, auto: in_insertion_order(scene, auto.curve()),
+        stand_ins=(
+            lambda scene, auto: softly_inserted(scene, auto.curve(), auto.reduce),
+            lambda scene, auto: like_ranks(scene.map, auto.reduce),
+        ),
+    ),
+    "local_lipschitz": Column(
+        judge=lambda scene, _: steepness(scene.map, scene.x),
+        stand_ins=(
+            lambda scene, _: steepness(scene.map, scene.x),
+            lambda scene, _: map_change(scene.map),
+        ),
+        floor=-math.inf,
+        flat_at_x=True,
+        relative=True,
+        # Steps along the sign fill the corners of the ball, where x' is furthest from x.
+        stepper="along",
+        projection="rescale",
+    ),
+    "distance_to_goal": Column(
+        judge=lambda scene, auto: toward(the_goal(scene), auto.reduce),
+        stand_ins=(
+            # The distance itself looks at the largest pixel above all: the way there is rough.
+            lambda scene, auto: unlike(the_goal(scene), auto.reduce),
+            lambda scene, auto: toward(the_goal(scene), auto.reduce),
+        ),
+        relative=True,
+        needs="goal",
+    ),
+    "mass_in_mask": Column(
+        judge=lambda scene, auto: mass_on(the_goal(scene) > 0, auto.reduce),
+        stand_ins=(
+            lambda scene, auto: mass_on(the_goal(scene) > 0, auto.reduce),
+            lambda scene, auto: away_from(scene.map, auto.reduce, "cosine"),
+        ),
+        needs="mask",
+    ),
 }
+
+
+def check_mask(mask: Tensor, x: Images) -> None:
+    """One mask for all images or one for each, of their height and width."""
+    h, w = x.shape[2:]
+    if (
+        mask.shape[-2:] != (h, w)
+        or mask.dim() not in (2, 3)
+        or (mask.dim() == 3 and len(mask) not in (1, len(x)))
+    ):
+        raise UserError(
+            f"The mask has shape {tuple(mask.shape)} for images {tuple(x.shape)}; give {h} x {w}, or one per image."
+        )
 
 
 def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
     """The whole story, for a part of the batch: main search and challengers at each radius, smallest first."""
-    best, reached, soft = Best.clean(job, under), 0.0, softened(under.guide.model)
+    case = Case.opened(auto, job, under)
+    best, reached = Best.clean(case), 0.0
     found: dict[float, Found] = {}
     for eps in sorted(set(job.eps)):
+        duel = Duel(case, eps, best)
         if eps > 0:
-            duel = Duel(auto, job, under, eps, best)
-            stretched = best.delta * (eps / reached) if reached else None
-            duel.descend("main", begin=stretched, steps=auto.steps)
-            last = eps == max(job.eps)
-            doubtful = (duel.hardly_moved() | last) & (auto.steps >= CHALLENGE)
-            duel.noise(doubtful)
-            duel.transfer(doubtful)
-            duel.softer_model(doubtful, soft)
-            duel.squares(only=under.blind, looks=auto.steps)
-            if last and auto.steps >= 2 * CHALLENGE:
-                if (
-                    type(under.surrogate) is not type(under.attribution)
-                    or under.surrogate is under.attribution
-                ):
-                    # Not where a cheaper map of the same kind is searched: each look would cost as much as many steps.
-                    duel.squares(only=~under.blind, looks=auto.steps // CHALLENGE)
-                duel.descend("another start", stand_in=1, start="random")
-                duel.descend("more steps", begin=duel.best.delta, first_step=LAST_STEP)
+            duel.search(best.delta * (eps / reached) if reached else None)
+            last, long = eps == max(job.eps), auto.steps >= 2 * CHALLENGE
+            if auto.steps >= CHALLENGE:
+                # In the end every image that a report could still call steady is tried, in a long search every one.
+                doubtful = duel.hardly_moved(1 / 2 if last else 1 / 4) | (last and long)
+                duel.noise(doubtful)
+                duel.transfer(doubtful)
+                duel.softer_model(doubtful | last)  # often the stronger one, where there is one
+            duel.squares(case.blind.found, looks=auto.steps)
+            if last and long:
+                if not case.through_a_cheaper_map:  # there each look would cost as much as many steps
+                    duel.squares(~case.blind.found, looks=auto.steps // CHALLENGE)
+                duel.another_start()
+                duel.more_steps()
             best, reached = duel.best, eps
-        found[eps] = best.found(under, eps, duel.beaten_by if eps > 0 else {})
+        found[eps] = duel.found()
     return [found[eps] for eps in job.eps]
 
 
 @dataclass(frozen=True)
+class Case:
+    """What stays the same from radius to radius. `start`: the column at x; `searched`: that of the surrogate's map."""
+
+    auto: Auto
+    job: Job
+    under: Attacked
+    column: Column
+    start: PerExample
+    searched: PerExample
+    blind: Blind
+    soft: Model | None
+
+    @classmethod
+    def opened(cls, auto: Auto, job: Job, under: Attacked) -> Case:
+        """The clean images, judged once."""
+
+        def judged(scene: Scene) -> PerExample:
+            return auto.aim(scene).judge(scene.map, scene.logits, scene.x)
+
+        start = judged(under.scene)
+        searched = start if under.searched is under.scene else judged(under.searched)
+        soft = softened(under.guide.model)
+        return cls(auto, job, under, COLUMNS[auto.column], start, searched, Blind(under), soft)
+
+    @property
+    def through_a_cheaper_map(self) -> bool:
+        """The search goes through a map of the same kind that takes fewer passes."""
+        surrogate, attribution = self.under.surrogate, self.under.attribution
+        return surrogate is not attribution and type(surrogate) is type(attribution)
+
+
+class Blind:
+    """The images whose map has no derivative. To ask costs a step, so it asks only about those that did not move."""
+
+    def __init__(self, under: Attacked) -> None:
+        self.under = under
+        self.found = torch.zeros(len(under.scene.x), dtype=torch.bool, device=under.scene.x.device)
+        self._asked = self.found
+
+    def ask(self, suspects: Flags) -> None:
+        """Find the blind ones among these."""
+        rows = (suspects & ~self._asked).nonzero()[:, 0]
+        if len(rows):
+            self.found = self.found.index_copy(0, rows, self.under.blind(rows))
+            self._asked = self._asked | suspects
+
+
+@dataclass(frozen=True)
 class Best:
-    """The worst point found of each image, its column, and how many steps were taken for it."""
+    """The worst point found of each image: its column, map and logits, and how many steps were taken for it."""
 
     delta: Images
     value: PerExample
+    map: Images
+    logits: Tensor
     steps: Tensor
     broken: Flags
 
     @classmethod
-    def clean(cls, job: Job, under: Attacked) -> Best:
+    def clean(cls, case: Case) -> Best:
         """The clean images."""
-        scene = under.scene
-        value = job.aim(scene).judge(scene.map, scene.logits)
+        scene = case.under.scene
         steps = torch.zeros(len(scene.x), dtype=torch.int64, device=scene.x.device)
-        return cls(torch.zeros_like(scene.x), value, steps, torch.zeros_like(value, dtype=torch.bool))
+        broken = torch.zeros_like(steps, dtype=torch.bool)
+        return cls(torch.zeros_like(scene.x), case.start, scene.map, scene.logits, steps, broken)
 
-    def found(self, under: Attacked, eps: float, beaten_by: dict[str, Flags]) -> Found:
-        """As a result of a run. A map without a derivative that nothing moved says nothing: `stuck`."""
-        flat = under.scene.map.flatten(1)
-        constant = flat.amax(1) == flat.amin(1)
-        unmoved = (self.delta == 0).flatten(1).all(1)
-        stuck = (constant | (under.blind & unmoved)) & (eps > 0)
-        return Found(self.delta, self.value, self.steps, stuck, self.broken, beaten_by=beaten_by)
+    def with_rows(self, rows: Tensor, delta: Images, judged: Judged) -> Best:
+        """The same, with other points for these rows."""
+        return replace(
+            self,
+            delta=self.delta.index_copy(0, rows, delta),
+            value=self.value.index_copy(0, rows, judged.value),
+            map=self.map.index_copy(0, rows, judged.map),
+            logits=self.logits.index_copy(0, rows, judged.logits),
+        )
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the method itself on the model itself says of perturbed images. `value` is infinite where the label is lost:
+    such points do not count."""
+
+    map: Tensor
+    logits: Tensor
+    value: PerExample
+
+    def rows(self, chosen: Tensor) -> Judged:
+        """Of these rows."""
+        return Judged(self.map[chosen], self.logits[chosen], self.value[chosen])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descent:
+    """How to descend: so many steps, the first of so many radii; from x unless `begin` or `start` say otherwise; along
+    a stand-in; with the slopes of `guide` and through the map of `through`, if not those of the attack."""
+
+    steps: int
+    first_step: float = FIRST_STEP
+    begin: Images | None = None
+    start: str = "clean"
+    stand_in: int = 0
+    guide: Guide | None = None
+    through: Attribution | None = None
 
 
 class Duel:
     """One radius: searches one after the other, each on the images that still move, the best point of each kept."""
 
-    def __init__(self, auto: Auto, job: Job, under: Attacked, eps: float, best: Best) -> None:
-        self.auto, self.job, self.under, self.eps, self.best = auto, job, under, eps, best
-        self.ball = ball(job.norm, eps)
+    def __init__(self, case: Case, eps: float, best: Best) -> None:
+        self.case, self.eps, self.best = case, eps, best
+        self.under, self.column, self.ball = case.under, case.column, ball(case.job.norm, eps)
+        self.few = max(2, case.auto.steps // CHALLENGE)
         self.main = best.value
+        self.misled = torch.zeros_like(best.broken)
         self.beaten_by: dict[str, Flags] = {}
 
-    def descend(
-        self,
-        name: str,
-        *,
-        stand_in: int = 0,
-        begin: Tensor | None = None,
-        start: str = "clean",
-        first_step: float | None = None,
-        guide: Guide | None = None,
-        through: Attribution | None = None,
-        steps: int | None = None,
-        only: Flags | None = None,
-    ) -> None:
-        """A descent: along a stand-in, from a point, on the guide's slopes, through an attribution's map."""
-        rows = self._moving(only)
-        if not len(rows):
-            return
-        under, steps = self.under, steps or max(2, self.auto.steps // CHALLENGE)
-        if begin is None and start == "clean" and COLUMNS[self.auto.column].flat_at_x:
-            start = "random"
-        length = first_step or (FIRST_STEP if begin is None else WARM_STEP)
-        how = Search(steps, length * self.eps, "momentum", start=start, decay=True, stop_at=self._floor)
-        scene = under.searched.rows(rows)
-        if through is not None:
-            map, _ = look(under.model, through, scene.x, scene.target, graph=False)
-            scene = replace(scene, map=map)
-        job = replace(self.job, aim=lambda scene: self.auto.aim(scene, stand_in), search=how)
-        ask, clean = asker(job, under.model, through or under.surrogate, guide or under.guide, scene)
-        first = None if begin is None else begin[rows]
-        one = search(scene.x, how, self.ball, under.box, ask, clean, under.streams[rows], first)
-        value = one.value
-        if through is not None or under.surrogate is not under.attribution:
-            _, value, kept = self._judged(rows, scene.x + one.delta)
-            value = torch.where(kept, value, torch.inf)
-        self._offer(name, rows, one.delta, value, one.steps, one.broken)
-
-    def hardly_moved(self) -> Flags:
-        """Images whose column has fallen by less than a quarter of the way: steady, or a search that was misled."""
-        aim = self.job.aim(self.under.scene)
-        start = aim.judge(self.under.scene.map, self.under.scene.logits)
-        return start - self.best.value < (start - self._floor) / 4
+    def search(self, begin: Images | None) -> None:
+        """The main search, at full length."""
+        first = FIRST_STEP if begin is None else WARM_STEP
+        steps = self.case.auto.steps
+        found = self.descend("main", Descent(steps=steps, begin=begin, first_step=first))
+        self.main = self.best.value
+        if found is not None:
+            rows, one = found
+            stuck = torch.zeros_like(self.misled).index_copy(0, rows, one.stuck)
+            self.case.blind.ask(stuck | self.hardly_moved())
+            self.misled = self._misled(rows, one)
 
     def noise(self, only: Flags) -> None:
         """One draw of noise of the same size: an attacker could have drawn it too."""
@@ -304,82 +446,147 @@ class Duel:
             x = self.under.scene.x[rows]
             direction = signs(self.under.streams[rows], tuple(x.shape[1:]), stream=NOISE, dtype=x.dtype)
             delta = self.under.box.cut(x, self.ball.steepest(direction) * self.eps)
-            _, value, kept = self._judged(rows, x + delta)
-            self._offer("noise", rows, delta, torch.where(kept, value, torch.inf))
+            self._offer("noise", rows, delta)
 
     def transfer(self, only: Flags) -> None:
         """The gradient map in place of a map whose own slope may mislead; at full length where it has none."""
         if not isinstance(self.under.surrogate, Gradient):
-            gradient, blind = make("attribution", STAND_IN), self.under.blind
-            self.descend("transfer", through=gradient, only=only & ~blind)
-            self.descend("transfer", through=gradient, only=blind, steps=self.auto.steps)
+            gradient, blind = make("attribution", STAND_IN), self.case.blind.found
+            self.descend("transfer", Descent(steps=self.few, through=gradient), only & ~blind)
+            self.descend("transfer", Descent(steps=self.case.auto.steps, through=gradient), blind)
 
-    def softer_model(self, only: Flags, soft: Model | None) -> None:
+    def softer_model(self, only: Flags) -> None:
         """The same through a copy whose activations bend more softly, where they are so sharp that slopes vanish."""
-        if soft is not None:
-            self.descend("softer model", begin=self.best.delta, guide=Guide(soft), only=only)
+        if self.case.soft is not None:
+            self.descend("softer model", self._from_best(WARM_STEP, Guide(self.case.soft)), only)
+
+    def another_start(self) -> None:
+        """Another objective, from a random point."""
+        self.descend("another start", Descent(steps=self.few, start="random", stand_in=1))
+
+    def more_steps(self) -> None:
+        """Further from the best point, in small steps."""
+        self.descend("more steps", self._from_best(LAST_STEP))
 
     def squares(self, only: Flags, looks: int) -> None:
         """A search without derivatives."""
         rows = self._moving(only)
         if len(rows):
-            x, keys = self.under.scene.x[rows], self.under.streams[rows]
-            delta, value = try_squares(
-                x,
-                self.best.delta[rows],
-                self.ball,
-                self.under.box,
-                lambda z: self._judged(rows, z),
-                keys,
-                looks,
-            )
-            self._offer("squares", rows, delta, value)
+            scene = self.under.scene.rows(rows)
+            aim = self.case.auto.aim(scene)
 
-    @property
-    def _floor(self) -> float:
-        return COLUMNS[self.auto.column].floor
+            def judge(z: Tensor) -> tuple[PerExample, PerExample, Flags]:
+                judged = self._judge(rows, z - scene.x)
+                return aim.descend(judged.map, judged.logits, z), judged.value, judged.value < math.inf
+
+            where = (scene.x, self.best.delta[rows], self.ball, self.under.box)
+            delta, _ = try_squares(*where, judge, self.under.streams[rows], looks)
+            self._offer("squares", rows, delta)
+
+    def descend(self, name: str, how: Descent, only: Flags | None = None) -> tuple[Tensor, Found] | None:
+        """One descent, and the offer of what it found; the rows that were searched and the search's own account."""
+        rows = self._moving(only)
+        if not len(rows):
+            return None
+        under, scene = self.under, self.under.searched.rows(rows)
+        start: PerExample | None = self.case.searched[rows]
+        if how.through is not None:
+            map, _ = look(under.model, how.through, scene.x, scene.target, graph=False)
+            scene, start = replace(scene, map=map), None
+        from_x = how.begin is None and how.start == "clean"
+        plan = Search(
+            how.steps,
+            how.first_step * self.eps,
+            self.column.stepper,
+            self.column.projection,
+            start="random" if from_x and self.column.flat_at_x else how.start,
+            decay=True,
+            stop_at=self.column.floor,
+            open_end=True,
+        )
+        job = replace(self.case.job, aim=lambda scene: self.case.auto.aim(scene, how.stand_in), search=plan)
+        seen_through = (how.through or under.surrogate, how.guide or under.guide)
+        at_x = from_x and not self.column.flat_at_x
+        ask, clean = asker(job, under.model, *seen_through, scene, start=start, begins_at_x=at_x)
+        begin = None if how.begin is None else how.begin[rows]
+        one = search(scene.x, plan, self.ball, under.box, ask, clean, under.streams[rows], begin)
+        best = self.best
+        self.best = replace(
+            best,
+            steps=best.steps.index_add(0, rows, one.steps),
+            broken=best.broken.index_copy(0, rows, best.broken[rows] | one.broken),
+        )
+        # Steps shrink, so that the last iterate is mostly the best; where it is not, the best of the others may be.
+        self._offer(name, rows, one.delta if one.last is None else one.last)
+        exact = how.through is None and under.surrogate is under.attribution
+        unmoved = self.best.value[rows] == best.value[rows]
+        other = (one.value < self.best.value[rows] if exact else unmoved) & (one.delta != 0).flatten(1).any(1)
+        self._offer(name, rows[other], one.delta[other])
+        return rows, one
+
+    def hardly_moved(self, share: float = 1 / 4) -> Flags:
+        """Images whose column has fallen by less than this share of the way: steady, or a search that was misled."""
+        start = self.case.start
+        whole = torch.ones_like(start) if math.isinf(self.column.floor) else start - self.column.floor
+        return start - self.best.value < share * whole
+
+    def found(self) -> Found:
+        """As a result of a run. A map without a derivative that nothing moved says nothing: `stuck`."""
+        best, flat = self.best, self.under.scene.map.flatten(1)
+        constant = flat.amax(1) == flat.amin(1)
+        unmoved = (best.delta == 0).flatten(1).all(1)
+        stuck = (constant | (self.case.blind.found & unmoved)) & (self.eps > 0)
+        seen = Seen(self.case.start, best.map, best.logits)
+        return Found(
+            best.delta,
+            best.value,
+            best.steps,
+            stuck,
+            best.broken,
+            beaten_by=self.beaten_by,
+            misled=self.misled,
+            seen=seen,
+        )
+
+    def _from_best(self, first_step: float, guide: Guide | None = None) -> Descent:
+        return Descent(steps=self.few, begin=self.best.delta, first_step=first_step, guide=guide)
 
     def _moving(self, only: Flags | None = None) -> Tensor:
         """The rows whose column can still fall."""
-        moving = self.best.value > self._floor
+        moving = self.best.value > self.column.floor
         return (moving if only is None else moving & only).nonzero()[:, 0]
 
-    def _judged(self, rows: Tensor, perturbed: Tensor) -> Judged:
+    def _judge(self, rows: Tensor, delta: Images) -> Judged:
         """What the method itself on the model itself says."""
         scene = self.under.scene.rows(rows)
-        map, logits = look(self.under.model, self.under.attribution, perturbed, scene.target, graph=False)
-        aim = self.auto.aim(scene)
-        return aim.descend(map, logits), aim.judge(map, logits), logits.argmax(1) == scene.logits.argmax(1)
+        x = scene.x + delta
+        if not len(rows):
+            return Judged(scene.map, scene.logits, scene.x.new_zeros(0))
+        map, logits = look(self.under.model, self.under.attribution, x, scene.target, graph=False)
+        value = self.case.auto.aim(scene).judge(map, logits, x)
+        kept = logits.argmax(1) == scene.logits.argmax(1)
+        return Judged(map, logits, torch.where(kept, value, math.inf))
 
-    def _offer(
-        self,
-        name: str,
-        rows: Tensor,
-        delta: Tensor,
-        value: Tensor,
-        steps: Tensor | None = None,
-        broken: Tensor | None = None,
-    ) -> None:
-        """Take what is better, and note on which images a challenger clearly won.
+    def _offer(self, name: str, rows: Tensor, delta: Images) -> None:
+        """Look at what was found, take what is better, and note on which images a challenger clearly won.
 
         One that began at the best point has to improve on that, any other on what the main search found.
         """
-        best = self.best
-        better = value < best.value[rows]
+        judged = self._judge(rows, delta)
         if name != "main":
-            rival = self.main if name in AFRESH else best.value
-            won = torch.zeros_like(best.broken)
-            won[rows] = value < rival[rows] - WON
-            self.beaten_by[name] = self.beaten_by.get(name, torch.zeros_like(won)) | won
-        chosen = rows[better]
-        self.best = Best(
-            best.delta.index_copy(0, chosen, delta[better]),
-            best.value.index_copy(0, chosen, value[better]),
-            best.steps if steps is None else best.steps.index_add(0, rows, steps),
-            best.broken if broken is None else best.broken.index_copy(0, rows, best.broken[rows] | broken),
-        )
-        if name == "main":
-            self.main = self.best.value
+            rival = (self.main if name in AFRESH else self.best.value)[rows]
+            won = judged.value < rival - self.column.by(WON, rival)
+            before = self.beaten_by.get(name, torch.zeros_like(self.misled))
+            self.beaten_by[name] = before.index_copy(0, rows, before[rows] | won)
+        better = (judged.value < self.best.value[rows]).nonzero()[:, 0]
+        self.best = self.best.with_rows(rows[better], delta[better], judged.rows(better))
+
+    def _misled(self, rows: Tensor, one: Found) -> Flags:
+        """Where the main search's objective fell and the column did not."""
+        start = self.case.start[rows]
+        fall = torch.zeros_like(start) if one.fall is None else one.fall.nan_to_num(0.0, posinf=0.0)
+        stood = start - self.best.value[rows] < self.column.by(STOOD, start)
+        return torch.zeros_like(self.misled).index_copy(0, rows, (fall > FELL) & stood)
 
 
 def softened(model: Model) -> Model | None:
@@ -394,63 +601,3 @@ def softened(model: Model) -> Model | None:
         if isinstance(module, nn.Softplus):
             module.beta = min(module.beta, SOFT_BETA)
     return soft
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Why a number under attack may be too kind: raised if, explanation, what to do."""
-
-    challenger: str
-    explanation: str
-    what_to_do: str
-
-    @property
-    def raised_if(self) -> str:
-        """When it is raised."""
-        return (
-            f"{self.challenger} lowered the column by more than {WON:g} below the main search on more than "
-            f"{OFTEN:.0%} of the images"
-        )
-
-
-DOUBTS = {
-    doubt.challenger: doubt
-    for doubt in (
-        Doubt("more steps", "The search had not come to its end.", "Raise steps."),
-        Doubt(
-            "another start",
-            "The search ends at different places from different starts, and not at the worst.",
-            "Raise steps; report the worst of several seeds.",
-        ),
-        Doubt(
-            "softer model",
-            "The activations are so sharp that slopes vanish or jump, and a softer copy leads further.",
-            "Raise steps, and read the number as what was found, not as what holds.",
-        ),
-        Doubt(
-            "transfer",
-            "The gradient map leads further than the map's own derivative, which is masked or misleading.",
-            "Do not call this map steady; attack it through others too: transfer_from=.",
-        ),
-        Doubt(
-            "noise",
-            "Noise of the same size finds what the search does not: its derivative is zero, masked or noisy.",
-            "Do not call this map steady; look at its derivative (metrics.suspicion.zero_derivative).",
-        ),
-        Doubt(
-            "squares",
-            "Trying squares of pixels finds what following the derivative does not: it is zero, masked or noisy.",
-            "Do not call this map steady; raise steps, so that it tries more squares.",
-        ),
-    )
-}
-"""What it means that a challenger wins, by its name."""
-
-
-def doubts(result: AttackResult) -> Iterator[str]:
-    """A sentence for each challenger that won often."""
-    for name, won in result.beaten_by.items():
-        if won.double().mean() > OFTEN:
-            doubt = DOUBTS[name]
-            counted = f"{int(won.sum())} of {len(won)} images"
-            yield f"beaten by {name} on {counted}: {doubt.explanation} {doubt.what_to_do}"

@@ -25,7 +25,8 @@ Stepper: TypeAlias = Callable[[Tensor, Ball, Memory, int], tuple[Tensor, Memory]
 
 @dataclass(frozen=True)
 class Search:
-    """How to search: the settings of the loop, all of them decided."""
+    """How to search: the settings of the loop, all of them decided. `open_end`: the last iterate is handed back as
+    `Found.last`, unjudged, for a caller who looks at it anyway."""
 
     steps: int
     step_size: float | None = None
@@ -38,6 +39,7 @@ class Search:
     stop_at: float | None = None
     trace: bool = False
     decay: bool = False
+    open_end: bool = False
 
     def length(self, eps: float) -> float:
         """The step size in pixel units: as set, or 4 eps / steps for Adam (joo2023's code) and 2.5 eps / steps."""
@@ -69,10 +71,13 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was asked about perturbed images: the derivative to them, the verdict on them, or both."""
+    """What was asked about perturbed images: the derivative to them, the verdict on them, or both.
+
+    `objective`: the value of what was differentiated, where it is known."""
 
     gradient: Images | None
     verdict: Verdict | None
+    objective: PerExample | None = None
 
 
 @runtime_checkable
@@ -99,7 +104,11 @@ class Box:
 @dataclass(frozen=True)
 class Found:
     """What a search came back with. `value`: the verdict on x + delta; `stuck`: every derivative was zero; `broken`:
-    one was not finite; `beaten_by`: where a challenger did better than the main search (`auto`)."""
+    one was not finite; `fall`: by how much what was differentiated fell from where the search began, as a
+    share of it if it was above 1 there.
+
+    Of `auto` also: `beaten_by`, where a challenger did better than the main search; `misled`, where the objective fell
+    and the column did not; `seen`, what is known of x and of x + delta, so that nobody looks again."""
 
     delta: Images
     value: PerExample
@@ -107,7 +116,20 @@ class Found:
     stuck: Flags
     broken: Flags
     trace: Float[Tensor, "n b"] | None = None
+    fall: PerExample | None = None
+    last: Images | None = None
     beaten_by: Mapping[str, Flags] = field(default_factory=dict)
+    misled: Flags | None = None
+    seen: Seen | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The verdict's value at x, and the map and the logits at x + delta."""
+
+    start: PerExample
+    map: Tensor
+    logits: Tensor
 
 
 def search(
@@ -130,6 +152,8 @@ def search(
     taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     moved, broken = torch.zeros_like(clean.kept), torch.zeros_like(clean.kept)
     rows: list[Tensor] = []
+    delta = found
+    objectives: list[Tensor] = []
     for restart in range(how.restarts):
         start = "random" if restart > 0 and how.start == "clean" else how.start
         first = (
@@ -141,6 +165,8 @@ def search(
         active, memory = torch.ones_like(clean.kept), None
         for step in range(how.steps + 1):
             end = step == how.steps
+            if end and how.open_end:
+                break
             here = ask(x + delta, step, slope=not end, verdict=end or how.judges_every_iterate)
             verdict = here.verdict
             if verdict is not None:
@@ -150,6 +176,8 @@ def search(
                 rows.append(verdict.value)
                 if how.stop_at is not None:
                     active = active & ~(counts & (verdict.value <= how.stop_at))
+                if here.objective is not None:
+                    objectives.append(torch.where(counts, here.objective, torch.inf))
             if here.gradient is None or how.may_end(active):
                 break
             finite = here.gradient.isfinite().flatten(1).all(1)
@@ -161,7 +189,12 @@ def search(
             delta = where_rows(active, box.cut(x, further), delta)
             taken = taken + active
     stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
-    return Found(found, value, taken, stuck, broken, torch.stack(rows) if how.trace else None)
+    fall = None
+    if objectives:
+        first = objectives[0]
+        fall = (first - torch.stack(objectives).amin(0)) / first.abs().clamp_min(1)
+    trace, last = torch.stack(rows) if how.trace else None, delta if how.open_end else None
+    return Found(found, value, taken, stuck, broken, trace, fall, last)
 
 
 def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0) -> Images:
@@ -198,6 +231,12 @@ def _momentum(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Ten
     return ball.steepest(total), (total, total)
 
 
+def _along(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
+    """The gradient itself, its largest entry one: unlike the steepest step it keeps the direction in any ball."""
+    largest = gradient.abs().flatten(1).amax(1).view(-1, *[1] * (gradient.dim() - 1))
+    return gradient / torch.where(largest > 0, largest, 1), None
+
+
 MOMENTUM = 0.5
 """How much of the sum of earlier gradients a step keeps."""
 STEPPERS: dict[str, Stepper] = {
@@ -205,8 +244,9 @@ STEPPERS: dict[str, Stepper] = {
     "steepest": _steepest,
     "adam": _adam,
     "momentum": _momentum,
+    "along": _along,
 }
-PACE = {"sign": 2.5, "steepest": 2.5, "adam": 4.0, "momentum": 2.5}
+PACE = {"sign": 2.5, "steepest": 2.5, "adam": 4.0, "momentum": 2.5, "along": 2.5}
 
 
 def _clip(ball: Ball, delta: Tensor) -> Tensor:

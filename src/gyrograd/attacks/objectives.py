@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,11 @@ from torch import Tensor
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import frame_target, mass_center, normalize, reduce, top_k_mask
 from gyrograd.numerics.quantities import quantity_of, with_full_precision
-from gyrograd.numerics.similarity import cosine, pearson, spearman
+from gyrograd.numerics.similarity import cosine, l2_distance, pearson, spearman
 from gyrograd.types import Attribution, Images, Inputs, Labels, Logits, Model, PerExample
 
-Objective: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""(map, logits) to one number for each example; the attack makes it small."""
+Objective: TypeAlias = Callable[..., Tensor]
+"""(map, logits, perturbed images) to one number for each example; the attack makes it small."""
 PixelMaps: TypeAlias = Float[Tensor, "b h w"]
 
 
@@ -34,11 +34,22 @@ class Scene:
     map: Inputs
     logits: Logits
     goal: PixelMaps | None = None
+    model: Model | None = None
 
     def rows(self, chosen: Tensor) -> Scene:
         """The scene of these examples."""
         goal = None if self.goal is None else self.goal[chosen]
-        return Scene(self.x[chosen], self.target[chosen], self.map[chosen], self.logits[chosen], goal)
+        rows = (self.x[chosen], self.target[chosen], self.map[chosen], self.logits[chosen])
+        return Scene(*rows, goal, self.model)
+
+
+@runtime_checkable
+class PixelCurve(Protocol):
+    """The insertion metric, as far as an objective needs it: metrics are made by name, above this folder."""
+
+    def curve_of_map(self, model: Model, map: Images, x: Images, target: Labels) -> Tensor: ...
+
+    def empty_image(self, model: Model, x: Images) -> Images: ...
 
 
 @dataclass(frozen=True)
@@ -56,31 +67,36 @@ def reading(map: Images, how: str, scale: str) -> PixelMaps:
 
 def toward(goal: PixelMaps, how: str, scale: str = "max") -> Objective:
     """Half the squared distance to the goal map (joo2023 AAM; its text writes the distance itself)."""
-    return lambda map, _: 0.5 * (reading(map, how, scale) - goal).square().flatten(1).sum(1)
+    return lambda map, *_: 0.5 * (reading(map, how, scale) - goal).square().flatten(1).sum(1)
+
+
+def unlike(goal: PixelMaps, how: str) -> Objective:
+    """Minus the cosine to the goal map."""
+    return lambda map, *_: -cosine(reduce(map, how), goal)
 
 
 def away_from(clean: Images, how: str, measure: str) -> Objective:
     """How like the clean map it still is: the cosine, or minus half the squared distance of max-scaled maps."""
     old = reading(clean, how, "max")
     if measure == "cosine":
-        return lambda map, _: cosine(reduce(map, how), old)
-    return lambda map, _: -0.5 * (reading(map, how, "max") - old).square().flatten(1).sum(1)
+        return lambda map, *_: cosine(reduce(map, how), old)
+    return lambda map, *_: -0.5 * (reading(map, how, "max") - old).square().flatten(1).sum(1)
 
 
 def mass_on(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
     """Share of the map's mass on these pixels: k-in as wang2020's supplement writes it (Evaluation Metrics)."""
-    return lambda map, _: (reading(map, how, "sum").abs() * mask).flatten(1).sum(1)
+    return lambda map, *_: (reading(map, how, "sum").abs() * mask).flatten(1).sum(1)
 
 
 def mass_on_own_top(k: int, how: str) -> Objective:
     """Share of the mass on the map's own k largest pixels (the mask of wang2020's notebooks)."""
-    return lambda map, _: reading(map, how, "sum").abs().flatten(1).topk(k, dim=1).values.sum(1)
+    return lambda map, *_: reading(map, how, "sum").abs().flatten(1).topk(k, dim=1).values.sum(1)
 
 
 def overlap_with(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
     """Share of the mask's pixels still among the k largest: k-in as wang2020's code counts it. Not differentiable."""
 
-    def overlap(map: Tensor, _: Tensor) -> Tensor:
+    def overlap(map: Tensor, *_: Tensor) -> Tensor:
         k = int(mask[0].sum())
         both = top_k_mask(reduce(map, how).abs(), k) & mask
         return both.flatten(1).sum(1).to(map.dtype) / k
@@ -101,7 +117,7 @@ def swapped(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
     inside = mask.flatten(1)
     k = int(mask[0].sum())
 
-    def swap(map: Tensor, _: Tensor) -> Tensor:
+    def swap(map: Tensor, *_: Tensor) -> Tensor:
         pixels = reading(map, how, "area").abs().flatten(1)
         threshold = pixels.detach().topk(k, dim=1).values[:, -1:]
         width = SHARPNESS * torch.where(threshold > 0, threshold, 1)
@@ -115,7 +131,7 @@ def like_ranks(clean: Images, how: str) -> Objective:
     """`rank_order`, smoothed: correlation of the logarithm of the pixels with the ranks of the clean ones."""
     ranks = reduce(clean, how).flatten(1).argsort(1).argsort(1).to(clean.dtype)
 
-    def alike(map: Tensor, _: Tensor) -> Tensor:
+    def alike(map: Tensor, *_: Tensor) -> Tensor:
         pixels = reading(map, how, "area").flatten(1)
         return pearson((pixels.abs() + 0.05).log() * pixels.sign(), ranks)
 
@@ -125,17 +141,68 @@ def like_ranks(clean: Images, how: str) -> Objective:
 def rank_order(clean: Images, how: str) -> Objective:
     """Spearman's correlation with the clean map. Not differentiable."""
     old = reduce(clean, how)
-    return lambda map, _: spearman(reduce(map, how), old)
+    return lambda map, *_: spearman(reduce(map, how), old)
+
+
+def steepness(clean: Images, x: Images) -> Objective:
+    """Minus the slope of the map from x: -|map' - map| / |x' - x|, both l2 over all elements; 0 at x itself."""
+
+    def slope(map: Tensor, _: Tensor, perturbed: Tensor) -> Tensor:
+        walked = l2_distance(perturbed, x)
+        return -l2_distance(map, clean) / torch.where(walked > 0, walked, 1)
+
+    return slope
+
+
+def map_change(clean: Images) -> Objective:
+    """Minus the change of the map. Its slope lies along J^T (map' - map): a step along it, brought back to the ball, is
+    a step of the power iteration for the direction in which the map is steepest."""
+    return lambda map, *_: -l2_distance(map, clean)
+
+
+def in_insertion_order(scene: Scene, curve: PixelCurve) -> Objective:
+    """Insertion: mean probability as the clean image's pixels are put in, in the map's order. Not differentiable."""
+    return lambda map, *_: curve.curve_of_map(_model(scene), map, scene.x, scene.target).mean(1)
+
+
+SOFT_SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+"""The points of the insertion curve that `softly_inserted` looks at."""
+
+
+def softly_inserted(scene: Scene, curve: PixelCurve, how: str) -> Objective:
+    """`in_insertion_order`, smoothed: a pixel is put in by its soft membership in the top m, as in `swapped`."""
+    model = _model(scene)
+    empty = curve.empty_image(model, scene.x)
+    content, n = scene.x - empty, len(SOFT_SHARES)
+    target = scene.target.repeat_interleave(n)
+
+    def inserted(map: Tensor, *_: Tensor) -> Tensor:
+        pixels = reading(map, how, "area").flatten(1)
+        places = [max(1, round(share * pixels.shape[1])) - 1 for share in SOFT_SHARES]
+        thresholds = pixels.detach().sort(dim=1, descending=True).values[:, places, None]
+        width = SHARPNESS * torch.where(thresholds != 0, thresholds.abs(), 1)
+        member = torch.sigmoid((pixels[:, None] - thresholds) / width)
+        images = empty[:, None] + member.view(-1, n, 1, *map.shape[2:]) * content[:, None]
+        return quantity_of(model(images.flatten(0, 1)), target, "probability").view(-1, n).mean(1)
+
+    return inserted
+
+
+def _model(scene: Scene) -> Model:
+    """The model of the scene; a scene made by a run always holds it."""
+    if scene.model is None:
+        raise UserError("Insertion needs the model in its scene; run the attack through its own call.")
+    return scene.model
 
 
 def far_from(center: Float[Tensor, "b 2"], how: str) -> Objective:
     """Minus the squared distance of the mass centre from this point, in pixels squared (Ghorbani et al.)."""
-    return lambda map, _: -(mass_center(reduce(map, how)) - center).square().sum(1)
+    return lambda map, *_: -(mass_center(reduce(map, how)) - center).square().sum(1)
 
 
 def mean_square_to(goal: PixelMaps, how: str, scale: str, weight: float) -> Objective:
     """weight times the mean squared difference to the goal map (Dombrowski et al. 2019, with weight 1e11)."""
-    return lambda map, _: weight * (reading(map, how, scale) - goal).square().flatten(1).mean(1)
+    return lambda map, *_: weight * (reading(map, how, scale) - goal).square().flatten(1).mean(1)
 
 
 def with_penalty(objective: Objective, weight: float, clean: Logits, on: str) -> Objective:
@@ -144,18 +211,20 @@ def with_penalty(objective: Objective, weight: float, clean: Logits, on: str) ->
         return objective
     outputs = _probabilities if on == "probabilities" else with_full_precision
     before = outputs(clean).detach()
-    return lambda map, logits: objective(map, logits) + weight * (outputs(logits) - before).square().mean(1)
+    return lambda map, logits, *x: (
+        objective(map, logits, *x) + weight * (outputs(logits) - before).square().mean(1)
+    )
 
 
 def minus_cross_entropy(target: Labels) -> Objective:
     """Minus the loss of the class (Madry et al. 2018)."""
-    return lambda _, logits: -quantity_of(logits, target, "loss")
+    return lambda _, logits, *__: -quantity_of(logits, target, "loss")
 
 
 def margin(target: Labels) -> Objective:
     """The logit of the class over the best other one: below zero the prediction has changed."""
 
-    def lead(_: Tensor, logits: Tensor) -> PerExample:
+    def lead(_: Tensor, logits: Tensor, *__: Tensor) -> PerExample:
         mine = F.one_hot(target, logits.shape[1]).bool()
         return quantity_of(logits, target) - logits.masked_fill(mine, -torch.inf).amax(1)
 

@@ -31,7 +31,8 @@ class AttackResult:
     prediction_kept: the model's class at x is that at x_clean. linf, l2: sizes of the change in pixel units;
     budget_used: its size over eps. steps: gradient steps taken, over all restarts. trace: objective of every
     iterate, restarts one after the other, if asked for. flags: what a reader must know of the run. beaten_by: by
-    name, where a challenger clearly did better than the main search (of `auto`; what it found counts).
+    name, where a challenger clearly did better than the main search; misled: where what was descended fell and the
+    value did not (both of `auto`; what a challenger found counts).
     """
 
     x: Images
@@ -55,6 +56,7 @@ class AttackResult:
     name: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     beaten_by: Mapping[str, Flags] = field(default_factory=dict)
+    misled: Flags | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -102,7 +104,7 @@ class AttackResult:
 PER_EXAMPLE = tuple(
     f.name
     for f in fields(AttackResult)
-    if f.name not in {"eps", "trace", "flags", "name", "settings", "beaten_by"}
+    if f.name not in {"eps", "trace", "flags", "name", "settings", "beaten_by", "misled"}
 )
 
 
@@ -118,7 +120,14 @@ def joined(parts: Sequence[AttackResult]) -> AttackResult:
         name: torch.cat([part.beaten_by.get(name, torch.zeros_like(part.stuck)) for part in parts])
         for name in names
     }
-    return replace(parts[0], **columns, trace=torch.cat(traces, 1) if traces else None, beaten_by=beaten_by)
+    misled = [part.misled for part in parts if part.misled is not None]
+    return replace(
+        parts[0],
+        **columns,
+        trace=torch.cat(traces, 1) if traces else None,
+        beaten_by=beaten_by,
+        misled=torch.cat(misled) if misled else None,
+    )
 
 
 def _write_png(path: Path, pixels: Float[Tensor, "c h w"]) -> None:

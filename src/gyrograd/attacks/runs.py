@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,7 +28,7 @@ from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.registry import make
-from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, Seed, Targets
+from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, PerExample, Seed, Targets
 
 STAND_IN = "gradient"
 """The attribution through which `auto` searches for maps that have no derivative."""
@@ -38,6 +39,7 @@ class Job:
     """An attack taken apart into what a run needs. `sees_maps` is False for attacks on the prediction.
 
     `strategy` finds a perturbation for each eps; without one each eps is searched afresh, as `search` says.
+    `step_rows`: rows of the model that a step's objective needs for each example, beside those of the map.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Job:
     transfer_from: str | Attribution | None = None
     max_batch: int = MAX_BATCH
     strategy: Strategy | None = None
+    step_rows: int = 1
 
     @property
     def follows_maps(self) -> bool:
@@ -68,9 +71,9 @@ class Job:
     ) -> Scene:
         """The clean side of an objective, its goal map included."""
         if self.goal is None:
-            return Scene(x, target, map, logits)
+            return Scene(x, target, map, logits, None, model)
         maps = goal_maps(self.goal, model, attribution, x, self.reduce, self.scale)
-        return Scene(x, target, map, logits, maps)
+        return Scene(x, target, map, logits, maps, model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +81,7 @@ class Attacked:
     """What is under attack: the part of a batch that is searched at once.
 
     `scene` is the clean side as the attribution sees it, `searched` as `surrogate` does, through which the search goes
-    (mostly the same). `blind`: the surrogate's map has no derivative there.
+    (mostly the same).
     """
 
     model: Model
@@ -89,7 +92,11 @@ class Attacked:
     scene: Scene
     searched: Scene
     streams: Keys
-    blind: Flags
+
+    def blind(self, rows: Tensor) -> Flags:
+        """Which of these rows the surrogate's map has no derivative to x at."""
+        scene = self.searched.rows(rows)
+        return _blind(self.guide.model, self.surrogate, scene.x, scene.target, self.streams[rows])
 
 
 Strategy = Callable[[Job, Attacked], list[Found]]
@@ -130,6 +137,47 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
         handle.remove()
 
 
+@dataclass(frozen=True, eq=False)
+class _CleanLook:
+    """A clean look and what it was taken of; the tensor is kept so that its place in memory stays its own."""
+
+    x: Tensor
+    map: Tensor
+    logits: Tensor
+
+
+_SHARED: ContextVar[dict[Any, _CleanLook] | None] = ContextVar("shared clean looks", default=None)
+MAX_SHARED = 16
+"""Clean looks that are kept; older ones are made again."""
+
+
+@contextmanager
+def shared_clean_looks() -> Iterator[None]:
+    """Inside, attacks on the same images through equal attributions share the clean map and the clean logits.
+
+    The images must be the same tensor and nobody may write to them or to the model's weights.
+    """
+    token = _SHARED.set({})
+    try:
+        yield
+    finally:
+        _SHARED.reset(token)
+
+
+def _look_at_clean(
+    model: Model, attribution: Attribution, x: Images, target: Labels
+) -> tuple[Tensor, Logits]:
+    shared = _SHARED.get()
+    if shared is None or type(attribution).__hash__ is None:  # what has no hash cannot be told from another
+        return look(model, attribution, x, target, graph=False)
+    key = (id(model), attribution, x.data_ptr(), tuple(x.shape), x.dtype, tuple(target.tolist()))
+    if key not in shared:
+        if len(shared) >= MAX_SHARED:
+            del shared[next(iter(shared))]
+        shared[key] = _CleanLook(x, *look(model, attribution, x, target, graph=False))
+    return shared[key].map, shared[key].logits
+
+
 def run(
     job: Job, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
 ) -> tuple[AttackResult, ...]:
@@ -143,7 +191,7 @@ def run(
     with evaluating(model), ExitStack() as held:
         surrogate = _surrogate(job, model, attribution, x, target)
         guide = guide_for(model, x, job.twin_beta) if job.follows_maps else Guide(model)
-        size = _examples_at_once(rows_at_once(job.max_batch, x), surrogate, model)
+        size = _examples_at_once(rows_at_once(job.max_batch, x), surrogate, model, job.step_rows)
         held.enter_context(weights_held(model, guide.model))
 
         def part(rows: slice) -> list[AttackResult]:
@@ -180,12 +228,9 @@ def _part(
     scene = job.scene(model, attribution, x, target, map, logits)
     searched = scene
     if surrogate is not attribution:
-        hidden, _ = look(model, surrogate, x, target, graph=False)
+        hidden, _ = _look_at_clean(model, surrogate, x, target)
         searched = job.scene(model, surrogate, x, target, hidden, logits)
-    blind = torch.zeros_like(logits[:, 0], dtype=torch.bool)
-    if job.follows_maps:
-        blind = _blind(guide.model, surrogate, x, target, streams)
-    under = Attacked(model, attribution, surrogate, guide, box, scene, searched, streams, blind)
+    under = Attacked(model, attribution, surrogate, guide, box, scene, searched, streams)
     return [
         _result(job, model, attribution, scene, found, eps)
         for eps, found in zip(job.eps, (job.strategy or each_afresh)(job, under), strict=True)
@@ -196,10 +241,12 @@ def each_afresh(job: Job, under: Attacked) -> list[Found]:
     """One search for each eps, as the job says."""
     attribution = under.surrogate if job.sees_maps else None
     ask, clean = asker(job, under.model, attribution, under.guide, under.searched)
+    every = torch.arange(len(under.scene.x), device=under.scene.x.device)
+    blind = under.blind(every) if job.follows_maps else torch.zeros_like(clean.kept)
     found = []
     for eps in job.eps:
         one = search(under.scene.x, job.search, ball(job.norm, eps), under.box, ask, clean, under.streams)
-        found.append(replace(one, stuck=one.stuck | (under.blind & (eps > 0))))
+        found.append(replace(one, stuck=one.stuck | (blind & (eps > 0))))
     return found
 
 
@@ -210,39 +257,56 @@ def clean_look(
     if explained == "prediction":
         with torch.no_grad():
             target = model(x).argmax(1)
-    map, logits = look(model, attribution, x, target, graph=False)
+    map, logits = _look_at_clean(model, attribution, x, target)
     check_target(target, *logits.shape)
     return target, map, logits
 
 
 def asker(
-    job: Job, model: Model, attribution: Attribution | None, guide: Guide, scene: Scene
+    job: Job,
+    model: Model,
+    attribution: Attribution | None,
+    guide: Guide,
+    scene: Scene,
+    *,
+    start: PerExample | None = None,
+    begins_at_x: bool = False,
 ) -> tuple[Ask, Verdict]:
     """What the loop asks, and the verdict on the clean images.
 
-    The slope is the guide's, the verdict the model's; one pass if they are one.
+    The slope is the guide's, the verdict the model's; one pass if they are one. `start`: the clean images' value, if it
+    is known already. `begins_at_x`: the first thing asked about is x itself, whose verdict is known too.
     """
     aim = job.aim(scene)
     predicted = scene.logits.argmax(1)
     alone = guide.model is model
     guided = aim if alone else _seen_by(guide, job, scene)
 
-    def verdict_on(map: Tensor, logits: Tensor) -> Verdict:
-        return Verdict(aim.judge(map.detach(), logits.detach()), logits.argmax(1) == predicted)
+    def verdict_on(map: Tensor, logits: Tensor, x: Tensor) -> Verdict:
+        value = aim.judge(map.detach(), logits.detach(), x.detach())
+        return Verdict(value, logits.argmax(1) == predicted)
+
+    clean = (
+        verdict_on(scene.map, scene.logits, scene.x)
+        if start is None
+        else Verdict(start, torch.ones_like(predicted, dtype=torch.bool))
+    )
 
     def ask(perturbed: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
-        judged = None
-        if verdict and not (slope and alone):
-            judged = verdict_on(*look(model, attribution, perturbed, scene.target, graph=False))
+        judged = clean if begins_at_x and step == 0 else None
+        if judged is None and verdict and not (slope and alone):
+            judged = verdict_on(*look(model, attribution, perturbed, scene.target, graph=False), perturbed)
         if not slope:
             return Answer(None, judged)
         guide.set_step(step, job.search.steps)
         aim_now = _seen_by(guide, job, scene) if guide.growth else guided
         objective = _restoring(aim_now.descend, predicted, judged) if job.restore else aim_now.descend
-        gradient, map, logits = derivative(guide.model, attribution, perturbed, scene.target, objective)
-        return Answer(gradient, verdict_on(map, logits) if alone else judged)
+        there = derivative(guide.model, attribution, perturbed, scene.target, objective)
+        if judged is None and alone:
+            judged = verdict_on(there.map, there.logits, perturbed)
+        return Answer(there.gradient, judged, there.value)
 
-    return ask, verdict_on(scene.map, scene.logits)
+    return ask, clean
 
 
 def _restoring(objective: Objective, predicted: Labels, judged: Verdict | None) -> Objective:
@@ -252,23 +316,35 @@ def _restoring(objective: Objective, predicted: Labels, judged: Verdict | None) 
     """
     lead = margin(predicted)
 
-    def restored(map: Tensor, logits: Tensor) -> Tensor:
+    def restored(map: Tensor, logits: Tensor, x: Tensor) -> Tensor:
         lost = logits.argmax(1) != predicted if judged is None else ~judged.kept
-        return torch.where(lost, -lead(map, logits), objective(map, logits))
+        return torch.where(lost, -lead(map, logits), objective(map, logits, x))
 
     return restored
 
 
+class Derivative(NamedTuple):
+    """The derivative of an objective to x, zero where it does not depend on x, and what it was made of."""
+
+    gradient: Tensor
+    map: Tensor
+    logits: Tensor
+    value: Tensor
+
+
 def derivative(
     model: Model, attribution: Attribution | None, x: Images, target: Labels, objective: Objective
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The objective's derivative to x (zero where it does not depend on x), the map and the logits."""
+) -> Derivative:
+    """The objective's derivative to x, with the map, the logits and the objective's value."""
     with torch.enable_grad(), made_for_second_derivatives(x):
         leaf = x.detach().requires_grad_()
         map, logits = look(model, attribution, leaf, target, graph=True)
-        total = objective(map, logits).sum()
-        gradient = torch.autograd.grad(total, leaf, allow_unused=True)[0] if total.requires_grad else None
-    return torch.zeros_like(x) if gradient is None else gradient, map.detach(), logits.detach()
+        value = objective(map, logits, leaf)
+        gradient = (
+            torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0] if value.requires_grad else None
+        )
+    slope = torch.zeros_like(x) if gradient is None else gradient
+    return Derivative(slope, map.detach(), logits.detach(), value.detach())
 
 
 def _blind(model: Model, attribution: Attribution, x: Images, target: Labels, streams: Keys) -> Flags:
@@ -277,8 +353,8 @@ def _blind(model: Model, attribution: Attribution, x: Images, target: Labels, st
     Asked of the map along a random direction, since an objective's own derivative may well vanish at x.
     """
     along = normal(streams, tuple(x.shape[1:]), stream=1 << 32, dtype=x.dtype)
-    gradient, *_ = derivative(model, attribution, x, target, lambda map, _: (map * along).flatten(1).sum(1))
-    return (gradient == 0).flatten(1).all(1)
+    found = derivative(model, attribution, x, target, lambda map, *_: (map * along).flatten(1).sum(1))
+    return (found.gradient == 0).flatten(1).all(1)
 
 
 def _seen_by(guide: Guide, job: Job, scene: Scene) -> Aim:
@@ -290,10 +366,14 @@ def _seen_by(guide: Guide, job: Job, scene: Scene) -> Aim:
 def _result(
     job: Job, model: Model, attribution: Attribution, scene: Scene, found: Found, eps: float
 ) -> AttackResult:
-    """The final look, by the attribution that was asked about, on the model itself."""
-    x = scene.x + found.delta
-    map, logits = look(model, attribution, x, scene.target, graph=False)
-    aim, change = job.aim(scene), x - scene.x
+    """The final look, by the attribution that was asked about, on the model itself, unless the search took it."""
+    x, aim = scene.x + found.delta, job.aim(scene)
+    if found.seen is None:
+        map, logits = look(model, attribution, x, scene.target, graph=False)
+        start, value = aim.judge(scene.map, scene.logits, scene.x), aim.judge(map, logits, x)
+    else:
+        map, logits, start, value = found.seen.map, found.seen.logits, found.seen.start, found.value
+    change = x - scene.x
     size = ball(job.norm, eps).norm(change)
     return AttackResult(
         x=x,
@@ -301,8 +381,8 @@ def _result(
         target=scene.target,
         map_clean=scene.map,
         map=map,
-        start=aim.judge(scene.map, scene.logits),
-        value=torch.where(found.stuck, torch.nan, aim.judge(map, logits)),
+        start=start,
+        value=torch.where(found.stuck, torch.nan, value),
         prediction_kept=logits.argmax(1) == scene.logits.argmax(1),
         stuck=found.stuck,
         broken=found.broken,
@@ -316,6 +396,7 @@ def _result(
         name=job.name,
         settings=job.settings,
         beaten_by=found.beaten_by,
+        misled=found.misled,
     )
 
 
@@ -345,12 +426,12 @@ def _surrogate(job: Job, model: Model, attribution: Attribution, x: Tensor, targ
     return attribution
 
 
-def _examples_at_once(at_once: int, attribution: Attribution, model: Model) -> int:
+def _examples_at_once(at_once: int, attribution: Attribution, model: Model, least: int = 1) -> int:
     """So many that a step stays within that many rows of the model, all of whose graph is held at once.
 
-    Path and Monte Carlo maps cost their `steps` or `draws` rows an example.
+    Path and Monte Carlo maps cost their `steps` or `draws` rows an example, and each at least `least`.
     """
-    rows = max(int(getattr(attribution, name, 1)) for name in ("steps", "draws"))
+    rows = max(least, *(int(getattr(attribution, name, 1)) for name in ("steps", "draws")))
     return max(1, at_once // (rows * rows_per_example(model)))
 
 
@@ -411,8 +492,8 @@ def transferred(
             map_clean, logits = look(model, attribution, hit.x_clean, hit.target, graph=False)
             map, after = look(model, attribution, hit.x, hit.target, graph=False)
             aim = job.aim(job.scene(model, attribution, hit.x_clean, hit.target, map_clean, logits))
-            start = aim.judge(map_clean, logits)
-            value = torch.where(hit.stuck, torch.nan, aim.judge(map, after))
+            start = aim.judge(map_clean, logits, hit.x_clean)
+            value = torch.where(hit.stuck, torch.nan, aim.judge(map, after, hit.x))
             flags = (*hit.flags, f"transfer: seen by {attribution!r}")
             results[name] = replace(
                 hit, map_clean=map_clean, map=map, start=start, value=value, trace=None, flags=flags

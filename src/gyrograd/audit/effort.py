@@ -42,9 +42,12 @@ def _of_method(method: Method, preset: Preset, number: int) -> dict[str, Effort]
     rows = passes_of(method.search or method.attribution)
     noisy = len(preset.radii) if number < preset.curve_methods else 1
     radii = {name: len(radii_of(preset, name, number)) for name in preset.searches}
-    attack = STEP * rows * steps_of(preset, method) + look
     attacks: dict[str, Effort] = {
-        under(method.name, name): (ATTACK, float(count * attack)) for name, count in radii.items()
+        under(method.name, name): (
+            ATTACK,
+            float(count * (STEP * rows * steps_of(preset, method, name) + look)),
+        )
+        for name, count in radii.items()
     }
     return {
         method.name: (OTHER, float(clean)),

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
@@ -276,7 +277,8 @@ def _measured(report: _Report, place: Path, *, fresh: bool, kept: bool) -> dict[
         forget(cells, place)
     try:
         effort = efforts(bench, report.methods)
-        return evaluated(cells, rows, place, shard=bench.preset.shard, what="auditing", effort=effort)
+        with shared_clean_looks():
+            return evaluated(cells, rows, place, shard=bench.preset.shard, what="auditing", effort=effort)
     except KeyboardInterrupt:
         done = finished(cells, rows, place, shard=bench.preset.shard)
         if kept and len(done) == len(cells):

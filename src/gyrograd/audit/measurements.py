@@ -2,7 +2,7 @@
 
 model                      correct, probability, chance (insertion of a random order)
 METHOD                     rps[draw], insertion[point], deletion[point], and metrics asked for
-METHOD under ATTACK        cosine, kept, prediction_kept, adversarial_insertion, stuck: a column for each eps
+METHOD under ATTACK        cosine, kept, prediction_kept, stuck: a column for each eps; adversarial_insertion at one
 METHOD under noise         the same under random noise of the same budgets, the yardstick
 METHOD at SETTING          rps, insertion: the points of the plane
 bounds                     constants of the theorems and what was measured
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.auto import DOUBTS
+from gyrograd.attacks.doubts import DOUBTS
 from gyrograd.attacks.named import settings_of
 from gyrograd.audit.methods import Method, built
-from gyrograd.audit.presets import Preset
+from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
 from gyrograd.evaluation import Cell, streams
 from gyrograd.metrics import (
@@ -39,12 +39,10 @@ from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.registry import lookup, make
 from gyrograd.types import Attribution, Images, Labels, Model
 
-VERSION = 1
+VERSION = 2
 """Raise it when a change of this file changes values: records of older versions are then measured again."""
 
 NOISE = "noise"
-COSINE = "auto on cosine"
-"""`auto` aimed at the cosine instead of the top pixels."""
 SWEPT = {"smoothgrad": "sigma", "unigrad": "eps"}
 """The setting that is swept of each method on the plane."""
 
@@ -69,10 +67,22 @@ class Bench:
     max_batch: int
 
     def rows(self, positions: Tensor) -> tuple[Images, Labels, Tensor]:
-        """Images, classes and random streams of these examples, where the model is."""
-        here = torch.tensor([self._row[int(p)] for p in positions])
-        keys = streams(self.seed, positions)
-        return self.x[here].to(self.device), self.target[here].to(self.device), keys.to(self.device)
+        """Images, classes and random streams of these examples, where the model is.
+
+        The last ones asked for are the same tensors again, so that attacks can share what they say of clean images.
+        """
+        asked = tuple(int(p) for p in positions)
+        if asked not in self._last_rows:
+            here = torch.tensor([self._row[p] for p in asked])
+            keys = streams(self.seed, positions)
+            found = (self.x[here].to(self.device), self.target[here].to(self.device), keys.to(self.device))
+            self._last_rows.clear()
+            self._last_rows[asked] = found
+        return self._last_rows[asked]
+
+    @cached_property
+    def _last_rows(self) -> dict[tuple[int, ...], tuple[Images, Labels, Tensor]]:
+        return {}
 
     @cached_property
     def _row(self) -> dict[int, int]:
@@ -135,9 +145,8 @@ def all_cells(bench: Bench, methods: list[Method]) -> list[Cell]:
 
 def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
     """The radii an attack is run at, of the method with this number."""
-    if attack == COSINE:
-        return (preset.eps,)
-    return preset.radii if attack == "auto" or number < preset.curve_methods else (preset.eps,)
+    curve = attack == "auto" or ("auto" not in preset.attacks and number < preset.curve_methods)
+    return preset.radii if curve else (preset.eps,)
 
 
 def swept(bench: Bench, methods: list[Method]) -> list[tuple[str, float]]:
@@ -217,22 +226,25 @@ def attack_cell(bench: Bench, method: Method, attack: str, radii: tuple[float, .
 
 def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...]) -> Any:
     """The attack with the audit's settings, as far as it has them."""
-    steps, name = steps_of(bench.preset, method), "auto" if attack == COSINE else attack
+    name = "auto" if attack in AIMED else attack
     given = {
         "eps": radii,
-        "steps": max(2, 2 * steps // 3) if attack == COSINE else steps,
-        "column": "cosine" if attack == COSINE else "top_kept",
+        "steps": steps_of(bench.preset, method, attack),
+        "column": AIMED.get(attack, "top_kept"),
         "top_fraction": bench.preset.kept,
+        "ratios": bench.preset.ratios,
         "transfer_from": method.search,
         "max_batch": max(1, bench.max_batch // 2),
     }
     return make("attack", name, **_known("attack", name, given))
 
 
-def steps_of(preset: Preset, method: Method) -> int:
-    """How many steps an attack on this method takes: fewer where each looks at many draws."""
+def steps_of(preset: Preset, method: Method, attack: str) -> int:
+    """How many steps an attack on this method takes: fewer where each looks at many draws, and half where `auto` is not
+    aimed at the top pixels, by which maps are graded."""
     drawn = getattr(method.search or method.attribution, "draws", 1) > 1
-    return preset.drawn_steps if drawn and preset.drawn_steps is not None else preset.steps
+    steps = preset.drawn_steps if drawn and preset.drawn_steps is not None else preset.steps
+    return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
 
 
 def noise_cell(bench: Bench, method: Method, radii: tuple[float, ...]) -> Cell:
@@ -241,8 +253,7 @@ def noise_cell(bench: Bench, method: Method, radii: tuple[float, ...]) -> Cell:
 
     def measure(positions: Tensor) -> Columns:
         x, target, seed = bench.rows(positions)
-        explain = Remembering(method.attribution, x)
-        hits = run(bench.model, explain, x, target, seed=seed)
+        hits = run(bench.model, method.attribution, x, target, seed=seed)
         return _stacked([_response(bench, method, hit) for hit in hits])
 
     return bench.cell(
@@ -329,12 +340,11 @@ def described(attribution: Attribution | None) -> str | None:
 def _response(bench: Bench, method: Method, hit: AttackResult) -> Columns:
     """One attack's images, seen by every measure; nothing is said of images whose search stood still."""
     kept = TopKIntersection(k=bench.top)(hit.map_clean, hit.map)
-    curve = bench.game(insertion).curve_of_map(bench.model, hit.map, hit.x_clean, hit.target)
     columns = {
         "cosine": MapSimilarity()(hit.map_clean, hit.map),
         "kept": kept,
         "prediction_kept": hit.prediction_kept.to(kept),
-        "adversarial_insertion": curve.mean(1),
+        "adversarial_insertion": _insertion(bench, hit),
         **_challenges(hit, kept),
     }
     for name, metric in further_metrics(bench, attacked=True).items():
@@ -343,12 +353,23 @@ def _response(bench: Bench, method: Method, hit: AttackResult) -> Columns:
     return {**blank, "stuck": hit.stuck.to(kept)}
 
 
+def _insertion(bench: Bench, hit: AttackResult) -> Tensor:
+    """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured, since
+    a curve costs as much as a step of an attack."""
+    if hit.settings.get("column") == "insertion":
+        return hit.value
+    if hit.eps != bench.preset.eps:
+        return torch.full_like(hit.value, torch.nan)
+    return bench.game(insertion).curve_of_map(bench.model, hit.map, hit.x_clean, hit.target).mean(1)
+
+
 def _challenges(hit: AttackResult, like: Tensor) -> Columns:
-    """Where a challenger of `auto` beat its main search; one that was not needed has beaten nothing."""
+    """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not beaten it."""
     if hit.name != "auto":
         return {}
     nothing = torch.zeros_like(hit.stuck)
-    return {f"beaten_by_{name}": hit.beaten_by.get(name, nothing).to(like) for name in DOUBTS}
+    beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing).to(like) for name in DOUBTS}
+    return {**beaten, "misled": (nothing if hit.misled is None else hit.misled).to(like)}
 
 
 def _stacked(results: list[Columns]) -> Columns:

@@ -16,9 +16,9 @@ class Preset:
     """The settings of an audit.
 
     methods: attributions by name, `method_settings` theirs. attacks: on the map, `steps` each; `auto` is aimed at the
-    share of top pixels kept, at every radius of `curve`, and at the cosine, at `eps` alone. The first
-    `attacked_images` images are attacked; by other attacks the methods after the first `curve_methods` at `eps`
-    alone. search_rows: a path of many points is attacked through one of so many;
+    share of top pixels kept, at every radius of `curve`, and at the cosine and the insertion, at `eps` alone and in
+    half the steps. The first `attacked_images` images are attacked; without `auto` the first `curve_methods` methods at
+    every radius, the rest at `eps` alone. search_rows: a path of many points is attacked through one of so many;
     search_draws, drawn_steps: a mean over random draws through so many draws, in so many steps (None: as the others),
     since at equal cost more draws in fewer steps find more (results/audit.md). Every image found is judged by the map
     itself. noise_eps, draws: of the noise of RPS.
@@ -29,8 +29,7 @@ class Preset:
     """
 
     methods: tuple[str, ...]
-    # auto is aimed at the top pixels and the cosine; the targeted map lowers the insertion after an attack further.
-    attacks: tuple[str, ...] = ("auto", "targeted_map")
+    attacks: tuple[str, ...] = ("auto",)
     metrics: tuple[str, ...] = ()
     method_settings: Settings = field(default_factory=dict)
     eps: float = 8 / 255
@@ -81,7 +80,7 @@ class Preset:
     @property
     def searches(self) -> tuple[str, ...]:
         """The attacks, one for each column they are aimed at."""
-        return tuple(name for attack in self.attacks for name in AIMED.get(attack, (attack,)))
+        return tuple(name for attack in self.attacks for name in (AIMED if attack == "auto" else (attack,)))
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -89,8 +88,8 @@ class Preset:
         return tuple(i / (self.points - 1) for i in range(self.points))
 
 
-AIMED = {"auto": ("auto", "auto on cosine")}
-"""What an attack by name stands for, where it is aimed at more than one column."""
+AIMED = {"auto": "top_kept", "auto on cosine": "cosine", "auto on insertion": "insertion"}
+"""The searches that `auto` stands for, and the column each is aimed at."""
 EXAMPLES = {"methods": "'gradient'", "attacks": "'auto'"}
 COUNTS = (
     "curve_methods",

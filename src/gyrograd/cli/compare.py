@@ -23,7 +23,7 @@ def compare(
     out: Path = Path("out/compare.html"),
     json: bool = False,
 ) -> None:
-    """Compare two audits, or two models on the same data: B against A, per method and column, image by image.
+    """Compare two audits, or two models on the same data: what improved and what got worse, image by image.
 
     Args:
         a: folder of the first audit, its card.json or report.html; with --data a model, as `gyrograd audit` takes it.
@@ -77,13 +77,20 @@ def _print(found: Comparison) -> None:
     from gyrograd.reporting.comparison import one_sided, shared_changes, table_rows
 
     console = Console()
-    for letter, card in (("A", found.a), ("B", found.b)):
-        model, data = card["model"]["source"], card["data"]["source"]
-        console.print(f"{letter}: {model} on {data}", markup=False, highlight=False)
     console.print(found.sentence, markup=False, highlight=False, style="bold")
     for note in found.notes:
         console.print(note, markup=False, highlight=False, style="yellow")
-    table = Table("method", "column", "A", "B", "B - A", "verdict", box=None, pad_edge=False)
+    for title, findings in found.findings.items():
+        if findings:
+            console.print(f"{title}:", markup=False, highlight=False)
+            for finding in findings:
+                console.print(f"  {finding.sentence}", markup=False, highlight=False)
+    first, second = (
+        f"{name} on {card['data']['source']}"
+        for name, card in zip(found.names, (found.a, found.b), strict=True)
+    )
+    console.print(f"From {first} to {second}:", markup=False, highlight=False)
+    table = Table("method", "column", "from", "to", "change", "verdict", box=None, pad_edge=False)
     colours = {"better": "green", "worse": "red"}
     for change, row in zip(shared_changes(found), table_rows(found), strict=True):
         table.add_row(*(escape(cell) for cell in row), style=colours.get(change.verdict))

@@ -142,7 +142,7 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
 def change_chart(
     name: str, column: dict[str, Any], points: Sequence[tuple[str, dict[str, Any], str]]
 ) -> Chart:
-    """B - A of one column: a dot and its interval for each method, against zero."""
+    """The change in one column: a dot and its interval for each method, against zero."""
     looks = {"better": (LIGHT["s2"], "^"), "worse": (LIGHT["s1"], "v")}
 
     def draw(axis: Axis) -> None:
@@ -152,7 +152,7 @@ def change_chart(
             axis.errorbar(change["value"], row, xerr=_arms(change), color=colour, marker=marker, markersize=6)
         axis.set_ylim(len(points) - 0.5, -0.5)
         axis.set_yticks(range(len(points)), [_drawable(label) for label, _, _ in points])
-        _finish(axis, column["label"], f"B - A ({column['direction']} is better)", "")
+        _finish(axis, column["label"], f"change ({column['direction']} is better)", "")
 
     alt = f"Change of {column['label']}. " + "; ".join(
         f"{label} {signed(change)}" for label, change, _ in points

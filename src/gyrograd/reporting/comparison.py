@@ -1,7 +1,9 @@
-"""Two audits side by side: what changed from A to B, per method and column, with intervals.
+"""Two audits side by side: what changed from the first to the second, per method and column, with intervals.
 
-Values of the same example are compared as pairs where both audits left them; elsewhere the two means are taken
-as independent.
+The yardstick is the audit's own: how far the pair of model and recommended explanation holds under attack (its steady
+radius, else the share of top pixels kept). Nothing is averaged over methods, since a mean hides the method that lost:
+what improved and what got worse is said column by column, with the methods. Values of the same example are compared as
+pairs where both audits left them; elsewhere the two means are taken as independent.
 """
 
 from __future__ import annotations
@@ -21,17 +23,15 @@ from gyrograd.reporting.values import Column, Measured, read_values, values_behi
 from gyrograd.reporting.wording import Stat, counted_images, known, number, signed
 
 Verdict = Literal["better", "worse", "no clear change", "not comparable"]
-WORDS = {
-    "attack": ("steadier", "less steady", "under attack"),
-    "noise": ("steadier", "less steady", "under noise"),
-    "faithfulness": ("more faithful", "less faithful", "in faithfulness"),
-}
-"""What B is where it is better, what where it is worse, and in which respect."""
+TITLES = ("Improved", "Got worse", "Better for some methods, worse for others")
+YARDSTICKS = ("steady_radius", "top_k_kept")
+"""Columns that say how far a pair of model and explanation holds, the best first."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """B - A of one method and column. `why` says what stands in the way where they cannot be compared."""
+    """The second less the first of one method and column. `why`: what stands in the way if they cannot be compared;
+    `only`: the name of the audit that has it alone."""
 
     method: str
     label: str
@@ -42,24 +42,64 @@ class Change:
     paired: bool
     verdict: Verdict
     why: str = ""
+    only: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A column in which something changed clearly: for which methods it got better, for which worse, of how many."""
+
+    column: dict[str, Any]
+    better: tuple[Change, ...]
+    worse: tuple[Change, ...]
+    methods: int
+
+    @property
+    def sentence(self) -> str:
+        """Such as "Deletion: worse for 2 of 4 methods (Gradient +0.020 [+0.010, +0.030], LRP ...)"."""
+        parts = [
+            f"{word} for {len(changes)} of {self.methods} method{'s' if self.methods > 1 else ''} "
+            f"({', '.join(f'{each.label} {signed(each.change)}' for each in changes)})"
+            for word, changes in (("better", self.better), ("worse", self.worse))
+            if changes
+        ]
+        return f"{self.column['label']}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two audits and what changed between them."""
+    """Two audits, what they are called, and what changed from the first to the second."""
 
     a: dict[str, Any]
     b: dict[str, Any]
+    names: tuple[str, str]
     sentence: str
     notes: tuple[str, ...]
     changes: tuple[Change, ...]
 
+    @property
+    def findings(self) -> dict[str, list[Finding]]:
+        """Columns with a clear change, under "Improved", "Got worse" and "Better for some, worse for others"."""
+        found: dict[str, list[Finding]] = {title: [] for title in TITLES}
+        order = [*YARDSTICKS, *(each.column["key"] for each in self.changes)]
+        for column, changes in sorted(by_column(self.changes), key=lambda row: order.index(row[0]["key"])):
+            better = tuple(each for each in changes if each.verdict == "better")
+            worse = tuple(each for each in changes if each.verdict == "worse")
+            comparable = sum(each.change is not None for each in changes)
+            if better or worse:
+                title = TITLES[2] if better and worse else TITLES[0] if better else TITLES[1]
+                found[title].append(Finding(column, better, worse, comparable))
+        return found
+
     def document(self) -> dict[str, Any]:
         """All of it as plain JSON values."""
         return {
-            "a": _about(self.a),
-            "b": _about(self.b),
+            "a": _about(self.a) | {"name": self.names[0]},
+            "b": _about(self.b) | {"name": self.names[1]},
             "sentence": self.sentence,
+            "findings": {
+                title: [finding.sentence for finding in found] for title, found in self.findings.items()
+            },
             "notes": list(self.notes),
             "changes": [_plain(change) for change in self.changes],
         }
@@ -71,9 +111,18 @@ def compared(a: Path, b: Path) -> Comparison:
     values = tuple(read_values(card_path(place).parent) for place in (a, b))
     if not same_data(first, second):
         values = ({}, {})  # equal numbers would be different images
-    changes = tuple(_changes(first, second, values[0], values[1]))
-    sentence = _sentence(first, second, changes, values)
-    return Comparison(first, second, sentence, tuple(_notes(first, second, changes)), changes)
+    names = names_of((first, second), (a, b))
+    changes = tuple(_changes(first, second, values[0], values[1], names))
+    notes = tuple(_notes(first, second, changes, names))
+    return Comparison(first, second, names, _sentence(first, second, changes, names), notes, changes)
+
+
+def names_of(cards: tuple[dict[str, Any], dict[str, Any]], places: tuple[Path, Path]) -> tuple[str, str]:
+    """What the two are called: their models, with their folders if those are named alike."""
+    one, two = (str(card["model"]["source"]) for card in cards)
+    if one == two:
+        one, two = (f"{one} ({card_path(place).parent.name})" for place in places)
+    return (one, two) if one != two else (f"{one}, first", f"{two}, second")
 
 
 def same_data(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -83,7 +132,9 @@ def same_data(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 def comparison_page(found: Comparison) -> str:
     """The comparison as a page of its own."""
-    return rendered("compare", found=found, charts=_charts(found), groups=_tables(found), names=GROUPS)
+    return rendered(
+        "compare", found=found, charts=_charts(found), groups=by_column(found.changes), kinds=GROUPS
+    )
 
 
 def independent_difference(a: Stat, b: Stat) -> dict[str, Any]:
@@ -104,13 +155,15 @@ def verdict_of(change: Stat, direction: str) -> Verdict:
     return "better" if (low > 0) == (direction == "higher") else "worse"
 
 
-def _changes(a: dict[str, Any], b: dict[str, Any], values_a: Measured, values_b: Measured) -> list[Change]:
-    """All methods and columns that either audit has, A's order first."""
+def _changes(
+    a: dict[str, Any], b: dict[str, Any], values_a: Measured, values_b: Measured, names: tuple[str, str]
+) -> list[Change]:
+    """All methods and columns that either audit has, in the order of the first."""
     columns = {column["key"]: column for card in (b, a) for column in card["columns"]}
     order = dict.fromkeys(column["key"] for card in (a, b) for column in card["columns"])
     methods = dict.fromkeys(method["name"] for card in (a, b) for method in card["methods"])
     return [
-        _change(a, b, method, columns[key], values_a, values_b)
+        _change(a, b, method, columns[key], values_a, values_b, names)
         for key in order
         for method in methods
         if _stat(a, method, key) is not None or _stat(b, method, key) is not None
@@ -124,12 +177,17 @@ def _change(
     column: dict[str, Any],
     values_a: Measured,
     values_b: Measured,
+    names: tuple[str, str],
 ) -> Change:
     key = column["key"]
     before, after = _stat(a, method, key), _stat(b, method, key)
     label = _label(a, method) or _label(b, method) or method
-    why = _obstacle(a, b, key, before, after)
-    if why or before is None or after is None:
+    if before is None or after is None:
+        only = names[before is None]
+        return Change(
+            method, label, column, before, after, None, False, "not comparable", f"only in {only}", only
+        )
+    if why := _obstacle(a, b, key):
         return Change(method, label, column, before, after, None, False, "not comparable", why)
     pair = _paired(values_behind(values_a, method, key, before), values_behind(values_b, method, key, after))
     change = pair or independent_difference(before, after)
@@ -137,11 +195,7 @@ def _change(
     return Change(method, label, column, before, after, change, pair is not None, verdict)
 
 
-def _obstacle(a: dict[str, Any], b: dict[str, Any], key: str, before: Stat | None, after: Stat | None) -> str:
-    if not known(before):
-        return "only in B"
-    if not known(after):
-        return "only in A"
+def _obstacle(a: dict[str, Any], b: dict[str, Any], key: str) -> str:
     one, two = _column(a, key), _column(b, key)
     if (one["detail"], one["direction"]) != (two["detail"], two["direction"]):
         return f"measured differently: {one['detail']}; {two['detail']}"
@@ -162,81 +216,89 @@ def _as_stat(found: Interval) -> dict[str, Any]:
     return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
 
 
-def _sentence(
-    a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], values: tuple[Measured, ...]
-) -> str:
-    """What changed in one line: for each group its first column, averaged over the methods both audits have."""
-    clauses: list[str] = []
-    for group in WORDS:
-        shared = _first_column(changes, group)
-        if shared:
-            change = _averaged(shared, values)
-            words = _words(group, verdict_of(change, shared[0].column["direction"]), first=not clauses)
-            clauses.append(f"{words}: {signed(change)}")
+def _sentence(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]) -> str:
+    """Which model holds further with the explanation its audit recommends, and what that costs in accuracy."""
+    if not any(each.change is not None for each in changes):
+        return "The two audits have no method and column in common, so nothing can be compared."
+    clauses = [_pairs(a, b, changes, names) or _count(changes, names)]
     if known(a["accuracy"]) and known(b["accuracy"]):
         clauses.append(f"accuracy {signed(independent_difference(a['accuracy'], b['accuracy']))}")
-    if not clauses:
-        return "The two audits have no method and column in common, so nothing can be compared."
-    unclear = clauses[0].startswith(("no clear", "accuracy"))
-    return f"{'B against A:' if unclear else 'B is'} {'; '.join(clauses)}."
+    return f"{'; '.join(clauses)}."
 
 
-def _words(group: str, verdict: Verdict, first: bool) -> str:
-    where = WORDS[group][2]
-    if verdict not in ("better", "worse"):
-        return f"no clear difference {where}"
-    word = WORDS[group][verdict == "worse"] + (" than A" if first else "")
-    return word if group == "faithfulness" else f"{word} {where}"
+def _pairs(
+    a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]
+) -> str | None:
+    """The two pairs of model and recommended explanation, by the first yardstick that both audits have alike."""
+    alike = {each.column["key"] for each in changes if each.change is not None}
+    for key in YARDSTICKS:
+        one, two = (_recommended(card, key) for card in (a, b))
+        if one is None or two is None or key not in alike:
+            continue
+        verdict = verdict_of(independent_difference(one[1], two[1]), "higher")
+        first, second = (
+            _held(key, name, *pair, _largest_radius(card))
+            for name, pair, card in zip(names, (one, two), (a, b), strict=True)
+        )
+        if verdict == "better":
+            return f"{names[1]} holds further: {second}; {first}"
+        if verdict == "worse":
+            return f"{names[1]} holds less far: {second}; {first}"
+        return f"Neither holds clearly further: {first}; {second}"
+    return None
 
 
-def _first_column(changes: Sequence[Change], group: str) -> list[Change]:
-    """The comparable changes of the group's first column."""
-    comparable = [each for each in changes if each.column["group"] == group and each.change is not None]
-    return [each for each in comparable if each.column["key"] == comparable[0].column["key"]]
+def _recommended(card: dict[str, Any], key: str) -> tuple[str, dict[str, Any]] | None:
+    """The label of the method the audit recommends, and its number in this column."""
+    for method in card["methods"]:
+        stat = _stat(card, method["name"], key)
+        if method["recommended"] and stat is not None:
+            return method["label"], stat
+    return None
 
 
-def _averaged(shared: list[Change], values: tuple[Measured, ...]) -> dict[str, Any]:
-    """The mean change over methods. Pairs are averaged within each example; else the bounds are averaged,
-
-    which is right if the methods err together and wide if they do not.
-    """
-    if all(each.paired for each in shared):
-        key = shared[0].column["key"]
-        sides = [
-            _mean_column([values_behind(side, each.method, key, stat) for each, stat in stats])
-            for side, stats in zip(
-                values, ([(e, e.a) for e in shared], [(e, e.b) for e in shared]), strict=True
-            )
-        ]
-        pair = _paired(*sides)
-        if pair is not None:
-            return pair
-    found = [each.change for each in shared if each.change is not None]
-    ends = {key: [change[key] for change in found] for key in ("value", "low", "high")}
-    return {key: None if None in row else sum(row) / len(row) for key, row in ends.items()} | {"n": None}
+def _largest_radius(card: dict[str, Any]) -> float:
+    """Of 255; a map that holds there may hold further."""
+    settings = card["settings"] or {}
+    radii = [settings.get("eps"), *(settings.get("curve") or ())]
+    return max((255 * eps for eps in radii if isinstance(eps, float | int)), default=math.inf)
 
 
-def _mean_column(columns: list[Column | None]) -> Column:
-    """Each example's mean over the methods; left out where one of them has no value."""
-    held = [column for column in columns if column is not None]
-    shared = [i for i in held[0] if all(column.get(i) is not None for column in held)]
-    return {i: sum(column[i] or 0.0 for column in held) / len(held) for i in shared}
+def _held(key: str, name: str, label: str, stat: Stat, largest: float) -> str:
+    if key == "steady_radius":
+        ends = "" if stat["low"] is None else f" [{stat['low']:.1f}, {stat['high']:.1f}]"
+        radius = f"{'at least ' if stat['value'] >= largest - 1e-6 else ''}{stat['value']:.1f}/255{ends}"
+        return f"{label} on {name} keeps half of its top pixels up to {radius} under attack"
+    ends = "" if stat["low"] is None else f" [{stat['low'] * 100:.0f}, {stat['high'] * 100:.0f}]"
+    return f"{label} on {name} keeps {stat['value'] * 100:.0f} %{ends} of its top pixels under attack"
 
 
-def _notes(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change]) -> list[str]:
+def _count(changes: Sequence[Change], names: tuple[str, str]) -> str:
+    """Where no pair can be told: in how many numbers the second is better."""
+    verdicts = [each.verdict for each in changes if each.change is not None]
+    better, worse = verdicts.count("better"), verdicts.count("worse")
+    return f"Of {len(verdicts)} numbers that both audits have, {names[1]} is better in {better} and worse in {worse}"
+
+
+def _notes(
+    a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]
+) -> list[str]:
     notes = [
-        f"{name}'s audit was interrupted." for name, card in (("A", a), ("B", b)) if card["complete"] is False
+        f"The audit of {name} was interrupted."
+        for name, card in zip(names, (a, b), strict=True)
+        if card["complete"] is False
     ]
     if not same_data(a, b):
         notes.append(
-            f"A was measured on {_data(a)} and B on {_data(b)}: a difference may come from the images, not the model."
+            f"{names[0]} was measured on {_data(a)} and {names[1]} on {_data(b)}: a difference may come from the "
+            "images, not the model."
         )
     if a["model"]["sha256"] is not None and a["model"]["sha256"] == b["model"]["sha256"]:
         notes.append("Both audits are of the same weights: what changed is how they were measured.")
     for method in {each.method: None for each in changes}:
         one, two = (_method(card, method).get("settings") for card in (a, b))
         if one is not None and two is not None and one != two:
-            notes.append(f"{method} has other settings in B ({two}) than in A ({one}).")
+            notes.append(f"{method} has other settings for {names[1]} ({two}) than for {names[0]} ({one}).")
     lost = {each.column["label"]: each.why for each in changes if each.why.startswith("measured differently")}
     return [*notes, *(f"{label}: {why}." for label, why in lost.items())]
 
@@ -257,10 +319,11 @@ def _charts(found: Comparison) -> list[Chart]:
     return panels
 
 
-def _tables(found: Comparison) -> list[tuple[dict[str, Any], list[Change]]]:
-    keys = dict.fromkeys(each.column["key"] for each in found.changes)
-    by_key = [[each for each in found.changes if each.column["key"] == key] for key in keys]
-    return [(changes[0].column, changes) for changes in by_key]
+def by_column(changes: Sequence[Change]) -> list[tuple[dict[str, Any], list[Change]]]:
+    """The changes of each column, in order."""
+    keys = dict.fromkeys(each.column["key"] for each in changes)
+    by_key = [[each for each in changes if each.column["key"] == key] for key in keys]
+    return [(mine[0].column, mine) for mine in by_key]
 
 
 def _stat(card: dict[str, Any], method: str, key: str) -> dict[str, Any] | None:
@@ -303,7 +366,7 @@ def _plain(change: Change) -> dict[str, Any]:
 
 
 def table_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Method, column, A, B, B - A, verdict of what both audits have, as the terminal shows them.
+    """Method, column, first, second, change, verdict of what both audits have, as the terminal shows them.
 
     Why something was measured differently is among the notes; the page has every interval.
     """
@@ -328,11 +391,11 @@ def shared_changes(found: Comparison) -> list[Change]:
 def one_sided(found: Comparison) -> list[str]:
     """A sentence for what only one of the audits has: whole methods by their name, else their columns."""
     sentences = []
-    for letter in "AB":
-        alone = [each for each in found.changes if each.why == f"only in {letter}"]
+    for name in found.names:
+        alone = [each for each in found.changes if each.only == name]
         shared = {each.method for each in shared_changes(found)}
         whole = dict.fromkeys(each.label for each in alone if each.method not in shared)
         parts = [f"{each.column['label']} of {each.label}" for each in alone if each.method in shared]
-        names = [*whole, *parts]
-        sentences += [f"Only in {letter}: {', '.join(names)}."] if names else []
+        listed = [*whole, *parts]
+        sentences += [f"Only in {name}: {', '.join(listed)}."] if listed else []
     return sentences

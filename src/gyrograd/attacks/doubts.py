@@ -1,0 +1,88 @@
+"""Why a number under `auto` may be too kind, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gyrograd.attacks.result import AttackResult
+from gyrograd.types import Flags
+
+WON = 0.05
+"""A challenger beats the main search on an image if its column is lower by more than this."""
+OFTEN = 0.1
+"""The share of images on which a challenger must win for a flag."""
+FELL, STOOD = 0.2, 0.02
+"""A search is misled on an image if what it descends falls by more than the first, and the column by less than the
+second."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """Why a number under attack may be too kind: raised if, explanation, what to do."""
+
+    raised_if: str
+    explanation: str
+    what_to_do: str
+
+
+def _beaten_by(challenger: str, explanation: str, what_to_do: str) -> tuple[str, Doubt]:
+    raised_if = (
+        f"{challenger} lowered the column by more than {WON:g} below the main search on more than {OFTEN:.0%} of the "
+        "images"
+    )
+    return challenger, Doubt(raised_if, explanation, what_to_do)
+
+
+DOUBTS = dict(
+    (
+        _beaten_by("more steps", "The search had not come to its end.", "Raise steps."),
+        _beaten_by(
+            "another start",
+            "The search ends at different places from different starts, and not at the worst.",
+            "Raise steps; report the worst of several seeds.",
+        ),
+        _beaten_by(
+            "softer model",
+            "The activations are so sharp that slopes vanish or jump, and a softer copy leads further.",
+            "Raise steps, and read the number as what was found, not as what holds.",
+        ),
+        _beaten_by(
+            "transfer",
+            "The gradient map leads further than the map's own derivative, which is masked or misleading.",
+            "Do not call this map steady; attack it through others too: transfer_from=.",
+        ),
+        _beaten_by(
+            "noise",
+            "Noise of the same size finds what the search does not: its derivative is zero, masked or noisy.",
+            "Do not call this map steady; look at its derivative (metrics.suspicion.zero_derivative).",
+        ),
+        _beaten_by(
+            "squares",
+            "Trying squares of pixels finds what following the derivative does not: it is zero, masked or noisy.",
+            "Do not call this map steady; raise steps, so that it tries more squares.",
+        ),
+    )
+)
+"""What it means that a challenger wins, by its name."""
+MISLED = Doubt(
+    f"what is descended fell by more than {FELL:g} and the column by less than {STOOD:g} on more than {OFTEN:.0%} of "
+    "the images",
+    "The search found what moves the map it differentiates, and that is not the map that is judged: another "
+    "attribution, a twin, or another computation with create_graph=True.",
+    "Do not call this map steady; search through a map nearer to it (transfer_from=), or let both be one computation.",
+)
+"""What it means that the objective falls and the column does not."""
+
+
+def doubts(result: AttackResult) -> Iterator[str]:
+    """A sentence for each challenger that won often, and one if the search was often misled."""
+    for name, won in result.beaten_by.items():
+        if won.double().mean() > OFTEN:
+            yield f"beaten by {name} on {_counted(won, DOUBTS[name])}"
+    if result.misled is not None and result.misled.double().mean() > OFTEN:
+        yield f"misled on {_counted(result.misled, MISLED)}"
+
+
+def _counted(rows: Flags, doubt: Doubt) -> str:
+    return f"{int(rows.sum())} of {len(rows)} images: {doubt.explanation} {doubt.what_to_do}"
