@@ -74,7 +74,11 @@ TOP = 0.1
 
 def main() -> None:
     options = parsed()
-    cells = list(product(options.nets, options.methods, rivals_of(options)))
+    # Rival by rival, so that a run that is stopped early has whole columns.
+    cells = [
+        (net, method, rival)
+        for rival, net, method in product(rivals_of(options), options.nets, options.methods)
+    ]
     waiting = [cell for cell in cells if not path_of(options, cell).exists()]
     print(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished before", flush=True)
     if options.workers > 1:
