@@ -50,7 +50,7 @@ ROUNDING = 1e-7
 """Relative error of a value, float64 through some hundred layers."""
 LOST = 1e-3
 """Relevance that LRP's conserving variant may lose."""
-LENGTHS = (1e-5, 1e-6, 1e-4, 1e-7, 1e-3, 1e-8)
+LENGTHS = (1e-6, 1e-8, 1e-5, 1e-9, 1e-7, 1e-4, 1e-3)
 """Of the steps of central differences: over the whole image, or over all weights together."""
 OUTCOMES = ("exact", "refused", "wrong", "crashed")
 CLASSES = 10
