@@ -102,11 +102,13 @@ def multi_head_attention(
     return out, weights.mean(1) if average_attn_weights else weights
 
 
-def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float | int = 1) -> Tensor:
     return input + (tensor1 * tensor2 if value == 1 else value * tensor1 * tensor2)
 
 
-def _addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+def _addmm(
+    input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float | int = 1, alpha: float | int = 1
+) -> Tensor:
     product = mat1 @ mat2
     return (input if beta == 1 else beta * input) + (product if alpha == 1 else alpha * product)
 

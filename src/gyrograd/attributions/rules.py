@@ -414,12 +414,21 @@ def relative_change(
     `sources` holds the parts of the input by name, each with its change; a term whose part is known to be empty is
     left out.
     """
+    # Terms share their parts of the weights, and those of a large layer are large.
+    weight = cache(lambda part: part(layer.weight))
+
+    def products(share: Share, column: int, bias_kept: bool) -> Tensor:
+        terms = [term for term in share.terms if term.source in sources]
+        return _sum(
+            [
+                _product(layer, term, weight(term.weight), sources[term.source][column], bias_kept)
+                for term in terms
+            ]
+        )
+
     pieces = []
     for share in rule:
-        terms = [term for term in share.terms if term.source in sources]
-        moved = [_product(layer, term, sources[term.source][1], keep_bias=False) for term in terms]
-        total = [_product(layer, term, sources[term.source][0], keep_bias=keep_bias) for term in terms]
-        piece = share.factor * _sum(moved) / stabilized(_sum(total), eps)
+        piece = share.factor * products(share, 1, False) / stabilized(products(share, 0, keep_bias), eps)
         if share.where is not None:
             piece = piece * share.where(layer.apply(sources["whole"][0], layer.weight, layer.bias))
         pieces.append(piece)
@@ -430,8 +439,8 @@ def _sum(parts: list[Tensor]) -> Tensor:
     return reduce(operator.add, parts)
 
 
-def _product(layer: Layer, term: Term, source: Tensor, *, keep_bias: bool) -> Tensor:
+def _product(layer: Layer, term: Term, weight: Tensor, source: Tensor, keep_bias: bool) -> Tensor:
     bias = term.bias(layer.bias) if keep_bias and term.bias is not None and layer.bias is not None else None
     # Half precision has no room for a stabiliser: it is added and divided in single.
-    product = single(layer.apply(source, term.weight(layer.weight), bias))
+    product = single(layer.apply(source, weight, bias))
     return product if term.sign == 1 else term.sign * product
