@@ -72,6 +72,11 @@ def layer_norm(x: Tensor, keep_bias: bool = True) -> Tensor:
     return parts / y[2]
 
 
+def batch_norm(value: Tensor) -> Tensor:
+    part = value * C[1] / (C[2] ** 2 + 1e-5).sqrt()
+    return part / (part - C[0] * C[1] / (C[2] ** 2 + 1e-5).sqrt() + 0.7)
+
+
 def of_matrices(a: Tensor, b: Tensor) -> Tensor:
     """Entry (0, 1) of a 2x2 product: half of a_0i b_i1 / o_01 to each factor."""
     a, b = a.view(2, 2), b.view(2, 2)
@@ -153,11 +158,25 @@ RULES = {
     },
     "rms norm": (
         halves(lambda a, b: F.rms_norm(a + 0 * b, (4,), C)), {"norm": "linear"}, lambda a, b: split(1.0, 0.0)),
+    "batch norm": (
+        lambda x: F.batch_norm(x.view(-1, 2, 4), C[:2], C[2:] ** 2, C[1:3], BIAS[:2]), {"norm": "linear"},
+        lambda a, b: split(batch_norm(a[2]), 0.0)),
+    "batch norm, passed over": (
+        lambda x: F.batch_norm(x.view(-1, 2, 4), C[:2], C[2:] ** 2, C[1:3], BIAS[:2]), {},
+        lambda a, b: split(1.0, 0.0)),
+    **{
+        f"{function.__name__} of a sum": (
+            halves(lambda a, b, function=function: function(a + b)), {},
+            lambda a, b: split(a[2] / (a + b)[2], b[2] / (a + b)[2]))
+        for function in (F.relu, F.silu, F.hardswish, F.gelu, F.mish)
+    },
+    "approximate GELU of a sum": (
+        halves(lambda a, b: F.gelu(a + b, approximate="tanh")), {},
+        lambda a, b: split(a[2] / (a + b)[2], b[2] / (a + b)[2])),
     "vector norm": (
         halves(lambda a, b: torch.stack([a.norm(dim=1), b.norm(dim=1)], 1)), {"target": 0},
         lambda a, b: torch.cat([a**2 / (a**2).sum(), 0 * b])),
     "largest": (lambda x: x.view(-1, 2, 4).amax(2), {"target": 1}, lambda a, b: torch.cat([0 * a, at(b.argmax(), 4)])),
-    "larger": (halves(torch.maximum), {}, lambda a, b: split(float(a[2] > b[2]), float(a[2] <= b[2]))),
     "gated linear unit": (lambda x: F.glu(x, 1), {}, lambda a, b: split(0.5, 0.5)),
     "added constant": (
         halves(lambda a, b: (a + 0 * b) + C), {"constants": "share"}, lambda a, b: split(a[2] / (a + C)[2], 0.0)),
@@ -405,14 +424,14 @@ def timm_copy(model: nn.Module, name: str, **settings) -> nn.Module:
     return twin
 
 
-@pytest.mark.parametrize("method", ["guided", "paper"])
-def test_timm_and_torchvision_efficientnet_with_the_same_weights_agree(method):
+def test_timm_and_torchvision_efficientnet_with_the_same_weights_agree():
     torch.manual_seed(0)
     model = torchvision.models.efficientnet_b0(num_classes=5).double().eval()
     x, target = torch.rand(1, 3, 32, 32, dtype=torch.float64), torch.tensor([3])
     twin = timm_copy(model, "efficientnet_b0")
-    map, other = (EXPLAIN[method](net, x, target) for net in (model, twin))
-    torch.testing.assert_close(other, map, rtol=1e-6, atol=1e-9 * float(map.abs().max()))
+    for method in ("guided", "paper"):
+        map, other = (EXPLAIN[method](net, x, target) for net in (model, twin))
+        torch.testing.assert_close(other, map, rtol=1e-6, atol=1e-9 * float(map.abs().max()))
 
 
 @pytest.mark.parametrize("method", EXPLAIN)

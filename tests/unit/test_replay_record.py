@@ -206,6 +206,43 @@ REFUSED_BY_LRP = {
 }  # fmt: skip
 
 
+REFUSED_BY_GUIDED_BACKPROP = {
+    "SiLU written out": (lambda z: z * torch.sigmoid(z), "no rule for 'mul' .*activation that is written out.*F.silu"),
+    "Hardswish written out": (lambda z: z * F.relu6(z + 3) / 6, "no rule for 'mul' .*written out"),
+    "own square": (lambda z: F.relu(z) * F.relu(z), "no rule for 'mul' .*written out"),
+    "softsign written out": (lambda z: z / (1 + z.abs()), "no rule for 'abs'"),
+    "quotient written out": (lambda z: z / (1 + z**2).sqrt(), "no rule for 'div' .*written out"),
+    "softplus written out": (lambda z: (1 + z.exp()).log(), "no rule for 'exp'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_GUIDED_BACKPROP)
+def test_guided_backprop_refuses_an_activation_it_cannot_see_as_one(case):
+    between, sentence = REFUSED_BY_GUIDED_BACKPROP[case]
+    x, target = points()
+    with pytest.raises(UserError, match=sentence):
+        GuidedBackprop()(Net(lambda z: between(F.relu(z) + 0.1 * z)), x, target)
+
+
+WRITTEN_OUT = {
+    "SiLU": (lambda z: z * torch.sigmoid(z), F.silu),
+    "Hardswish": (lambda z: z * F.relu6(z + 3) / 6, F.hardswish),
+    "softplus": (lambda z: (1 + z.exp()).log(), F.softplus),
+    "RMSNorm": (
+        lambda z: F.gelu(z * torch.rsqrt(z.square().mean(1, keepdim=True) + 1e-6)),
+        lambda z: F.gelu(F.rms_norm(z, (6,), eps=1e-6)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRITTEN_OUT)
+def test_lrp_of_a_layer_written_out_is_that_of_torchs_own(case):
+    written, own = WRITTEN_OUT[case]
+    x, target = points()
+    for explain in (LRP(), LRP.variant("attnlrp", norm="identity", constants="pass")):
+        torch.testing.assert_close(explain(Net(written), x, target), explain(Net(own), x, target))
+
+
 @pytest.mark.parametrize("case", REFUSED_BY_LRP)
 def test_what_lrp_has_no_rule_for_is_refused_in_one_sentence(case):
     between, sentence = REFUSED_BY_LRP[case]

@@ -10,7 +10,14 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, pulled_back, record, refuse_unknown
-from gyrograd.attributions.rules import ACTIVATIONS, OPERATIONS, refuse_unsteady
+from gyrograd.attributions.rules import (
+    ACTIVATIONS,
+    FUNCTIONS,
+    OPERATIONS,
+    POWERS,
+    refuse_unsteady,
+    refuse_written_out,
+)
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.quantities import check_quantity, quantity_of
@@ -89,9 +96,10 @@ def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: 
 
 
 def _check_guidable(tape: Tape) -> None:
-    refuse_unknown("Guided backprop", tape, OPERATIONS)
+    refuse_unknown("Guided backprop", tape, OPERATIONS - (FUNCTIONS - POWERS))
     for call in tape.path:
         refuse_unsteady(call, "Guided backprop")
+        refuse_written_out(call, "Guided backprop")
     if not any(call.name in ACTIVATIONS for call in tape.path):
         raise UserError(
             "Guided backprop found no activation in the model, so its map would be the plain gradient; "

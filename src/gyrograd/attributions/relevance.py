@@ -37,6 +37,7 @@ from gyrograd.attributions.rules import (
     derivative,
     from_winners,
     gamma_rule,
+    gate_of,
     is_constant_multiple,
     is_constant_shift,
     layers_of,
@@ -44,6 +45,7 @@ from gyrograd.attributions.rules import (
     merged,
     natively,
     padded_with_zeros,
+    per_channel,
     positive,
     refuse_unsteady,
     relative_change,
@@ -216,13 +218,24 @@ class Relevance:
         return padded_with_zeros(call, values) if call.name == "pad" else natively(call, values)
 
     def same(self, call: Call, values: Values) -> Tensor:
-        """Activations, dropout, BatchNorm (merged into the layer before, or passed over): the identity."""
+        """Activations and other functions of one value: the identity."""
         inside = call.inputs[0]
         if len(call.inputs) != 1 or call.tensors[0] is not inside:
             raise no_rule("LRP", call, "more than its input depends on x")
-        if inside in self.changes and call.name == "relu":
-            return self._kept_as_change(call, values[inside] * (inside.value > 0))
+        gate = gate_of(call) if inside in self.changes else None
+        if gate is not None:
+            return self._kept_as_change(call, values[inside] * gate)
         return self._relative(inside, values)
+
+    def batchnorm(self, call: Call, values: Values) -> Tensor:
+        """Merged into the layer before, passed over, or where it is neither a linear layer as the other norms."""
+        inside = call.inputs[0]
+        linear = self.settings.norm == "linear" and self.settings.bias == "keep"
+        if not linear or self.settings.batchnorm == "pass" or call in self.behind.values():
+            return self._relative(inside, values)
+        scale, _ = batchnorm_scale_and_shift(call)
+        moved = self._change(inside, values) * per_channel(scale, inside.value.dim())
+        return self._kept_as_change(call, moved.to(inside.value.dtype))
 
     def norm(self, call: Call, values: Values) -> Tensor:
         """LayerNorm and its like: the identity, or the linear layer it is while its denominator is held."""
@@ -380,7 +393,8 @@ _RESHAPES = STRUCTURAL | DROPOUTS | {"pad", "batch_norm"}
 _KEEPS_SIGN = (STRUCTURAL | DROPOUTS | MAX_POOLS | AVERAGES | {"add", "mul"}) - {"interpolate"}
 _STEPS: dict[str, Any] = {
     **dict.fromkeys(AFFINE, Relevance.affine),
-    **dict.fromkeys(ACTIVATIONS | FUNCTIONS | {"batch_norm"}, Relevance.same),
+    **dict.fromkeys(ACTIVATIONS | FUNCTIONS, Relevance.same),
+    "batch_norm": Relevance.batchnorm,
     **dict.fromkeys(STRUCTURAL | DROPOUTS | MAX_POOLS | {"pad"}, Relevance.moving),
     **dict.fromkeys(NORMS, Relevance.norm),
     **dict.fromkeys(HOMOGENEOUS, Relevance.homogeneous),

@@ -7,6 +7,7 @@ ever divided by an activation.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ AVERAGES = frozenset({
     "adaptive_avg_pool3d", "mean", "sum", "interpolate", "fold",
 })  # fmt: skip
 MAX_POOLS = frozenset(f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3))
-HOMOGENEOUS = frozenset({"norm", "vector_norm", "linalg_vector_norm", "amax", "amin", "maximum", "minimum"})
+HOMOGENEOUS = frozenset({"norm", "vector_norm", "linalg_vector_norm", "amax", "amin"})
 """Twice the input, twice the output: slope times input is all of the output."""
 DROPOUTS = frozenset({
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
@@ -51,8 +52,9 @@ DROPOUTS = frozenset({
 ELEMENTWISE = frozenset({
     "add", "sub", "rsub", "mul", "div", "neg",
 })  # fmt: skip
-FUNCTIONS = frozenset({"exp", "expm1", "log", "log1p", "sqrt", "square", "pow", "abs", "erf", "sin", "cos"})
-"""Of each value by itself, but no activation: guided backprop lets them be."""
+POWERS = frozenset({"sqrt", "square", "pow"})
+FUNCTIONS = POWERS | {"exp", "expm1", "log", "log1p", "abs", "erf", "sin", "cos"}
+"""Of each value by itself. Guided backprop has powers only: of the others one writes activations that it cannot see."""
 RECIPROCALS = frozenset({"rdiv", "reciprocal", "rsqrt"})
 NORMS = frozenset({
     "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm",
@@ -149,6 +151,11 @@ def _true(item: Traced | Tensor) -> Tensor:
     return item.value if isinstance(item, Traced) else item
 
 
+def per_channel(values: Tensor, dim: int, axis: int = 1) -> Tensor:
+    """One value per channel, for a tensor of `dim` axes."""
+    return values.view([-1 if i == axis else 1 for i in range(dim)])
+
+
 def batchnorm_scale_and_shift(call: Call) -> tuple[Tensor, Tensor]:
     """BatchNorm with stored statistics as y = scale * x + shift, one number per channel."""
     given = arguments(call)
@@ -161,14 +168,10 @@ def batchnorm_scale_and_shift(call: Call) -> tuple[Tensor, Tensor]:
 
 def merged(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
     """A convolution or linear layer and the BatchNorm behind it as one layer."""
-    weight = layer.weight * _per_channel(scale, layer.weight.dim(), axis=0)
+    weight = layer.weight * per_channel(scale, layer.weight.dim(), axis=0)
     bias = shift if layer.bias is None else layer.bias * scale + shift
     kind = layer.weight.dtype  # a half precision net may keep its normalisation in single
     return Layer(layer.input, weight.to(kind), bias.to(kind), layer.apply)
-
-
-def _per_channel(values: Tensor, dim: int, axis: int = 1) -> Tensor:
-    return values.view([-1 if i == axis else 1 for i in range(dim)])
 
 
 # Operations that are linear, or nearly so
@@ -211,6 +214,23 @@ def refuse_unsteady(call: Call, method: str) -> None:
             raise no_rule(
                 method, call, "it normalises by the statistics of the batch, so examples see one another"
             )
+
+
+def refuse_written_out(call: Call, method: str) -> None:
+    """A product of two functions of one tensor, value by value: an activation written out, as z * sigmoid(z)."""
+    if call.name in {"mul", "div"} and len(call.inputs) == 2:
+        first, second = (_roots(item) for item in call.inputs)
+        if first == second and len(first) == 1:
+            why = "it is part of an activation that is written out, so use torch's own (F.silu, F.gelu, F.hardswish)"
+            raise no_rule(method, call, why)
+
+
+def _roots(item: Traced) -> set[Traced]:
+    """The tensors that this one is made of, value by value."""
+    call = item.call
+    if call is None or call.name not in ACTIVATIONS | ELEMENTWISE | FUNCTIONS | RECIPROCALS:
+        return {item}
+    return set[Traced]().union(*map(_roots, call.inputs))
 
 
 def is_constant_multiple(call: Call) -> bool:
@@ -261,6 +281,21 @@ def derivative(call: Call, tangents: Values) -> Tensor:
     return moved
 
 
+def gate_of(call: Call) -> Tensor | None:
+    """f(z) / z for activations of the form f(z) = z gate(z), which needs no division; None for others."""
+    z = call.inputs[0].value
+    if call.name == "gelu":
+        if call.kwargs.get("approximate", "none") == "tanh":
+            return (1 + torch.tanh((2 / math.pi) ** 0.5 * (z + 0.044715 * z**3))) / 2
+        return (1 + torch.erf(z * 0.5**0.5)) / 2
+    gates: dict[str, Callable[[], Tensor]] = {
+        "relu": lambda: (z > 0).to(z.dtype),
+        "silu": lambda: z.sigmoid(),
+        "hardswish": lambda: F.relu6(z + 3) / 6,
+    }
+    return gates[call.name]() if call.name in gates else None
+
+
 def less_mean(call: Call, moved: Tensor) -> Tensor:
     """Relative change of a softmax: that of its input less the mean of that under its weights."""
     s = single(call.outputs[0].value)
@@ -274,7 +309,7 @@ def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
     weight = given.get("weight")
     if call.name in {"group_norm", "instance_norm"}:
         shape, axes = (x.shape[0], given.get("num_groups", x.shape[1]), -1), (-1,)
-        weight = weight if weight is None else _per_channel(weight, x.dim())
+        weight = weight if weight is None else per_channel(weight, x.dim())
     else:
         shape, axes = tuple(x.shape), tuple(range(-len(given["normalized_shape"]), 0))
 

@@ -88,7 +88,8 @@ class Shares:
                 BatchNorm)
     bias        drop: only inputs get a share; keep: the bias takes the share the rule gives it, and it is
                 lost
-    batchnorm   merge: part of the layer before it (where there is none it is passed over); pass: identity
+    batchnorm   merge: part of the layer before it (where there is none it is passed over, or a linear layer as
+                `norm` says); pass: identity
     residual    a sum or difference is split by the positive parts of its terms (lost where there are none), by
                 their absolute or by their signed values
     pool        the same for average pools, means and sums over axes
@@ -97,7 +98,7 @@ class Shares:
                 other gets all; where neither is, half
     softmax     taylor: R_i = x_i (R_i - s_i sum_j R_j); constant: its weights are constants
     norm        LayerNorm, GroupNorm, RMSNorm and their like. identity: passes relevance on; linear: a linear
-                layer (mean subtracted, scaled) whose denominator is a constant, by the epsilon rule
+                layer (mean subtracted, scaled) whose denominator is a constant, by signed shares
     constants   pass: a constant that is added gets no share, and what falls on class tokens and padding is lost;
                 share: what is added (position embeddings, attention biases) takes the share of a summand, and
                 it is lost, but for the normalisation of the image; skip: none of them gets any, the others
