@@ -72,6 +72,12 @@ def layer_norm(x: Tensor, keep_bias: bool = True) -> Tensor:
     return parts / y[2]
 
 
+def evenly(a: Tensor, b: Tensor) -> Tensor:
+    """Of negative weights only negative values excite; what is left is a trace."""
+    shares = (a + b).clamp(max=0) / (a + b).clamp(max=0).sum()
+    return torch.cat([shares * a / (a + b), shares * b / (a + b)])
+
+
 def batch_norm(value: Tensor) -> Tensor:
     part = value * C[1] / (C[2] ** 2 + 1e-5).sqrt()
     return part / (part - C[0] * C[1] / (C[2] ** 2 + 1e-5).sqrt() + 0.7)
@@ -177,6 +183,10 @@ RULES = {
         halves(lambda a, b: torch.stack([a.norm(dim=1), b.norm(dim=1)], 1)), {"target": 0},
         lambda a, b: torch.cat([a**2 / (a**2).sum(), 0 * b])),
     "largest": (lambda x: x.view(-1, 2, 4).amax(2), {"target": 1}, lambda a, b: torch.cat([0 * a, at(b.argmax(), 4)])),
+    "evenly behind a signed sum": (
+        halves(lambda a, b: F.linear(a + b, -torch.ones_like(W))),
+        {"rule": "zplus_even", "bias": "drop"},
+        lambda a, b: evenly(a, b)),
     "gated linear unit": (lambda x: F.glu(x, 1), {}, lambda a, b: split(0.5, 0.5)),
     "added constant": (
         halves(lambda a, b: (a + 0 * b) + C), {"constants": "share"}, lambda a, b: split(a[2] / (a + C)[2], 0.0)),

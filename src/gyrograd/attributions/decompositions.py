@@ -83,7 +83,7 @@ def multi_head_attention(
         projected = F.linear(tokens, weight, bias)
         return projected.reshape(*projected.shape[:2], num_heads, -1).permute(1, 2, 0, 3)
 
-    parts = (q_proj_weight, k_proj_weight, v_proj_weight)
+    parts: tuple[Tensor | None, ...] = (q_proj_weight, k_proj_weight, v_proj_weight)
     if in_proj_weight is not None and not use_separate_proj_weight:
         parts = in_proj_weight.chunk(3)
     biases = (None,) * 3 if in_proj_bias is None else in_proj_bias.chunk(3)

@@ -175,7 +175,7 @@ class Relevance:
             return self._kept_as_change(call, (halves[0] + halves[1]) / 2)
         moved = [
             relative_change(
-                layer, rule, self._sources(layer.input, values),
+                layer, rule, self._sources(layer.input, values, rule),
                 keep_bias=keep_bias, eps=self.settings.stabilizer,
             )
             for layer, rule in zip(layers, rules, strict=True)
@@ -195,18 +195,25 @@ class Relevance:
             "gamma": gamma_rule(self.settings.gamma),
         }[self.settings.rule]
 
-    def _sources(self, inside: Traced, values: Values) -> dict[str, tuple[Tensor, Tensor]]:
-        """The parts of a layer's input by name, and the change of each."""
+    def _sources(
+        self, inside: Traced, values: Values, rule: RelevanceRule
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """The parts of a layer's input that the rule names, and the change of each."""
         a = inside.value
         parts = {"whole": a, "positive": a} if inside in self.nonnegative else {"whole": a, **signed_parts(a)}
         if inside in self.boxed:
             parts = dict(zip(("whole", "low", "high"), (a, *self.boxed[inside]), strict=True))
         if self.settings.rule == "zplus_even":
             parts["ones"] = torch.ones_like(a)
+        wanted = {term.source for share in rule for term in share.terms}
+        parts = {name: part for name, part in parts.items() if name in wanted}
         if inside not in self.changes:
             return {name: (part, part * values[inside]) for name, part in parts.items()}
-        sides = {"whole": 1.0, "positive": a > 0, "negative": a < 0}
-        return {name: (part, values[inside] * sides[name]) for name, part in parts.items()}
+        sides = {"whole": torch.ones_like(a), "positive": a > 0, "negative": a < 0}
+        return {
+            name: (part, values[inside] * sides[name] if name in sides else self._relative(inside, values))
+            for name, part in parts.items()
+        }
 
     def moving(self, call: Call, values: Values) -> Any:
         """What only moves values: relevance goes back to where the value came from."""
@@ -285,8 +292,7 @@ class Relevance:
         if call.name in {"add", "sub", "rsub"}:
             return self._sum(call, values)
         if not any(item in self.changes for item in call.inputs):
-            mean = sum(values[item] for item in call.inputs) / len(call.inputs)
-            return spread(call, mean)
+            return spread(call, _total([values[item] for item in call.inputs]) / len(call.inputs))
         if is_constant_multiple(call):
             return self._kept_as_change(call, call.run(values))
         first, second = call.inputs

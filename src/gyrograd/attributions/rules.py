@@ -308,10 +308,10 @@ def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
     given, x = arguments(call), single(call.inputs[0].value)
     weight = given.get("weight")
     if call.name in {"group_norm", "instance_norm"}:
-        shape, axes = (x.shape[0], given.get("num_groups", x.shape[1]), -1), (-1,)
+        shape, axes = [x.shape[0], given.get("num_groups", x.shape[1]), -1], [-1]
         weight = weight if weight is None else per_channel(weight, x.dim())
     else:
-        shape, axes = tuple(x.shape), tuple(range(-len(given["normalized_shape"]), 0))
+        shape, axes = list(x.shape), list(range(-len(given["normalized_shape"]), 0))
 
     def centred(t: Tensor) -> Tensor:
         t = t.reshape(shape)
@@ -465,9 +465,9 @@ def relative_change(
     for share in rule:
         piece = share.factor * products(share, 1, False) / stabilized(products(share, 0, keep_bias), eps)
         if share.where is not None:
-            piece = piece * share.where(layer.apply(sources["whole"][0], layer.weight, layer.bias))
+            piece = piece * share.where(layer.apply(layer.input.value, layer.weight, layer.bias))
         pieces.append(piece)
-    return _sum(pieces).to(sources["whole"][1].dtype)
+    return _sum(pieces).to(layer.input.value.dtype)
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
