@@ -466,3 +466,45 @@ def test_timm_and_torchvision_vision_transformers_with_the_same_weights_agree(me
     x, target = torch.rand(2, 3, 16, 16, dtype=torch.float64), torch.tensor([3, 0])
     map, other = (EXPLAIN[method](net, x, target) for net in (model, twin))
     torch.testing.assert_close(other, map, rtol=1e-6, atol=1e-8 * float(map.abs().max()))
+
+
+def small_efficientnet() -> nn.Module:
+    """Squeeze and excitation, in-place activations, BatchNorm, depthwise convolutions."""
+    settings = [torchvision.models.efficientnet.MBConvConfig(2, 3, 1, 8, 8, 1, 1.0, 1.0)]
+    return torchvision.models.efficientnet.EfficientNet(settings, 0.1, num_classes=5)
+
+
+EXPORTED = {
+    "transformer": lambda: torchvision.models.VisionTransformer(16, 8, 1, 2, 12, 24, num_classes=5),
+    "efficientnet": small_efficientnet,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_model_through_torch_export_has_the_map_of_its_source(name):
+    torch.manual_seed(0)
+    model = EXPORTED[name]().double().eval()
+    side = 16 if name == "transformer" else 12
+    x, target = torch.rand(2, 3, side, side, dtype=torch.float64), torch.tensor([3, 0])
+    if name == "transformer":
+        nn.init.normal_(model.heads.head.weight)
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim("b", min=1, max=64)},))
+    for method in ("guided", "paper", "attnlrp"):
+        map = EXPLAIN[method](model, x, target)
+        assert map.abs().max() > 0
+        torch.testing.assert_close(
+            EXPLAIN[method](Frozen(exported.module()), x, target), map,
+            rtol=1e-6, atol=1e-9 * float(map.abs().max()),
+        )  # fmt: skip
+
+
+class Frozen(nn.Module):
+    """An exported module, which refuses `train()` and `eval()`: it is in evaluation mode for good."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.call = [module]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.call[0](x)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload
 
 from gyrograd.errors import UserError
 
@@ -126,3 +127,54 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm), _addmm),
 }
 """Function of torch to what does the same in steps."""
+
+
+# What models saved with torch.export call: aten's operators, each as the function of torch that it comes from.
+
+Called = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+def as_torch_function(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
+    """The function, and the arguments as it takes them; the operator itself if there is none."""
+    name = operator._opname
+    if name in _OTHER_ARGUMENTS:
+        function, arranged = _OTHER_ARGUMENTS[name](*args, **kwargs)
+        return function, arranged, {}
+    for home in (F, torch, Tensor):
+        if hasattr(home, name):
+            return getattr(home, name), args, kwargs
+    if name.endswith("_") and hasattr(F, name[:-1]):
+        return getattr(F, name[:-1]), args, kwargs | {"inplace": True}
+    return operator, args, kwargs
+
+
+def _batch_norm(
+    x: Any, w: Any, b: Any, mean: Any, var: Any, training: Any, momentum: Any, eps: Any, _: Any
+) -> Any:
+    return F.batch_norm, (x, mean, var, w, b, training, momentum, eps)
+
+
+def _instance_norm(
+    x: Any, w: Any, b: Any, mean: Any, var: Any, own: Any, momentum: Any, eps: Any, _: Any
+) -> Any:
+    return F.instance_norm, (x, mean, var, w, b, own, momentum, eps)
+
+
+def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
+    return Tensor.__getitem__, (x, (slice(None),) * (dim % x.dim()) + (slice(start, end, step),))
+
+
+def _index(x: Any, indices: list[Any]) -> Any:
+    return Tensor.__getitem__, (x, tuple(slice(None) if index is None else index for index in indices))
+
+
+_OTHER_ARGUMENTS: dict[str, Callable[..., Any]] = {
+    "batch_norm": _batch_norm,
+    "instance_norm": _instance_norm,
+    "layer_norm": lambda *args: (F.layer_norm, args[:5]),
+    "group_norm": lambda *args: (F.group_norm, args[:5]),
+    "softmax": lambda x, dim, dtype=None: (torch.softmax, (x, dim, dtype)),
+    "slice": _slice,
+    "index": _index,
+    "alias": lambda x: (Tensor.clone, (x,)),
+}

@@ -27,9 +27,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
-from gyrograd.attributions.decompositions import DECOMPOSITIONS
+from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
 from gyrograd.errors import UserError
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import missing_derivatives
@@ -233,6 +234,10 @@ class _Recorder(TorchFunctionMode):
         given = kwargs or {}
         if func in _SHAPES:
             return func(*args, **given)
+        if isinstance(func, OpOverload):
+            if not any(id(item) in self._known for item in _leaves((args, given))):
+                return func(*args, **given)
+            func, args, given = as_torch_function(func, args, given)
         if func in DECOMPOSITIONS:
             with self:
                 return DECOMPOSITIONS[func](*args, **given)
