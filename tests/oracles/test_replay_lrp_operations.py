@@ -83,12 +83,12 @@ def batch_norm(value: Tensor) -> Tensor:
     return part / (part - C[0] * C[1] / (C[2] ** 2 + 1e-5).sqrt() + 0.7)
 
 
-def of_matrices(a: Tensor, b: Tensor) -> Tensor:
-    """Entry (0, 1) of a 2x2 product: half of a_0i b_i1 / o_01 to each factor."""
+def of_matrices(a: Tensor, b: Tensor, part=lambda products: products) -> Tensor:
+    """Entry (0, 1) of a 2x2 product: half of a_0i b_i1 over their sum to each factor."""
     a, b = a.view(2, 2), b.view(2, 2)
     left, right = torch.zeros_like(a), torch.zeros_like(b)
-    for i in range(2):
-        left[0, i] = right[i, 1] = a[0, i] * b[i, 1] / (a @ b)[0, 1] / 2
+    products = part(a[0] * b[:, 1])
+    left[0] = right[:, 1] = products / products.sum() / 2
     return torch.cat([left.flatten(), right.flatten()])
 
 
@@ -96,6 +96,7 @@ def matrices(x: Tensor) -> tuple[Tensor, Tensor]:
     return x[:, :4].view(-1, 2, 2), x[:, 4:].view(-1, 2, 2)
 
 
+MASK = torch.tensor([0.0] * 4 + [-torch.inf] * 4, dtype=torch.float64)
 BIAS = torch.full((4,), 0.7, dtype=torch.float64)
 RULES = {
     "product": (halves(torch.mul), {}, lambda a, b: split(0.5, 0.5)),
@@ -121,6 +122,9 @@ RULES = {
         halves(lambda a, b: torch.addcmul(a, a, b, value=2)), {},
         lambda a, b: split((a + a * b)[2] / (a + 2 * a * b)[2], (a * b)[2] / (a + 2 * a * b)[2])),
     "matrix product": (lambda x: torch.matmul(*matrices(x)), {"target": 1}, of_matrices),
+    "matrix product by positive parts": (
+        lambda x: torch.matmul(*matrices(x)), {"target": 1, "rule": "zplus"},
+        lambda a, b: of_matrices(a, b, torch.relu)),
     "batched product": (lambda x: torch.bmm(*matrices(x)), {"target": 1}, of_matrices),
     "einsum": (lambda x: torch.einsum("bij,bjk->bik", *matrices(x)), {"target": 1}, of_matrices),
     "product added to another": (
@@ -138,6 +142,15 @@ RULES = {
     "softmax, masked": (
         lambda x: F.softmax(x.masked_fill(torch.arange(8) > 3, -torch.inf), dim=1), {},
         lambda a, b: torch.cat([a * (at(2, 4) - a.softmax(0)), 0 * b])),
+    **{
+        f"softmax, masked by a sum, {constants}": (
+            lambda x: (x * torch.ones(8) + MASK).softmax(1), {"constants": constants},
+            lambda a, b: torch.cat([a * (at(2, 4) - a.softmax(0)), 0 * b]))
+        for constants in ("pass", "share")
+    },
+    "softmax, masked by a sum behind a sum": (
+        halves(lambda a, b: torch.cat([a + b, b], 1).add(MASK).softmax(1)), {"constants": "share"},
+        lambda a, b: torch.cat([a * (at(2, 4) - (a + b).softmax(0)), b * (at(2, 4) - (a + b).softmax(0))])),
     "softmax weights held": (
         halves(lambda a, b: a.softmax(1) * b), {"softmax": "constant"}, lambda a, b: split(0.0, 1.0)),
     "layer norm": (
