@@ -7,7 +7,7 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from nets import Squeezed, TinyViT, batch
 from torch import Tensor, nn
@@ -358,7 +358,7 @@ def test_auto_is_attnlrp_for_attention_and_the_papers_else_and_says_so():
 
 
 @pytest.mark.parametrize("net", [TinyViT, Squeezed], ids=["transformer", "gates"])
-@settings(max_examples=8)
+@settings(max_examples=8, phases=[Phase.generate])  # no net is simpler than another
 @given(seed=st.integers(0, 10_000))
 def test_the_conserving_variant_loses_nothing_in_attention_gates_tokens_and_padding(net, seed):
     x, target = batch(2, seed)

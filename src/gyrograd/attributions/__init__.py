@@ -3,7 +3,7 @@
 from gyrograd.attributions.gradient import Gradient, InputXGradient
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lime import Lime
-from gyrograd.attributions.lrp import LRP
+from gyrograd.attributions.lrp import LRP, AutoLRP
 from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
@@ -11,6 +11,7 @@ from gyrograd.attributions.targets import predicted
 
 __all__ = [
     "LRP",
+    "AutoLRP",
     "Gradient",
     "GuidedBackprop",
     "InputXGradient",

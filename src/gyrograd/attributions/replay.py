@@ -430,7 +430,8 @@ def _plain(result: Any, call: Call) -> Any:
 def _refuse_scripted(model: Model) -> None:
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UserError(
-            "The model is scripted and hides its operations; give the nn.Module it was made from."
+            "The model is scripted and hides its operations; give the nn.Module it was made from, "
+            "or save it with torch.export."
         )
 
 
