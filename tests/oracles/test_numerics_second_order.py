@@ -222,3 +222,23 @@ def test_maps_of_a_net_with_hardsigmoid_can_be_differentiated(name):
     (slope,) = torch.autograd.grad(explain(model, leaf, target, create_graph=True).square().sum(), leaf)
     ends = [explain(model, x + step * v, target).square().sum() for step in (1e-6, -1e-6)]
     assert float((slope * v).sum()) == pytest.approx(float(ends[0] - ends[1]) / 2e-6, rel=1e-5)
+
+
+def test_a_normalised_vector_of_zeros_has_a_second_derivative():
+    """Beside one, all others have theirs; torch's own is NaN."""
+    draw = torch.Generator().manual_seed(0)
+    x, weight = (torch.randn(4, 3, dtype=torch.float64, generator=draw) for _ in range(2))
+    x[1] = 0
+    weight.requires_grad_()
+
+    def slope(rows: Tensor) -> Tensor:
+        leaf = rows.clone().requires_grad_()
+        unit = F.normalize(F.linear(leaf, weight), dim=1)
+        (first,) = torch.autograd.grad(unit.cumsum(1).pow(3).sum(), leaf, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), weight)[0]
+
+    expected = slope(x[[0, 2, 3]])
+    assert slope(x).isnan().any()
+    with made_for_second_derivatives(x):
+        torch.testing.assert_close(slope(x), expected)
+        torch.testing.assert_close(slope(x[[0, 2, 3]]), expected)
