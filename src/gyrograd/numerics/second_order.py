@@ -4,8 +4,8 @@ torch differentiates the gradient of Softplus in eight passes over memory, that 
 (with sums for weights nobody asked about), and looks up every input of a max-pool again. Here the second derivative of
 Softplus is one kernel, batch normalisation by running statistics is what it is, a scale and a shift for each channel,
 and a max-pool whose windows do not overlap carries slopes straight to the winners' places and back. Convolutions are
-those of `numerics.convolution`. Hardsigmoid, of which torch has no second derivative at all, and the unit vector of zeros,
-whose is NaN, are written out.
+those of `numerics.convolution`. Written out are Hardsigmoid, of which torch has no second derivative at all, and
+`normalize`, whose is NaN for a vector of zeros.
 """
 
 from __future__ import annotations
