@@ -49,6 +49,78 @@ class FunctionalReLU(nn.Module):
         return self.fc2(out)
 
 
+class TinyViT(nn.Module):
+    """A class token, positions, and one block of attention: fused, written out, or torch's module; in float64."""
+
+    width, heads = 6, 2
+
+    def __init__(self, seed: int = 0, attention: str = "fused") -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.attention = attention
+        self.patch = nn.Conv2d(3, self.width, 4, stride=4)
+        self.token = nn.Parameter(torch.randn(1, 1, self.width))
+        self.position = nn.Parameter(torch.randn(1, 10, self.width))
+        self.norm1, self.norm2, self.norm = (nn.LayerNorm(self.width) for _ in range(3))
+        self.qkv, self.projection = nn.Linear(self.width, 3 * self.width), nn.Linear(self.width, self.width)
+        self.up, self.down = nn.Linear(self.width, 8), nn.Linear(8, self.width)
+        self.head = nn.Linear(self.width, CLASSES)
+        for norm in (self.norm1, self.norm2, self.norm):
+            nn.init.uniform_(norm.weight, 0.5, 1.5)
+            nn.init.uniform_(norm.bias, -0.5, 0.5)
+        self.double().eval()
+
+    def mixed(self, z: Tensor) -> Tensor:
+        q, k, v = self.qkv(z).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if self.attention == "fused":
+            mixed = F.scaled_dot_product_attention(q, k, v)
+        else:
+            mixed = (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(-1) @ v
+        return mixed.transpose(1, 2).flatten(2)
+
+    def attended(self, z: Tensor) -> Tensor:
+        if self.attention != "module":
+            return self.projection(self.mixed(z))
+        module = nn.MultiheadAttention(self.width, self.heads, batch_first=True, dtype=z.dtype).eval()
+        for own, weight in zip(
+            (module.in_proj_weight, module.in_proj_bias, module.out_proj.weight, module.out_proj.bias),
+            (*self.qkv.parameters(), *self.projection.parameters()),
+            strict=True,
+        ):
+            own.data = weight.data
+        return module(z, z, z)[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.patch(x).flatten(2).transpose(1, 2)
+        z = torch.cat([self.token.expand(len(z), -1, -1), z], 1) + self.position
+        z = z + self.attended(self.norm1(z))
+        z = z + self.down(F.gelu(self.up(self.norm2(z))))
+        return self.head(self.norm(z)[:, 0])
+
+
+class Squeezed(nn.Module):
+    """Squeeze and excitation, a pool less its input, padding, response normalisation and a GroupNorm; in float64."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.stem, self.norm = nn.Conv2d(3, 4, 3, stride=2, padding=1), nn.GroupNorm(2, 4)
+        self.reduce, self.expand = nn.Conv2d(4, 3, 1), nn.Conv2d(3, 4, 1)
+        self.mix = nn.Conv2d(4, 4, 3, stride=2, groups=2)
+        self.scale = nn.Parameter(torch.randn(1, 4, 1, 1))
+        self.head = nn.Linear(4, CLASSES)
+        self.double().eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = F.hardswish(self.norm(self.stem(x)))
+        z = z * self.expand(F.softplus(self.reduce(z.mean((2, 3), keepdim=True)))).sigmoid()
+        z = z + 0.5 * (F.avg_pool2d(z, 3, 1, 1) - z)
+        z = F.silu(self.mix(F.pad(z, (1, 1, 1, 1), value=0.2)))
+        size = z.norm(dim=(2, 3), keepdim=True)
+        z = torch.addcmul(z, self.scale, z * (size / (size.mean(1, keepdim=True) + 1e-6)))
+        return self.head(F.layer_norm(z.mean((2, 3)), (4,)))
+
+
 class Tokens(nn.Module):
     """From image to tokens and back, with BatchNorm on both sides: where a batch of one has unusual strides."""
 

@@ -19,8 +19,8 @@ attribution integrated_gradients: steps=50 baseline='zero' rule='trapezoid' time
 attribution lime: draws=100 segments='quickshift' grid=8 kernel_size=1.0 max_dist=200.0 ratio=0.1
     kernel='exponential' distance='cosine' width=0.25 ridge=1.0 reduction='sum' intercept=False baseline='zero'
     quantity='logit' sampling='bernoulli' allow_single=False seed=0
-attribution lrp: variant='paper' rule=None first=None bias=None batchnorm=None residual=None pool=None
-    start=None gamma=None stabilizer=None quantity='logit'
+attribution lrp: variant='auto' rule=None first=None bias=None batchnorm=None residual=None pool=None
+    product=None softmax=None norm=None constants=None start=None gamma=None stabilizer=None quantity='logit'
 attribution shap: draws=100 segments='quickshift' grid=8 kernel_size=1.0 max_dist=200.0 ratio=0.1
     baseline='zero' quantity='logit' sampling='paired' allow_single=False seed=0
 attribution smoothgrad: sigma=0.1 draws=50 seed=0 quantity='logit'

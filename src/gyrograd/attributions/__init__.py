@@ -4,7 +4,7 @@ from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.gradient import Gradient, InputXGradient
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lime import Lime
-from gyrograd.attributions.lrp import LRP
+from gyrograd.attributions.lrp import LRP, AutoLRP
 from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
@@ -12,6 +12,7 @@ from gyrograd.attributions.targets import predicted
 
 __all__ = [
     "LRP",
+    "AutoLRP",
     "FunctionAttribution",
     "Gradient",
     "GuidedBackprop",

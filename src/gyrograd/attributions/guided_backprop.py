@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
 from gyrograd.attributions.layout import in_fast_layout
-from gyrograd.attributions.replay import (
-    Call,
-    Tape,
-    Values,
-    modified_gradient,
-    pulled_back,
-    record,
-    refuse_unknown,
+from gyrograd.attributions.replay import Tape, pulled_back, record, refuse_unknown
+from gyrograd.attributions.rules import (
+    ACTIVATIONS,
+    FUNCTIONS,
+    OPERATIONS,
+    POWERS,
+    refuse_unsteady,
+    refuse_written_out,
 )
-from gyrograd.attributions.rules import ACTIVATIONS, activation_slope, gradient_rules, refuse_underivable
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.quantities import check_quantity, quantity_of
@@ -40,8 +38,11 @@ class GuidedBackprop:
     """Backpropagation that keeps only the positive part at each activation: R act'(z) 1[R > 0].
 
     joo2023 prints the rule for ReLU; for Softplus and all others act'(z) takes the place of 1[z > 0], as in
-    its code. Known deviation: its code passes BatchNorm as the identity, here BatchNorm keeps its scale,
-    as in the original method. A quantity other than the logit starts from its gradient to the logits.
+    its code. For GELU, SiLU and Hardswish too: negative values that arrive are dropped, the others are multiplied by
+    the true slope, which is below zero in the activation's dip. All other operations (products and gates, softmax,
+    attention, normalisations) have their plain derivative. Known deviation: joo2023's code passes BatchNorm as the
+    identity, here BatchNorm keeps its scale, as in the original method. A quantity other than the logit starts from
+    its gradient to the logits.
     """
 
     quantity: str = "logit"
@@ -52,13 +53,10 @@ class GuidedBackprop:
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            # Without a graph the derivatives of the true run will do, which saves the replay.
             tape = _taped(model, x, create_graph)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
-            if create_graph:
-                return modified_gradient(tape, _guided_step, start, create_graph=True)
-            return pulled_back(tape, Tensor.relu, ACTIVATIONS, start)
+            return pulled_back(tape, Tensor.relu, ACTIVATIONS, start, create_graph=create_graph)
 
         return explain_in_parts(
             explain,
@@ -73,7 +71,7 @@ class GuidedBackprop:
 
 def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:
     if create_graph:
-        return record(model, x, create_graph=True)
+        return record(model, x if x.requires_grad else x.detach().requires_grad_(), create_graph=True)
 
     def taped(x: Tensor) -> Tape:
         return record(model, x, create_graph=False, apart=True)
@@ -97,40 +95,11 @@ def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: 
     return gradient
 
 
-class _Guided(torch.autograd.Function):
-    """slope * u, whose backward drops negative values first.
-
-    The backward is made of ordinary operations, so differentiating the map again sees exactly what it
-    computed: the clamp at the recorded values and the slope with its graph, never a second clamp.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return slope * u
-
-    @staticmethod
-    def backward(ctx: Any, *relevance: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return relevance[0].relu() * slope, None
-
-
-def _guided_activation(call: Call, values: Values) -> Tensor:
-    guided: Tensor = _Guided.apply(values[call.inputs[0]], activation_slope(call))
-    return guided
-
-
-_RULES = gradient_rules("Guided backprop", _guided_activation)
-
-
-def _guided_step(call: Call, values: Values) -> Any:
-    return _RULES[call.name](call, values)
-
-
 def _check_guidable(tape: Tape) -> None:
-    refuse_unknown("Guided backprop", tape, _RULES)
+    refuse_unknown("Guided backprop", tape, OPERATIONS - (FUNCTIONS - POWERS))
     for call in tape.path:
-        refuse_underivable(call, "Guided backprop")
+        refuse_unsteady(call, "Guided backprop")
+        refuse_written_out(call, "Guided backprop")
     if not any(call.name in ACTIVATIONS for call in tape.path):
         raise UserError(
             "Guided backprop found no activation in the model, so its map would be the plain gradient; "

@@ -1,16 +1,20 @@
-"""Record a model's run and replay it as a linear map: how guided backprop and LRP stay exact.
+"""Record a model's run and go back through it with other rules: how guided backprop and LRP stay exact.
 
-A modified gradient (guided backprop, LRP) is the plain gradient of *another* network: one in which every
-operation is a linear map whose coefficients are taken from the true run. `record` runs the model once and
-writes down each operation with its true inputs and outputs; `modified_gradient` sends a fresh leaf through
-the linear maps that a table of rules makes of them, and differentiates. A linear map's derivative holds
-nothing but its coefficients, and those live in the graph of the true run, so the map can be differentiated
-again, to x and to every weight, exactly.
+`record` runs the model once and writes down each operation with its true inputs and outputs.
 
-Operations are seen by a `TorchFunctionMode`, so modules, functions, in-place and reused activations are all
-alike, no hook is set, and an operation without a rule is an error, never a silent gap. The replay reads the
-record instead of running the model a second time: it is cheaper, and a model that branches on its values
-stays on its path.
+LRP is the plain gradient of *another* network: one in which every operation is a linear map whose coefficients are
+taken from the true run. `modified_gradient` sends a fresh leaf through the linear maps that a table of rules makes of
+the record, and differentiates. A linear map's derivative holds nothing but its coefficients, and those live in the
+graph of the true run, so the map can be differentiated again, to x and to every weight, exactly. The replay reads the
+record instead of running the model a second time: it is cheaper, and a model that branches on its values stays on its
+path.
+
+Guided backprop changes what arrives at some operations and nothing else, so `pulled_back` goes back through the graph
+of the true run itself, with hooks on the recorded outputs that are gone before anyone differentiates again.
+
+Operations are seen by a `TorchFunctionMode`, so modules, functions, in-place and reused activations are all alike, and
+an operation without a rule is an error, never a silent gap. Attention and its like are written down in the small
+operations they are made of (`decompositions`).
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from typing import Any, TypeAlias
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
+from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
 from gyrograd.errors import UserError
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import missing_derivatives
@@ -49,7 +55,8 @@ class Traced:
 class Call:
     """One operation as it was carried out; arguments that depend on x are `Traced`.
 
-    `inputs` are those, one entry for each time they occur; `constants` the other tensors among the arguments.
+    `inputs` are those, one entry for each time they occur; `constants` the other tensors among the arguments; `tensors`
+    both, in order.
     """
 
     def __init__(
@@ -61,19 +68,37 @@ class Call:
         self.kwargs = kwargs
         self.number = number
         self.after = after
-        leaves = _leaves((args, kwargs))
-        self.inputs = [item for item in leaves if isinstance(item, Traced)]
-        self.constants = [item for item in leaves if isinstance(item, Tensor)]
+        self._sort_arguments()
         self.outputs: list[Traced] = []
+
+    def _sort_arguments(self) -> None:
+        leaves = _leaves((self.args, self.kwargs))
+        self.tensors = [item for item in leaves if isinstance(item, Traced | Tensor)]
+        self.inputs = [item for item in self.tensors if isinstance(item, Traced)]
+        self.constants = [item for item in self.tensors if isinstance(item, Tensor)]
+
+    def hold(self, items: Container[Traced]) -> None:
+        """Take these inputs for constants from now on, at their true values."""
+        if any(item in items for item in self.inputs):
+            self.args, self.kwargs = _changed(
+                (self.args, self.kwargs),
+                lambda item: item.value if isinstance(item, Traced) and item in items else item,
+            )
+            self._sort_arguments()
 
     def run(self, values: Mapping[Traced, Tensor]) -> Any:
         """The same operation on other values of the arguments that depend on x."""
-        args, kwargs = _changed((self.args, self.kwargs), lambda item: _value_in(item, values))
+        return self.run_with(lambda item: _value_in(item, values))
+
+    def run_with(self, change: Callable[[Any], Any]) -> Any:
+        """The same operation with each argument changed."""
+        args, kwargs = _changed((self.args, self.kwargs), change)
         return self.func(*args, **kwargs)
 
     def forget(self) -> None:
         """Let go of every tensor."""
-        self.args, self.kwargs, self.inputs, self.constants, self.outputs = (), {}, [], [], []
+        self.args, self.kwargs, self.outputs = (), {}, []
+        self._sort_arguments()
 
     def __str__(self) -> str:
         shapes = ", ".join("x".join(map(str, item.value.shape)) for item in self.inputs)
@@ -112,6 +137,17 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
     return recorder.tape(returned)
 
 
+def upstream(logits: Traced) -> tuple[Call, ...]:
+    """The calls that a value depends on, in order."""
+    calls = {logits.call} if logits.call else set()
+    open_ends = list(calls)
+    while open_ends:
+        new = {item.call for item in open_ends.pop().inputs if item.call} - calls
+        calls |= new
+        open_ends += new
+    return tuple(sorted(calls, key=lambda call: call.number))
+
+
 def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph: bool) -> Inputs:
     """Gradient of the replayed logits, weighted by the cotangent, to the replay's input."""
     with torch.enable_grad():
@@ -125,20 +161,35 @@ def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph
 
 
 def pulled_back(
-    tape: Tape, change: Callable[[Tensor], Tensor], where: Container[str], cotangent: Tensor
+    tape: Tape,
+    change: Callable[[Tensor], Tensor],
+    where: Container[str],
+    cotangent: Tensor,
+    *,
+    create_graph: bool,
 ) -> Inputs:
     """The cotangent of the logits taken back to x; what arrives at the outputs of the calls `where` is changed first.
 
-    What `modified_gradient` gives in gradient space, without a replay: one pass back through the graph of the true
-    run, recorded with `apart`. It uses the tape up, so that activations are freed on the way.
+    One pass back through the graph of the true run. Without a graph it uses the tape up, so that activations are freed
+    on the way.
     """
     logits, x = tape.logits.value, tape.x.value
-    for call in tape.path:
-        for out in call.outputs:
-            if call.name in where and out.value.requires_grad:
-                out.value.register_hook(change)
-        call.forget()
-    (map,) = torch.autograd.grad(logits, x, cotangent)
+    hooks = [
+        out.value.register_hook(change)
+        for call in tape.path
+        if call.name in where
+        for out in call.outputs
+        if out.value.requires_grad
+    ]
+    if not create_graph:
+        for call in tape.path:
+            call.forget()
+    try:
+        (map,) = torch.autograd.grad(logits, x, cotangent, create_graph=create_graph)
+    finally:
+        # Whoever differentiates the map goes back through the same graph, where nothing is to be changed any more.
+        for hook in hooks:
+            hook.remove()
     return map
 
 
@@ -183,6 +234,13 @@ class _Recorder(TorchFunctionMode):
         given = kwargs or {}
         if func in _SHAPES:
             return func(*args, **given)
+        if isinstance(func, OpOverload):
+            if not any(id(item) in self._known for item in _leaves((args, given))):
+                return func(*args, **given)
+            func, args, given = as_torch_function(func, args, given)
+        if func in DECOMPOSITIONS:
+            with self:
+                return DECOMPOSITIONS[func](*args, **given)
         called, named = _changed((args, given), self._traced)
         call = Call(func, called, named, self._count, self._layer)
         if not call.inputs:
@@ -216,12 +274,7 @@ class _Recorder(TorchFunctionMode):
                 "The model's output is not a tensor computed from x by torch functions; "
                 "let the model return its logits, b x k."
             )
-        calls, open_ends = {found.call}, [found.call]
-        while open_ends:
-            new = {item.call for item in open_ends.pop().inputs if item.call} - calls
-            calls |= new
-            open_ends += new
-        return Tape(self._start, found, tuple(sorted(calls, key=lambda call: call.number)))
+        return Tape(self._start, found, upstream(found))
 
     def _traced(self, item: Any) -> Any:
         """An argument, or what stands for it if it depends on x."""
@@ -281,7 +334,8 @@ class _Recorder(TorchFunctionMode):
 _SYNONYMS = {
     "iadd": "add", "radd": "add", "isub": "sub", "subtract": "sub", "imul": "mul", "rmul": "mul",
     "multiply": "mul", "truediv": "div", "itruediv": "div", "true_divide": "div", "divide": "div",
-    "negative": "neg", "concat": "cat", "concatenate": "cat", "mm": "matmul", "clip": "clamp",
+    "rtruediv": "rdiv", "negative": "neg", "concat": "cat", "concatenate": "cat", "mm": "matmul",
+    "bmm": "matmul", "clip": "clamp",
 }  # fmt: skip
 # They ask what no rule changes, at almost every layer.
 _SHAPES = {
@@ -376,7 +430,8 @@ def _plain(result: Any, call: Call) -> Any:
 def _refuse_scripted(model: Model) -> None:
     if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
         raise UserError(
-            "The model is scripted and hides its operations; give the nn.Module it was made from."
+            "The model is scripted and hides its operations; give the nn.Module it was made from, "
+            "or save it with torch.export."
         )
 
 

@@ -1,13 +1,13 @@
 """Which linear map replaces which operation: the families of operations, and the LRP rules as data.
 
-*Gradient space* (guided backprop): the replayed tensor is a tangent, and each operation its derivative.
-*Relevance space* (LRP): the replayed tensor u is a relative change of each value, a layer's output changes by
+In *relevance space* the replayed tensor u is a relative change of each value: a layer's output changes by
 u_out = W(a u) / (W a), and so the gradient of the replayed logits to u is the relevance itself; nothing is
 ever divided by an activation.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,29 +18,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gyrograd.attributions.replay import Call, Rule, Traced, Values, no_rule
-from gyrograd.numerics.second_order import missing_derivatives, single
+from gyrograd.attributions.replay import Call, Traced, Values, no_rule
+from gyrograd.numerics.second_order import single
 
 ACTIVATIONS = frozenset({
     "relu", "relu6", "leaky_relu", "prelu", "rrelu", "elu", "selu", "celu", "gelu", "silu", "mish",
     "softplus", "softsign", "tanh", "sigmoid", "logsigmoid", "log_sigmoid", "hardtanh", "hardswish",
     "hardsigmoid", "threshold", "softshrink", "hardshrink", "tanhshrink", "clamp", "clamp_min",
 })  # fmt: skip
-NONNEGATIVE_ACTIVATIONS = frozenset({
-    "relu", "relu6", "softplus", "sigmoid", "hardsigmoid",
-})  # fmt: skip
+NONNEGATIVE = frozenset({"relu", "relu6", "softplus", "sigmoid", "hardsigmoid", "softmax"})
+"""Their results have no negative values."""
 STRUCTURAL = frozenset({
-    "flatten", "unflatten", "view", "view_as", "reshape", "permute", "transpose", "swapaxes",
-    "swapdims", "movedim", "moveaxis", "squeeze", "unsqueeze", "contiguous", "clone", "expand",
-    "expand_as", "repeat", "getitem", "select", "narrow", "cat", "stack", "chunk", "split",
-    "tensor_split", "unbind", "flip", "roll", "t", "T", "mT", "to", "float", "double", "half",
-    "type_as", "alias", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold",
+    "flatten", "unflatten", "view", "view_as", "reshape", "reshape_as", "ravel", "permute", "transpose", "swapaxes",
+    "swapdims", "movedim", "moveaxis", "squeeze", "unsqueeze", "contiguous", "clone", "expand", "expand_as",
+    "broadcast_to", "repeat", "repeat_interleave", "tile", "getitem", "select", "narrow", "index_select", "gather",
+    "take_along_dim", "diagonal", "cat", "stack", "hstack", "vstack", "chunk", "split", "split_with_sizes",
+    "tensor_split", "unbind", "flip", "roll", "rot90", "t", "T", "mT", "to", "float", "double", "half", "bfloat16",
+    "type_as", "alias", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold", "where", "masked_fill",
+    "tril", "triu",
 })  # fmt: skip
+"""Each value they return is one they were given, or a constant."""
 AVERAGES = frozenset({
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-    "adaptive_avg_pool3d", "mean", "sum", "interpolate",
+    "adaptive_avg_pool3d", "mean", "sum", "interpolate", "fold",
 })  # fmt: skip
 MAX_POOLS = frozenset(f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3))
+HOMOGENEOUS = frozenset({"norm", "vector_norm", "linalg_vector_norm", "amax", "amin"})
+"""Twice the input, twice the output: slope times input is all of the output."""
 DROPOUTS = frozenset({
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
     "feature_alpha_dropout",
@@ -48,12 +52,20 @@ DROPOUTS = frozenset({
 ELEMENTWISE = frozenset({
     "add", "sub", "rsub", "mul", "div", "neg",
 })  # fmt: skip
+POWERS = frozenset({"sqrt", "square", "pow"})
+FUNCTIONS = POWERS | {"exp", "expm1", "log", "log1p", "abs", "erf", "sin", "cos"}
+"""Of each value by itself. Guided backprop has powers only: of the others one writes activations that it cannot see."""
+RECIPROCALS = frozenset({"rdiv", "reciprocal", "rsqrt"})
+NORMS = frozenset({
+    "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm",
+})  # fmt: skip
+CENTRED = frozenset({"layer_norm", "group_norm", "instance_norm", "rms_norm"})
+"""Those that are a linear layer while their denominator is held."""
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "linear": ("input", "weight", "bias"),
-    "matmul": ("input", "weight"),
     **{f"conv{n}d": _CONV for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": _TRANSPOSED for n in (1, 2, 3)},
     **{
@@ -64,8 +76,28 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "batch_norm": ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps"),
     **dict.fromkeys(DROPOUTS, ("input", "p", "training", "inplace")),
     "pad": ("input", "pad", "mode", "value"),
+    **dict.fromkeys(("add", "sub", "rsub"), ("input", "other")),
+    "softmax": ("input", "dim"),
+    "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
+    "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+    "group_norm": ("input", "num_groups", "weight", "bias", "eps"),
+    "instance_norm": (
+        "input",
+        "running_mean",
+        "running_var",
+        "weight",
+        "bias",
+        "use_input_stats",
+        "momentum",
+        "eps",
+    ),
 }
-AFFINE = frozenset(name for name in _PARAMETERS if name.startswith(("linear", "matmul", "conv")))
+AFFINE = frozenset(name for name in _PARAMETERS if name.startswith(("linear", "conv"))) | {"matmul", "einsum"}
+OPERATIONS = (
+    AFFINE | ACTIVATIONS | STRUCTURAL | AVERAGES | MAX_POOLS | HOMOGENEOUS | DROPOUTS | ELEMENTWISE | FUNCTIONS
+    | RECIPROCALS | NORMS | {"batch_norm", "pad", "softmax"}
+)  # fmt: skip
+"""All of them. Others may cut the gradient or let examples see one another, and are refused by name."""
 
 
 def arguments(call: Call) -> dict[str, Any]:
@@ -85,25 +117,49 @@ class Layer(NamedTuple):
     apply: Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 
-def layer_of(call: Call, method: str) -> Layer:
-    """The layer of an affine call; if its weights depend on x too it is a product, which has no rule."""
-    given = arguments(call)
-    inside, weight, bias = given.pop("input"), given.pop("weight", None), given.pop("bias", None)
-    if not isinstance(inside, Traced) or not isinstance(weight, Tensor) or isinstance(bias, Traced):
-        raise no_rule(method, call, "its weights depend on x")
-    if call.name == "matmul":
-        return Layer(inside, weight, None, lambda a, w, b: a @ w if b is None else a @ w + b)
-    return Layer(inside, weight, bias, lambda a, w, b: call.func(a, w, b, **given))
+def layers_of(call: Call, method: str) -> list[Layer]:
+    """The call as a layer of each factor that depends on x; the other factor, as it was, is its weights."""
+    given = arguments(call) if call.name in _PARAMETERS else {}
+    first, second = (given.pop("input"), given.pop("weight")) if given else _two_factors(call, method)
+    bias = given.pop("bias", None)
+    if isinstance(bias, Traced):
+        raise no_rule(method, call, "its bias depends on x")
+
+    def run(a: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
+        if call.name in _PARAMETERS:
+            out: Tensor = call.func(a, w, b, **given)
+            return out
+        out = call.run_with(lambda item: a if item is first else w if item is second else item)
+        return out if b is None else out + b
+
+    layers = []
+    if isinstance(first, Traced):
+        layers.append(Layer(first, _true(second), bias, run))
+    if isinstance(second, Traced):
+        layers.append(Layer(second, _true(first), bias, lambda a, w, b: run(w, a, b)))
+    return layers
 
 
-def batchnorm_scale_and_shift(call: Call, method: str) -> tuple[Tensor, Tensor]:
-    """BatchNorm with stored statistics as y = scale * x + shift, one number a channel."""
+def _two_factors(call: Call, method: str) -> tuple[Any, Any]:
+    if len(call.tensors) != 2 or call.tensors[0] is call.tensors[1]:
+        raise no_rule(method, call, "it is not the product of two different tensors")
+    first, second = call.tensors
+    return first, second
+
+
+def _true(item: Traced | Tensor) -> Tensor:
+    return item.value if isinstance(item, Traced) else item
+
+
+def per_channel(values: Tensor, dim: int, axis: int = 1) -> Tensor:
+    """One value per channel, for a tensor of `dim` axes."""
+    return values.view([-1 if i == axis else 1 for i in range(dim)])
+
+
+def batchnorm_scale_and_shift(call: Call) -> tuple[Tensor, Tensor]:
+    """BatchNorm with stored statistics as y = scale * x + shift, one number per channel."""
     given = arguments(call)
     mean, var = given["running_mean"], given["running_var"]
-    if given.get("training") or mean is None or var is None:
-        raise no_rule(
-            method, call, "it normalises by the statistics of the batch, so examples see one another"
-        )
     spread = (single(var) + given.get("eps", 1e-5)).sqrt()
     weight, bias = given.get("weight"), given.get("bias")
     scale = 1 / spread if weight is None else weight / spread
@@ -112,17 +168,13 @@ def batchnorm_scale_and_shift(call: Call, method: str) -> tuple[Tensor, Tensor]:
 
 def merged(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
     """A convolution or linear layer and the BatchNorm behind it as one layer."""
-    weight = layer.weight * _per_channel(scale, layer.weight.dim(), axis=0)
+    weight = layer.weight * per_channel(scale, layer.weight.dim(), axis=0)
     bias = shift if layer.bias is None else layer.bias * scale + shift
     kind = layer.weight.dtype  # a half precision net may keep its normalisation in single
     return Layer(layer.input, weight.to(kind), bias.to(kind), layer.apply)
 
 
-def _per_channel(values: Tensor, dim: int, axis: int = 1) -> Tensor:
-    return values.view([-1 if i == axis else 1 for i in range(dim)])
-
-
-# Operations that both spaces treat alike
+# Operations that are linear, or nearly so
 
 
 def natively(call: Call, values: Values) -> Any:
@@ -132,19 +184,12 @@ def natively(call: Call, values: Values) -> Any:
 
 def from_winners(call: Call, values: Values) -> Tensor:
     """Max-pool: take the replayed value from where the true maximum was."""
-    refuse_indices(call)
     given = arguments(call)
     inside = given.pop("input")
     given.pop("return_indices", None)
     _, winners = getattr(F, call.name)(inside.value.detach(), **given, return_indices=True)
     axes = int(call.name[-2])
     return values[inside].flatten(-axes).gather(-1, winners.flatten(-axes)).view_as(winners)
-
-
-def refuse_indices(call: Call) -> None:
-    """A max-pool that hands out its winners lets the model compute with them."""
-    if arguments(call).get("return_indices", False):
-        raise no_rule("The replay", call, "it hands out indices")
 
 
 def padded_with_zeros(call: Call, values: Values) -> Tensor:
@@ -157,18 +202,35 @@ def padded_with_zeros(call: Call, values: Values) -> Tensor:
     return padded
 
 
-def through_quiet_dropout(call: Call, values: Values) -> Tensor:
-    """Dropout in evaluation: nothing happens."""
-    refuse_drawing(call)
-    return values[call.inputs[0]]
+def refuse_unsteady(call: Call, method: str) -> None:
+    """A dropout that draws, statistics of a batch, and a max-pool that lets the model compute with its winners."""
+    if call.name in DROPOUTS and arguments(call).get("training", True) and arguments(call).get("p", 0.5):
+        raise no_rule(method, call, "it drops at random in evaluation too, so set training=self.training")
+    if call.name in MAX_POOLS and arguments(call).get("return_indices", False):
+        raise no_rule(method, call, "it hands out indices")
+    if call.name == "batch_norm":
+        given = arguments(call)
+        if given.get("training") or given["running_mean"] is None or given["running_var"] is None:
+            raise no_rule(
+                method, call, "it normalises by the statistics of the batch, so examples see one another"
+            )
 
 
-def refuse_drawing(call: Call) -> None:
-    """Dropout that draws has no rule."""
-    if arguments(call).get("training", True) and arguments(call).get("p", 0.5):
-        raise no_rule(
-            "The replay", call, "it drops at random in evaluation too, so set training=self.training"
-        )
+def refuse_written_out(call: Call, method: str) -> None:
+    """A product of two functions of one tensor, value by value: an activation written out, as z * sigmoid(z)."""
+    if call.name in {"mul", "div"} and len(call.inputs) == 2:
+        first, second = (_roots(item) for item in call.inputs)
+        if first == second and len(first) == 1:
+            why = "it is part of an activation that is written out, so use torch's own (F.silu, F.gelu, F.hardswish)"
+            raise no_rule(method, call, why)
+
+
+def _roots(item: Traced) -> set[Traced]:
+    """The tensors that this one is made of, value by value."""
+    call = item.call
+    if call is None or call.name not in ACTIVATIONS | ELEMENTWISE | FUNCTIONS | RECIPROCALS:
+        return {item}
+    return set[Traced]().union(*map(_roots, call.inputs))
 
 
 def is_constant_multiple(call: Call) -> bool:
@@ -190,80 +252,79 @@ def spread(call: Call, u: Tensor) -> Tensor:
     return u.expand(call.outputs[0].value.shape)
 
 
-# Gradient space
-
-
-def gradient_rules(method: str, activation: Rule) -> dict[str, Rule]:
-    """Every operation's derivative, activations by the rule given."""
-
-    def affine(call: Call, values: Values) -> Tensor:
-        layer = layer_of(call, method)
-        return layer.apply(values[layer.input], layer.weight, None)
-
-    def batchnorm(call: Call, values: Values) -> Tensor:
-        scale, _ = batchnorm_scale_and_shift(call, method)
-        u = values[call.inputs[0]]
-        return (u * _per_channel(scale, u.dim())).to(u.dtype)
-
-    def elementwise(call: Call, values: Values) -> Tensor:
-        refuse_products(call, method)
-        if is_constant_shift(call):
-            return _shifted(call, values[call.inputs[0]])
-        out: Tensor = call.run(values)
-        return out
-
+def summands(call: Call) -> list[tuple[float, Any]]:
+    """The terms of a sum or difference, each with its factor."""
+    given = arguments(call)
+    first, second, alpha = given["input"], given["other"], float(given.get("alpha", 1))
     return {
-        **dict.fromkeys(AFFINE, affine),
-        **dict.fromkeys(ACTIVATIONS, activation),
-        **dict.fromkeys(STRUCTURAL | AVERAGES, natively),
-        **dict.fromkeys(MAX_POOLS, from_winners),
-        **dict.fromkeys(DROPOUTS, through_quiet_dropout),
-        **dict.fromkeys(ELEMENTWISE, elementwise),
-        "batch_norm": batchnorm,
-        "pad": padded_with_zeros,
+        "add": [(1.0, first), (alpha, second)],
+        "sub": [(1.0, first), (-alpha, second)],
+        "rsub": [(-alpha, first), (1.0, second)],
+    }[call.name]
+
+
+def derivative(call: Call, tangents: Values) -> Tensor:
+    """The operation's derivative at its recorded inputs along the tangents, in the graph of the true run.
+
+    Backward twice: the first pass is linear in the slope v that it starts from, so its derivative to v is the forward
+    derivative, and every operation of torch has the parts.
+    """
+    inputs = {
+        item: item.value if item.value.requires_grad else item.value.detach().requires_grad_()
+        for item in call.inputs
     }
+    with torch.enable_grad():
+        out = call.run(inputs)
+        v = torch.zeros_like(out, requires_grad=True)
+        slopes = torch.autograd.grad(out, list(inputs.values()), v, create_graph=True)
+        (moved,) = torch.autograd.grad(slopes, v, [tangents[item] for item in inputs], create_graph=True)
+    return moved
 
 
-def refuse_products(call: Call, method: str) -> None:
-    """Sums, and multiples by a constant, have a derivative that is theirs alone; products of two values do not."""
-    if is_constant_shift(call):
-        if call.kwargs.get("alpha", 1) != 1:
-            raise no_rule(method, call, "alpha is not 1")
-    elif not (is_constant_multiple(call) or (call.name in {"add", "sub"} and len(call.inputs) == 2)):
-        raise no_rule(method, call, "it multiplies or divides two values that both depend on x")
+def gate_of(call: Call) -> Tensor | None:
+    """f(z) / z for activations of the form f(z) = z gate(z), which needs no division; None for others."""
+    z = call.inputs[0].value
+    if call.name == "gelu":
+        if call.kwargs.get("approximate", "none") == "tanh":
+            return (1 + torch.tanh((2 / math.pi) ** 0.5 * (z + 0.044715 * z**3))) / 2
+        return (1 + torch.erf(z * 0.5**0.5)) / 2
+    gates: dict[str, Callable[[], Tensor]] = {
+        "relu": lambda: (z > 0).to(z.dtype),
+        "silu": lambda: z.sigmoid(),
+        "hardswish": lambda: F.relu6(z + 3) / 6,
+    }
+    return gates[call.name]() if call.name in gates else None
 
 
-def refuse_underivable(call: Call, method: str) -> None:
-    """Every refusal of `gradient_rules`, without the replay."""
-    if call.name in AFFINE:
-        layer_of(call, method)
-    elif call.name == "batch_norm":
-        batchnorm_scale_and_shift(call, method)
-    elif call.name in ELEMENTWISE:
-        refuse_products(call, method)
-    elif call.name in MAX_POOLS:
-        refuse_indices(call)
-    elif call.name in DROPOUTS:
-        refuse_drawing(call)
+def less_mean(call: Call, moved: Tensor) -> Tensor:
+    """Relative change of a softmax: that of its input less the mean of that under its weights."""
+    s = single(call.outputs[0].value)
+    mean = (s * single(moved)).sum(arguments(call)["dim"], keepdim=True)
+    return (single(moved) - mean).to(moved.dtype)
 
 
-def _shifted(call: Call, u: Tensor) -> Tensor:
-    """Derivative of x + c, x - c and c - x."""
-    negated = call.name == "rsub" or (call.name == "sub" and not _is_first(call))
-    return spread(call, -u if negated else u)
+def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
+    """A normalisation as the linear layer it is while its denominator is held, less the bias: t centred and scaled."""
+    given, x = arguments(call), single(call.inputs[0].value)
+    weight = given.get("weight")
+    if call.name in {"group_norm", "instance_norm"}:
+        shape, axes = [x.shape[0], given.get("num_groups", x.shape[1]), -1], [-1]
+        weight = weight if weight is None else per_channel(weight, x.dim())
+    else:
+        shape, axes = list(x.shape), list(range(-len(given["normalized_shape"]), 0))
+
+    def centred(t: Tensor) -> Tensor:
+        t = t.reshape(shape)
+        return t if call.name == "rms_norm" else t - t.mean(axes, keepdim=True)
+
+    eps = given.get("eps", 1e-5)
+    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    spread = (centred(x).square().mean(axes, keepdim=True) + eps).sqrt()
+    moved = (centred(single(t)) / spread).reshape(x.shape)
+    return (moved if weight is None else moved * weight).to(t.dtype)
 
 
-def activation_slope(call: Call) -> Tensor:
-    """The activation's derivative at its recorded input, in the graph of the true run."""
-    inside, keep = call.inputs[0].value, call.outputs[0].value.requires_grad
-    z = inside if inside.requires_grad else inside.detach().requires_grad_()
-    with torch.enable_grad(), missing_derivatives():
-        activated = call.run({call.inputs[0]: z})
-        (slope,) = torch.autograd.grad(activated, z, torch.ones_like(activated), create_graph=keep)
-    return slope
-
-
-# Relevance space: rules as data
+# Layers: rules as data
 
 Part: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -281,6 +342,11 @@ def positive(t: Tensor) -> Tensor:
 def negative(t: Tensor) -> Tensor:
     """t where it is below zero, else 0."""
     return -(-t).relu()
+
+
+def signed_parts(t: Tensor) -> dict[str, Tensor]:
+    """Both, by name."""
+    return {"positive": positive(t), "negative": negative(t)}
 
 
 def size_and_trace(t: Tensor) -> Tensor:
@@ -371,30 +437,45 @@ def stabilized(z: Tensor, eps: float) -> Tensor:
 
 
 def relative_change(
-    layer: Layer, rule: RelevanceRule, u: Tensor, sources: dict[str, Tensor], *, keep_bias: bool, eps: float
+    layer: Layer,
+    rule: RelevanceRule,
+    sources: dict[str, tuple[Tensor, Tensor]],
+    *,
+    keep_bias: bool,
+    eps: float,
 ) -> Tensor:
-    """A layer in relevance space: for each share, the terms of a u over the terms of a.
+    """A layer in relevance space: for each share, the terms of the input's change over the terms of the input.
 
-    `sources` holds the parts of the input by name; a term whose part is known to be empty is left out.
+    `sources` holds the parts of the input by name, each with its change; a term whose part is known to be empty is
+    left out.
     """
+    # Terms share their parts of the weights, and those of a large layer are large.
+    weight = cache(lambda part: part(layer.weight))
+
+    def products(share: Share, column: int, bias_kept: bool) -> Tensor:
+        terms = [term for term in share.terms if term.source in sources]
+        return _sum(
+            [
+                _product(layer, term, weight(term.weight), sources[term.source][column], bias_kept)
+                for term in terms
+            ]
+        )
+
     pieces = []
     for share in rule:
-        terms = [term for term in share.terms if term.source in sources]
-        moved = [_product(layer, term, sources[term.source] * u, keep_bias=False) for term in terms]
-        total = [_product(layer, term, sources[term.source], keep_bias=keep_bias) for term in terms]
-        piece = share.factor * _sum(moved) / stabilized(_sum(total), eps)
+        piece = share.factor * products(share, 1, False) / stabilized(products(share, 0, keep_bias), eps)
         if share.where is not None:
-            piece = piece * share.where(layer.apply(sources["whole"], layer.weight, layer.bias))
+            piece = piece * share.where(layer.apply(layer.input.value, layer.weight, layer.bias))
         pieces.append(piece)
-    return _sum(pieces).to(u.dtype)
+    return _sum(pieces).to(layer.input.value.dtype)
 
 
 def _sum(parts: list[Tensor]) -> Tensor:
     return reduce(operator.add, parts)
 
 
-def _product(layer: Layer, term: Term, source: Tensor, *, keep_bias: bool) -> Tensor:
+def _product(layer: Layer, term: Term, weight: Tensor, source: Tensor, keep_bias: bool) -> Tensor:
     bias = term.bias(layer.bias) if keep_bias and term.bias is not None and layer.bias is not None else None
     # Half precision has no room for a stabiliser: it is added and divided in single.
-    product = single(layer.apply(source, term.weight(layer.weight), bias))
+    product = single(layer.apply(source, weight, bias))
     return product if term.sign == 1 else term.sign * product

@@ -4,8 +4,8 @@ torch differentiates the gradient of Softplus in eight passes over memory, that 
 (with sums for weights nobody asked about), and looks up every input of a max-pool again. Here the second derivative of
 Softplus is one kernel, batch normalisation by running statistics is what it is, a scale and a shift for each channel,
 and a max-pool whose windows do not overlap carries slopes straight to the winners' places and back. Convolutions are
-those of `numerics.convolution`. Written out on every device are Hardsigmoid, of which torch has no second derivative at
-all, and `F.normalize`, of which it is NaN at a vector of zeros (the padded tokens of cosine attention are such).
+those of `numerics.convolution`. Written out are Hardsigmoid, of which torch has no second derivative at all, and
+`normalize`, whose is NaN for a vector of zeros.
 """
 
 from __future__ import annotations
@@ -212,15 +212,15 @@ def _hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:
 
 
 def _normalized(
-    z: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Tensor | None = None
+    z: Tensor, p: float | int = 2.0, dim: Any = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
+    """torch's second derivative of the size of a vector of zeros is NaN; Swin V2 has them, where it pads windows."""
     if p != 2 or out is not None:
         return F.normalize(z, p, dim, eps, out)
-    squared = z.square().sum(dim, keepdim=True)
-    somewhere = squared > 0
-    # The inner `where` keeps the root's infinite slope at zero out of the graph; the outer one puts the zero back.
-    length = torch.where(somewhere, torch.where(somewhere, squared, 1).sqrt(), 0)
-    return z / length.clamp_min(eps)
+    squares = single(z).square().sum(dim, keepdim=True)
+    zero = squares == 0
+    size = squares.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
+    return (single(z) / size.clamp_min(eps)).to(z.dtype)
 
 
 _MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid, F.normalize: _normalized}

@@ -1,0 +1,455 @@
+"""LRP's step of the replay: the linear map, in relevance space, that each recorded operation becomes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gyrograd.attributions.replay import Call, Tape, Traced, Values, no_rule, refuse_unknown, upstream
+from gyrograd.attributions.rules import (
+    ACTIVATIONS,
+    AFFINE,
+    ALPHA2BETA1,
+    AVERAGES,
+    CENTRED,
+    DROPOUTS,
+    ELEMENTWISE,
+    EPSILON,
+    FUNCTIONS,
+    HOMOGENEOUS,
+    MAX_POOLS,
+    NONNEGATIVE,
+    NORMS,
+    RECIPROCALS,
+    STRUCTURAL,
+    ZBOX,
+    ZBOX_EVEN,
+    ZPLUS,
+    ZPLUS_EVEN,
+    Layer,
+    RelevanceRule,
+    batchnorm_scale_and_shift,
+    derivative,
+    from_winners,
+    gamma_rule,
+    gate_of,
+    is_constant_multiple,
+    is_constant_shift,
+    layers_of,
+    less_mean,
+    merged,
+    natively,
+    padded_with_zeros,
+    per_channel,
+    positive,
+    refuse_unsteady,
+    relative_change,
+    signed_parts,
+    size_and_trace,
+    spread,
+    stabilized,
+    summands,
+    through_fixed_spread,
+)
+from gyrograd.attributions.variants import Shares
+from gyrograd.errors import UserError
+from gyrograd.numerics.second_order import single
+
+
+def with_constants_held(tape: Tape, settings: Shares) -> Tape:
+    """The tape of what relevance flows through: denominators, and whatever else the settings say, are constants.
+
+    An argument that is held is its true value from then on, with its graph, so that a product with it is a layer or a
+    multiple like any other. Operations that lead nowhere else are left out, and need no rule.
+    """
+    held: set[Traced] = set()
+    for call in tape.path:
+        call.hold(held)
+        call.hold(_constants_of(call, settings))
+        if not call.inputs:
+            held.update(call.outputs)
+    if tape.logits in held:
+        raise UserError(
+            "The model's output depends on x only through values that LRP holds constant (softmax weights or "
+            "denominators); set softmax='taylor', or explain this model with a gradient method."
+        )
+    return replace(tape, path=upstream(tape.logits))
+
+
+def _constants_of(call: Call, settings: Shares) -> Container[Traced]:
+    if call.name in RECIPROCALS:
+        return call.inputs
+    if call.name == "div":
+        return call.inputs[1:] if isinstance(call.tensors[0], Traced) else call.inputs
+    if call.name == "softmax" and settings.softmax == "constant":
+        return call.inputs
+    if call.name == "mul" and settings.product == "gate":
+        return [item for item in call.inputs if _is_gate(item, call)]
+    return ()
+
+
+def _is_gate(item: Traced, call: Call) -> bool:
+    """Whether this factor is the smaller one or, of two equals, the only one that saturates."""
+    if len(call.inputs) != 2:
+        return False
+    other = call.inputs[0] if item is call.inputs[1] else call.inputs[1]
+    if item.value.numel() != other.value.numel():
+        return item.value.numel() < other.value.numel()
+    return _saturates(item) and not _saturates(other)
+
+
+def _saturates(item: Traced) -> bool:
+    while item.call is not None and item.call.name in STRUCTURAL | DROPOUTS and item.call.inputs:
+        item = item.call.inputs[0]
+    return item.call is not None and item.call.name in _SATURATING
+
+
+_SATURATING = {"sigmoid", "hardsigmoid", "tanh", "hardtanh", "softsign", "softmax"}
+
+
+@dataclass(eq=False)
+class Relevance:
+    """The step of the replay in relevance space, with what it learns about tensors on the way."""
+
+    settings: Shares
+    zbox: bool
+    behind: dict[Call, Call]
+    """The BatchNorm merged into an affine call."""
+    logits: Traced
+    image: set[Traced]
+    """Tensors that are still the image, up to shape, scale and shift."""
+    boxed: dict[Traced, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """Bounds of those, if the z-box rule is asked for."""
+    nonnegative: set[Traced] = field(default_factory=set)
+    over_draws: set[Traced] = field(default_factory=set)
+    changes: set[Traced] = field(default_factory=set)
+    """Tensors replayed as their change a u, not as the relative change u: signed shares, which divide by values that
+    pass through zero only to be multiplied by them in the next step."""
+    reach: dict[Traced, Tensor] = field(default_factory=dict)
+    """1 where a value depends on x and 0 where it does not, for tensors that hold both kinds."""
+
+    @classmethod
+    def along(cls, tape: Tape, settings: Shares) -> Relevance:
+        """The step for a tape whose constants are held."""
+        refuse_unknown("LRP", tape, _STEPS)
+        for call in tape.path:
+            refuse_unsteady(call, "LRP")
+        has_batchnorm = any(call.name == "batch_norm" for call in tape.path)
+        zbox = settings.first == "zbox" or (settings.first == "zbox_without_batchnorm" and not has_batchnorm)
+        mergers = _mergers(tape) if settings.batchnorm == "merge" else {}
+        step = cls(settings, zbox, mergers, tape.logits, {tape.x})
+        if zbox:
+            image = tape.x.value.detach()
+            step.boxed[tape.x] = (torch.zeros_like(image), torch.ones_like(image))
+            _check_boxable(tape)
+        return step
+
+    def __call__(self, call: Call, values: Values) -> Any:
+        replayed = _STEPS[call.name](self, call, values)
+        if self.logits in self.changes:  # moved there
+            self.changes.discard(self.logits)
+            replayed = [
+                self._share(t, out.value) if out is self.logits else t
+                for out, t in zip(call.outputs, _as_list(replayed), strict=True)
+            ]
+        if self.settings.constants == "skip":
+            replayed = self._past_constants(call, replayed)
+        self._note_image(call)
+        self._note_sign(call)
+        return replayed
+
+    def affine(self, call: Call, values: Values) -> Tensor:
+        """A layer by the rule of the settings; where both factors depend on x it is a layer of each, for half each."""
+        layers = layers_of(call, "LRP")
+        if call in self.behind:
+            layers = [merged(layers[0], *batchnorm_scale_and_shift(self.behind[call]))]
+        keep_bias = self.settings.bias == "keep"
+        rules = [self._rule(layer, len(layers)) for layer in layers]
+        if len(layers) == 2 and rules[0] is EPSILON and (keep_bias or layers[0].bias is None):
+            halves = [layer.apply(self._change(layer.input, values), layer.weight, None) for layer in layers]
+            return self._kept_as_change(call, (halves[0] + halves[1]) / 2)
+        moved = [
+            relative_change(
+                layer, rule, self._sources(layer.input, values, rule),
+                keep_bias=keep_bias, eps=self.settings.stabilizer,
+            )
+            for layer, rule in zip(layers, rules, strict=True)
+        ]  # fmt: skip
+        return moved[0] if len(moved) == 1 else (moved[0] + moved[1]) / 2
+
+    def _rule(self, layer: Layer, factors: int) -> RelevanceRule:
+        if layer.input in self.boxed:
+            return ZBOX_EVEN if self.settings.rule == "zplus_even" else ZBOX
+        of_positive_parts = {"zplus": ZPLUS, "zplus_even": ZPLUS_EVEN}
+        if factors == 2:
+            return of_positive_parts.get(self.settings.rule, EPSILON)
+        return {
+            **of_positive_parts,
+            "epsilon": EPSILON,
+            "alpha2beta1": ALPHA2BETA1,
+            "gamma": gamma_rule(self.settings.gamma),
+        }[self.settings.rule]
+
+    def _sources(
+        self, inside: Traced, values: Values, rule: RelevanceRule
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """The parts of a layer's input that the rule names, and the change of each."""
+        a = inside.value
+        parts = {"whole": a, "positive": a} if inside in self.nonnegative else {"whole": a, **signed_parts(a)}
+        if inside in self.boxed:
+            parts = dict(zip(("whole", "low", "high"), (a, *self.boxed[inside]), strict=True))
+        if self.settings.rule == "zplus_even":
+            parts["ones"] = torch.ones_like(a)
+        wanted = {term.source for share in rule for term in share.terms}
+        parts = {name: part for name, part in parts.items() if name in wanted}
+        if inside not in self.changes:
+            return {name: (part, part * values[inside]) for name, part in parts.items()}
+        sides = {"whole": torch.ones_like(a), "positive": a > 0, "negative": a < 0}
+        return {
+            name: (part, values[inside] * sides[name] if name in sides else self._relative(inside, values))
+            for name, part in parts.items()
+        }
+
+    def moving(self, call: Call, values: Values) -> Any:
+        """What only moves values: relevance goes back to where the value came from."""
+        if any(item in self.changes for item in call.inputs):
+            values = {item: self._change(item, values) for item in call.inputs}
+            self.changes.update(call.outputs)
+        if call.name in MAX_POOLS:
+            return from_winners(call, values)
+        return padded_with_zeros(call, values) if call.name == "pad" else natively(call, values)
+
+    def same(self, call: Call, values: Values) -> Tensor:
+        """Activations and other functions of one value: the identity."""
+        inside = call.inputs[0]
+        if len(call.inputs) != 1 or call.tensors[0] is not inside:
+            raise no_rule("LRP", call, "more than its input depends on x")
+        gate = gate_of(call) if inside in self.changes else None
+        if gate is not None:
+            return self._kept_as_change(call, values[inside] * gate)
+        return self._relative(inside, values)
+
+    def batchnorm(self, call: Call, values: Values) -> Tensor:
+        """Merged into the layer before, passed over, or where it is neither a linear layer as the other norms."""
+        inside = call.inputs[0]
+        linear = self.settings.norm == "linear" and self.settings.bias == "keep"
+        if not linear or self.settings.batchnorm == "pass" or call in self.behind.values():
+            return self._relative(inside, values)
+        scale, _ = batchnorm_scale_and_shift(call)
+        moved = self._change(inside, values) * per_channel(scale, inside.value.dim())
+        return self._kept_as_change(call, moved.to(inside.value.dtype))
+
+    def norm(self, call: Call, values: Values) -> Tensor:
+        """LayerNorm and its like: the identity, or the linear layer it is while its denominator is held."""
+        inside = call.inputs[0]
+        if self.settings.norm == "identity" or call.name not in CENTRED:
+            return self._relative(inside, values)
+        moved = through_fixed_spread(call, self._change(inside, values))
+        if self.settings.bias == "drop":
+            return self._share(moved, through_fixed_spread(call, inside.value))
+        return self._kept_as_change(call, moved)
+
+    def softmax(self, call: Call, values: Values) -> Tensor:
+        """AttnLRP's first-order Taylor rule, R_i = x_i (R_i - s_i sum_j R_j)."""
+        inside = call.inputs[0]
+        # What is masked out has weight 0, and 0 times -inf is NaN.
+        masked = inside.value == -torch.inf
+        if inside in self.changes:
+            moved = values[inside].masked_fill(masked, 0.0)
+        else:
+            moved = inside.value.masked_fill(masked, 0.0) * values[inside]
+        return less_mean(call, moved)
+
+    def homogeneous(self, call: Call, values: Values) -> Tensor:
+        """Slope times input, over the output."""
+        return self._kept_as_change(
+            call, derivative(call, {item: self._change(item, values) for item in call.inputs})
+        )
+
+    def average(self, call: Call, values: Values) -> Any:
+        """In proportion to what is averaged; over draws the plain mean."""
+        if call.name in {"sum", "mean"} and _is_over_first_axis(call):
+            self.over_draws.update(call.outputs)
+            return call.run({item: self._relative(item, values) for item in call.inputs})
+        if self.settings.pool == "signed":
+            return self._kept_as_change(
+                call, call.run({item: self._change(item, values) for item in call.inputs})
+            )
+        part = _PARTS[self.settings.pool]
+        parts = {item: part(item.value) for item in call.inputs}
+        moved = call.run({item: parts[item] * self._relative(item, values) for item in parts})
+        return self._share(moved, call.run(parts))
+
+    def elementwise(self, call: Call, values: Values) -> Any:
+        """Sums in proportion, products half to each factor, multiples and shifts by constants the identity."""
+        if all(item in self.over_draws for item in call.inputs):
+            return self._after_draws(call, values)
+        if call.name in {"add", "sub", "rsub"}:
+            return self._sum(call, values)
+        if not any(item in self.changes for item in call.inputs):
+            return spread(call, _total([values[item] for item in call.inputs]) / len(call.inputs))
+        if is_constant_multiple(call):
+            return self._kept_as_change(call, call.run(values))
+        first, second = call.inputs
+        moved = self._change(first, values) * second.value + first.value * self._change(second, values)
+        return self._kept_as_change(call, moved / 2)
+
+    def _sum(self, call: Call, values: Values) -> Tensor:
+        shares = self.settings.constants == "share" and call.inputs[0] not in self.image
+        if is_constant_shift(call) and not shares:
+            return spread(call, self._relative(call.inputs[0], values))
+        terms = [(factor, item) for factor, item in summands(call) if isinstance(item, Traced)]
+        if self.settings.residual == "signed":
+            moved = _total([factor * self._change(item, values) for factor, item in terms])
+            return self._kept_as_change(call, spread(call, moved))
+        part = _PARTS[self.settings.residual]
+        sizes = [part(factor * item.value) for factor, item in terms]
+        moved = _total(
+            [size * self._relative(item, values) for size, (_, item) in zip(sizes, terms, strict=True)]
+        )
+        if shares:
+            sizes += [
+                part(factor * torch.as_tensor(item).to(moved))
+                for factor, item in summands(call)
+                if not isinstance(item, Traced)
+            ]
+        return self._share(moved, _total(sizes))
+
+    def _relative(self, item: Traced, values: Values) -> Tensor:
+        """u, the change relative to the value."""
+        return self._share(values[item], item.value) if item in self.changes else values[item]
+
+    def _change(self, item: Traced, values: Values) -> Tensor:
+        """a u, the change itself."""
+        return values[item] if item in self.changes else item.value * values[item]
+
+    def _kept_as_change(self, call: Call, moved: Tensor) -> Tensor:
+        """The output's change: what comes next multiplies by the output, so that dividing by it can wait or cancels."""
+        if self.settings.constants == "skip" or call.outputs[0] is self.logits:
+            return self._share(moved, call.outputs[0].value)
+        self.changes.update(call.outputs)
+        return moved
+
+    def _share(self, moved: Tensor, total: Tensor) -> Tensor:
+        return (single(moved) / stabilized(single(total), self.settings.stabilizer)).to(moved.dtype)
+
+    def _after_draws(self, call: Call, values: Values) -> Any:
+        """Sums and multiples of sums over draws: linear, so that the map is the mean of the draws' maps."""
+        self.over_draws.update(call.outputs)
+        values = {item: self._relative(item, values) for item in call.inputs}
+        if is_constant_shift(call):
+            return spread(call, values[call.inputs[0]])
+        if is_constant_multiple(call) or call.name == "add":
+            return call.run(values)
+        raise no_rule("LRP", call, "it combines outputs of several runs other than by a mean")
+
+    def _past_constants(self, call: Call, replayed: Any) -> Any:
+        """Hand what constants among the inputs (class tokens, padding) would get to the values that depend on x.
+
+        The step applied to `reach` tells the share of each output's relevance that goes to those, which becomes all of
+        it; outputs without any keep none.
+        """
+        inserts = call.name == "pad" or (call.name in STRUCTURAL and bool(call.constants))
+        if not inserts and not any(item in self.reach for item in call.inputs):
+            return replayed
+        step = _STEPS[call.name]
+        reach = {item: self.reach.get(item, torch.ones_like(item.value)) for item in call.inputs}
+        arrives = _as_list(step(self, call, reach))
+        if inserts:  # the constants themselves stand where they were inserted
+            none = {item: torch.zeros_like(item.value) for item in call.inputs}
+            arrives = [a - b for a, b in zip(arrives, _as_list(step(self, call, none)), strict=True)]
+        changed = []
+        for output, u, share in zip(call.outputs, _as_list(replayed), arrives, strict=True):
+            depends = share != 0
+            if not bool(depends.all()):
+                self.reach[output] = depends.to(share.dtype)
+            changed.append(torch.where(depends, u / torch.where(depends, share, 1.0), 0.0))
+        return changed
+
+    def _note_image(self, call: Call) -> None:
+        """Carry the image and its bounds along while only its shape, scale and shift change."""
+        if not _keeps_image(call) or not all(item in self.image for item in call.inputs):
+            return
+        self.image.update(call.outputs)
+        if not all(item in self.boxed for item in call.inputs):
+            return
+        ends = [_as_list(call.run({item: self.boxed[item][side] for item in call.inputs})) for side in (0, 1)]
+        for output, a, b in zip(call.outputs, *ends, strict=True):
+            self.boxed[output] = (torch.minimum(a, b), torch.maximum(a, b))
+
+    def _note_sign(self, call: Call) -> None:
+        """Know which tensors cannot be negative: their layers need half the work."""
+        keeps = call.name in _KEEPS_SIGN and not call.constants
+        keeps = keeps and all(item in self.nonnegative for item in call.inputs)
+        if call.name in NONNEGATIVE or (keeps and (call.name not in {"add", "mul"} or len(call.inputs) == 2)):
+            self.nonnegative.update(call.outputs)
+
+
+def _total(parts: list[Tensor]) -> Tensor:
+    return sum(parts[1:], parts[0])
+
+
+_PARTS = {"positive": positive, "absolute": size_and_trace}
+_RESHAPES = STRUCTURAL | DROPOUTS | {"pad", "batch_norm"}
+_KEEPS_SIGN = (STRUCTURAL | DROPOUTS | MAX_POOLS | AVERAGES | {"add", "mul"}) - {"interpolate"}
+_STEPS: dict[str, Any] = {
+    **dict.fromkeys(AFFINE, Relevance.affine),
+    **dict.fromkeys(ACTIVATIONS | FUNCTIONS, Relevance.same),
+    "batch_norm": Relevance.batchnorm,
+    **dict.fromkeys(STRUCTURAL | DROPOUTS | MAX_POOLS | {"pad"}, Relevance.moving),
+    **dict.fromkeys(NORMS, Relevance.norm),
+    **dict.fromkeys(HOMOGENEOUS, Relevance.homogeneous),
+    **dict.fromkeys(AVERAGES, Relevance.average),
+    **dict.fromkeys(ELEMENTWISE, Relevance.elementwise),
+    "softmax": Relevance.softmax,
+}
+
+
+def _mergers(tape: Tape) -> dict[Call, Call]:
+    """Convolutions and linear layers whose output goes to a BatchNorm and nowhere else, with it."""
+    uses = Counter(item for call in tape.path for item in call.inputs)
+    found = {}
+    for call in tape.path:
+        before = call.inputs[0].call
+        if call.name == "batch_norm" and before is not None and uses[call.inputs[0]] == 1 and _merges(before):
+            found[before] = call
+    return found
+
+
+def _merges(before: Call) -> bool:
+    channels_second = before.name != "linear" or before.outputs[0].value.dim() == 2
+    by_constants = len(before.inputs) == 1 and before.tensors[0] is before.inputs[0]
+    return before.name in {"linear", "conv1d", "conv2d", "conv3d"} and channels_second and by_constants
+
+
+def _keeps_image(call: Call) -> bool:
+    """Whether a call changes no more than shape, scale and shift."""
+    return call.name in _RESHAPES or is_constant_multiple(call) or is_constant_shift(call)
+
+
+def _is_over_first_axis(call: Call) -> bool:
+    axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim")
+    return axis in (0, (0,), [0])
+
+
+def _as_list(item: Any) -> list[Tensor]:
+    return list(item) if isinstance(item, tuple | list) else [item]
+
+
+def _check_boxable(tape: Tape) -> None:
+    """The z-box rule is for layers that see the image; a model may have none."""
+    image = {tape.x}
+    for call in tape.path:
+        if call.name in AFFINE and call.inputs[0] in image:
+            return
+        if _keeps_image(call) and all(item in image for item in call.inputs):
+            image.update(call.outputs)
+    raise UserError(
+        "LRP's z-box rule is for a layer that sees the image, and the model changes the image before its "
+        "first layer; set first='same'."
+    )
