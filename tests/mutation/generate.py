@@ -40,9 +40,12 @@ from typing import Any, TypeAlias
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {
-    "numerics": "contracts/test_attributions",
-    "attributions": "contracts/test_attributions contracts/test_precisions",
-    "attacks": "contracts/test_attacks",
+    "numerics": "unit/test_attacks_loop unit/test_models_first_tried contracts/test_attributions",
+    "attributions": (
+        "unit/test_attributions_memory unit/test_attributions_targets contracts/test_attributions "
+        "contracts/test_precisions"
+    ),
+    "attacks": "unit/test_attacks_memory contracts/test_attacks",
     "metrics": "contracts/test_metrics",
     "regularizers": "contracts/test_regularizers contracts/test_precisions",
     "evaluation": "unit/test_audit_engine",
@@ -99,7 +102,7 @@ TESTS = {
     "attributions/smooth.py": "oracles/test_smoothing oracles/test_gradient_maps unit/test_batching_rows",
     "attributions/targets.py": "unit/test_attributions_targets oracles/test_gradient_maps",
     "attacks/auto.py": "unit/test_attacks_auto",
-    "attacks/squares.py": "unit/test_attacks_auto",
+    "attacks/squares.py": "unit/test_attacks_squares unit/test_attacks_auto",
     "attacks/loop.py": "unit/test_attacks_loop oracles/test_attacks_loops",
     "attacks/named.py": (
         "unit/test_attacks_settings oracles/test_attacks_objectives oracles/test_attacks_loops"
@@ -594,9 +597,9 @@ def copy_of_sources(edit: Edit | None) -> Iterator[Path]:
         yield sources
 
 
-def drawn(count: int, seed: int) -> list[Edit]:
-    """So many different faults that can be compiled."""
-    edits = every_edit(FOLDERS)
+def drawn(count: int, seed: int, within: str = "") -> list[Edit]:
+    """So many different faults that can be compiled, in files whose path begins with these words."""
+    edits = [edit for edit in every_edit(FOLDERS) if edit.file.startswith(within)]
     random.Random(seed).shuffle(edits)
     return list(islice(filter(compiles, edits), count))
 
@@ -626,6 +629,9 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, help="a file of JSON lines, one per fault; faults in it are not run again"
     )
+    parser.add_argument(
+        "--within", default="", help="draw from this folder or file alone: attacks/squares.py"
+    )
     parser.add_argument("--list", action="store_true", help="print the faults and run nothing")
     parser.add_argument("--only", type=int, nargs="*", help="these numbers of the draw")
     parser.add_argument("--tests", help="these tests, such as 'contracts/test_devices', for every fault")
@@ -633,7 +639,7 @@ def main() -> int:
     if given.tests:
         TESTS.update(dict.fromkeys(TESTS, given.tests))
         FOLDERS.update(dict.fromkeys(FOLDERS, ""))
-    edits = dict(enumerate(drawn(given.count, given.seed), 1))
+    edits = dict(enumerate(drawn(given.count, given.seed, given.within), 1))
     if given.only:
         edits = {number: edit for number, edit in edits.items() if number in given.only}
     if given.list:
