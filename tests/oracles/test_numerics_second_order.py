@@ -222,3 +222,16 @@ def test_maps_of_a_net_with_hardsigmoid_can_be_differentiated(name):
     (slope,) = torch.autograd.grad(explain(model, leaf, target, create_graph=True).square().sum(), leaf)
     ends = [explain(model, x + step * v, target).square().sum() for step in (1e-6, -1e-6)]
     assert float((slope * v).sum()) == pytest.approx(float(ends[0] - ends[1]) / 2e-6, rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_under_autocast_softplus_is_as_precise_as_torchs_own(dtype):
+    """Of CUDA: torch takes Softplus in float32 there, and leaves float64 alone."""
+    z = torch.linspace(-3, 3, 7, dtype=dtype, requires_grad=True)
+    expected = torch.float64 if dtype == torch.float64 else torch.float32
+    with SecondOrder():
+        assert F.softplus(z).dtype == dtype
+        with torch.autocast("cpu", torch.bfloat16):
+            out = F.softplus(z)
+    assert out.dtype == expected
+    torch.testing.assert_close(out, F.softplus(z.to(expected)), rtol=1e-5, atol=1e-6)
