@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
 import re
 from typing import Any
 
@@ -147,3 +148,22 @@ def test_a_number_below_its_least_is_refused_and_the_least_is_not(name: str) -> 
                 make(kind, method, **{key: number(value)})
             usual = re.search(r"(\d+) is usual", str(refused.value))
             assert usual is None or int(usual[1]) == parameter.default
+
+
+@pytest.mark.parametrize("name", [name for name in listed() if not re.search("lime|shap|manipulate", name)])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_class_itself_refuses_what_is_no_finite_number(name: str, value: float) -> None:
+    """By name such a value never reaches the class."""
+    kind, _, method = name.partition(" ")
+    factory = gg.available(kind)[method].factory
+    for key, parameter in inspect.signature(factory).parameters.items():
+        if type(parameter.default) is float:
+            with pytest.raises(gg.UserError):
+                factory(**{key: value})
+
+
+def test_one_of_two_weights_may_be_zero_and_not_both() -> None:
+    gg.regularizer("l2_cosine", l2=0.0, cosine=1.0)
+    gg.regularizer("l2_cosine", l2=1.0, cosine=0.0)
+    with pytest.raises(gg.UserError, match="not both 0"):
+        gg.regularizer("l2_cosine", l2=0.0, cosine=0.0)
