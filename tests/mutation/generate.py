@@ -22,12 +22,14 @@ import inspect
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
 import struct
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,9 +53,9 @@ FOLDERS = {
     "evaluation": "unit/test_audit_engine",
 }
 """The folders that faults are drawn from, and the tests of everything in them."""
-CPU_SECONDS, WALL_SECONDS = 300, 1200
-"""A run that works longer hangs: no set of tests takes half as long without a fault. One that waits longer says
-nothing: the machine may have other work.
+CPU_SECONDS, WALL_SECONDS = 120, 1200
+"""A test that works longer hangs: none takes a quarter as long without a fault. A run that waits longer says nothing:
+the machine may have other work.
 """
 
 # The tests of a file, or of the other files of a folder; the nearest first.
@@ -293,10 +295,21 @@ def compiles(edit: Edit) -> bool:
 
 
 def tests_of(file: str) -> list[str]:
-    """The test files of a source file, the nearest first, then those of its whole folder."""
+    """The test files of a source file: the nearest first, then those of its whole folder and those that import it."""
     folder = file.partition("/")[0]
     names = f"{TESTS.get(file) or TESTS[folder]} unit/test_defaults {FOLDERS[folder]}"
-    return [f"tests/{name}.py" for name in dict.fromkeys(names.split())]
+    near = [f"tests/{name}.py" for name in names.split()]
+    return list(dict.fromkeys([*near, *(importers(file) if FOLDERS[folder] else [])]))
+
+
+@cache
+def importers(file: str) -> list[str]:
+    """The test files that import a source file by its name."""
+    folder, _, name = file.removesuffix(".py").partition("/")
+    named = re.compile(rf"gyrograd\.{folder}\.{name}\b|from gyrograd\.{folder} import .*\b{name}\b")
+    places = [ROOT / "tests" / place for place in ("oracles", "unit", "theory", "contracts")]
+    files = [path for place in places for path in sorted(place.glob("test_*.py"))]
+    return [str(path.relative_to(ROOT)) for path in files if named.search(path.read_text(encoding="utf-8"))]
 
 
 def preload() -> None:
@@ -449,13 +462,15 @@ def _run_and_exit(session: Any, tests: list[Any], edit: Edit | None, writing: in
     """In the forked process: the tests until one fails; it does not return."""
     code = 70
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
         signal.alarm(WALL_SECONDS)
         os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.mkdtemp()  # pytest clears folders of other runs away
         new = changed_function(edit) if edit is not None else None
         if edit is not None and new is not None:
             give_new_code(edit, *new)
         for test, following in zip(tests, [*tests[1:], None], strict=True):
+            resource.setrlimit(
+                resource.RLIMIT_CPU, (int(time.process_time()) + CPU_SECONDS, resource.RLIM_INFINITY)
+            )
             test.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
             if session.testsfailed:
                 os.write(writing, test.nodeid.encode())
