@@ -50,8 +50,9 @@ ROUNDING = 1e-7
 """Relative error of a value, float64 through some hundred layers."""
 LOST = 1e-3
 """Relevance that LRP's conserving variant may lose."""
-LENGTHS = (1e-5, 1e-6, 1e-4, 1e-7, 1e-3, 1e-8)
-"""Of the steps of central differences: over the whole image, or over all weights together."""
+LENGTHS = (1e-5, 1e-6, 1e-4, 1e-7, 1e-3, 1e-8, 1e-9, 1e-10, 1e-11)
+"""Of the steps of central differences: over the whole image, or over all weights together. The shortest are for LRP:
+where a denominator is near its stabiliser, 1e-6, the map bends over distances far below that."""
 OUTCOMES = ("exact", "refused", "wrong", "crashed")
 CLASSES = 10
 

@@ -118,6 +118,8 @@ POINTS: dict[str, dict[str, Any]] = {
     "adv1x2+h": {"terms": {ADV: adversarial(1, 2), **HESSIAN}},
     "adv1.25+h": {"terms": {ADV: adversarial(1.25), **HESSIAN}},
     "adv1.5+h": {"terms": {ADV: adversarial(1.5), **HESSIAN}},
+    "adv1.5": {"terms": {ADV: adversarial(1.5)}},
+    "adv2": {"terms": {ADV: adversarial(2)}},
     "adv2+h": {"terms": {ADV: adversarial(2), **HESSIAN}},
     "adv1+h3e-3": {"terms": {ADV: adversarial(1), **curved(3e-3)}},
     "adv1+h1e-2": {"terms": {ADV: adversarial(1), **curved(1e-2)}},

@@ -7,6 +7,7 @@ verb needs it, so records and reports work where torch is not installed.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.errors import UserError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gyrograd.audit import audit as audit
     from gyrograd.models import load as load
     from gyrograd.models import save as save
+    from gyrograd.reporting.sheet import show as show
     from gyrograd.smoothing import smoothed as smoothed
 
 __version__ = "0.1.0"
@@ -36,6 +38,7 @@ __all__ = [
     "predicted",
     "regularizer",
     "save",
+    "show",
     "smoothed",
 ]
 
@@ -46,6 +49,7 @@ _LAZY = {
     "load": "gyrograd.models",
     "save": "gyrograd.models",
     "predicted": "gyrograd.attributions",
+    "show": "gyrograd.reporting.sheet",
 }
 
 
@@ -59,8 +63,15 @@ def metric(name: str, **settings: Any) -> Any:
     return make("metric", name, **settings)
 
 
-def attribution(name: str, **settings: Any) -> Any:
-    """An attribution by name: `attribution("ig", steps=50)(model, x, target)` gives maps shaped like x."""
+def attribution(name: str | Callable[..., Any], **settings: Any) -> Any:
+    """An attribution by name: `attribution("ig", steps=50)(model, x, target)` gives maps shaped like x.
+
+    A function of your own, `f(model, x, target)`, becomes one that everything here takes: `attribution(f)`.
+    """
+    if callable(name):
+        from gyrograd.attributions import FunctionAttribution
+
+        return FunctionAttribution(name, **settings)
     return make("attribution", name, **settings)
 
 
@@ -90,3 +101,7 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'gyrograd' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from gyrograd import cli
+
 GYROGRAD = [sys.executable, "-c", "import sys; from gyrograd.cli import main; sys.exit(main())"]
 
 
@@ -70,6 +72,24 @@ def test_the_doctor_says_what_is_wrong_where_torch_does_not_import(case, tmp_pat
     assert "pip install" in findings["torch pair"]["detail"]
     assert {"python", "disk", "cifar10"} <= set(findings)
     assert "cpu" not in findings
+
+
+def test_the_doctor_says_that_the_machine_is_busy(monkeypatch, capsys):
+    details = []
+    for load in (0.0, 1000.0):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert cli.main(["doctor", "--json"]) == 0
+        details += [row["detail"] for row in json.loads(capsys.readouterr().out) if row["what"] == "cpu"]
+    assert ["busy" in detail for detail in details] == [False, True]
+
+
+@pytest.mark.parametrize("own", [None, "ACTIVE"])
+def test_waiting_threads_do_not_spin_unless_the_user_says_so(own, monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", own or "")
+    if own is None:
+        monkeypatch.delenv("OMP_WAIT_POLICY")
+    assert cli.main(["--version"]) == 0
+    assert os.environ["OMP_WAIT_POLICY"] == (own or "PASSIVE")
 
 
 WITHOUT_TORCH = """

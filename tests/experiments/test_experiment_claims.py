@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,7 +61,7 @@ def test_an_order_is_confirmed_only_where_the_intervals_do_not_touch(low, high, 
 def test_an_order_and_its_reverse_are_never_both_confirmed(low, high, half):
     ours = results(ce=around(low, half), l2=around(high, half))
     there, back = (verdict(Order(a, b, ""), ours, "orders").verdict for a, b in ((CE, L2), (L2, CE)))
-    assert {there, back} in ({"confirmed", "not confirmed"}, {"within interval"})
+    assert {there, back} in ({"confirmed", "not confirmed"}, {"inconclusive"})
 
 
 @pytest.mark.parametrize(
@@ -78,12 +79,24 @@ def test_a_scale_says_what_can_be_compared(compares, value, order):
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [({"ce": "file"}, "confirmed"), ({"l2": "file"}, "not comparable")]
+    ("from_files", "why"),
+    [
+        (("ce", "l2"), ""),
+        (("ce",), "one net is public, the other was trained here in another way"),
+        ((), ""),
+    ],
 )
-def test_a_net_out_of_a_file_is_compared_however_the_others_were_trained(given, found):
-    estimates = {Quantity("cifar", "ce sm", "rps"): around(1, 0.1)}
-    ours = Results("x", "paper", {"sizes": {"cifar": {"model": {"weights": given}}}}, estimates)
-    assert verdict(Value(Quantity("cifar", "ce sm", "rps"), 1.0, 0.1), ours, "orders").verdict == found
+def test_a_public_net_is_compared_with_public_nets_only(from_files, why):
+    ours = results("paper", ce=around(1, 0.1), l2=around(2, 0.1))
+    weights = dict.fromkeys(from_files, "file")
+    ours = replace(ours, settings={"sizes": {"cifar": {"model": {"weights": weights}}}})
+    order = verdict(Order(CE, L2, ""), ours, "values")
+    assert (order.verdict, why) == (("not comparable", order.why) if why else ("confirmed", ""))
+    value = verdict(Value(CE, 1.0, 0.1), ours, "values")
+    public = "the net is a public one, not the paper's own"
+    assert (value.verdict, value.why == public) == (
+        ("not comparable", True) if "ce" in from_files else ("confirmed", False)
+    )
 
 
 def test_a_known_error_comes_before_every_number_and_gives_its_reason():
@@ -188,14 +201,20 @@ def test_a_file_that_does_not_fit_together_is_refused(tmp_path, old, new, senten
 def test_every_verdict_is_counted_those_nobody_got_too():
     claims = Claims((Value(CE, 1.0, 0.1), Value(CE, 5.0, 0.1), Order(CE, L2, "")))
     found = judged(claims, results(ce=around(1, 0.1), l2=around(2, 0.1)), "values")
-    assert counted(found) == {"confirmed": 2, "within interval": 0, "not confirmed": 1, "not comparable": 0}
+    assert counted(found) == {
+        "confirmed": 2,
+        "within interval": 0,
+        "inconclusive": 0,
+        "not confirmed": 1,
+        "not comparable": 0,
+    }
 
 
 def test_an_order_whose_intervals_touch_is_also_told_seed_by_seed():
     lower = Estimate(0.7, 0.8, 0.9, 100, by_seed=(0.75, 0.8, 0.85))
     higher = Estimate(0.72, 0.82, 0.92, 100, by_seed=(0.77, 0.81, 0.88))
     judgement = verdict(Order(CE, L2, ""), results(ce=lower, l2=higher), "orders")
-    assert judgement.verdict == "within interval"
+    assert judgement.verdict == "inconclusive"
     # mean 0.02, deviation 0.01, Student's quantile 4.303 of three seeds: half a width of 0.0248
     assert judgement.why == "the intervals touch; seed by seed 0.02 apart [-0.00484, 0.0448]"
     alone = verdict(Order(CE, L2, ""), results(ce=around(1, 1), l2=around(1, 1)), "orders")

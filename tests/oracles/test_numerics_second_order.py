@@ -235,3 +235,41 @@ def test_under_autocast_softplus_is_as_precise_as_torchs_own(dtype):
             out = F.softplus(z)
     assert out.dtype == expected
     torch.testing.assert_close(out, F.softplus(z.to(expected)), rtol=1e-5, atol=1e-6)
+
+
+class CosineAttention(nn.Module):
+    """Scores between directions of tokens, the last one padding: without bias its key is a vector of zeros."""
+
+    def __init__(self):
+        super().__init__()
+        self.key, self.head = nn.Linear(4, 4, bias=False), nn.Linear(9, 3)
+
+    def forward(self, x):
+        keys = self.key(F.pad(x.flatten(2).transpose(1, 2), (0, 1, 0, 1)))
+        return self.head(
+            (
+                F.normalize(keys, dim=-1)
+                @ F.normalize(x.mean((2, 3)) @ torch.ones(3, 4).to(x), dim=-1)[..., None]
+            )[..., 0]
+        )
+
+
+def test_directions_of_padded_tokens_have_a_second_derivative_to_the_weights():
+    """torch's is NaN where a vector is zero, and one padded token would make the whole weight's NaN."""
+    torch.manual_seed(0)
+    model = CosineAttention().double()
+    x, v = (torch.rand(2, 3, 2, 4, dtype=torch.float64) for _ in range(2))
+    along = torch.randn_like(model.key.weight)
+    explain, target = gg.attribution("gradient"), torch.tensor([0, 2])
+
+    def moved(step):
+        with torch.no_grad():
+            model.key.weight += step * along
+            value = (explain(model, x, target) * v).sum()
+            model.key.weight -= step * along
+        return float(value)
+
+    slope = torch.autograd.grad((explain(model, x, target, create_graph=True) * v).sum(), model.key.weight)[0]
+    assert float((slope * along).sum()) == pytest.approx((moved(1e-5) - moved(-1e-5)) / 2e-5, rel=1e-5)
+    with all_layers():
+        torch.testing.assert_close(F.normalize(x, dim=1), x / x.norm(dim=1, keepdim=True))

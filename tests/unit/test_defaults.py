@@ -55,6 +55,8 @@ attack untargeted_map: eps=8/255 norm='linf' protocol='own' steps=None step_size
 metric adversarial_insertion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum'
     quantity='probability'
 metric center_dislocation: variant='code' reduce='abs_sum'
+metric certified_cosine: radius=0.05 sigma=0.1 draws=1000 held_out=100 alpha=0.001
+metric certified_pixels: radius=0.1 sigma=0.15 top=0.5 draws=1000 held_out=100 alpha=0.001 reduce='abs_sum'
 metric cosine_distance: reduce='abs_sum'
 metric deletion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum' quantity='probability'
 metric faithfulness: similarity='inverse_l2' segments='grid' grid=10 reference='zero' contribution='slope'
@@ -127,8 +129,10 @@ def test_every_method_is_listed() -> None:
     assert with_settings == set(listed())
 
 
-ZERO_IS_FINE = {"ridge", "ratio", "l2", "cosine"}
+ZERO_IS_FINE = {"radius", "ridge", "ratio", "l2", "cosine"}
 LOOKED_AT_WHEN_USED = {"attribution lime grid", "attribution shap grid", "metric top_k_intersection k"}
+SHARES = {"top_fraction", "top", "alpha"}
+LEAST = {"metric certified_cosine draws": 2}
 OF_ANY_SIGN = {"attack manipulate weight"}
 
 
@@ -142,7 +146,8 @@ def test_a_number_below_its_least_is_refused_and_the_least_is_not(name: str) -> 
             continue
         number = type(parameter.default)  # beside the shapes, 1 is checked to be no float
         from_zero = key in ZERO_IS_FINE or (kind == "attack" and key == "eps")
-        make(kind, method, **{key: 0.5 if key == "top_fraction" else number(not from_zero)})
+        least = 0 if from_zero else LEAST.get(f"{name} {key}", 1)
+        make(kind, method, **{key: 0.5 if key in SHARES else number(least)})
         for value in (-1,) if from_zero else (-1, 0):
             with pytest.raises(gg.UserError) as refused:
                 make(kind, method, **{key: number(value)})

@@ -1,5 +1,6 @@
 """Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
 
+from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.gradient import Gradient, InputXGradient
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lime import Lime
@@ -11,6 +12,7 @@ from gyrograd.attributions.targets import predicted
 
 __all__ = [
     "LRP",
+    "FunctionAttribution",
     "Gradient",
     "GuidedBackprop",
     "InputXGradient",

@@ -6,6 +6,7 @@ import io
 import json
 import tempfile
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,22 @@ class Card:
 
     def to_html(self, path: Path | str) -> Path:
         """Write the page alone, self-contained."""
+        disk.write_text(path, self._page())
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        """The page inside a notebook, in a frame of its own so that its style stays there."""
+        return (
+            f'<iframe srcdoc="{escape(self._page())}" style="width: 100%; height: 44em; border: 0"></iframe>'
+        )
+
+    def _page(self) -> str:
         from gyrograd.reporting.card import contents, html_report
         from gyrograd.reporting.schema import checked
 
         with tempfile.TemporaryDirectory() as folder:
             self._write_pictures(Path(folder))
-            disk.write_text(path, html_report(contents(checked(self.document), Path(folder))))
-        return Path(path)
+            return html_report(contents(checked(self.document), Path(folder)))
 
     def _write_pictures(self, folder: Path) -> None:
         if self.pictures:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from gyrograd.attributions import FunctionAttribution
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup, make
@@ -101,6 +102,8 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
 def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model: Model) -> Method:
     """A method that is no name: whether it has a derivative shows when it is asked for one."""
     settings = {"repr": repr(attribution)}
+    if inspect.isroutine(attribution):
+        attribution = FunctionAttribution(attribution)
     try:
         attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
     except UserError:

@@ -77,6 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     `--debug` (or GYROGRAD_DEBUG=1) shows where an error came from, frame by frame.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    # Threads that wait for one another spin by default, which on a busy machine keeps the others from finishing: a
+    # forward pass of a small net takes three to five times as long. torch reads this when it is loaded, later.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     before = os.environ.get("GYROGRAD_DEBUG")
     if DEBUG in words:
         words = [word for word in words if word != DEBUG]

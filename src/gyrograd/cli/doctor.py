@@ -81,13 +81,24 @@ def _pair(trouble: str) -> Finding:
 def _devices() -> list[Finding]:
     import torch
 
-    findings = [Finding("cpu", "ok", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch")]
+    findings = [
+        Finding("cpu", "ok", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch{_load()}")
+    ]
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
         findings.append(Finding(f"cuda:{index}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"))
     if len(findings) == 1:
         findings.append(Finding("cuda", "missing", "no card seen; everything runs on the CPU"))
     return findings
+
+
+def _load() -> str:
+    """A remark if other programs keep the cores busy: everything takes longer than the estimates then."""
+    cores = os.cpu_count() or 1
+    wanting = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # there is none on Windows
+    if wanting <= cores:
+        return ""
+    return f"; busy: {wanting:.1f} programs want to run on {cores} cores, so expect longer times"
 
 
 def _optional_parts() -> list[Finding]:

@@ -36,6 +36,10 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __repr__(self) -> str:
+        shape = " x ".join(str(side) for side in self.images.shape[1:])
+        return f"Dataset({self.name}: {len(self)} examples of {shape}, {len(self.classes)} classes)"
+
     def to(self, device: torch.device | str) -> Dataset:
         """The same set on another device."""
         masks = None if self.masks is None else self.masks.to(device)

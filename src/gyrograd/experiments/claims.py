@@ -24,7 +24,8 @@ from typing import Any, Literal, TypeAlias
 from gyrograd.errors import UserError
 from gyrograd.experiments.results import Estimate, Quantity, Results, seed_by_seed
 
-Verdict = Literal["confirmed", "within interval", "not confirmed", "not comparable"]
+Verdict = Literal["confirmed", "within interval", "inconclusive", "not confirmed", "not comparable"]
+"""A value may be "within interval", an order "inconclusive"; the other three are for both."""
 ELSEWHERE = "not measured in this run"
 Comparison = Literal["nothing", "orders", "values"]
 """What of a paper can be compared with a run of this scale; "values" includes the orders."""
@@ -127,7 +128,8 @@ def verdict(
 
     A value is confirmed if ours is within the tolerance that was fixed beforehand, within interval if our interval
     meets the printed number and its deviation, else not confirmed. An order is confirmed if the two intervals do
-    not touch, within interval if they do, not confirmed if they lie the other way round.
+    not touch, inconclusive if they do, not confirmed if they lie the other way round. Like is compared with like: a
+    value of a public net is not the paper's net's, and a public net and one trained here differ in more than their row.
     """
     places = quantities(claim)
     ours = tuple(results.estimates[q] for q in places if q in results.estimates)
@@ -143,7 +145,7 @@ def quantities(claim: Claim) -> tuple[Quantity, ...]:
 
 
 def counted(verdicts: Iterable[Judged]) -> dict[str, int]:
-    """How many claims got each verdict, all four named."""
+    """How many claims got each verdict, every verdict named."""
     counts: dict[str, int] = dict.fromkeys(Verdict.__args__, 0)  # type: ignore[attr-defined]
     for judgement in verdicts:
         counts[judgement.verdict] += 1
@@ -164,11 +166,17 @@ def _obstacle(
     reasons = [error.why for error in known_errors for q in places if error.covers(q)]
     if reasons:
         return reasons[0]
+    if results.scale != "paper" and (
+        compares == "nothing" or (compares == "orders" and isinstance(claim, Value))
+    ):
+        return f"the scale '{results.scale}' is smaller than the paper's"
+    given = [was_given(results, q) for q in places]
+    if isinstance(claim, Value) and given[0]:
+        return "the net is a public one, not the paper's own"
+    if any(given) and not all(given):
+        return "one net is public, the other was trained here in another way"
     if compares == "nothing" or (compares == "orders" and isinstance(claim, Value)):
-        if results.scale == "paper" and not all(was_given(results, q) for q in places):
-            return "the nets were trained in another way than the paper's"
-        if results.scale != "paper":
-            return f"the scale '{results.scale}' is smaller than the paper's"
+        return "the nets were trained in another way than the paper's"
     if not all(estimate.bounded for estimate in ours):
         return "one image has no interval"
     idle = [q.row for q in places if has_not_learnt(results, q)]
@@ -207,7 +215,7 @@ def _order_verdict(claim: Order, lower: Estimate, higher: Estimate) -> Judged:
         return Judged(claim, "not confirmed", "the other way round", (lower, higher))
     apart = seed_by_seed(lower, higher)
     paired = f"; seed by seed {apart.value:.3g} apart [{apart.low:.3g}, {apart.high:.3g}]" if apart else ""
-    return Judged(claim, "within interval", f"the intervals touch{paired}", (lower, higher))
+    return Judged(claim, "inconclusive", f"the intervals touch{paired}", (lower, higher))
 
 
 def _of(document: Mapping[str, Any], kind: str, experiment: str) -> Iterable[Mapping[str, Any]]:

@@ -2,6 +2,12 @@
 
 from gyrograd.metrics.accuracy import Accuracy
 from gyrograd.metrics.adapters import RunningMetric, as_quantus_explain
+from gyrograd.metrics.certificates import (
+    CertifiedCosine,
+    CertifiedPixels,
+    DirectionCertificate,
+    PixelCertificate,
+)
 from gyrograd.metrics.faithfulness import Faithfulness, Infidelity
 from gyrograd.metrics.insertion import PixelGame, adversarial_insertion, deletion, insertion
 from gyrograd.metrics.response import (
@@ -26,7 +32,10 @@ __all__ = [
     "Accuracy",
     "AttackResponse",
     "CenterDislocation",
+    "CertifiedCosine",
+    "CertifiedPixels",
     "CosineDistance",
+    "DirectionCertificate",
     "Faithfulness",
     "Flag",
     "Infidelity",
@@ -35,6 +44,7 @@ __all__ = [
     "MaxSensitivity",
     "ModelLipschitz",
     "ModelSmoothness",
+    "PixelCertificate",
     "PixelGame",
     "RandomPerturbationSimilarity",
     "RankCorrelation",

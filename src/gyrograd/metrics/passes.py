@@ -15,7 +15,7 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
-from gyrograd.numerics.checks import check_inputs, check_target, try_model
+from gyrograd.numerics.checks import check_images, check_inputs, check_target, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
@@ -43,7 +43,12 @@ def parts(b: int, variants: int, max_batch: int) -> Iterator[tuple[slice, slice]
 
 
 def in_parts(measure: Measure, x: Inputs, variants: int, max_batch: int) -> Float[Tensor, "b n ..."]:
-    """The values of all pairs of an example of x and a variant, put together from the parts."""
+    """The values of all pairs of an example of x and a variant, put together from the parts.
+
+    Inputs may be of any scale, but images from 0 to 255 are a mistake: noise in units of [0, 1] does nothing to them.
+    """
+    if x.dim() == 4 and float(x.detach().amin()) >= 0 and float(x.detach().amax()) > 2:
+        check_images(x)
     rows: dict[int, list[Tensor]] = {}
     for examples, these in parts(len(x), variants, rows_at_once(max_batch, x)):
         rows.setdefault(examples.start, []).append(measure(examples, these))

@@ -100,6 +100,10 @@ def class_indices(target: Targets | None, x: Inputs) -> Labels:
         return torch.full((len(x),), int(target), dtype=torch.int64, device=x.device)
     if not isinstance(target, Tensor):
         target = _tensor_of(target).to(x.device)
+    if x.dim() == 3 and target.shape in {(), (1,)} and len(x) != 1:
+        raise UserError(
+            f"The inputs have shape {tuple(x.shape)}, one image without a batch axis; give x[None]."
+        )
     _check_one_each(target, len(x))
     if target.device != x.device:
         raise UserError(

@@ -4,7 +4,8 @@ torch differentiates the gradient of Softplus in eight passes over memory, that 
 (with sums for weights nobody asked about), and looks up every input of a max-pool again. Here the second derivative of
 Softplus is one kernel, batch normalisation by running statistics is what it is, a scale and a shift for each channel,
 and a max-pool whose windows do not overlap carries slopes straight to the winners' places and back. Convolutions are
-those of `numerics.convolution`. Hardsigmoid, of which torch has no second derivative at all, is written out.
+those of `numerics.convolution`. Written out on every device are Hardsigmoid, of which torch has no second derivative at
+all, and `F.normalize`, of which it is NaN at a vector of zeros (the padded tokens of cosine attention are such).
 """
 
 from __future__ import annotations
@@ -210,7 +211,19 @@ def _hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:
     return z.copy_(out) if inplace else out
 
 
-_MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid}
+def _normalized(
+    z: Tensor, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Tensor | None = None
+) -> Tensor:
+    if p != 2 or out is not None:
+        return F.normalize(z, p, dim, eps, out)
+    squared = z.square().sum(dim, keepdim=True)
+    somewhere = squared > 0
+    # The inner `where` keeps the root's infinite slope at zero out of the graph; the outer one puts the zero back.
+    length = torch.where(somewhere, torch.where(somewhere, squared, 1).sqrt(), 0)
+    return z / length.clamp_min(eps)
+
+
+_MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid, F.normalize: _normalized}
 _LAYERS: dict[Any, Callable[..., Any]] = {
     **_MISSING,
     F.softplus: _softplus,

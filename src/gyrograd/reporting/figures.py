@@ -31,7 +31,7 @@ def map_grid(images: dict[str, Array], maps: dict[str, Array], labels: list[str]
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
-    return _png(figure)
+    return figure_png(figure)
 
 
 def _share_of_max(values: Array) -> Array:
@@ -39,7 +39,8 @@ def _share_of_max(values: Array) -> Array:
     return np.abs(values) / largest if largest > 0 else np.zeros_like(values)
 
 
-def _png(figure: Any) -> bytes:
+def figure_png(figure: Any) -> bytes:
+    """The figure as a PNG file, without a time stamp or version in it."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

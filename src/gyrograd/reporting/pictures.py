@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrograd.errors import UserError
-from gyrograd.reporting.figures import MAP_COLOURS
+from gyrograd.reporting.figures import MAP_COLOURS, figure_png
 
 Array = NDArray[Any]
 
@@ -173,9 +173,7 @@ def attack_sheet(arrays: dict[str, Array], rows: list[int], titles: list[str]) -
             axis.set_title(name, fontsize=8)
             axis.spines[:].set_visible(False)
         axes[line, 0].set_ylabel(title, fontsize=7, parse_math=False)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return figure_png(figure)
 
 
 def _address(picture: Array, grow: bool = True) -> str:

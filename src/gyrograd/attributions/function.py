@@ -1,0 +1,62 @@
+"""A function of one's own as an attribution: what it lacks of the promise is added, or said in a sentence."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.types import Images, Model
+
+
+@dataclass(frozen=True)
+class FunctionAttribution:
+    """`function(model, x, target)`, such as a few lines of autograd or a method of another library.
+
+    Gradients are on while it runs, whoever asks. If it takes `create_graph`, that is passed on. If it does not and its
+    maps carry no graph, they have no derivative: attacks then search through another map or without gradients.
+
+    >>> import torch, gyrograd as gg
+    >>> def saliency(model, x, target):
+    ...     x = x.clone().requires_grad_()
+    ...     chosen = model(x).gather(1, target[:, None]).sum()
+    ...     return torch.autograd.grad(chosen, x)[0].abs()
+    >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(2, 3, 32, 32)
+    >>> gg.attribution(saliency)(model, x, torch.tensor([0, 1])).shape
+    torch.Size([2, 3, 32, 32])
+    """
+
+    function: Callable[..., Tensor]
+    takes_create_graph: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        try:
+            parameters = inspect.signature(self.function).parameters.values()
+        except (TypeError, ValueError):  # something compiled: it is called with what every attribution gets
+            parameters = ()
+        takes = any(p.name == "create_graph" or p.kind is p.VAR_KEYWORD for p in parameters)
+        object.__setattr__(self, "takes_create_graph", takes)
+
+    def __call__(self, model: Model, x: Images, target: Tensor, *, create_graph: bool = False) -> Images:
+        """Maps shaped like x."""
+        name = getattr(self.function, "__name__", repr(self.function))
+        with torch.enable_grad():
+            passed_on = {"create_graph": create_graph} if self.takes_create_graph else {}
+            map = self.function(model, x, target, **passed_on)
+        if not isinstance(map, Tensor) or map.shape != x.shape:
+            returned = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
+            raise UserError(
+                f"{name} returned {returned} for images of shape {tuple(x.shape)}; return a tensor shaped like them."
+            )
+        if not create_graph:
+            return map.detach()
+        if not map.requires_grad:
+            raise UserError(
+                f"The maps of {name} have no derivative; let it take create_graph and keep the graph, or leave "
+                "create_graph out."
+            )
+        return map

@@ -1,0 +1,136 @@
+"""What somebody meets in the first hour with the Python interface."""
+
+from __future__ import annotations
+
+import doctest
+import io
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import gyrograd as gg
+from gyrograd.attributions import function
+from gyrograd.reporting import sheet
+
+
+@pytest.fixture(scope="module")
+def net():
+    return gg.model("lenet", num_classes=10, seed=0).eval()
+
+
+@pytest.fixture(scope="module")
+def x():
+    return torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+TARGET = torch.tensor([0, 1, 2])
+
+
+def saliency(model, x, target):
+    """As people write it: no create_graph, gradients expected to be on."""
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(model(x).gather(1, target[:, None]).sum(), x)[0]
+
+
+@pytest.mark.parametrize("module", [function, sheet])
+def test_examples_in_the_documentation_run(module):
+    result = doctest.testmod(module)
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+def test_completion_shows_what_there_is_and_nothing_else():
+    assert {"audit", "load", "show", "smoothed", "attack"} <= set(dir(gg))
+    assert {"importlib", "Any", "annotations", "make"}.isdisjoint(dir(gg))
+    assert all(hasattr(gg, name) for name in dir(gg))
+
+
+def test_a_data_set_prints_in_a_line():
+    assert repr(gg.dataset("shapes", split="test")) == (
+        "Dataset(shapes test: 1500 examples of 3 x 32 x 32, 10 classes)"
+    )
+
+
+def test_a_plain_function_explains_attacks_and_measures(net, x):
+    mine = gg.attribution(saliency)
+    with torch.no_grad():
+        torch.testing.assert_close(mine(net, x, TARGET), gg.attribution("gradient")(net, x, TARGET))
+    with pytest.raises(gg.UserError, match="saliency have no derivative"):
+        mine(net, x, TARGET, create_graph=True)
+    hit = gg.attack("auto", eps=8 / 255, steps=2)(net, mine, x, TARGET)
+    assert (hit.value < hit.start).all()
+    assert gg.metric("rps", draws=2)(net, mine, x, TARGET).shape == (3,)
+
+
+def test_a_function_that_keeps_its_graph_is_differentiated(net, x):
+    def scaled(model, x, target, create_graph=False):
+        return 2 * gg.attribution("gradient")(model, x, target, create_graph=create_graph)
+
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(
+        gg.attribution(scaled)(net, leaf, TARGET, create_graph=True).square().sum(), leaf
+    )
+    map = gg.attribution("gradient")(net, leaf, TARGET, create_graph=True)
+    torch.testing.assert_close(slope, torch.autograd.grad(4 * map.square().sum(), leaf)[0])
+    assert not gg.attribution(scaled)(net, x, TARGET).requires_grad
+
+
+def test_a_function_that_returns_no_map_is_told_so(net, x):
+    for wrong in (lambda model, x, target: x.sum(1), lambda model, x, target: "a map"):
+        with pytest.raises(gg.UserError, match="return a tensor shaped like them"):
+            gg.attribution(wrong)(net, x, TARGET)
+
+
+def test_an_audit_takes_a_plain_function(x):
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.Softplus(), torch.nn.Flatten(), torch.nn.Linear(144, 10)
+    )
+    few = {"attacks": ["untargeted_map"], "steps": 1, "draws": 2, "curve": (8 / 255,)}
+    card = gg.audit(net, x[..., :8, :8], TARGET, preset="quick", methods={"mine": saliency}, **few)
+    assert "mine" in card.summary()
+    assert card._repr_html_().startswith('<iframe srcdoc="&lt;!doctype')
+
+
+@pytest.mark.parametrize("name", ["rps", "insertion", "local_lipschitz", "infidelity"])
+def test_images_from_0_to_255_are_refused_by_metrics(net, x, name):
+    with pytest.raises(gg.UserError, match="divide by 255"):
+        gg.metric(name)(net, gg.attribution("gradient"), 255 * x, TARGET)
+
+
+def test_one_image_without_a_batch_axis_is_told_apart(net, x):
+    with pytest.raises(gg.UserError, match=r"give x\[None\]"):
+        gg.attribution("gradient")(net, x[0], TARGET[:1])
+
+
+def test_maps_are_shown_over_their_images(net, x, tmp_path):
+    map = torch.zeros_like(x)
+    map[:, :, :16] = 1.0  # the upper half
+    path = gg.show(x, {"a": map, "b": -map}, labels=["one", "two", "three"]).save(tmp_path / "maps.png")
+    picture = np.asarray(Image.open(path).convert("RGB")).astype(float)
+    rows = picture[60 : picture.shape[0] // 3]  # the first row of pictures, below the titles
+    cell = rows[:, int(0.4 * picture.shape[1]) : int(0.6 * picture.shape[1])]
+    colourful = (cell.max(-1) - cell.min(-1)).mean(1)
+    assert colourful[: len(cell) // 3].mean() > 10 * max(1.0, colourful[-len(cell) // 4 :].mean())
+
+
+def test_an_attack_is_shown_before_and_after_on_one_scale(net, x):
+    hit = gg.attack("random", eps=8 / 255)(net, gg.attribution("gradient"), x, TARGET)
+    shown = gg.show(hit)
+    assert Image.open(io.BytesIO(shown._repr_png_())).size[0] == 720
+    assert (
+        gg.show(x.repeat(4, 1, 1, 1), x.repeat(4, 1, 1, 1)).png != shown.png
+    )  # twelve rows: the first eight
+
+
+def test_what_cannot_be_shown_is_told_in_a_sentence(x):
+    for wrong, why in (
+        ({"x": x}, "no maps to show"),
+        ({"x": x, "maps": x[:1]}, "maps shaped like the images"),
+        ({"x": x[0], "maps": x[0]}, "give batch, channels"),
+        ({"x": x, "maps": x, "labels": ["one"]}, "1 labels for 3 images"),
+    ):
+        with pytest.raises(gg.UserError, match=why):
+            gg.show(**wrong)
