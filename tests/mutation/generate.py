@@ -508,8 +508,8 @@ def _start_session_and_exit(tests: list[str], sources: Path, plugin: object, log
         os.dup2(handle, 2)
         os.chdir(ROOT)
         sys.path.insert(0, str(sources))
-        paths = [str(sources), os.environ.get("PYTHONPATH")]
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+        paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(sources), *map(os.path.abspath, paths)])
         import pytest
 
         options = ["-p", "no:xdist", "-p", "no:cacheprovider", "-o", "addopts=", "-q", "--tb=short"]
