@@ -27,7 +27,9 @@ def checked(thing: Any = None, *, typechecker: Callable[..., Any]) -> Any:
     """Types checked at every call; shapes too if the signature names one."""
     if thing is None:
         return partial(checked, typechecker=typechecker)
-    if inspect.isfunction(thing) and not names_shapes(thing):
+    # beartype remembers what it checks, and a function inside a function would keep what it encloses alive.
+    lasting = inspect.isfunction(thing) and "<locals>" not in thing.__qualname__
+    if lasting and not names_shapes(thing):
         return beartype(thing)
     return _with_shapes(thing, typechecker=typechecker)
 

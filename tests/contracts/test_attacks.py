@@ -269,6 +269,14 @@ def test_a_transferred_value_is_measured_from_the_clean_map_of_the_attribution_t
     torch.testing.assert_close(hit.value, torch.cosine_similarity(before, after))
 
 
+def test_a_transferred_attack_starts_where_the_attribution_that_looks_does():
+    x, target = batch(2)
+    model, attack, path = net("lenet"), small_attack("targeted_map"), gg.attribution("ig", steps=4)
+    seen = transfer(model, attack, GRADIENT, {"ig": path}, x, target)["ig"]
+    torch.testing.assert_close(seen.start, attack(model, path, x, target).start)
+    assert (seen.start != attack(model, GRADIENT, x, target).start).all()
+
+
 @pytest.fixture(scope="module")
 def complaints() -> dict[str, dict[str, str]]:
     """What each attack says to each bad input, where no run-time type check of the tests stands before it."""

@@ -370,6 +370,11 @@ def escaped(words: list[str], before: set[tuple[str, int]], kit: Kit, work: Path
     return sorted(path for path in new if not any(Path(path).is_relative_to(one) for one in asked))
 
 
+def module_paths() -> str:
+    """Where modules are looked for, from any folder."""
+    return os.pathsep.join(os.path.abspath(path) for path in sys.path if path)
+
+
 class Worker:
     """A process that runs command lines; killed where one takes too long, and started again."""
 
@@ -389,7 +394,14 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             # No accelerator: its driver reserves more memory than a worker may have.
-            env=os.environ | own | {"OMP_NUM_THREADS": "1", "COLUMNS": "100", "CUDA_VISIBLE_DEVICES": ""},
+            env=os.environ
+            | own
+            | {
+                "PYTHONPATH": module_paths(),
+                "OMP_NUM_THREADS": "1",
+                "COLUMNS": "100",
+                "CUDA_VISIBLE_DEVICES": "",
+            },
             cwd=self.work,
         )
         self.answers: queue.Queue[str] = queue.Queue()

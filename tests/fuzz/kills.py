@@ -128,7 +128,8 @@ def started(words: list[str], work: Path) -> subprocess.Popen[bytes]:
         [sys.executable, "-W", "ignore", "-c", f"{run}sys.exit(main(sys.argv[1:]))", *words],
         stdout=subprocess.DEVNULL,
         stderr=open(work / "stderr.txt", "ab"),
-        env=os.environ | {"TMPDIR": str(work / "tmp"), "OMP_NUM_THREADS": "1"},
+        env=os.environ
+        | {"TMPDIR": str(work / "tmp"), "OMP_NUM_THREADS": "1", "PYTHONPATH": command_lines.module_paths()},
         cwd=work,
     )
 

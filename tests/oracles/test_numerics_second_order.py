@@ -224,6 +224,19 @@ def test_maps_of_a_net_with_hardsigmoid_can_be_differentiated(name):
     assert float((slope * v).sum()) == pytest.approx(float(ends[0] - ends[1]) / 2e-6, rel=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_under_autocast_softplus_is_as_precise_as_torchs_own(dtype):
+    """Of CUDA: torch takes Softplus in float32 there, and leaves float64 alone."""
+    z = torch.linspace(-3, 3, 7, dtype=dtype, requires_grad=True)
+    expected = torch.float64 if dtype == torch.float64 else torch.float32
+    with SecondOrder():
+        assert F.softplus(z).dtype == dtype
+        with torch.autocast("cpu", torch.bfloat16):
+            out = F.softplus(z)
+    assert out.dtype == expected
+    torch.testing.assert_close(out, F.softplus(z.to(expected)), rtol=1e-5, atol=1e-6)
+
+
 def test_a_normalised_vector_of_zeros_has_a_second_derivative():
     """Beside one, all others have theirs; torch's own is NaN."""
     draw = torch.Generator().manual_seed(0)

@@ -187,3 +187,18 @@ def test_directions_must_have_the_shape_of_the_images() -> None:
     x = torch.rand(4, 3, 2, 2)
     with pytest.raises(gg.UserError, match="give one direction for each moved image"):
         joint_pass(Odd("plain"), x, x[:2], x[:1])
+
+
+@pytest.mark.parametrize("operation", [torch.tanh, torch.exp])
+def test_an_operation_that_is_given_its_batch_by_keyword_is_refused_and_not_passed_by(operation):
+    class ByKeyword(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(12, 3)
+
+        def forward(self, x):
+            return self.head(operation(input=x.flatten(1)))
+
+    x = torch.rand(2, 3, 2, 2)
+    with pytest.raises(gg.UserError, match=operation.__name__):
+        joint_pass(ByKeyword(), x, x + 0.1, torch.ones_like(x))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+import math
+import re
 from typing import Any
 
 import pytest
 
 import gyrograd as gg
+from gyrograd.registry import make
 
 # `max_batch` is left out, which changes no number.
 DEFAULTS = """
@@ -25,6 +28,7 @@ attribution shap: draws=100 segments='quickshift' grid=8 kernel_size=1.0 max_dis
     baseline='zero' quantity='logit' sampling='paired' allow_single=False seed=0
 attribution smoothgrad: sigma=0.1 draws=50 seed=0 quantity='logit'
 attribution unigrad: eps=4/255 draws=50 seed=0 quantity='logit'
+attack auto: eps=8/255 norm='linf' steps=20 top_fraction=0.1
 attack manipulate: eps=8/255 norm='linf' protocol='own' steps=None step_size=None stepper=None projection=None
     start=None restarts=1 selection=None constraint=None restore=None penalty=None penalty_on=None
     explained=None box=None stop_at=None trace=False twin_beta='auto' transfer_from=None reduce='abs_sum'
@@ -51,6 +55,8 @@ attack untargeted_map: eps=8/255 norm='linf' protocol='own' steps=None step_size
 metric adversarial_insertion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum'
     quantity='probability'
 metric center_dislocation: variant='code' reduce='abs_sum'
+metric certified_cosine: radius=0.05 sigma=0.1 draws=1000 held_out=100 alpha=0.001
+metric certified_pixels: radius=0.1 sigma=0.15 top=0.5 draws=1000 held_out=100 alpha=0.001 reduce='abs_sum'
 metric cosine_distance: reduce='abs_sum'
 metric deletion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum' quantity='probability'
 metric faithfulness: similarity='inverse_l2' segments='grid' grid=10 reference='zero' contribution='slope'
@@ -110,3 +116,59 @@ def test_the_defaults_are_those_written_here(name: str, settings: dict[str, Any]
     kind, _, method = name.partition(" ")
     parameters = inspect.signature(gg.available(kind)[method].factory).parameters
     assert {key: parameters[key].default for key in settings} == settings
+
+
+def test_every_method_is_listed() -> None:
+    kinds = ("attribution", "attack", "metric", "regularizer", "kernel")
+    with_settings = {
+        f"{kind} {name}"
+        for kind in kinds
+        for name, entry in gg.available(kind).items()
+        if set(inspect.signature(entry.factory).parameters) - {"max_batch"}
+    }
+    assert with_settings == set(listed())
+
+
+ZERO_IS_FINE = {"radius", "ridge", "ratio", "l2", "cosine"}
+LOOKED_AT_WHEN_USED = {"attribution lime grid", "attribution shap grid", "metric top_k_intersection k"}
+SHARES = {"top_fraction", "top", "alpha"}
+LEAST = {"metric certified_cosine draws": 2}
+OF_ANY_SIGN = {"attack manipulate weight"}
+
+
+@pytest.mark.parametrize("name", listed())
+def test_a_number_below_its_least_is_refused_and_the_least_is_not(name: str) -> None:
+    """Counts begin with 1, radii and widths above 0; what a sentence calls usual is the default."""
+    kind, _, method = name.partition(" ")
+    for key, parameter in inspect.signature(gg.available(kind)[method].factory).parameters.items():
+        skipped = f"{name} {key}" in LOOKED_AT_WHEN_USED | OF_ANY_SIGN or key in {"seed", "max_batch"}
+        if type(parameter.default) not in (int, float) or skipped:
+            continue
+        number = type(parameter.default)  # beside the shapes, 1 is checked to be no float
+        from_zero = key in ZERO_IS_FINE or (kind == "attack" and key == "eps")
+        least = 0 if from_zero else LEAST.get(f"{name} {key}", 1)
+        make(kind, method, **{key: 0.5 if key in SHARES else number(least)})
+        for value in (-1,) if from_zero else (-1, 0):
+            with pytest.raises(gg.UserError) as refused:
+                make(kind, method, **{key: number(value)})
+            usual = re.search(r"(\d+) is usual", str(refused.value))
+            assert usual is None or int(usual[1]) == parameter.default
+
+
+@pytest.mark.parametrize("name", [name for name in listed() if not re.search("lime|shap|manipulate", name)])
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_class_itself_refuses_what_is_no_finite_number(name: str, value: float) -> None:
+    """By name such a value never reaches the class."""
+    kind, _, method = name.partition(" ")
+    factory = gg.available(kind)[method].factory
+    for key, parameter in inspect.signature(factory).parameters.items():
+        if type(parameter.default) is float:
+            with pytest.raises(gg.UserError):
+                factory(**{key: value})
+
+
+def test_one_of_two_weights_may_be_zero_and_not_both() -> None:
+    gg.regularizer("l2_cosine", l2=0.0, cosine=1.0)
+    gg.regularizer("l2_cosine", l2=1.0, cosine=0.0)
+    with pytest.raises(gg.UserError, match="not both 0"):
+        gg.regularizer("l2_cosine", l2=0.0, cosine=0.0)

@@ -120,6 +120,19 @@ def test_baselines():
     torch.testing.assert_close(baseline_of(flat, "blur"), flat)
 
 
+@pytest.mark.parametrize("quantity", ["logit", "log_probability"])
+def test_worths_of_a_net_in_single_precision_are_in_double(quantity):
+    model, (x, target) = net("lenet").float(), batch(2)
+    x, rows = x.float(), [every_coalition(4, CPU)] * 2
+    values = torch.stack(
+        worths(model, x, torch.zeros_like(x), segment(x, "grid", grid=2), rows, target, quantity)
+    )
+    assert values.dtype == torch.float64
+    whole = model(x).double()
+    expected = whole if quantity == "logit" else whole.log_softmax(1)
+    torch.testing.assert_close(values[:, -1], expected.gather(1, target[:, None])[:, 0], rtol=0, atol=1e-5)
+
+
 def test_every_coalition_is_there_once_from_empty_to_whole():
     rows = every_coalition(5, CPU)
     assert len({tuple(row.tolist()) for row in rows}) == 32

@@ -51,6 +51,26 @@ def test_a_map_without_a_graph_has_no_derivative():
     assert flag is not None
 
 
+def test_a_map_that_hangs_on_the_weights_alone_or_on_one_pixel_is_told_apart():
+    x, target = batch(3)
+    model = net("residual")
+
+    def of_weights(model, x, target, *, create_graph=False):
+        return next(model.parameters()).sum() * torch.ones_like(x)
+
+    def of_one_pixel(model, x, target, *, create_graph=False):
+        rows = torch.arange(len(x)) == 1  # the second image alone
+        return torch.where(rows[:, None, None, None], x[:, :1, :1, :1].square(), 0) * torch.ones_like(x)
+
+    flag = suspicion.zero_derivative(model, of_weights, x, target)
+    assert flag is not None
+    assert flag.measured == 1.0
+    flag = suspicion.zero_derivative(model, of_one_pixel, x, target)
+    assert flag is not None
+    assert flag.measured == pytest.approx(2 / 3)
+    assert suspicion.zero_derivative(model, of_one_pixel, x, target, share=0.7) is None
+
+
 def test_constant_and_nearly_constant_maps_are_found_one_by_one():
     maps = torch.rand(4, 3, 5, 5)
     assert suspicion.constant_maps(maps) is None

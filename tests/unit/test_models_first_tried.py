@@ -206,3 +206,9 @@ def test_a_smoothed_model_takes_a_whole_number_of_draws(draws):
 def test_images_that_lie_otherwise_in_memory_are_tried_as_well():
     turned = torch.rand(2, 3, 8, 8).transpose(2, 3)
     try_model(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), turned)
+
+
+def test_images_of_another_size_are_named_by_their_size():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(10, 5))
+    with pytest.raises(UserError, match=r"cannot take images of 3 x 2 x 2 .*\(--size\)"):
+        Gradient()(model, torch.rand(2, 3, 2, 2), torch.tensor([0, 1]))

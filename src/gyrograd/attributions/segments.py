@@ -228,3 +228,8 @@ def check_common(method: Any) -> None:
     check_quantity(method.quantity)
     if min(method.draws, method.max_batch) < 1:
         raise UserError(f"draws={method.draws} and max_batch={method.max_batch}; give 1 or more of each.")
+    if not (method.kernel_size >= 1 and method.max_dist > 0 and method.ratio >= 0):
+        raise UserError(
+            f"kernel_size={method.kernel_size}, max_dist={method.max_dist} and ratio={method.ratio}; quickshift takes "
+            "a kernel_size of 1 or more, a max_dist above 0 and a ratio of 0 or more."
+        )

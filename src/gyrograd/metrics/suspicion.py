@@ -372,8 +372,8 @@ def _moves(maps: Tensor, x: Tensor) -> Tensor:
     """For each example, whether the derivative of some mixture of its map's elements is not zero."""
     if not maps.requires_grad:
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    # Random signs: a plain sum can cancel.
-    weights = random.signs(random.keys(0, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
+    # Normal draws: a plain sum can cancel, and so can random signs where elements are alike.
+    weights = random.normal(random.keys(0, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
     (slope,) = torch.autograd.grad((maps * weights).sum(), x, allow_unused=True)
     return (torch.zeros_like(x) if slope is None else slope).flatten(1).ne(0).any(1)
 
