@@ -15,6 +15,7 @@ from gyrograd.registry import Entry, available, kinds, make
 if TYPE_CHECKING:
     from gyrograd.attributions import predicted as predicted
     from gyrograd.audit import audit as audit
+    from gyrograd.hardening import harden as harden
     from gyrograd.models import load as load
     from gyrograd.models import save as save
     from gyrograd.smoothing import smoothed as smoothed
@@ -28,6 +29,7 @@ __all__ = [
     "audit",
     "available",
     "dataset",
+    "harden",
     "kernel",
     "kinds",
     "load",
@@ -42,6 +44,7 @@ __all__ = [
 # Verbs that are functions of their own, by the module that holds them (imported on first use).
 _LAZY = {
     "audit": "gyrograd.audit",
+    "harden": "gyrograd.hardening",
     "smoothed": "gyrograd.smoothing",
     "load": "gyrograd.models",
     "save": "gyrograd.models",

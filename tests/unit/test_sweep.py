@@ -6,11 +6,13 @@ import json
 import sys
 
 import pytest
+import small_training
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_sweeps import GRID, base, write_images
 
+import gyrograd as gg
 from gyrograd import records
 from gyrograd.cli import sweep as verb
 from gyrograd.errors import UserError
@@ -43,6 +45,15 @@ def swept(images, tmp_path_factory):
 
 def plan(images, tmp_path, grid=GRID, seeds=(0,), **changes):
     return trials_of(base(images, **changes), grid, list(seeds), QUICK, tmp_path)
+
+
+def test_an_images_noise_is_its_own_whatever_else_is_measured():
+    model, data = gg.model("lenet", image_size=8, seed=0).eval(), small_training.pictures(12)
+    few = Measuring(images=4, draws=2, batch_size=3).calm(model, data)
+    many = Measuring(images=12, draws=2, batch_size=64).calm(model, data)
+    both = [(a, b) for a, b in zip(few["rps"], many["rps"], strict=True) if a is not None]
+    assert len(both) == 4
+    assert all(a == pytest.approx(b, abs=1e-5) for a, b in both)
 
 
 def test_a_grid_times_seeds_and_cross_entropy_with_every_seed(images, tmp_path):
