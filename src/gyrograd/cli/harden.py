@@ -56,7 +56,7 @@ def harden(
         max_accuracy_loss: largest loss of accuracy on the held-out images; 0.01 is one point.
         objective: steady (adversarial loss at a small radius, curvature, averaged weights) or l2_cosine (joo2023).
         eps: radius to begin with, such as 1/255; of l2_cosine the size of its noise (4/255).
-        curvature: weight of steady's Hessian penalty (0.003); 0 leaves it out.
+        curvature: weight of steady's Hessian penalty (0.001); 0 leaves it out.
         tries: at most so many radii are tried.
         l2: of l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
         cosine: of l2_cosine: weight of their cosine distance (1).
