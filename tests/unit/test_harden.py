@@ -23,8 +23,9 @@ from gyrograd.audit import Card, Preset
 from gyrograd.cli import harden as verb
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
-from gyrograd.hardening import harden, runs
+from gyrograd.hardening import card, harden, runs
 from gyrograd.hardening.card import Outcome, card_of, card_text
+from gyrograd.hardening.judging import Held
 from gyrograd.hardening.search import Try, best_of, next_strength, objective_settings, with_strength
 from gyrograd.metrics import TopKIntersection
 from gyrograd.models import load_state
@@ -170,9 +171,9 @@ def test_of_the_tries_within_the_limit_the_one_that_holds_furthest_is_kept(done)
 
 
 def test_the_same_audit_judges_before_and_after(done):
-    for card, folder in ((done.before, "before"), (done.after, "after")):
+    for found, folder in ((done.before, "before"), (done.after, "after")):
         there = json.loads((done.path.parent / folder / "card.json").read_text())
-        assert there["data"]["sha256"] == card.document["data"]["sha256"]
+        assert there["data"]["sha256"] == found.document["data"]["sha256"]
     one, other = done.before.document["settings"], done.after.document["settings"]
     assert one == other
     assert one["attacks"] == ["auto"]
@@ -297,8 +298,8 @@ def harden_until_killed(model, out, place):
     harden(model, TRAIN, test=TEST, out=out, epochs=4, **HOW)
 
 
-def untimed(card):
-    return {key: value for key, value in card.items() if key not in ("seconds", "verdict")}
+def untimed(document):
+    return {key: value for key, value in document.items() if key not in ("seconds", "verdict")}
 
 
 def test_killed_after_an_epoch_of_any_try_it_ends_with_the_same_bytes(model, done, tmp_path):
@@ -559,13 +560,29 @@ def test_the_old_place_of_harden_keeps_working():
     assert moved is hardening.harden is gg.harden
 
 
+def outcome(done, before: list[float], after: list[float]) -> Outcome:
+    """What a run would have found with these accuracies, image by image."""
+    chosen = Try(8.0, sum(after) / len(after), True)
+    return Outcome(
+        "net", Split(TRAIN, TEST, "as given"), done.card["settings"], runs.yardstick(JUDGE, 20), 0.2, [chosen], chosen,
+        done.before, done.after, (before, after), 1.0, [], {8.0: 0.5},
+    )  # fmt: skip
+
+
 def test_a_fall_of_accuracy_is_called_a_fall(done):
     """Where accuracy falls the card says by how many points; a plus sign before a loss reads as a gain."""
-    worse = Outcome(
-        "net", Split(TRAIN, TEST, "as given"), done.card["settings"], runs.yardstick(JUDGE, 20), 0.2,
-        [Try(8.0, 0.5, True)], Try(8.0, 0.5, True), done.before, done.after,
-        ([1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]), 1.0, [], {8.0: 0.5},
-    )  # fmt: skip
-    price = next(sentence for sentence in card_of(worse)["verdict"] if sentence.startswith("Accuracy"))
+    worse = card_of(outcome(done, [1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0]))
+    price = next(sentence for sentence in worse["verdict"] if sentence.startswith("Accuracy"))
     assert price.startswith("Accuracy falls by 25.0 points [")
     assert "+" not in price
+
+
+def test_a_gain_that_may_be_chance_is_none(done, monkeypatch):
+    values = {id(done.before): [0.1, 0.5, 0.3, 0.4], id(done.after): [0.5, 0.1, 0.6, 0.4]}
+    monkeypatch.setattr(
+        card, "best_held", lambda found, _: Held("gradient", "Gradient", None, values[id(found)], [0.5] * 4)
+    )
+    found = outcome(done, [1.0] * 4, [1.0] * 4)
+    assert found.gain.value > 0
+    assert not found.better
+    assert card_of(found)["chosen"] is None

@@ -40,11 +40,9 @@ def yardstick(preset: str | Preset, images: int) -> Preset:
     return preset_of(chosen, attacks=("auto",), curve=curve, attacked_images=images, sweep={})
 
 
-def judged(
-    model: Model, data: Dataset, preset: Preset, out: Path, *, seed: int, names: Mapping[str, str]
-) -> Card:
-    """The audit, kept in a folder: killed, it goes on."""
-    return audit(model, data, preset=preset, out=out, seed=seed, **names)
+def judged(model: Model, data: Dataset, preset: Preset, out: Path, *, seed: int, name: str) -> Card:
+    """The audit, kept in a folder: killed, it goes on. `name`: what the model is called there."""
+    return audit(model, data, preset=preset, out=out, seed=seed, model_name=name, data_name=data.name)
 
 
 def all_held(card: Card, preset: Preset) -> list[Held]:

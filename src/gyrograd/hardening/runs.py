@@ -31,7 +31,7 @@ from gyrograd.training import snapshots
 from gyrograd.training.building import Resume, check_fit
 from gyrograd.training.cookbook import merged
 from gyrograd.training.loop import fit, predictions
-from gyrograd.training.measuring import record, weights_digest
+from gyrograd.training.measuring import Columns, record, weights_digest
 from gyrograd.training.objective import equal_when_fast, objective_of
 from gyrograd.training.processes import launched
 from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, settings_from
@@ -219,7 +219,8 @@ class Hardening:
                 folder / "weights.safetensors", signed_bytes("gyrograd_try", {}, _plain_state(self.given))
             )
             # The result after the weights: a try that has a result can be chosen.
-            records.write(path, record(f"harden {strength:g}", {"accuracy": self._right()}, decided, facts))
+            columns: Columns = {"accuracy": [*self._right()]}
+            records.write(path, record(f"harden {strength:g}", columns, decided, facts))
         (folder / snapshots.NAME).unlink(missing_ok=True)
         right = records.read(path).values["accuracy"]
         return sum(value or 0.0 for value in right) / len(right)
@@ -241,8 +242,7 @@ class Hardening:
 
     def _audited(self, folder: Path, name: str) -> Card:
         data = self.split.test.subset(self.images, self.settings.seed)
-        names = {"model_name": name, "data_name": self.split.test.name}
-        return judged(self.net.eval(), data, self.preset, folder, seed=self.settings.seed, names=names)
+        return judged(self.net.eval(), data, self.preset, folder, seed=self.settings.seed, name=name)
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
         self.given.load_state_dict(dict(weights))

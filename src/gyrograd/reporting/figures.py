@@ -46,7 +46,7 @@ def side_by_side(images: Array, nets: dict[str, tuple[Array, Array, list[str]]])
 
     rows = len(images)
     figure = Figure(figsize=(2 + 4.2 * len(nets), 2.3 * rows + 0.7), dpi=120, layout="constrained")
-    parts = figure.subfigures(1, 1 + len(nets), width_ratios=[2] + [4.2] * len(nets))
+    parts: Any = figure.subfigures(1, 1 + len(nets), width_ratios=[2] + [4.2] * len(nets))
     panels = [parts[0].subplots(rows, 1, squeeze=False)]
     panels += [part.subplots(rows, 2, squeeze=False) for part in parts[1:]]
     parts[0].suptitle(" ")
