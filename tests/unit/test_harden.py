@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -351,6 +352,8 @@ def test_other_settings_or_other_weights_in_the_same_folder_are_refused(model, d
     other.net[-1].bias.data += 1e-3
     with pytest.raises(UserError, match="belongs to another run: start is"):
         harden(other, TRAIN, test=TEST, out=folder, epochs=4, **HOW)
+    with pytest.raises(UserError, match="preset.steps is 9 here and 3 there"):
+        harden(model, TRAIN, test=TEST, out=folder, epochs=4, **HOW | {"preset": replace(JUDGE, steps=9)})
     with pytest.raises(UserError, match="max_accuracy_loss"):
         harden(model, TRAIN, test=TEST, out=folder, epochs=4, **HOW | {"max_accuracy_loss": 0.5})
     assert done.path.read_bytes() == kept

@@ -27,6 +27,7 @@ def harden(
     cosine: float | None = None,
     part: float | None = None,
     lr: float = 1e-3,
+    optimizer: str = "adam",
     batch_size: int = 64,
     flip: bool = False,
     crop: int = 0,
@@ -61,7 +62,8 @@ def harden(
         l2: of l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
         cosine: of l2_cosine: weight of their cosine distance (1).
         part: of l2_cosine: share of each batch that is regularised (1).
-        lr: largest learning rate.
+        lr: largest learning rate; it rises to it and falls to zero.
+        optimizer: adam, adamw or sgd.
         batch_size: images of one step.
         flip: mirror every second training image.
         crop: pixels a random crop may move a training image each way.
@@ -106,6 +108,7 @@ def harden(
             resume=resume,
             says=_say,
             lr=lr,
+            optimizer=optimizer,
             batch_size=batch_size,
             flip=flip,
             crop=crop,

@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -277,9 +277,9 @@ class Hardening:
             "max_accuracy_loss": self.limit,
             "tries": self.tries,
             "images": self.images,
-            "preset": repr(self.preset),
+            "preset": asdict(self.preset),
         }
-        plan = self._decided(self.settings) | own
+        plan = self._decided(self.settings) | dict(json.loads(json.dumps(own)))
         if path.exists() and resume != "changed":
             snapshots.check_same_settings(path, plan, _read_plan(path))
         records.write_text(path, json.dumps(plan, indent=1) + "\n")
