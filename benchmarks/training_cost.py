@@ -1,4 +1,4 @@
-"""What alignment costs: milliseconds and memory of a training step over those of cross-entropy, in one run.
+"""What alignment and steady training cost: time and memory of a step over those of cross-entropy, in one run.
 
     python benchmarks/training_cost.py --device cuda --out results/training_cost.json
     python benchmarks/training_cost.py --device cpu --nets lenet --batch 32
@@ -24,12 +24,13 @@ import torch
 
 import gyrograd as gg
 from gyrograd import records
-from gyrograd.training import TrainSettings
+from gyrograd.training import TrainSettings, steady_settings
 from gyrograd.training.capture import CapturedStep
 from gyrograd.training.objective import objective_of
 from gyrograd.training.processes import launched
 from gyrograd.training.steps import Step, optimizer_of
 
+STEADY = steady_settings()["terms"]
 ALIGN = {"l2_cosine": {"l2": 0.1, "cosine": 1.0}}
 WAYS: dict[str, dict[str, Any]] = {
     "cross-entropy": {},
@@ -38,6 +39,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "... on 1/4 of a batch": {"terms": ALIGN, "part": 0.25},
     "... on 3/16 of a batch, every 3rd step": {"terms": ALIGN, "part": 0.1875, "every": 3},
     "... on 1/4 of a batch, every 4th step": {"terms": ALIGN, "part": 0.25, "every": 4},
+    "steady: one signed step": {"terms": {"adversarial": STEADY["adversarial"]}},
+    "... and curvature on 1/4 of every 4th batch": {"terms": STEADY, "part": 0.25, "every": 4},
 }
 NETS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "lenet": ("lenet", 32, {"normalize": "cifar10"}),
@@ -121,7 +124,8 @@ def way(name: str, changes: dict[str, Any], net: str, options: argparse.Namespac
 def rows(net: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A row a way. Nothing of a way is left when the next is built."""
     plain = 0.0
-    for name, changes in WAYS.items():
+    for name in options.ways:
+        changes = WAYS[name]
         way(name, changes, net, options)  # cuDNN tries its algorithms here, some of them with much memory
         one = way(name, changes, net, options)
         plain = plain or one.memory
@@ -149,6 +153,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--precision", default="tf32", choices=["tf32", "fp32"])
     parser.add_argument("--nets", nargs="+", default=list(NETS), choices=list(NETS))
+    parser.add_argument(
+        "--ways", nargs="+", default=list(WAYS), choices=list(WAYS), help="rows; all if left out"
+    )
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--repeats", type=int, default=5)

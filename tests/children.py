@@ -11,5 +11,5 @@ import multiprocessing
 CLEAN = multiprocessing.get_context("forkserver")
 # Imported once, in the server. torch._dynamo is what an optimizer imports.
 CLEAN.set_forkserver_preload(
-    ["torch._dynamo", "gyrograd.audit", "gyrograd.training.harden", "hypothesis", "pytest"]
+    ["torch._dynamo", "gyrograd.audit", "gyrograd.hardening", "hypothesis", "pytest"]
 )

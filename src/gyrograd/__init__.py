@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from gyrograd.reporting.sheet import show as show
     from gyrograd.smoothing import smoothed as smoothed
 
+    # Any: its module stands above the audit, which reads our version.
+    harden: Any
+
 __version__ = "0.1.0"
 __all__ = [
     "Entry",
@@ -30,6 +33,7 @@ __all__ = [
     "audit",
     "available",
     "dataset",
+    "harden",
     "kernel",
     "kinds",
     "load",
@@ -45,6 +49,7 @@ __all__ = [
 # Verbs that are functions of their own, by the module that holds them (imported on first use).
 _LAZY = {
     "audit": "gyrograd.audit",
+    "harden": "gyrograd.hardening",
     "smoothed": "gyrograd.smoothing",
     "load": "gyrograd.models",
     "save": "gyrograd.models",

@@ -1,4 +1,4 @@
-"""The examples run as they stand, small: the net with the one line more has the steadier explanations."""
+"""The examples run as they stand, small: with three lines more a net's explanations hold further under attack."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ LIGHTNING = ("ignore:.*isinstance.treespec, LeafSpec:FutureWarning", "ignore:.*d
 
 @pytest.mark.filterwarnings(*LIGHTNING)
 @pytest.mark.parametrize("name", ["plain_pytorch", "lightning_module", "huggingface_trainer"])
-def test_an_example_runs_and_its_line_steadies_the_explanations(name, capsys):
-    found = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](images=256, test_images=48, epochs=3)
-    assert found["after"][1] > found["before"][1] + 0.005
+def test_an_example_runs_and_its_lines_make_the_explanations_hold(name, capsys):
+    found = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](images=400, test_images=48, epochs=5)
+    assert found["after"][1] > found["before"][1] + 0.02
     lines = re.findall(
-        r"(before|after) adding the line: accuracy (\d\.\d{3}), RPS (\d\.\d{3})", capsys.readouterr().out
+        r"(before|after) adding the lines: accuracy (\d\.\d{3}), top kept (\d\.\d{3})",
+        capsys.readouterr().out,
     )
     assert lines == [(when, f"{found[when][0]:.3f}", f"{found[when][1]:.3f}") for when in ("before", "after")]
 

@@ -52,7 +52,16 @@ def commands(kit: command_lines.Kit, out: Path) -> dict[str, list[str]]:
             "3",
             *small,
         ],
-        "harden": ["harden", kit / "trained.safetensors", kit / "learned", "--epochs", "2", *small],
+        "harden": [
+            "harden",
+            kit / "trained.safetensors",
+            kit / "learned",
+            "--epochs",
+            "2",
+            "--tries",
+            "2",
+            *small,
+        ],
         "sweep": ["sweep", kit / "sweep.yaml", "--images", "2", "--out", str(out)],
         "reproduce": [
             "reproduce",

@@ -1,32 +1,41 @@
-"""The demo's words: intervals where there are any, and none made up for one image."""
+"""The demo's words: intervals where there are any, losses called losses, and an image whose plain map moves."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gyrograd.cli import demo
 from gyrograd.cli.demo import COLUMNS, Measured
-from gyrograd.numerics.statistics import bootstrap_interval, paired_difference
+from gyrograd.numerics.statistics import bootstrap_interval
 
 
 def nets(n: int) -> list[Measured]:
     values = [{key: [shift + i / 10 for i in range(n)] for key in COLUMNS} for shift in (0.1, 0.3)]
     return [
-        Measured(name, 2.0, 0.5, own, None) for name, own in zip(("plain", "aligned"), values, strict=True)
+        Measured(name, 2.0 + at, 0.8 - 0.027 * at, own, None)
+        for at, (name, own) in enumerate(zip(("plain", "steady"), values, strict=True))
     ]
 
 
-def test_one_image_has_a_value_and_no_interval() -> None:
+def test_one_image_has_a_value_and_no_interval_and_several_have_theirs():
     for row in demo._rows(nets(1))[1:-1]:
         assert row[1:] == ("0.100", "0.300")
-    verdict = " ".join(demo._verdict(nets(1)))
-    assert "inf" not in verdict
-    assert "RPS (cosine, noise 16/255) +0.200." in verdict
+    assert "inf" not in " ".join(demo._verdict(nets(1)))
+    found = bootstrap_interval(nets(6)[0].values["kept"])
+    assert demo._rows(nets(6))[1][1] == f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
-def test_several_images_have_their_bootstrap_interval() -> None:
-    plain, aligned = nets(6)
-    found = bootstrap_interval(plain.values["RPS"])
-    assert demo._rows([plain, aligned])[1][1] == f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
-    change = paired_difference(aligned.values["RPS"], plain.values["RPS"])
-    assert (
-        f"{change.value:+.3f} [{change.low:+.3f}, {change.high:+.3f}]" in demo._verdict([plain, aligned])[0]
-    )
+def test_what_got_worse_is_said_and_called_a_fall():
+    plain, steady = nets(4)
+    worse = replace(steady, values={**steady.values, "Insertion": [0.0, 0.1, 0.2, 0.3]})
+    said = " ".join(demo._verdict([plain, worse]))
+    assert "Accuracy falls by 2.7 points, from 80.0% to 77.3%" in said
+    assert "Insertion falls from 0.250 to 0.150 (-0.100" in said
+    assert "Training takes 1.5 times as long" in said
+
+
+def test_the_picture_shows_images_whose_plain_map_moves_and_whose_class_stays():
+    kept = {"plain": [0.5, 0.0, 0.3, 0.1], "steady": [0.6, 0.9, 0.9, 0.8]}
+    same = {"plain": [1.0, 0.0, 1.0, 1.0], "steady": [1.0, 1.0, 1.0, 1.0]}
+    both = [Measured(name, 1.0, 0.5, {"kept": kept[name], "prediction": same[name]}, None) for name in kept]
+    assert demo._moved_most(both) == [3, 2]

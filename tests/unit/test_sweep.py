@@ -6,14 +6,18 @@ import json
 import sys
 
 import pytest
+import small_training
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_sweeps import GRID, base, write_images
 
+import gyrograd as gg
 from gyrograd import records
 from gyrograd.cli import sweep as verb
 from gyrograd.errors import UserError
+from gyrograd.numerics import random
 from gyrograd.records import Record
 from gyrograd.training import sweep as module
 from gyrograd.training import trials
@@ -43,6 +47,18 @@ def swept(images, tmp_path_factory):
 
 def plan(images, tmp_path, grid=GRID, seeds=(0,), **changes):
     return trials_of(base(images, **changes), grid, list(seeds), QUICK, tmp_path)
+
+
+def test_an_images_noise_is_its_own_whatever_else_is_measured():
+    model, data = gg.model("lenet", image_size=8, seed=0).eval(), small_training.pictures(12)
+    found = Measuring(images=4, draws=2, batch_size=3).calm(model, data)["rps"]
+    metric, keys = gg.metric("rps", draws=2), random.keys(0, 12)
+    rows = [row for row, value in enumerate(found) if value is not None]
+    assert len(rows) == 4
+    for row in rows:
+        x, y = data.pixels(torch.tensor([row])), data.labels[row : row + 1]
+        alone = metric(model, gg.attribution("gradient"), x, y, seed=keys[row : row + 1])
+        assert found[row] == pytest.approx(alone.item(), abs=1e-5)
 
 
 def test_a_grid_times_seeds_and_cross_entropy_with_every_seed(images, tmp_path):

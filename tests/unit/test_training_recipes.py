@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -23,6 +25,26 @@ PAPERS = {
         for way in ("natural", "adversarial")
     },
 }  # fmt: skip
+
+
+STEADY = ("lenet", "resnet18", "resnet20", "imagenette", "shapes")
+
+
+@pytest.mark.parametrize("net", STEADY)
+def test_a_steady_recipe_differs_from_its_plain_twin_in_its_terms_alone(net):
+    steady, plain = recipe(f"steady-{net}"), recipe(f"steady-{net}-ce")
+    assert plain.terms == {}
+    assert replace(steady, terms={}) == plain
+    step = steady.terms["adversarial"]
+    assert step == {"eps": (2 if net == "shapes" else 1) / 255, "steps": 1, "selection": "last"}
+    assert (steady.ema, steady.part, steady.every) == (0.999, 0.25, 4)
+
+
+@pytest.mark.parametrize("net", ["resnet18", "resnet20", "imagenette"])
+def test_steady_residual_nets_train_with_sgd_and_no_clip(net):
+    settings = recipe(f"steady-{net}")
+    assert (settings.optimizer, settings.schedule, settings.weight_decay) == ("sgd", "one_cycle", 5e-4)
+    assert settings.clip is None
 
 
 def test_every_net_and_objective_of_the_papers_has_a_recipe():

@@ -1,4 +1,4 @@
-"""gyrograd demo: the main job, small, on embedded data. Train two nets, attack both, print the table, write a page."""
+"""gyrograd demo: the main job, small, on embedded data. Train two nets, attack both, show what became of their maps."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ if TYPE_CHECKING:
 
 ATTACK_EPS = 8 / 255
 NOISE_EPS = 16 / 255
+STEPS = 6
 PIXELS = ((0.38, 0.38, 0.38), (0.2, 0.2, 0.2))
 """Mean and deviation of the embedded images."""
-REGULARISED = 4
-"""One image in so many is regularised: a quarter of each batch costs a quarter and aligns as well."""
+RECIPES = {"cross-entropy": "steady-shapes-ce", "steady": "steady-shapes"}
+"""The two nets and how they are trained."""
+SHOWN = 2
+"""Images in the picture."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One net: what was measured for each image, and what there is to see."""
+    """One net: processor seconds of its training, and what was measured for each image."""
 
     name: str
     seconds: float
@@ -35,9 +38,9 @@ class Measured:
 
 
 def demo(
-    out: Path = Path("out/demo"), epochs: int = 8, train: int = 2500, images: int = 100, seed: int = 0
+    out: Path = Path("out/demo"), epochs: int = 6, train: int = 1500, images: int = 40, seed: int = 0
 ) -> None:
-    """Train a LeNet with cross-entropy and one with l2 + cosine on embedded data, attack both, and compare.
+    """Train a LeNet with cross-entropy and a steady one on embedded data, attack both, and show the difference.
 
     Args:
         out: folder for the report, the records and the two trained nets.
@@ -58,17 +61,15 @@ def demo(
     console.print(
         f"Data: shapes, {len(learn):,} training and {len(test):,} test images, ten classes, made on the spot."
     )
-    nets = [
-        _trained_and_measured(console, name, learn, test, out, epochs, images, seed)
-        for name in ("cross-entropy", "l2 + cosine")
-    ]
+    nets = [_trained_and_measured(console, name, learn, test, shown, out, epochs, seed) for name in RECIPES]
     _print_table(console, nets)
-    path = _write_report(nets, shown, out)
-    print(printable(path))
+    for sentence in _verdict(nets):
+        console.print(sentence, highlight=False)
+    print(printable(_write_report(nets, shown, out)))
 
 
 def _trained_and_measured(
-    console: Any, name: str, learn: Dataset, test: Dataset, out: Path, epochs: int, images: int, seed: int
+    console: Any, name: str, learn: Dataset, test: Dataset, shown: Dataset, out: Path, epochs: int, seed: int
 ) -> Measured:
     import gyrograd as gg
     from gyrograd.models import save
@@ -77,65 +78,51 @@ def _trained_and_measured(
 
     model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
     console.print(f"Training a LeNet with {name}, {epochs} epoch{'s' if epochs != 1 else ''} ...")
-    started = time.monotonic()
+    # Time of the processor, not of the clock: what else the machine does is no part of the price.
+    started = time.process_time()
     fit(model, learn, settings_of(name, epochs, seed))
-    seconds = time.monotonic() - started
+    seconds = time.process_time() - started
     accuracy = float((predictions(model, test) == test.labels).double().mean())
-    save(
-        out / f"{name.replace(' + ', '-')}.safetensors", model, facts={"data": "shapes", "accuracy": accuracy}
-    )
+    save(out / f"{name}.safetensors", model, facts={"data": "shapes", "accuracy": accuracy})
     console.print(
-        f"  accuracy {accuracy:.1%} after {seconds:.0f} s. Attacking the explanations of {counted_images(images)} ..."
+        f"  accuracy {accuracy:.1%} after {seconds:.0f} s of one core. Attacking the explanations of "
+        f"{counted_images(len(shown))} ..."
     )
-    values, attacked = _measurements(model, test.subset(images, seed), seed)
+    values, attacked = _measurements(model, shown, seed)
     return Measured(name, seconds, accuracy, values, attacked)
 
 
 def settings_of(name: str, epochs: int, seed: int) -> TrainSettings:
     """How the demo trains its two nets on the embedded images."""
-    from gyrograd.training import TrainSettings
+    from gyrograd.training import recipe
 
-    # Stronger than joo2023's for CIFAR-10: these images are smoother, so their gradients agree more to begin with.
-    align = {"l2_cosine": {"l2": 0.5, "cosine": 5.0, "eps": NOISE_EPS}}
-    terms: dict[str, Any] = {} if name == "cross-entropy" else align
-    return TrainSettings(
-        terms=terms,
-        part=1 / REGULARISED,
-        epochs=epochs,
-        weight_decay=4e-5,
-        clip=0.5,
-        seed=seed,
-        device="cpu",
-    )
+    return recipe(RECIPES[name], epochs=epochs, seed=seed, device="cpu")
 
 
 def _measurements(model: Model, data: Dataset, seed: int) -> tuple[dict[str, Any], Any]:
-    """Per image: stability under noise, faithfulness before and after the attack, and what the attack did."""
+    """Per image: what the attack leaves of the map, stability under noise, faithfulness before and after."""
     import gyrograd as gg
     from gyrograd.metrics import TopKIntersection
 
     x, y = data.pixels(), data.labels
     gradient = gg.attribution("gradient")
-    hit = gg.attack("targeted_map", eps=ATTACK_EPS, steps=40)(model, gradient, x, y, seed=seed)
-    kept = TopKIntersection(k=100)(hit.map_clean, hit.map)
+    hit = gg.attack("auto", eps=ATTACK_EPS, steps=STEPS)(model, gradient, x, y, seed=seed)
     values = {
+        "kept": TopKIntersection(k=x[0, 0].numel() // 10)(hit.map_clean, hit.map),
+        "prediction": hit.prediction_kept.double(),
         "RPS": gg.metric("rps", eps=NOISE_EPS, draws=5)(model, gradient, x, y, seed=seed),
         "Insertion": gg.metric("insertion")(model, gradient, x, y),
         "Adv-Insertion": gg.metric("adversarial_insertion")(model, gradient, x, y, perturbed=hit.x),
-        "top 100 kept": kept,
-        "attack success": (hit.prediction_kept & (kept < 0.5)).double(),
-        "prediction kept": hit.prediction_kept.double(),
     }
     return {key: column.detach().double().tolist() for key, column in values.items()}, hit
 
 
 COLUMNS = {
+    "kept": "top tenth of the map kept, attack 8/255",
+    "prediction": "prediction kept",
     "RPS": "RPS (cosine, noise 16/255)",
     "Insertion": "Insertion",
-    "Adv-Insertion": "Adv-Insertion (eps 8/255)",
-    "top 100 kept": "top 100 pixels kept",
-    "attack success": "attack success (half of them lost)",
-    "prediction kept": "prediction kept",
+    "Adv-Insertion": "Insertion after the attack",
 }
 
 
@@ -153,10 +140,10 @@ def _rows(nets: list[Measured]) -> list[tuple[str, ...]]:
     from gyrograd.numerics.statistics import bootstrap_interval
     from gyrograd.reporting.wording import with_interval
 
-    rows = [("accuracy", *(f"{net.accuracy:.3f}" for net in nets))]
+    rows = [("accuracy", *(f"{net.accuracy:.1%}" for net in nets))]
     for key, title in COLUMNS.items():
         rows.append((title, *(with_interval(_stat(bootstrap_interval(net.values[key]))) for net in nets)))
-    rows.append(("seconds of training", *(f"{net.seconds:.0f}" for net in nets)))
+    rows.append(("training, seconds of one core", *(f"{net.seconds:.0f}" for net in nets)))
     return rows
 
 
@@ -175,33 +162,37 @@ def _write_report(nets: list[Measured], data: Dataset, out: Path) -> Path:
     from gyrograd.reporting import Figure, Section, Table, page, write_page
 
     for net in nets:
-        name = net.name.replace(" + ", "-")
-        record = records.Record(name, {"data": "shapes"}, list(range(len(data))), net.values)
-        records.write(out / f"{name}.json", record)
+        record = records.Record(net.name, {"data": "shapes"}, list(range(len(data))), net.values)
+        records.write(out / f"{net.name}.json", record)
     table = Table(("", *(net.name for net in nets)), tuple(_rows(nets)))
-    explained = "Means over images with 95 % bootstrap intervals. The explanation is the gradient of the label's logit."
-    pictures = tuple(Figure(_picture(net, data), _caption(net)) for net in nets)
+    explained = (
+        "Means over images with 95 % bootstrap intervals. The explanation is the gradient of the label's logit; the "
+        "attack changes no pixel by more than 8/255 and looks for the change that moves the map's top pixels most."
+    )
+    rows = _moved_most(nets)
+    picture, caption = _picture(nets, rows), _caption(data, rows)
     sections = (
+        Section("The same image, the same attack, two nets", (), None, (Figure(picture, caption),)),
         Section("What was measured", (explained,), table),
-        Section(
-            "What the attack did",
-            ("The same four images for both nets; each map on its own scale.",),
-            None,
-            pictures,
-        ),
     )
     path = out / "report.html"
-    write_page(path, page("gyrograd demo: two nets, one attack", _verdict(nets), sections, _footer()))
+    write_page(
+        path, page("A picture is attacked: which explanation holds?", _verdict(nets), sections, _footer())
+    )
     return path
 
 
 def _verdict(nets: list[Measured]) -> tuple[str, ...]:
-    plain, aligned = nets
+    """What was gained and what it costs; nothing that got worse is left out."""
+    plain, steady = nets
+    share = [sum(net.values["kept"]) / len(net.values["kept"]) for net in nets]
+    points = 100 * (steady.accuracy - plain.accuracy)
+    accuracy = f"Accuracy {'falls' if points < 0 else 'rises'} by {abs(points):.1f} points"
     return (
-        f"Trained with l2 + cosine, the net's explanations {_change('RPS', nets)}.",
-        f"Under attack they {_change('top 100 kept', nets)}.",
-        f"The price: {plain.accuracy - aligned.accuracy:+.1%} of accuracy and "
-        f"{aligned.seconds / plain.seconds:.1f} times the training time.",
+        f"An attack of at most 8/255 per pixel leaves {share[0]:.0%} of the top pixels of the plain net's explanation "
+        f"in place, and {share[1]:.0%} of the steady net's, which {_change('kept', nets)}.",
+        f"{accuracy}, from {plain.accuracy:.1%} to {steady.accuracy:.1%}. Insertion {_moved('Insertion', nets)}. "
+        f"Training takes {steady.seconds / max(plain.seconds, 1e-9):.1f} times as long.",
     )
 
 
@@ -211,30 +202,58 @@ def _change(key: str, nets: list[Measured]) -> str:
     from gyrograd.reporting.wording import signed
 
     change = paired_difference(nets[1].values[key], nets[0].values[key])
-    word = "hold stiller" if change.value > 0 else "move more"
+    word = "holds better" if change.value > 0 else "holds worse"
     if not change.excludes_zero:
-        word = "hold no stiller"
-    return f"{word}: {COLUMNS[key]} {signed(_stat(change))}"
+        word = "holds no better for certain"
+    return f"{word} ({signed(_stat(change))})"
 
 
-def _picture(net: Measured, data: Dataset) -> bytes:
+def _moved(key: str, nets: list[Measured]) -> str:
+    """`falls from 0.704 to 0.660 (-0.044 [-0.060, -0.028])`."""
+    from gyrograd.numerics.statistics import paired_difference
+    from gyrograd.reporting.wording import signed
+
+    change = paired_difference(nets[1].values[key], nets[0].values[key])
+    before, after = (sum(net.values[key]) / len(net.values[key]) for net in nets)
+    word = "falls" if change.value < 0 else "rises"
+    return f"{word} from {before:.3f} to {after:.3f} ({signed(_stat(change))})"
+
+
+def _moved_most(nets: list[Measured]) -> list[int]:
+    """The images whose plain map moves most, of those on which the steady net does as well as on average."""
+    plain, steady = (net.values["kept"] for net in nets)
+    typical = sum(steady) / len(steady)
+    same = [all(net.values["prediction"][row] for net in nets) for row in range(len(plain))]
+    order = sorted(range(len(plain)), key=lambda row: (not same[row], steady[row] < typical, plain[row]))
+    return order[:SHOWN]
+
+
+def _picture(nets: list[Measured], rows: list[int]) -> bytes:
     from gyrograd.numerics.maps import reduce
-    from gyrograd.reporting import map_grid
+    from gyrograd.reporting import side_by_side
 
-    rows = slice(0, 4)
-    hit = net.attacked
-    maps = {"map": hit.map_clean, "map, attacked": hit.map}
-    images = {"image": hit.x_clean, "attacked": hit.x, "difference x 20": (hit.x - hit.x_clean) * 20 + 0.5}
-    return map_grid(
-        {key: value[rows].permute(0, 2, 3, 1).cpu().numpy() for key, value in images.items()},
-        {key: reduce(value[rows], "abs_sum").detach().cpu().numpy() for key, value in maps.items()},
-        [data.classes[int(label)] for label in data.labels[rows]],
-    )
+    def maps(found: Any) -> Any:
+        return reduce(found[rows], "abs_sum").detach().cpu().numpy()
+
+    images = nets[0].attacked.x_clean[rows].permute(0, 2, 3, 1).cpu().numpy()
+    titles = ("Plain net", "Steady net")
+    shown = {
+        title: (
+            maps(net.attacked.map_clean),
+            maps(net.attacked.map),
+            [f"{net.values['kept'][row]:.0%} of the top stays" for row in rows],
+        )
+        for title, net in zip(titles, nets, strict=True)
+    }
+    return side_by_side(images, shown)
 
 
-def _caption(net: Measured) -> str:
+def _caption(data: Dataset, rows: list[int]) -> str:
+    names = ", ".join(data.classes[int(data.labels[row])] for row in rows)
     return (
-        f"LeNet trained with {net.name}: image, attacked image (eps 8/255), difference, map before and after."
+        f"Bright: the pixels that matter most to the net ({names}). Each net is attacked with changes of at most 8/255 "
+        f"per pixel, and predicts the same class after it. Of {len(data)} images these are among those whose plain map "
+        "moves most; the table has the means."
     )
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 PAIR = ("cifar10/lenet-ce", "cifar10/lenet-l2-cosine")
 """The same net trained in two ways: what the page shows unless a model is named."""
-EPOCHS = 8
-TRAIN = 2500
+EPOCHS = 6
+TRAIN = 1500
 """Training images and epochs of the nets for embedded data, as in `gyrograd demo`."""
 
 
@@ -88,7 +88,7 @@ def _stage_of_drawings(device: str, seed: int) -> Stage:
     from gyrograd.data.opening import opened_with_names
     from gyrograd.explorer import staged
 
-    nets = {name: _kept_net(name, seed).to(device) for name in ("cross-entropy", "l2 + cosine")}
+    nets = {name: _kept_net(name, seed).to(device) for name in ("cross-entropy", "steady")}
     return staged(nets, opened_with_names("shapes"), device=device, seed=seed)
 
 
@@ -98,7 +98,7 @@ def _kept_net(name: str, seed: int) -> Model:
     from gyrograd.data.cifar10 import data_root
     from gyrograd.models import load, save
 
-    words = f"{name.replace(' + ', '-')}-{TRAIN}x{EPOCHS}-seed{seed}-{__version__}"
+    words = f"{name}-{TRAIN}x{EPOCHS}-seed{seed}-{__version__}"
     path = data_root() / "explore" / f"{words}.safetensors"
     if not path.is_file():
         save(path, _trained(name, seed), facts={"data": "shapes", "objective": name})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gyrograd.errors import printable
 
 if TYPE_CHECKING:
-    from gyrograd.training.harden import Hardened
+    from gyrograd.hardening import Hardened
 
 
 def harden(
@@ -19,13 +19,21 @@ def harden(
     out: Path = Path("out/harden"),
     epochs: int = 5,
     max_accuracy_loss: float = 0.01,
-    l2: float = 0.1,
-    cosine: float = 1.0,
-    eps: str | float = "4/255",
-    part: float = 1.0,
-    lr: float = 1e-4,
+    objective: str = "steady",
+    eps: str | float | None = None,
+    curvature: float | None = None,
+    tries: int = 4,
+    l2: float | None = None,
+    cosine: float | None = None,
+    part: float | None = None,
+    lr: float = 1e-3,
+    optimizer: str = "adam",
     batch_size: int = 64,
-    images: int = 100,
+    flip: bool = False,
+    crop: int = 0,
+    zoom: float = 1.0,
+    images: int = 32,
+    preset: str = "quick",
     size: int | None = None,
     weights: Path | None = None,
     classes: int | None = None,
@@ -35,24 +43,33 @@ def harden(
     resume: str = "auto",
     json: bool = False,
 ) -> int:
-    """Fine-tune a classifier until its explanations hold still; an accuracy loss beyond the limit stops it.
+    """Fine-tune a classifier until its explanations hold under attack, within a limit of lost accuracy.
 
-    Exit code 1: no epoch within the limit held stiller, and the model is as it was.
+    The radius of the objective is searched: it grows while accuracy holds and shrinks where it does not. The same audit
+    judges the model before and after. Exit code 1: nothing was gained, and the model is as it was.
 
     Args:
         model: a checkpoint, torchvision:NAME, timm:NAME (with :pretrained for trained weights) or FILE.py:FACTORY.
         data: a data set by name, or a folder with a sub-folder for each class (perhaps below train and val); what
             has no test images has a fifth of each class held out.
-        out: folder for weights, card, records and checkpoint.
-        epochs: at most so many passes over the training images.
-        max_accuracy_loss: largest loss of test accuracy; 0.01 is one point.
-        l2: weight of the squared distance of the gradients at and near an image.
-        cosine: weight of their cosine distance.
-        eps: how near, such as 4/255.
-        part: share of each batch that is regularised; 0.25 costs a quarter.
-        lr: learning rate.
+        out: folder for weights, card, both audits and the tries.
+        epochs: passes over the training images, of each try.
+        max_accuracy_loss: largest loss of accuracy on the held-out images; 0.01 is one point.
+        objective: steady (adversarial loss at a small radius, curvature, averaged weights) or l2_cosine (joo2023).
+        eps: radius to begin with, such as 1/255; of l2_cosine the size of its noise (4/255).
+        curvature: weight of steady's Hessian penalty (0.001); 0 leaves it out.
+        tries: at most so many radii are tried.
+        l2: of l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
+        cosine: of l2_cosine: weight of their cosine distance (1).
+        part: of l2_cosine: share of each batch that is regularised (1).
+        lr: largest learning rate; it rises to it and falls to zero.
+        optimizer: adam, adamw or sgd.
         batch_size: images of one step.
-        images: test images that are explained and attacked.
+        flip: mirror every second training image.
+        crop: pixels a random crop may move a training image each way.
+        zoom: smallest part of a training image's area a random resized crop may show; 1 for none.
+        images: held-out images that are explained and attacked, before and after.
+        preset: how thoroughly they are audited; quick, standard or thorough.
         size: side of the images of a folder, where the model does not tell.
         weights: a state dict for a model that is not a file of its own.
         classes: the class count such a model is built with.
@@ -63,19 +80,25 @@ def harden(
         json: print the card as JSON for machines.
     """
     from gyrograd.cli.subject import check_folder
+    from gyrograd.hardening import harden as hardened
+    from gyrograd.hardening.search import objective_settings
     from gyrograd.training import Stopped
-    from gyrograd.training.harden import harden as hardened
-    from gyrograd.training.measuring import Measuring
 
     check_folder(out)
+    chosen = objective_settings(
+        objective, eps=_radius(eps), curvature=curvature, l2=l2, cosine=cosine, part=part
+    )
     try:
         done = hardened(
             model,
             data,
             out=out,
+            objective=chosen,
             epochs=epochs,
             max_accuracy_loss=max_accuracy_loss,
-            measuring=Measuring(images=images, seed=seed),
+            tries=tries,
+            images=images,
+            preset=preset,
             size=size,
             weights=weights,
             classes=classes,
@@ -84,10 +107,12 @@ def harden(
             device=device,
             resume=resume,
             says=_say,
-            terms={"l2_cosine": {"l2": l2, "cosine": cosine, "eps": _radius(eps)}},
-            part=part,
             lr=lr,
+            optimizer=optimizer,
             batch_size=batch_size,
+            flip=flip,
+            crop=crop,
+            zoom=zoom,
         )
     except Stopped as stopped:
         print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
@@ -101,14 +126,24 @@ def harden(
 
 def _say(entry: dict[str, Any]) -> None:
     """A line for each epoch, on stderr: stdout is the card's."""
-    numbers = f"accuracy {entry['accuracy']:.3f}, Grad RPS {entry['rps']:.3f}"
-    print(f"epoch {entry['epoch']}: {numbers}, {entry['seconds']:.0f} s", file=sys.stderr, flush=True)
+    from gyrograd.hardening.search import spoken
+    from gyrograd.progress import spoken as duration
+
+    place = f"try {entry['try']} of at most {entry['tries']}, {spoken(entry['terms'], entry['strength'])}"
+    left = f"; at most {duration(entry['left'])} of training left" if entry["left"] else ""
+    print(
+        f"{place}: epoch {entry['epoch']} of {entry['epochs']}, accuracy {entry['accuracy']:.1%}{left}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def _radius(eps: str | float) -> float:
+def _radius(eps: str | float | None) -> float | None:
     from gyrograd.cli.written import radius
     from gyrograd.errors import UserError
 
+    if eps is None:
+        return None
     value = radius(eps)
     if value > 1:
         raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
@@ -118,14 +153,19 @@ def _radius(eps: str | float) -> float:
 def _print(done: Hardened, out: Path) -> None:
     from gyrograd.cli.sweep import rich_table
     from gyrograd.cli.terminal import Console
-    from gyrograd.training.hardened import card_table
+    from gyrograd.hardening.card import card_table
 
     console = Console()
     plain: dict[str, Any] = {"markup": False, "highlight": False}
-    console.print(f"Judged on {done.card['images']['judged']:,} images: {done.card['judged_on']}.", **plain)
-    console.print(rich_table(card_table(done.card), unbroken=True))
+    counts = done.card["images"]
     for sentence in done.card["verdict"]:
         console.print(sentence, **plain)
+    console.print(rich_table(card_table(done.card), unbroken=True))
+    console.print(
+        f"Accuracy of {counts['judged']:,} images ({done.card['judged_on']}), {counts['attacked']:,} of them attacked. "
+        "*: the explanation to use.",
+        **plain,
+    )
     for note in done.card["notes"]:
         console.print(note, style="yellow", **plain)
     print(printable(out / "card.md"))

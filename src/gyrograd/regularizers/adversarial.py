@@ -69,6 +69,7 @@ class Adversarial:
         """The images the loss is taken at: in the ball around x and in [0, 1]."""
         keys = fresh_keys(seed, x)
         if self.selection == "best":
+            # The attack's own run judges every iterate with the pass that gives its slope; `ascended` judges none.
             return self.attack.images(model, x, y, seed=keys)
         step_size = 2.5 * self.eps / self.steps if self.step_size is None else self.step_size
         with evaluating(model):

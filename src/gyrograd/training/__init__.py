@@ -1,9 +1,10 @@
 """Training: one loop, alone or in several processes, any model, data set and objective.
 
 `fit(model, data, settings)` trains what is at hand; `train(settings, out)` builds everything from plain values and
-keeps the run in a folder; `recipe(name)` gives the settings of a paper. Files: settings, cookbook (what is asked for),
-building (model and data), objective, steps (one update), schedules, augmentation, loop, runs (what happens between
-steps), snapshots (the run on disk), stopping (signals), processes (several), logs.
+keeps the run in a folder; `recipe(name)` gives the settings of a paper; `Steady(model)` is a loss for anyone's loop,
+whose nets hold under attack. Files: settings, cookbook, steady (what is asked for), building (model and data),
+objective, steps (one update), schedules, augmentation, loop, runs (what happens between steps), snapshots (the run on
+disk), stopping (signals), processes (several), logs.
 """
 
 from gyrograd.training.cookbook import recipe, recipes
@@ -12,10 +13,12 @@ from gyrograd.training.loop import fit, predictions, train
 from gyrograd.training.objective import Objective, Term, objective_of
 from gyrograd.training.runs import Trained
 from gyrograd.training.settings import TrainSettings, settings_from
+from gyrograd.training.steady import Steady, steady_settings
 from gyrograd.training.stopping import Stopped
 
 __all__ = [
     "Objective",
+    "Steady",
     "Stopped",
     "Term",
     "TrainSettings",
@@ -27,5 +30,6 @@ __all__ = [
     "recipe",
     "recipes",
     "settings_from",
+    "steady_settings",
     "train",
 ]

@@ -174,12 +174,18 @@ def read(path: Path) -> Snapshot | None:
 def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
     """Refuse to go on with other settings or data, naming the first difference."""
     here, there = (
-        {key: value for key, value in tree.items() if key not in WITHOUT_EFFECT}
-        for tree in (json.loads(json.dumps(as_tree(settings))), snapshot.note["settings"])
+        {key: value for key, value in tree.items() if key not in WITHOUT_EFFECT} | {"the training data": own}
+        for tree, own in (
+            (json.loads(json.dumps(as_tree(settings))), data),
+            (snapshot.note["settings"], snapshot.note["data"]),
+        )
     )
+    check_same_settings(path, here, there)
+
+
+def check_same_settings(path: Path, here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Refuse to go on where the settings of the run in `path` differ from those given here."""
     difference = first_difference(here, there)
-    if difference is None and data != snapshot.note["data"]:
-        difference = ("the training data", data, snapshot.note["data"])
     if difference is not None:
         key, mine, its = difference
         raise UserError(

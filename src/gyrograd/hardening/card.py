@@ -1,0 +1,301 @@
+"""The before/after card of `harden`: a document of plain values, and the same in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gyrograd import progress
+from gyrograd.audit import Card, Preset
+from gyrograd.audit.table import Stat
+from gyrograd.hardening.judging import Held, all_held, best_held
+from gyrograd.hardening.search import Try, spoken
+from gyrograd.numerics.statistics import Interval
+from gyrograd.training.splits import Split
+from gyrograd.training.tables import UNKNOWN, Table, difference, interval, plain
+
+CARD = "card.json"
+SCHEMA = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a run of hardening found. `after` is None where no try held the limit.
+
+    accuracy: of every judged image, 0 or 1, before and after. seconds: of all tries together.
+    """
+
+    source: str
+    split: Split
+    settings: Mapping[str, Any]
+    preset: Preset
+    limit: float
+    tries: Sequence[Try]
+    chosen: Try | None
+    before: Card
+    after: Card | None
+    accuracy: tuple[Sequence[float | None], Sequence[float | None]]
+    seconds: float
+    notes: Sequence[str]
+    kept: Mapping[float, float]
+    """By strength, what stays of the top of the best map: of the tries that were audited."""
+
+    @property
+    def gain(self) -> Interval | None:
+        """How much more of the best map's top stays, mean over the radii; paired, image by image."""
+        if self.after is None:
+            return None
+        return difference(best_held(self.after, self.preset).kept, best_held(self.before, self.preset).kept)
+
+    @property
+    def better(self) -> bool:
+        """Whether explanations hold further for certain: the interval of the gain lies above zero."""
+        return self.gain is not None and self.gain.low > 0
+
+
+def card_of(found: Outcome) -> dict[str, Any]:
+    """The card as JSON."""
+    before = best_held(found.before, found.preset)
+    after = None if found.after is None else best_held(found.after, found.preset)
+    accuracy = found.accuracy
+    columns = {
+        "accuracy": {
+            "label": "accuracy",
+            "before": plain(interval(accuracy[0])),
+            "after": plain(interval(accuracy[1])) if after else None,
+            "difference": plain(difference(accuracy[1], accuracy[0])) if after else None,
+        },
+        "steady_radius": {
+            "label": "steady radius of the best explanation, of 255",
+            "before": before.radius,
+            "after": after.radius if after else None,
+            "difference": None,
+        },
+        "kept": _paired("its top pixels kept under attack", before.kept, after.kept if after else None),
+        "insertion": _paired("its Insertion", before.insertion, after.insertion if after else None),
+    }
+    return {
+        "schema": SCHEMA,
+        "kind": "harden",
+        "model": found.source,
+        "data": found.split.train.name,
+        "judged_on": found.split.how,
+        "images": {
+            "learnt": len(found.split.train),
+            "judged": len(found.split.test),
+            "attacked": len(before.kept),
+        },
+        "max_accuracy_loss": found.limit,
+        "better": found.better,
+        "chosen": found.chosen.strength if found.chosen is not None and found.better else None,
+        "best": {"before": before.label, "after": after.label if after else None},
+        "verdict": _verdict(found, before, after),
+        "columns": columns,
+        "methods": _methods(found),
+        "tries": [
+            vars(one)
+            | {"kept": found.kept.get(one.strength), "words": spoken(found.settings["terms"], one.strength)}
+            for one in found.tries
+        ],
+        "seconds": round(found.seconds, 1),
+        "notes": list(found.notes),
+        "settings": dict(found.settings),
+    }
+
+
+def card_table(card: Mapping[str, Any]) -> Table:
+    """Before, after and the difference: accuracy, then each explanation."""
+    columns, best = card["columns"], card["best"]
+    accuracy = columns["accuracy"]
+    rows = [
+        (
+            "accuracy",
+            *(_percent(accuracy[when]) for when in ("before", "after")),
+            _points(accuracy["difference"]),
+        )
+    ]
+    for method in card["methods"]:
+        mark = " *" if method["label"] in best.values() else ""
+        before, after = method["before"], method["after"] or {}
+        rows += [
+            (f"{method['label']}{mark}", "", "", ""),
+            ("  radius, /255", _radius(before["radius"]), _radius(after.get("radius")), ""),
+            (
+                "  top kept",
+                _percent(before["kept"]),
+                _percent(after.get("kept")),
+                _points(method["difference"]),
+            ),
+            ("  Insertion", _share(before["insertion"]), _share(after.get("insertion")), ""),
+        ]
+    return Table(("", "before", "after", "change, points"), tuple(rows))
+
+
+def card_text(card: Mapping[str, Any]) -> str:
+    """The card as Markdown."""
+    counts = card["images"]
+    tries = Table(
+        ("try", "accuracy", "top kept", ""),
+        tuple((t["words"], f"{t['accuracy']:.1%}", _kept(t), _mark(t, card)) for t in card["tries"]),
+    )
+    blocks = [
+        f"# {_line(card['model'])}, hardened",
+        "\n".join(f"- {sentence}" for sentence in card["verdict"]),
+        f"Learnt from {counts['learnt']:,} images of {_line(card['data'])}; accuracy is of {counts['judged']:,} images "
+        f"({_line(card['judged_on'])}), {counts['attacked']:,} of which are explained and attacked. Means with 95 % "
+        "bootstrap intervals; changes are paired, image by image. `*`: the explanation the audit recommends. The "
+        "steady radius is how far pixels may change before an attacker has moved half of the map's top pixels; their "
+        "share that stays is the mean over the radii attacked. The audits: `before/report.html`"
+        + (", `after/report.html`." if card["best"]["after"] else "."),
+        card_table(card).markdown(),
+        "## Tries",
+        tries.markdown(),
+        "\n".join(["## Notes", "", *(f"- {_line(note)}" for note in card["notes"])]) if card["notes"] else "",
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
+    """What was gained, at what price, and what to do if nothing was."""
+    terms, limit = found.settings["terms"], f"{100 * found.limit:g} point{'' if found.limit == 0.01 else 's'}"
+    start = mean(found.accuracy[0])
+    losses = ", ".join(f"{spoken(terms, t.strength)} {_lost(start - t.accuracy)}" for t in found.tries)
+    if after is None or found.chosen is None:
+        return [
+            f"No try kept accuracy within {limit} of {start:.1%}, and the model is as it was: {losses}.",
+            f"Allow more (--max_accuracy_loss {2 * found.limit or 0.01:g}), train longer (--epochs "
+            f"{2 * found.settings['epochs']}), try again from a smaller radius (--eps) or with another --lr.",
+        ]
+    gain = found.gain
+    now, then = (_percent(plain(interval(held.kept))) for held in (after, before))
+    stays = f"{now} of its top pixels stay, {then} before"
+    change = difference(found.accuracy[1], found.accuracy[0])
+    price = f"Accuracy {_moved(change)}: {start:.1%} before, {found.chosen.accuracy:.1%} after; the limit is {limit}."
+    if gain is None:
+        return [
+            "No attack had a derivative to follow, so nothing can be said of the explanations, and the model is as it "
+            f"was. {price}"
+        ]
+    if not found.better:
+        return [
+            f"The explanations hold no further for certain, and the model is as it was: with {after.label} {stays} "
+            f"({_points(plain(gain))} points). {price}",
+            f"Try a larger radius (--eps {2 * found.chosen.strength:.3g}/255), more epochs (--epochs "
+            f"{2 * found.settings['epochs']}) or a higher limit (--max_accuracy_loss {2 * found.limit or 0.01:g}); "
+            "more --images make the intervals narrower.",
+        ]
+    return [
+        f"The explanations hold further under attack: half of the top pixels of {after.label} stay up to "
+        f"{_reach(after.radius, found.preset)}, where before those of {before.label} stayed up to "
+        f"{_reach(before.radius, found.preset)}.",
+        f"Averaged over the attacks {stays} ({_points(plain(gain))} points).",
+        price,
+        f"Insertion of the map goes from {mean(before.insertion):.3f} to {mean(after.insertion):.3f} "
+        f"({_signed(difference(after.insertion, before.insertion))}).",
+        f"Kept: {spoken(terms, found.chosen.strength)}. Trained {progress.spoken(found.seconds)} in all: {losses}.",
+    ]
+
+
+def _methods(found: Outcome) -> list[dict[str, Any]]:
+    """Each explanation that both audits have."""
+    before = {held.method: held for held in all_held(found.before, found.preset)}
+    after = {} if found.after is None else {held.method: held for held in all_held(found.after, found.preset)}
+    return [
+        {
+            "name": name,
+            "label": held.label,
+            "before": _numbers(held),
+            "after": _numbers(after[name]) if name in after else None,
+            "difference": plain(difference(after[name].kept, held.kept)) if name in after else None,
+        }
+        for name, held in before.items()
+    ]
+
+
+def _numbers(held: Held) -> dict[str, Any]:
+    return {
+        "radius": held.radius,
+        "kept": plain(interval(held.kept)),
+        "insertion": plain(interval(held.insertion)),
+    }
+
+
+def _paired(label: str, before: list[float | None], after: list[float | None] | None) -> dict[str, Any]:
+    return {
+        "label": label,
+        "before": plain(interval(before)),
+        "after": None if after is None else plain(interval(after)),
+        "difference": None if after is None else plain(difference(after, before)),
+    }
+
+
+def _kept(one: Mapping[str, Any]) -> str:
+    return UNKNOWN if one["kept"] is None else f"{one['kept']:.1%}"
+
+
+def _mark(one: Mapping[str, Any], card: Mapping[str, Any]) -> str:
+    if one["strength"] == card["chosen"]:
+        return "kept"
+    return "" if one["holds"] else "loses too much accuracy"
+
+
+def _moved(change: Interval | None) -> str:
+    """`falls by 0.7 points [0.2, 1.2]`."""
+    if change is None or change.value == 0:
+        return "stays as it was"
+    word, sign = ("falls", -1) if change.value < 0 else ("rises", 1)
+    ends = sorted(100 * sign * end for end in (change.low, change.high))
+    return f"{word} by {100 * abs(change.value):.1f} points [{ends[0]:.1f}, {ends[1]:.1f}]"
+
+
+def _lost(loss: float) -> str:
+    return f"loses {100 * loss:.1f} points" if loss >= 0 else f"gains {-100 * loss:.1f} points"
+
+
+def _percent(stat: Mapping[str, Any] | None) -> str:
+    return _scaled(stat, 100, ".1f", " %")
+
+
+def _share(stat: Mapping[str, Any] | None) -> str:
+    return _scaled(stat, 1, ".3f", "")
+
+
+def _radius(stat: Stat | None) -> str:
+    return _scaled(stat, 1, ".1f", "")
+
+
+def _reach(stat: Stat | None, preset: Preset) -> str:
+    """`6.9/255 [6.5, 7.3]`; a map that holds at the largest radius attacked holds at least so far."""
+    if stat is None or stat["value"] is None:
+        return UNKNOWN
+    least = "at least " if stat["value"] >= 255 * max(preset.radii) - 1e-9 else ""
+    return least + _scaled(stat, 1, ".1f", "/255")
+
+
+def _points(stat: Mapping[str, Any] | None) -> str:
+    return _scaled(stat, 100, "+.1f", "")
+
+
+def _signed(change: Interval | None) -> str:
+    return _scaled(plain(change), 1, "+.3f", "")
+
+
+def _scaled(stat: Mapping[str, Any] | None, scale: int, form: str, unit: str) -> str:
+    """`6.9 [6.5, 7.3]`; a single value has no interval."""
+    if stat is None:
+        return UNKNOWN
+    value = f"{scale * stat['value']:{form}}{unit}"
+    if stat["low"] is None or stat["high"] is None:
+        return value
+    return f"{value} [{scale * stat['low']:{form}}, {scale * stat['high']:{form}}]"
+
+
+def mean(values: Sequence[float | None]) -> float:
+    """The mean of the values there are; 0 where there are none."""
+    present = [value for value in values if value is not None]
+    return sum(present) / max(1, len(present))
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())

@@ -1,0 +1,100 @@
+"""Which strength of the objective to try next, so that the loss of accuracy stays within its limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gyrograd.errors import UserError, check_name
+from gyrograd.training.steady import steady_settings
+
+OBJECTIVES = ("steady", "l2_cosine")
+NEAR = 1.2
+"""A failure at most so many times the best that holds leaves nothing worth another try."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """A fine-tuned net: how strong the objective was, its accuracy, and whether that is within the limit."""
+
+    strength: float
+    accuracy: float
+    holds: bool
+
+
+def next_strength(tried: Sequence[Try], first: float, most: int) -> float | None:
+    """Twice the strongest that holds, half of the least that fails, then the middle; None: the search is over.
+
+    A stronger objective is taken to cost more accuracy.
+
+    >>> next_strength([Try(1.0, 0.93, True), Try(2.0, 0.90, False)], first=1.0, most=4)
+    1.5
+    """
+    if len(tried) >= most:
+        return None
+    if not tried:
+        return first
+    best = best_of(tried)
+    held = 0.0 if best is None else best.strength
+    failed = min((t.strength for t in tried if not t.holds and t.strength > held), default=math.inf)
+    if best is None:
+        return failed / 2
+    if failed == math.inf:
+        return 2 * held
+    return None if failed <= NEAR * held else (held + failed) / 2
+
+
+def best_of(tried: Sequence[Try]) -> Try | None:
+    """The strongest that holds."""
+    return max((t for t in tried if t.holds), key=lambda t: t.strength, default=None)
+
+
+def first_strength(terms: Mapping[str, Any]) -> float:
+    """Where the search begins: the radius, of 255, of an adversarial term; else 1, the weights as they are given."""
+    return 255 * float(terms["adversarial"]["eps"]) if "adversarial" in terms else 1.0
+
+
+def with_strength(terms: Mapping[str, Any], strength: float) -> dict[str, Any]:
+    """The terms at this strength: the radius of an adversarial term, or else the weights of all."""
+    if "adversarial" in terms:
+        return {**terms, "adversarial": {**terms["adversarial"], "eps": strength / 255}}
+    return {name: {**term, "weight": strength * term.get("weight", 1.0)} for name, term in terms.items()}
+
+
+def spoken(terms: Mapping[str, Any], strength: float) -> str:
+    """A strength in words: `radius 0.5/255`, `0.5 times the weights`."""
+    return f"radius {strength:.3g}/255" if "adversarial" in terms else f"{strength:.3g} times the weights"
+
+
+def objective_settings(
+    objective: str,
+    *,
+    eps: float | None = None,
+    curvature: float | None = None,
+    l2: float | None = None,
+    cosine: float | None = None,
+    part: float | None = None,
+) -> dict[str, Any]:
+    """The settings of an objective by name, with these of its own in place of the usual ones.
+
+    steady: one signed step of eps (1/255), curvature, averaged weights. l2_cosine: joo2023, Eq. 5, with its weights of
+    LeNet and ResNet18 on CIFAR-10.
+    """
+    check_name("objective", objective, OBJECTIVES)
+    foreign = (
+        {"l2": l2, "cosine": cosine, "part": part} if objective == "steady" else {"curvature": curvature}
+    )
+    other = next(name for name in OBJECTIVES if name != objective)
+    for name, value in foreign.items():
+        if value is not None:
+            raise UserError(
+                f"{name} belongs to the objective {other}; leave it out or give --objective {other}."
+            )
+    if objective == "steady":
+        given = {"eps": eps, "curvature": curvature}
+        return steady_settings(**{name: value for name, value in given.items() if value is not None})
+    term = {"l2": 0.1 if l2 is None else l2, "cosine": 1.0 if cosine is None else cosine}
+    term["eps"] = 4 / 255 if eps is None else eps
+    return {"terms": {"l2_cosine": term}, "part": 1.0 if part is None else part}

@@ -1,0 +1,126 @@
+"""The steady preset: training whose explanations hold under attack, as settings and for a loop of one's own.
+
+Cross-entropy after one signed step of a small radius, a curvature penalty on a part of some batches, averaged weights.
+What each of them gives and costs: results/frontier.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.regularizers import Hessian
+from gyrograd.training.objective import objective_of
+from gyrograd.training.settings import settings_from
+from gyrograd.training.steps import Average
+from gyrograd.types import Inputs, Labels, Model
+
+EPS = 1 / 255
+CURVATURE = 1e-3
+"""A weight that every net tried bears; LeNet takes 3e-3."""
+
+
+def steady_settings(eps: float = EPS, curvature: float = CURVATURE) -> dict[str, Any]:
+    """The settings of training that make a net steady; add them to your own.
+
+    >>> from gyrograd.training import TrainSettings
+    >>> TrainSettings(epochs=3, **steady_settings(eps=2 / 255)).ema
+    0.999
+
+    Args:
+        eps: how far the signed step goes. Larger is steadier and costs accuracy.
+        curvature: weight of the Hessian penalty; 0 leaves it out, as nets of ReLU need.
+    """
+    terms: dict[str, Any] = {"adversarial": {"eps": eps, "steps": 1, "selection": "last"}}
+    if curvature:
+        terms["hessian"] = {"weight": curvature}
+    return {"terms": terms, "part": 0.25, "every": 4, "ema": 0.999}
+
+
+class Steady:
+    """The preset in a loop of one's own: three lines.
+
+    >>> from torch import nn
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Softplus(), nn.Linear(8, 2))
+    >>> steady = Steady(model)                                       # 1: before the loop
+    >>> x, y = torch.rand(8, 3, 2, 2), torch.arange(8) % 2
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> for _ in range(3):
+    ...     loss = steady(x, y)                                      # 2: in place of cross-entropy
+    ...     optimizer.zero_grad(); loss.backward(); optimizer.step()
+    >>> steady.finish()                                              # 3: the model takes the averaged weights
+
+    The model takes images in [0, 1] to logits. A net without a second derivative (ReLU) trains without the curvature
+    penalty, and a warning says so once; `curvature=0` is the same without the warning.
+
+    Args:
+        model: the net that is trained, in place.
+        eps, curvature: as in `steady_settings`.
+    """
+
+    def __init__(self, model: Model, *, eps: float = EPS, curvature: float = CURVATURE) -> None:
+        self.model = model
+        self.settings = settings_from(steady_settings(eps, curvature))
+        self.objective = objective_of(self.settings)
+        self.steps = 0
+        self.average: Average | None = None
+
+    def __call__(self, x: Inputs, y: Labels) -> Tensor:
+        """The loss of this batch, to be differentiated to the weights; plain cross-entropy where gradients are off."""
+        if not torch.is_grad_enabled():
+            return F.cross_entropy(self.model(x), y)  # a validation loop
+        if self.average is None:
+            self._begin(x, y)
+        else:
+            # The weights as the last step left them: nobody has to call us after the optimizer.
+            self.average.update(self.model, self.steps)
+        loss, _ = self.objective(self.model, x, y, number=self.steps)
+        self.steps += 1
+        return loss
+
+    def finish(self) -> None:
+        """The model takes the averaged weights: call it once, after the last step."""
+        if self.average is None:
+            raise UserError("Nothing was trained yet; call steady(x, y) in the loop, and finish() after it.")
+        self.average.update(self.model, self.steps)
+        self.average.give_to(self.model)
+
+    def _begin(self, x: Inputs, y: Labels) -> None:
+        self.average = Average(self.model, self.settings.ema)
+        rows = self.objective.fewest_rows(len(x))
+        why = without_curvature(self.model, x[:rows], y[:rows]) if "hessian" in self.settings.terms else None
+        if why is not None:
+            words = f"steady: the curvature penalty is left out ({why}); curvature=0 leaves it out without a warning."
+            warnings.warn(words, stacklevel=3)
+            self.objective = objective_of(settings_from(steady_settings(self._eps, 0.0)))
+
+    @property
+    def _eps(self) -> float:
+        return float(self.settings.terms["adversarial"]["eps"])
+
+
+def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
+    """Why the curvature penalty cannot train this model, in words; None if it can.
+
+    It is tried on these rows as training would: to every weight, in training mode.
+    """
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    before, devices = model.training, [x.device] if x.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices), torch.enable_grad():
+            penalty = Hessian()(model.train(), x, y, seed=0).sum()
+            torch.autograd.grad(penalty, weights, allow_unused=True)
+    except torch.OutOfMemoryError:
+        return "it does not fit into the device's memory; a smaller batch_size may"
+    except UserError as wrong:
+        return "the net is piecewise linear, as with ReLU" if "piecewise linear" in str(wrong) else str(wrong)
+    except (RuntimeError, NotImplementedError) as wrong:
+        return f"the net has no second derivative: {str(wrong).partition(chr(10))[0]}"
+    finally:
+        model.train(before)
+    return None

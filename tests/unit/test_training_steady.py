@@ -1,0 +1,117 @@
+"""The steady preset in a loop of one's own: its loss, its averaged weights, and nets it cannot bend."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import gyrograd as gg
+from gyrograd.errors import UserError
+from gyrograd.training import Steady, TrainSettings, steady_settings
+from gyrograd.training.steady import without_curvature
+
+X, Y = torch.rand(8, 3, 6, 6, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+
+
+def net(activation: type[nn.Module] = nn.Softplus) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), activation(), nn.Flatten(), nn.Linear(64, 3))
+
+
+def test_the_loss_is_the_signed_step_and_on_every_fourth_call_curvature_on_a_quarter():
+    model = net()
+    steady = Steady(model, eps=2 / 255, curvature=0.1)
+    step = gg.regularizer("adversarial", eps=2 / 255, steps=1, selection="last")
+    plain = step(model, X, Y).mean().item()
+    losses = [steady(X, Y).item() for _ in range(5)]
+    assert losses[1:4] == pytest.approx([plain] * 3)
+    # the probe is random: a penalty of two images with four times its weight, above zero
+    assert losses[0] > plain + 1e-6
+    assert losses[4] > plain + 1e-6
+
+
+def test_after_finish_the_model_has_the_mean_of_the_weights_on_the_way():
+    model = net()
+    steady, optimizer = Steady(model), torch.optim.SGD(model.parameters(), lr=0.5)
+    seen = [copy.deepcopy(model.state_dict())]
+    for _ in range(3):
+        optimizer.zero_grad()
+        steady(X, Y).backward()
+        optimizer.step()
+        seen.append(copy.deepcopy(model.state_dict()))
+    steady.finish()
+    expected = seen[0]["3.weight"]
+    for number, weights in enumerate(seen[1:], start=1):
+        decay = (1 + number) / (10 + number)
+        expected = decay * expected + (1 - decay) * weights["3.weight"]
+    assert torch.allclose(model.state_dict()["3.weight"], expected, atol=1e-6)
+    assert not torch.allclose(expected, seen[-1]["3.weight"], atol=1e-4)
+
+
+def test_where_gradients_are_off_it_is_cross_entropy():
+    model = net()
+    with torch.no_grad():
+        assert Steady(model)(X, Y).item() == pytest.approx(float(F.cross_entropy(model(X), Y)))
+
+
+def test_finish_before_any_step_is_one_sentence():
+    with pytest.raises(UserError, match="Nothing was trained yet"):
+        Steady(net()).finish()
+
+
+def test_a_relu_net_trains_without_curvature_and_is_told_so_once():
+    model = net(nn.ReLU)
+    steady = Steady(model)
+    with pytest.warns(UserWarning, match="curvature penalty is left out .the net is piecewise linear"):
+        steady(X, Y)
+    step = gg.regularizer("adversarial", eps=1 / 255, steps=1, selection="last")
+    assert steady(X, Y).item() == pytest.approx(step(model, X, Y).mean().item())
+    Steady(model, curvature=0.0)(X, Y)  # no warning
+
+
+class Slope(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, slope):
+        return 2 * slope
+
+    @staticmethod
+    def backward(ctx, _):
+        raise RuntimeError("derivative of my backward is not implemented")
+
+
+class Twice(torch.autograd.Function):
+    """Twice its input, with a derivative that has none."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, slope):
+        return Slope.apply(slope)
+
+
+class Odd(nn.Module):
+    def forward(self, x):
+        return Twice.apply(x)
+
+
+def test_a_net_that_cannot_be_differentiated_twice_is_named_and_left_as_it_was():
+    assert without_curvature(net(), X, Y) is None
+    model = nn.Sequential(Odd(), net()).eval()
+    before = copy.deepcopy(model.state_dict())
+    assert "no second derivative" in without_curvature(model, X, Y)
+    assert not model.training
+    assert all(weight.grad is None for weight in model.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
+
+
+def test_the_settings_go_into_any_training():
+    settings = TrainSettings(epochs=1, **steady_settings(eps=0.5 / 255, curvature=0.0))
+    assert settings.terms == {"adversarial": {"eps": 0.5 / 255, "steps": 1, "selection": "last"}}
+    assert (settings.part, settings.every, settings.ema) == (0.25, 4, 0.999)
