@@ -251,7 +251,6 @@ def test_a_normalised_vector_of_zeros_has_a_second_derivative():
         return torch.autograd.grad(first.square().sum(), weight)[0]
 
     expected = slope(x[[0, 2, 3]])
-    assert slope(x).isnan().any()
     with made_for_second_derivatives(x):
         torch.testing.assert_close(slope(x), expected)
         torch.testing.assert_close(slope(x[[0, 2, 3]]), expected)

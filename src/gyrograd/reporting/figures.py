@@ -65,7 +65,7 @@ def side_by_side(images: Array, nets: dict[str, tuple[Array, Array, list[str]]])
     for axis in (axis for axes in panels for axis in axes.flat):
         axis.set(xticks=[], yticks=[])
         axis.spines[:].set_visible(False)
-    return _png(figure)
+    return figure_png(figure)
 
 
 def _share_of_max(values: Array) -> Array:
