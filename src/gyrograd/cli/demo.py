@@ -253,7 +253,7 @@ def _caption(data: Dataset, rows: list[int]) -> str:
     return (
         f"Bright: the pixels that matter most to the net ({names}). Each net is attacked with changes of at most 8/255 "
         f"per pixel, and predicts the same class after it. Of {len(data)} images these are among those whose plain map "
-        "moves most; the table has the means."
+        "moves most and on which the steady net does at least as well as on average; the table has the means of all."
     )
 
 

@@ -168,13 +168,15 @@ def attacked(
     hit = _hit(net, x, classes, plan, seed, told)
     top = max(1, round(TOP * x[0, 0].numel()))
     still = bool(hit.stuck)
+    with at_every_pass(net.model, told.again):
+        after, before_after = prediction(net, hit.x), prediction(net, hit.x, before.number)
     return Attacked(
         net=net,
         plan=plan,
         hit=hit,
         before=before,
-        after=prediction(net, hit.x),
-        before_after=prediction(net, hit.x, before.number).probability,
+        after=after,
+        before_after=before_after.probability,
         kept=None if still else float(TopKIntersection(k=top)(hit.map_clean, hit.map)),
         cosine=None if still else float(MapSimilarity()(hit.map_clean, hit.map)),
         top=top,
