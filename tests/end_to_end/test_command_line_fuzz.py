@@ -54,6 +54,13 @@ def test_a_pipe_nobody_writes_to_is_not_waited_for(kit, run):
         assert "is a pipe; give a file." in ended.said
 
 
+def test_a_device_without_an_end_is_not_read(run):
+    for words in (["sweep", "/dev/zero", "--out", "out/here"], ["train", "--config=/dev/urandom"]):
+        ended = run(words)
+        assert ended.code == 2
+        assert "has no end; give a file." in ended.said
+
+
 def test_a_file_of_settings_that_is_no_text_is_one_sentence(kit, run):
     for name in ("broken.png", "deep.yaml"):
         (kit.home / "deep.yaml").write_text("[" * 20_000)

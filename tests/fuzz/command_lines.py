@@ -364,10 +364,14 @@ def listing(*homes: Path) -> set[tuple[str, int]]:
 
 
 def escaped(words: list[str], before: set[tuple[str, int]], kit: Kit, work: Path) -> list[str]:
-    """What was written since then where the line did not ask for it."""
+    """What was written since then where the line did not ask for it: neither below such a place nor a folder above it."""
     asked = places_asked_for(words, work)
-    new = {path for path, _ in listing(kit.home, work) - before}
-    return sorted(path for path in new if not any(Path(path).is_relative_to(one) for one in asked))
+    new = {Path(path) for path, _ in listing(kit.home, work) - before}
+    return sorted(
+        str(path)
+        for path in new
+        if not any(path.is_relative_to(one) or Path(one).is_relative_to(path) for one in asked)
+    )
 
 
 def module_paths() -> str:

@@ -137,7 +137,7 @@ PRESETS: dict[str, Preset] = {
         curve=(2 / 255, 4 / 255, 16 / 255),
         steps=16,
         attacked_images=32,
-        search_rows=3,
+        search_rows=8,
         search_draws=20,
         drawn_steps=4,
         draws=6,
@@ -176,7 +176,7 @@ PRESETS: dict[str, Preset] = {
         curve_methods=2,
         steps=50,
         attacked_images=200,
-        search_rows=5,
+        search_rows=10,
         search_draws=25,
         drawn_steps=20,
         draws=10,
@@ -195,8 +195,8 @@ PRESETS: dict[str, Preset] = {
         shard=25,
     ),
 }
-"""A hundred 32-pixel images of a small net on one core: quick takes one to two minutes, standard some ten times that,
-thorough hours. Measured, with what each setting buys, in results/audit.md."""
+"""A hundred 32-pixel images of a small net on one core: quick takes one to two minutes, standard some fifteen times as
+long, thorough hours. Measured, with what each setting buys, in results/audit.md."""
 
 
 def preset_of(preset: str | Preset, **changes: Any) -> Preset:

@@ -137,7 +137,7 @@ def _run(words: list[str]) -> int:
     if any("\0" in word for word in words):
         raise UserError("A word holds a NUL character, which no file's name can have; leave it out.")
     for word in words:
-        _check_no_pipe(word.partition("=")[2] if word.startswith("--") else word)
+        _check_ends(word.partition("=")[2] if word.startswith("--") else word)
     path, chosen, rest = _find_verb(words)
     if isinstance(chosen, dict):
         _print_overview(path, chosen)
@@ -147,10 +147,18 @@ def _run(words: list[str]) -> int:
         return int(chosen(**settings) or 0)
 
 
-def _check_no_pipe(word: str) -> None:
-    """Reading a named pipe nobody writes to would wait for ever; `<(command)` of a shell is written to."""
+ENDLESS = frozenset({"/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"})
+
+
+def _check_ends(word: str) -> None:
+    """Refuse what would be read for ever: a named pipe nobody writes to, and devices without an end.
+
+    `<(command)` of a shell is written to.
+    """
     place = Path(word)
     with suppress(OSError):
+        if os.path.realpath(place) in ENDLESS:
+            raise UserError(f"{place} has no end; give a file.")
         if stat.S_ISFIFO(place.stat().st_mode) and not str(place).startswith(("/dev/", "/proc/")):
             raise UserError(f"{place} is a pipe; give a file.")
 

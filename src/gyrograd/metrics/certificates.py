@@ -177,7 +177,9 @@ class CertifiedCosine:
     def __post_init__(self) -> None:
         _check(self)
         if self.draws < 2:
-            raise UserError("One draw has no variance, which the bound needs; give at least 2 draws, 1000 is usual.")
+            raise UserError(
+                "One draw has no variance, which the bound needs; give at least 2 draws, 1000 is usual."
+            )
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
