@@ -364,7 +364,7 @@ def listing(*homes: Path) -> set[tuple[str, int]]:
 
 
 def escaped(words: list[str], before: set[tuple[str, int]], kit: Kit, work: Path) -> list[str]:
-    """What was written since then where the line did not ask for it: neither below such a place nor a folder above it."""
+    """What was written since then where the line did not ask for it: not below such a place, nor a folder above it."""
     asked = places_asked_for(words, work)
     new = {Path(path) for path, _ in listing(kit.home, work) - before}
     return sorted(
