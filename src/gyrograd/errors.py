@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import sysconfig
 import traceback
 import unicodedata
@@ -52,25 +51,18 @@ MANY = 20
 """So many names are listed in a sentence; of more, half as many."""
 
 
-LONGEST_WORD = 4096
-"""Letters of the longest path an operating system takes."""
-
-
 def printable(text: object) -> str:
     """The text with control characters written out (`\\x1b`): names of files come from anyone, and a terminal obeys.
-
-    A word of thousands of letters, which no file's name can have, is cut: the sentence around it would be lost.
 
     >>> printable("cat\\x1b[2J.png")
     'cat\\\\x1b[2J.png'
     """
-    written = "".join(
+    return "".join(
         letter
         if letter.isprintable() or unicodedata.category(letter) == "Zs"
         else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
         for letter in str(text)
     )
-    return re.sub(rf"(\S{{60}})\S{{{LONGEST_WORD},}}", r"\1...", written)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

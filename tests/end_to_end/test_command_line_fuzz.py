@@ -54,6 +54,13 @@ def test_a_pipe_nobody_writes_to_is_not_waited_for(kit, run):
         assert "is a pipe; give a file." in ended.said
 
 
+def test_a_word_that_would_bury_the_sentence_is_cut(run):
+    ended = run(["train", "--model", "9" * 5000, "--out", "out/here"])
+    assert ended.code == 2
+    assert f"{'9' * 50}" in ended.said
+    assert len(ended.said) < 1000
+
+
 def test_a_device_without_an_end_is_not_read(run):
     for words in (["sweep", "/dev/zero", "--out", "out/here"], ["train", "--config=/dev/urandom"]):
         ended = run(words)

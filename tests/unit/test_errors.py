@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gyrograd.errors import UserError, check_name, printable
+from gyrograd.errors import UserError, check_name
 
 
 def test_a_name_that_exists_is_let_through():
@@ -31,10 +31,3 @@ def test_of_very_many_names_some_are_told_and_how_many_there_are():
         UserError, match=r"^There is no recipe '!!': known: name00, .*, name09 and 33 more\.$"
     ):
         check_name("recipe", "!!", names)
-
-
-def test_a_word_that_would_bury_the_sentence_is_cut() -> None:
-    assert printable(f"There is no model '{'9' * 5000}': known: lenet.") == (
-        f"There is no model '{'9' * 59}... known: lenet."
-    )
-    assert printable(f"{'x' * 4000} is missing") == f"{'x' * 4000} is missing"  # a path may be as long

@@ -97,7 +97,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if wants_frames():
             traceback.print_exc()
         code, sentence = _exit(error)
-        print(f"gyrograd: {printable(sentence)}", file=sys.stderr)
+        # A word of thousands of letters, which no path can have, would bury the sentence around it.
+        sentence = re.sub(r"(\S{60})\S{4096,}", r"\1...", printable(sentence))
+        print(f"gyrograd: {sentence}", file=sys.stderr)
         return code
     finally:
         if before is None:
