@@ -26,7 +26,7 @@ from gyrograd.metrics.passes import check_classes, check_count, explained, parts
 from gyrograd.metrics.pictures import check_picture, picture
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, class_indices
-from gyrograd.numerics.maps import top_k_mask
+from gyrograd.numerics.maps import normalize, top_k_mask
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Inputs, Model, PerExample, Seed, Targets
 
@@ -96,7 +96,8 @@ class CertifiedPixels:
     ) -> PerExample:
         check_inputs(x)
         pixels = picture(x[:1], self.reduce)[0].numel()
-        largest = self.sigma * _quantile((self.alpha / pixels) ** (1 / self.draws))
+        unanimous = torch.tensor((self.alpha / pixels) ** (1 / self.draws), dtype=torch.float64)
+        largest = self.sigma * float(torch.special.ndtri(unanimous))
         if largest < self.radius:
             raise UserError(
                 f"{self.draws} draws certify {pixels} pixels to {max(largest, 0):.2g} at most, even if all agree, and "
@@ -196,12 +197,12 @@ class CertifiedCosine:
         total, squares = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(2))
         direction: Tensor | None = None
         for testing, examples, maps in _drawn(self, model, attribution, x, target, seed):
-            unit = _of_length_one(maps.double(), 2)
+            unit = normalize(maps.flatten(0, 1).double(), "l2").unflatten(0, maps.shape[:2])
             if not testing:
                 mean[examples] += unit.sum(1)
                 continue
             if direction is None:
-                direction = _of_length_one(mean, 1)
+                direction = normalize(mean, "l2")
             halves = (1 + (unit * direction[examples, None]).flatten(2).sum(2)).clamp(0, 2) / 2
             total[examples] += halves.sum(1)
             squares[examples] += halves.square().sum(1)
@@ -244,18 +245,6 @@ def _drawn(
                 noise, x[examples], keys[examples], slice(first + these.start, first + these.stop)
             )
             yield testing, examples, explained(attribution, model, near, target[examples]).detach()
-
-
-def _of_length_one(values: Tensor, first: int) -> Tensor:
-    """Scaled over all axes from `first` on; zeros stay zeros."""
-    length = (
-        values.flatten(first).norm(dim=first).reshape(*values.shape[:first], *[1] * (values.dim() - first))
-    )
-    return values / torch.where(length > 0, length, 1)
-
-
-def _quantile(share: float) -> float:
-    return float(torch.special.ndtri(torch.tensor(share, dtype=torch.float64)))
 
 
 def _check(metric: Any) -> None:
