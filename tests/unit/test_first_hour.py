@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -123,6 +124,12 @@ def test_an_attack_is_shown_before_and_after_on_one_scale(net, x):
     assert (
         gg.show(x.repeat(4, 1, 1, 1), x.repeat(4, 1, 1, 1)).png != shown.png
     )  # twelve rows: the first eight
+    map = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    weaker = replace(hit, map_clean=map, map=map / 20)  # on a scale of its own it would look the same
+    picture = np.asarray(Image.open(io.BytesIO(gg.show(weaker).png)).convert("RGB")).astype(float)
+    colourful = (picture.max(-1) - picture.min(-1)).mean(0)
+    quarter = len(colourful) // 4
+    assert colourful[2 * quarter : 3 * quarter].mean() > 3 * colourful[3 * quarter :].mean()
 
 
 def test_what_cannot_be_shown_is_told_in_a_sentence(x):
