@@ -186,15 +186,12 @@ def attacks_of(rival: str, method: str, options: argparse.Namespace) -> list[Any
 def effort_of(name: str, method: str) -> tuple[int, dict[str, Any]]:
     """Steps of a search as the preset has them, and the settings of the cheaper map that is searched through.
 
-    A map here may have fewer draws than the preset's: it gets as many steps more as that saves passes.
+    A map here may take fewer passes than the preset's: it gets as many steps more as that saves.
     """
     preset, settings = PRESETS[name], MAPS[method]
-    if "draws" in settings:
-        wanted = preset.search_draws or preset.search_rows
-        draws = min(wanted, settings["draws"])
-        return (preset.drawn_steps or preset.steps) * wanted // draws, {"draws": draws}
-    if "steps" in settings:
-        return preset.steps, {"steps": min(preset.search_rows, settings["steps"])}
+    for count, passes in settings.items():
+        through = min(preset.search_rows, passes)
+        return (preset.mean_steps or preset.steps) * preset.search_rows // through, {count: through}
     return preset.steps, settings
 
 

@@ -119,6 +119,10 @@ POINTS: dict[str, dict[str, Any]] = {
     "adv1.25+h": {"terms": {ADV: adversarial(1.25), **HESSIAN}},
     "adv1.5+h": {"terms": {ADV: adversarial(1.5), **HESSIAN}},
     "adv1.5": {"terms": {ADV: adversarial(1.5)}},
+    "adv1.5/beta1": {
+        "terms": {ADV: adversarial(1.5)},
+        "settings": {"model_settings": {"activation": "softplus", "beta": 1, "normalize": "cifar10"}},
+    },
     "adv2": {"terms": {ADV: adversarial(2)}},
     "adv2+h": {"terms": {ADV: adversarial(2), **HESSIAN}},
     "adv1+h3e-3": {"terms": {ADV: adversarial(1), **curved(3e-3)}},

@@ -26,25 +26,25 @@ def methods(preset: Preset) -> dict[str, Method]:
     return {method.name: method for method in found}
 
 
-def test_means_over_draws_are_searched_in_fewer_steps_through_more_draws() -> None:
+def test_means_over_passes_are_searched_in_fewer_steps_through_as_many_passes_as_allowed() -> None:
     preset = replace(
         SMALL,
         methods=("gradient", "integrated_gradients", "smoothgrad"),
         method_settings={"integrated_gradients": {"steps": 9}, "smoothgrad": {"draws": 9}},
-        steps=7, search_rows=3, search_draws=6, drawn_steps=4,
+        steps=7, search_rows=6, mean_steps=4,
     )  # fmt: skip
     found = methods(preset)
     path, smooth = found["integrated_gradients"], found["smoothgrad"]
-    assert path.search == gg.attribution("integrated_gradients", steps=3, max_batch=64)
+    assert path.search == gg.attribution("integrated_gradients", steps=6, max_batch=64)
     assert smooth.search == gg.attribution("smoothgrad", draws=6, max_batch=64)
     assert {name: steps_of(preset, method, "auto") for name, method in found.items()} == {
-        "gradient": 7, "integrated_gradients": 7, "smoothgrad": 4,
+        "gradient": 7, "integrated_gradients": 4, "smoothgrad": 4,
     }  # fmt: skip
     assert "through 6 draws in place of 9" in smooth.notes[0]
 
 
 def test_a_map_with_no_more_draws_than_are_searched_is_attacked_itself() -> None:
-    preset = replace(SMALL, method_settings={"smoothgrad": {"draws": 6}}, search_draws=6, drawn_steps=3)
+    preset = replace(SMALL, method_settings={"smoothgrad": {"draws": 6}}, search_rows=6, mean_steps=3)
     smooth = methods(preset)["smoothgrad"]
     assert smooth.search is None
     assert smooth.notes == ()
@@ -55,7 +55,7 @@ def test_a_map_with_no_more_draws_than_are_searched_is_attacked_itself() -> None
 def test_the_audit_attacks_with_those_steps() -> None:
     x, y = (t[:4] for t in small_images())
     preset = replace(
-        SMALL, methods=("smoothgrad",), attacks=("top_k",), sweep={}, search_draws=3, drawn_steps=5
+        SMALL, methods=("smoothgrad",), attacks=("top_k",), sweep={}, search_rows=3, mean_steps=5
     )
     card = audit(small_net(), x, y, preset=preset)
     whole, few = (gg.attribution("smoothgrad", draws=n) for n in (4, 3))
@@ -66,12 +66,12 @@ def test_the_audit_attacks_with_those_steps() -> None:
 
 
 def test_whoever_says_how_many_steps_means_every_attack() -> None:
-    assert preset_of("standard", steps=3).drawn_steps is None
-    assert preset_of("standard", steps=3, drawn_steps=2).drawn_steps == 2
-    assert preset_of("standard").drawn_steps == PRESETS["standard"].drawn_steps
+    assert preset_of("standard", steps=3).mean_steps is None
+    assert preset_of("standard", steps=3, mean_steps=2).mean_steps == 2
+    assert preset_of("standard").mean_steps == PRESETS["standard"].mean_steps
 
 
-@pytest.mark.parametrize("name", ["search_draws", "drawn_steps"])
+@pytest.mark.parametrize("name", ["search_rows", "mean_steps"])
 def test_a_count_below_one_is_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"{name} is 0; give at least 1"):
         replace(SMALL, **{name: 0})
@@ -82,11 +82,11 @@ def test_audits_that_searched_longer_are_no_rivals() -> None:
         return [c["detail"] for c in card_columns(preset) if c["key"] in ("attack_cosine", "top_k_kept")]
 
     quick = attacked(PRESETS["quick"])
-    assert all("6 steps, of means over draws 4 through 6 draws" in detail for detail in quick)
+    assert all("9 steps, of means over passes 5 through 8 passes" in detail for detail in quick)
     for other in (
         preset_of("quick", steps=8),
-        preset_of("quick", drawn_steps=5),
-        preset_of("quick", search_draws=5),
+        preset_of("quick", mean_steps=5),
+        preset_of("quick", search_rows=5),
     ):
         assert not set(attacked(other)) & set(quick)
 
@@ -144,7 +144,7 @@ def test_the_card_says_how_long_the_attacks_searched_and_that_this_guarantees_no
     x, y = (t[:2] for t in small_images())
     for preset, took in (
         (ONE, "took 1 step, and"),
-        (replace(ONE, drawn_steps=3, search_draws=5), "of means over draws 3 through 5 draws, and"),
+        (replace(ONE, mean_steps=3, search_rows=5), "of means over passes 3 through 5 passes, and"),
     ):
         (told,) = [
             n

@@ -23,7 +23,7 @@ from torch import Tensor
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.doubts import DOUBTS
 from gyrograd.attacks.named import settings_of
-from gyrograd.audit.methods import Method, built
+from gyrograd.audit.methods import Method, built, passes_of
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
 from gyrograd.evaluation import Cell, streams
@@ -240,10 +240,10 @@ def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...
 
 
 def steps_of(preset: Preset, method: Method, attack: str) -> int:
-    """How many steps an attack on this method takes: fewer where each looks at many draws, and half where `auto` is not
+    """How many steps an attack on this method takes: fewer where each looks at many passes, and half where `auto` is not
     aimed at the top pixels, by which maps are graded."""
-    drawn = getattr(method.search or method.attribution, "draws", 1) > 1
-    steps = preset.drawn_steps if drawn and preset.drawn_steps is not None else preset.steps
+    many = passes_of(method.search or method.attribution) > 1
+    steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
     return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
 
 

@@ -91,11 +91,10 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
         search = built(SURROGATE, {}, max_batch)
         return Method(entry.name, label, attribution, settings, search, passes, (note,))
     count = next((key for key in COUNTS if hasattr(attribution, key)), None)
-    most = preset.search_draws if count == "draws" and preset.search_draws else preset.search_rows
-    if count is None or passes <= most:
+    if count is None or passes <= preset.search_rows:
         return Method(entry.name, label, attribution, settings, None, passes)
-    search = built(entry.name, {**settings, count: most}, max_batch)
-    note = f"attacked through {most} {count} in place of {passes}, judged with all"
+    search = built(entry.name, {**settings, count: preset.search_rows}, max_batch)
+    note = f"attacked through {preset.search_rows} {count} in place of {passes}, judged with all"
     return Method(entry.name, label, attribution, settings, search, passes, (note,))
 
 

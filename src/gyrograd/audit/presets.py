@@ -18,9 +18,10 @@ class Preset:
     methods: attributions by name, `method_settings` theirs. attacks: on the map, `steps` each; `auto` is aimed at the
     share of top pixels kept, at every radius of `curve`, and at the cosine and the insertion, at `eps` alone and in
     half the steps. The first `attacked_images` images are attacked; without `auto` the first `curve_methods` methods at
-    every radius, the rest at `eps` alone. search_rows: a path of many points is attacked through one of so many;
-    search_draws, drawn_steps: a mean over random draws through so many draws, in so many steps (None: as the others),
-    since at equal cost more draws in fewer steps find more (results/audit.md). Every image found is judged by the map
+    every radius, the rest at `eps` alone. search_rows: a map that
+    is a mean over several passes (points of a path, random draws) is attacked through so many of them at most, in
+    `mean_steps` steps (None: `steps`). Few steps through every pass find more than many through some: an attack on six
+    of eight draws leaves what the other two show (results/attacks/auto.md). Every image found is judged by the map
     itself. noise_eps, draws: of the noise of RPS.
     metrics: further ones by name. points: of the insertion and deletion curves. sweep: settings of SmoothGrad
     (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
@@ -37,9 +38,8 @@ class Preset:
     curve_methods: int = 1
     steps: int = 7
     attacked_images: int = 16
-    search_rows: int = 3
-    search_draws: int | None = None
-    drawn_steps: int | None = None
+    search_rows: int = 8
+    mean_steps: int | None = None
     noise_eps: float = 16 / 255
     draws: int = 3
     points: int = 11
@@ -96,8 +96,7 @@ COUNTS = (
     "steps",
     "attacked_images",
     "search_rows",
-    "search_draws",
-    "drawn_steps",
+    "mean_steps",
     "draws",
     "sweep_images",
     "sweep_draws",
@@ -114,9 +113,10 @@ PRESETS: dict[str, Preset] = {
         # LRP holds furthest where a net allows it; input x gradient holds as the gradient does.
         methods=("gradient", "lrp", "integrated_gradients", "smoothgrad"),
         method_settings={"integrated_gradients": {"steps": 8}, "smoothgrad": {"draws": 8}},
-        steps=6,
-        search_draws=6,
-        drawn_steps=4,
+        steps=9,
+        mean_steps=5,
+        attacked_images=12,
+        sweep_images=16,
         sweep={"smoothgrad": (0.03, 0.1, 0.2), "unigrad": (8 / 255, 32 / 255)},
     ),
     "standard": Preset(
@@ -137,9 +137,8 @@ PRESETS: dict[str, Preset] = {
         curve=(2 / 255, 4 / 255, 16 / 255),
         steps=16,
         attacked_images=32,
-        search_rows=8,
-        search_draws=20,
-        drawn_steps=4,
+        search_rows=20,
+        mean_steps=6,
         draws=6,
         points=21,
         sweep={
@@ -176,9 +175,8 @@ PRESETS: dict[str, Preset] = {
         curve_methods=2,
         steps=50,
         attacked_images=200,
-        search_rows=10,
-        search_draws=25,
-        drawn_steps=20,
+        search_rows=50,
+        mean_steps=10,
         draws=10,
         points=21,
         sweep={
@@ -210,7 +208,7 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
             raise UserError(f"An audit has no setting '{name}': {did_you_mean(name, known)}")
     given = {name: value for name, value in changes.items() if value is not None}
     if "steps" in given:
-        given = {"drawn_steps": None, **given}  # whoever says how many steps means every attack's
+        given = {"mean_steps": None, **given}  # whoever says how many steps means every attack's
     return replace(chosen, **{name: _frozen(value) for name, value in given.items()})
 
 

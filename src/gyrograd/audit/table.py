@@ -157,8 +157,8 @@ def card_columns(preset: Preset) -> list[dict[str, Any]]:
 
 def searched(preset: Preset) -> str:
     """How long the attacks search: audits that searched more or less are no rivals."""
-    drawn = preset.drawn_steps
-    through = "" if drawn is None else f", of means over draws {drawn} through {preset.search_draws} draws"
+    few = preset.mean_steps
+    through = "" if few is None else f", of means over passes {few} through {preset.search_rows} passes"
     return f"{preset.steps} step{'s' if preset.steps > 1 else ''}{through}"
 
 
