@@ -50,9 +50,9 @@ ROUNDING = 1e-7
 """Relative error of a value, float64 through some hundred layers."""
 LOST = 1e-3
 """Relevance that LRP's conserving variant may lose."""
-LENGTHS = (1e-6, 1e-8, 1e-5, 1e-9, 1e-7, 1e-4, 1e-3)
+LENGTHS = (1e-6, 1e-8, 1e-5, 1e-9, 1e-7, 1e-10, 1e-4, 1e-3)
 """Of the steps of central differences: over the whole image, or over all weights together."""
-EXTRAPOLATED = (1e-8, 1e-9, 1e-7)
+EXTRAPOLATED = (1e-8, 1e-9, 1e-7, 1e-10)
 """Where none of those agrees, Richardson's extrapolation from these: LRP's stabiliser bends a map within 1e-6, and much
 shorter steps are rounding."""
 OUTCOMES = ("exact", "refused", "wrong", "crashed")
