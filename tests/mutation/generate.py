@@ -90,13 +90,24 @@ TESTS = {
     ),
     "attributions/layout.py": "unit/test_attributions_layout",
     "attributions/lime.py": "oracles/test_lime_closed_form unit/test_lime_shap_segments",
-    "attributions/lrp.py": "oracles/test_replay_lrp unit/test_lrp_conserves oracles/test_replay_second_order",
+    "attributions/decompositions.py": "oracles/test_replay_lrp_operations",
+    "attributions/lrp.py": (
+        "oracles/test_replay_lrp oracles/test_replay_lrp_operations unit/test_lrp_conserves "
+        "oracles/test_replay_second_order"
+    ),
+    "attributions/relevance.py": (
+        "oracles/test_replay_lrp_operations oracles/test_replay_lrp unit/test_lrp_conserves "
+        "oracles/test_replay_second_order"
+    ),
+    "attributions/variants.py": "oracles/test_replay_lrp_operations oracles/test_replay_lrp",
     "attributions/path.py": "oracles/test_gradient_maps unit/test_attributions_layout unit/test_batching_rows",
     "attributions/replay.py": (
-        "unit/test_replay_record oracles/test_replay_guided_backprop oracles/test_replay_lrp"
+        "unit/test_replay_record oracles/test_replay_guided_backprop oracles/test_replay_lrp "
+        "oracles/test_replay_lrp_operations"
     ),
     "attributions/rules.py": (
-        "oracles/test_replay_lrp oracles/test_replay_guided_backprop oracles/test_replay_second_order"
+        "oracles/test_replay_lrp oracles/test_replay_lrp_operations oracles/test_replay_guided_backprop "
+        "oracles/test_replay_second_order"
     ),
     "attributions/segments.py": (
         "unit/test_lime_shap_segments oracles/test_lime_closed_form oracles/test_shap_enumeration"
@@ -106,6 +117,7 @@ TESTS = {
     "attributions/smooth.py": "oracles/test_smoothing oracles/test_gradient_maps unit/test_batching_rows",
     "attributions/targets.py": "unit/test_attributions_targets oracles/test_gradient_maps",
     "attacks/auto.py": "unit/test_attacks_auto",
+    "attacks/doubts.py": "unit/test_attacks_auto",
     "attacks/squares.py": "unit/test_attacks_squares unit/test_attacks_auto",
     "attacks/loop.py": "unit/test_attacks_loop oracles/test_attacks_loops",
     "attacks/named.py": (

@@ -551,3 +551,10 @@ def test_a_share_is_that_many_pixels_in_spite_of_rounding(percent):
         metric = gg.metric("insertion", ratios=(share,), quantity="logit")
         value = metric(count, gg.attribution("gradient"), x, torch.zeros(1, dtype=torch.int64))
         assert value.item() == round(100 * share)
+
+
+def test_the_declared_range_of_the_rank_correlation_is_reached_at_both_ends():
+    a = torch.arange(12.0).reshape(1, 1, 3, 4) + 1
+    same = RankCorrelation()
+    ends = float(same(a, 13 - a)), float(same(a, a))
+    assert ends == pytest.approx(same.range)

@@ -191,6 +191,8 @@ def test_inside_sees_both_the_ball_and_the_box():
     assert Linf(0.1).inside(x, delta, tol=0.11).tolist() == [True] * 4
     assert L2(0.1).inside(x, delta).tolist() == [False, False, False, False]
     assert L2(0.15).inside(x, delta).tolist() == [True, False, False, False]
+    edges = torch.tensor([[0.0, 1.0]])
+    assert Linf(0.1).inside(edges, torch.zeros_like(edges), tol=0.0).tolist() == [True]
 
 
 @pytest.mark.parametrize(

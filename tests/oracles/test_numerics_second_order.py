@@ -86,6 +86,11 @@ def test_max_pools_overlapping_or_not(
     )
 
 
+@pytest.mark.parametrize("size", [(3, 2), (2, 3)])
+def test_a_max_pool_whose_windows_overlap_along_one_side_only(size: tuple[int, int]) -> None:
+    assert_same(lambda z: F.max_pool2d(z, size, stride=2), [draw(1, 2, 3, 7, 7)])
+
+
 def test_a_max_pool_in_channels_last_is_the_same() -> None:
     z = draw(0, 2, 3, 4, 4).to(memory_format=torch.channels_last)
     assert_same(lambda z: F.max_pool2d(z, 2), [z])
@@ -95,7 +100,7 @@ def test_what_has_no_graph_and_what_asks_for_indices_is_left_to_torch() -> None:
     z = torch.rand(2, 3, 4, 4, requires_grad=True)
     with SecondOrder():
         value, places = F.max_pool2d(z, 2, return_indices=True)
-        assert places.shape == value.shape
+        assert (places.shape, places.dtype) == (value.shape, torch.int64)
         with torch.no_grad():
             assert not F.softplus(z).requires_grad
         assert not F.softplus(z.detach()).requires_grad
@@ -254,3 +259,22 @@ def test_a_normalised_vector_of_zeros_has_a_second_derivative():
     with made_for_second_derivatives(x):
         torch.testing.assert_close(slope(x), expected)
         torch.testing.assert_close(slope(x[[0, 2, 3]]), expected)
+
+
+def test_other_norms_and_a_given_place_are_left_to_torch():
+    z, place = draw(0, 3, 4), torch.empty(3, 4, dtype=torch.float64)
+    expected = F.normalize(z, p=1.0)
+    with made_for_second_derivatives(z):
+        torch.testing.assert_close(F.normalize(z, p=1.0), expected)
+        assert F.normalize(z, out=place) is place
+
+
+def test_an_activation_changes_its_input_only_when_told_to():
+    z = draw(0, 5).requires_grad_()
+    before = z.detach().clone()
+    with made_for_second_derivatives(z):
+        F.hardsigmoid(z)
+        assert torch.equal(z, before)
+        moved = z * 1
+        F.hardsigmoid(moved, inplace=True)
+    torch.testing.assert_close(moved, F.hardsigmoid(before))

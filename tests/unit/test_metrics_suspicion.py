@@ -266,6 +266,14 @@ def test_a_model_whose_answers_cannot_be_repeated_is_flagged(how, names):
     assert all("\n" not in flag.note and flag.note.endswith(".") for flag in flags)
 
 
+@pytest.mark.parametrize(("change", "names"), [(1e-4, []), (1e-2, ["rows_depend"])])
+def test_rows_may_differ_by_rounding_from_place_to_place_and_by_no_more(change, names):
+    def placed(net, x, z):
+        return z + change * z.detach().abs().max() * (torch.arange(len(z))[:, None] % 2)
+
+    assert [flag.name for flag in suspicion.model_flags(Wayward(placed).eval(), torch.rand(5, 3, 4, 4))] == names
+
+
 def test_one_image_alone_shows_a_model_that_looks_at_its_neighbours():
     flags = suspicion.model_flags(Wayward(lambda net, x, z: z - z.mean(0)).eval(), torch.rand(1, 3, 4, 4))
     assert [flag.name for flag in flags] == ["rows_depend"]
