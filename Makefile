@@ -122,3 +122,8 @@ fuzz-cli: $(STAMP)
 .PHONY: fuzz-kills
 fuzz-kills: $(STAMP)
 	$(BIN)/python tests/fuzz/kills.py $(or $(N),30) --seed $(SEED) --workers $(or $(WORKERS),1)
+
+# Every method on 78 architectures in float64, one process each: results/coverage.md. WORKERS=1
+.PHONY: coverage-table
+coverage-table: $(STAMP)
+	$(BIN)/python benchmarks/coverage.py --workers $(or $(WORKERS),1)

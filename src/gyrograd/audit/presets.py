@@ -135,10 +135,10 @@ PRESETS: dict[str, Preset] = {
             "unigrad": {"draws": 20, "eps": 16 / 255},
         },
         curve=(2 / 255, 4 / 255, 16 / 255),
-        steps=16,
+        steps=20,
         attacked_images=32,
         search_rows=20,
-        mean_steps=6,
+        mean_steps=7,
         draws=6,
         points=21,
         sweep={
