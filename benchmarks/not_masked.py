@@ -1,9 +1,9 @@
 """Do a net's maps hold, or does the attack only fail to find its way? `python benchmarks/not_masked.py --help`.
 
-A net can look steady because its slopes mislead the search (masked gradients). If so, one of these finds more than `auto`
-does: ten times its steps, every named attack, copies of the net with softer and sharper activations, points found on an
-undefended net, a search without any derivative, noise. Prints, for each, the mean share of the top tenth that stays with the
-prediction unchanged, and the lowest of all for each image: a steady net's numbers hold.
+A net can look steady because its slopes mislead the search (masked gradients). If so, one of these finds more than
+`auto` does: ten times its steps, every named attack, copies of the net with softer and sharper activations, points
+found on an undefended net, a search without any derivative, noise. Prints, for each, the mean share of the top tenth
+that stays with the prediction unchanged, and the lowest of all for each image: a steady net's numbers hold.
 
     python benchmarks/not_masked.py cifar10/lenet-steady --from cifar10/lenet-ce --data test.pt --device cuda
 """

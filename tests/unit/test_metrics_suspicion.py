@@ -271,7 +271,9 @@ def test_rows_may_differ_by_rounding_from_place_to_place_and_by_no_more(change, 
     def placed(net, x, z):
         return z + change * z.detach().abs().max() * (torch.arange(len(z))[:, None] % 2)
 
-    assert [flag.name for flag in suspicion.model_flags(Wayward(placed).eval(), torch.rand(5, 3, 4, 4))] == names
+    assert [
+        flag.name for flag in suspicion.model_flags(Wayward(placed).eval(), torch.rand(5, 3, 4, 4))
+    ] == names
 
 
 def test_one_image_alone_shows_a_model_that_looks_at_its_neighbours():

@@ -240,8 +240,8 @@ def attack_of(bench: Bench, method: Method, attack: str, radii: tuple[float, ...
 
 
 def steps_of(preset: Preset, method: Method, attack: str) -> int:
-    """How many steps an attack on this method takes: fewer where each looks at many passes, and half where `auto` is not
-    aimed at the top pixels, by which maps are graded."""
+    """How many steps an attack on this method takes: fewer where each looks at many passes, and half where `auto` is
+    not aimed at the top pixels, by which maps are graded."""
     many = passes_of(method.search or method.attribution) > 1
     steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
     return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
