@@ -38,7 +38,7 @@ from gyrograd.experiments.runs import HOME
 from gyrograd.metrics import RandomPerturbationSimilarity, adversarial_insertion, insertion
 from gyrograd.registry import available
 from gyrograd.training import recipe
-from gyrograd.training.cookbook import recipe_tree
+from gyrograd.training.settings import recipe_tree
 
 SIZES = {
     "data": {"name": "shapes", "n": 50},

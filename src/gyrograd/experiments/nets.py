@@ -24,7 +24,7 @@ from gyrograd.types import Model
 
 DECIDED = {
     "model", "model_settings", "start", "data", "data_settings", "test", "terms", "cross_entropy", "seed", "device",
-    "milestones", "static_graph",
+    "milestones",
 }  # fmt: skip
 """Settings that belong to the experiment: its model, data and objective, and where it runs."""
 BATCHNORM = "batchnorm"

@@ -14,7 +14,7 @@ from gyrograd.experiments.runs import Columns, Found, Part, Run
 from gyrograd.experiments.scales import CHANGES
 from gyrograd.numerics.random import Keys
 from gyrograd.registry import lookup
-from gyrograd.training.cookbook import recipe, recipe_tree
+from gyrograd.training.settings import recipe, recipe_tree
 from gyrograd.types import Inputs, Labels, Model
 
 NET_SIZES = ("data", "side", "train", "epochs", "batch_size")

@@ -12,7 +12,7 @@ from gyrograd.audit.table import Stat
 from gyrograd.hardening.judging import Held, all_held, best_held
 from gyrograd.hardening.search import Try, spoken
 from gyrograd.numerics.statistics import Interval
-from gyrograd.training.splits import Split
+from gyrograd.training.building import Split
 from gyrograd.training.tables import UNKNOWN, Table, difference, interval, plain
 
 CARD = "card.json"

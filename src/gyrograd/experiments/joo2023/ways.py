@@ -13,7 +13,7 @@ from gyrograd.experiments import subjects
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.scales import picked
 from gyrograd.training import recipe
-from gyrograd.training.cookbook import recipe_tree
+from gyrograd.training.settings import recipe_tree
 
 Terms: TypeAlias = dict[str, dict[str, Any]]
 """Regularisers by name, with their settings, as a recipe has them."""
