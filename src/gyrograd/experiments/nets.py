@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gyrograd.errors import UserError, did_you_mean
-from gyrograd.evaluation import fingerprint
 from gyrograd.experiments.samples import images_of
+from gyrograd.measurement import fingerprint
 from gyrograd.models import build, load, save
 from gyrograd.occupancy import in_turn
 from gyrograd.registry import make
