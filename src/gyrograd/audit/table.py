@@ -1,39 +1,19 @@
-"""From records to the card's numbers: columns of each method, curves, the worst an attacker found. No torch."""
+"""From the table of an audit to the card's numbers: columns of each method, curves, the worst an attacker found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from gyrograd.audit.plans import NOISE
 from gyrograd.audit.presets import Preset
+from gyrograd.measurement import Column, Table, mean_over
 from gyrograd.numerics.statistics import bootstrap_interval
-from gyrograd.records import Record
 from gyrograd.registry import lookup
 
-Column: TypeAlias = dict[int, float | None]
-"""Example to value; None where nothing can be said."""
 Stat: TypeAlias = dict[str, float | int | None]
 
-NOISE = "noise"
 STEADY = "steady_radius"
-
-
-def column(record: Record, name: str) -> Column:
-    """One column by example."""
-    return dict(zip(record.examples, record.values[name], strict=True))
-
-
-def points(record: Record, name: str) -> list[Column]:
-    """The columns name[0], name[1], ... of a curve."""
-    found: list[Column] = []
-    while f"{name}[{len(found)}]" in record.values:
-        found.append(column(record, f"{name}[{len(found)}]"))
-    return found
-
-
-def mean_over(columns: Sequence[Column]) -> Column:
-    """The mean of several columns, example by example; None where one misses."""
-    return {example: _mean([c[example] for c in columns]) for example in columns[0]}
 
 
 def stat(values: Mapping[int, float | None] | None) -> Stat | None:
@@ -62,49 +42,45 @@ def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Colu
     return lowest
 
 
-def method_columns(records: Mapping[str, Record], method: str, preset: Preset) -> dict[str, Column]:
+def method_columns(table: Table, method: str, preset: Preset) -> dict[str, Column]:
     """Every number of a method by its key on the card."""
-    clean, noise = records[method], records[f"{method} under {NOISE}"]
-    attacks = [records[f"{method} under {name}"] for name in preset.searches]
-    noise_at = noise.settings["eps"].index(preset.eps)
-    noise_kept = column(noise, f"prediction_kept[{noise_at}]")
 
-    def lowest(key: str) -> Column:
-        return worst(_within(attacks, key, preset.eps), column(noise, f"{key}[{noise_at}]"), noise_kept)
+    def noisy(metric: str) -> Column:
+        return table.of(method=method, condition=NOISE, eps=preset.eps, metric=metric)
 
-    further = [lookup("metric", name).name for name in preset.metrics]
-    own = {name: column(clean, name) for name in further if name in clean.values}
-    moved = [name for name in further if name not in clean.values]
-    highest = {name: _highest(_within(attacks, name, preset.eps)) for name in moved if not _higher(name)}
+    def attacked(metric: str) -> list[Column]:
+        return _within(table, method, metric, preset, preset.eps)
+
+    def lowest(metric: str) -> Column:
+        return worst(attacked(metric), noisy(metric), noisy("prediction_kept"))
+
+    further = {}
+    for name in (lookup("metric", name).name for name in preset.metrics):
+        if table.has(method=method, metric=name):
+            further[name] = table.of(method=method, metric=name)
+        else:
+            further[name] = lowest(name) if _higher(name) else _highest(attacked(name))
     return {
-        "rps": mean_over(points(clean, "rps")),
-        "noise_kept": column(noise, f"kept[{noise_at}]"),
+        "rps": mean_over(table.curve(method=method, metric="rps")),
+        "noise_kept": noisy("kept"),
         "attack_cosine": lowest("cosine"),
         "top_k_kept": lowest("kept"),
-        "prediction_kept": worst(_within(attacks, "prediction_kept", preset.eps)),
-        "insertion": mean_over(points(clean, "insertion")),
-        "deletion": mean_over(points(clean, "deletion")),
+        "prediction_kept": worst(attacked("prediction_kept")),
+        "insertion": mean_over(table.curve(method=method, metric="insertion")),
+        "deletion": mean_over(table.curve(method=method, metric="deletion")),
         "adversarial_insertion": lowest("adversarial_insertion"),
-        **own,
-        **{name: lowest(name) for name in moved if _higher(name)},
-        **highest,
+        **further,
     }
 
 
-def _within(attacks: Sequence[Record], key: str, eps: float) -> list[Column]:
+def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) -> list[Column]:
     """What each attack found at eps or at a smaller radius: whoever may go far may also stay near."""
     return [
-        column(record, f"{key}[{at}]")
-        for record in attacks
-        for at, radius in enumerate(record.settings["attack"]["eps"])
-        if radius <= eps
+        table.of(method=method, condition=attack, eps=radius, metric=metric)
+        for attack in preset.searches
+        for radius in table.radii(method=method, condition=attack)
+        if radius <= eps + 1e-9
     ]
-
-
-def attacked_only(records: Mapping[str, Record], method: str, preset: Preset, key: str) -> Column:
-    """The lowest value the attacks alone found, noise left out: for the question whether they beat it."""
-    found = [records[f"{method} under {name}"] for name in preset.searches]
-    return worst(column(r, f"{key}[{r.settings['attack']['eps'].index(preset.eps)}]") for r in found)
 
 
 def card_columns(preset: Preset) -> list[dict[str, Any]]:
@@ -163,27 +139,33 @@ def searched(preset: Preset) -> str:
 
 
 def kept_over_eps(
-    records: Mapping[str, Record], method: str, preset: Preset
-) -> tuple[list[float], list[Column], list[Column]]:
+    table: Table, method: str, preset: Preset
+) -> tuple[tuple[float, ...], list[Column], list[Column]]:
     """The radii a method was attacked at, and the share of its top pixels kept there: under attack, and under noise.
 
     Noise may have been drawn at fewer radii; there is no column of it then.
     """
-    noise = records[f"{method} under {NOISE}"]
-    attacks = [records[f"{method} under {name}"] for name in preset.searches]
-    radii: list[float] = list(attacks[0].settings["attack"]["eps"])
-    drawn = {eps: at for at, eps in enumerate(noise.settings["eps"]) if eps in radii}
-    kept = {eps: column(noise, f"kept[{at}]") for eps, at in drawn.items()}
-    same = {eps: column(noise, f"prediction_kept[{at}]") for eps, at in drawn.items()}
-    lowest = [worst(_within(attacks, "kept", eps), kept.get(eps), same.get(eps)) for eps in radii]
-    return radii, lowest, list(kept.values())
+    radii = table.radii(method=method, condition=preset.searches[0])
+    lowest, under_noise = [], []
+    for eps in radii:
+        found = _within(table, method, "kept", preset, eps)
+        if table.has(method=method, condition=NOISE, eps=eps, metric="kept"):
+            kept, same = (
+                table.of(method=method, condition=NOISE, eps=eps, metric=m)
+                for m in ("kept", "prediction_kept")
+            )
+            under_noise.append(kept)
+            lowest.append(worst(found, kept, same))
+        else:
+            lowest.append(worst(found))
+    return radii, lowest, under_noise
 
 
-def eps_curves(records: Mapping[str, Record], methods: Sequence[str], preset: Preset) -> dict[str, Any]:
+def eps_curves(table: Table, methods: Sequence[str], preset: Preset) -> dict[str, Any]:
     """Share of the top pixels kept over eps, under attack and under noise; a method attacked at one eps has no line."""
     lines = []
     for method in methods:
-        radii, lowest, under_noise = kept_over_eps(records, method, preset)
+        radii, lowest, under_noise = kept_over_eps(table, method, preset)
         if len(radii) < 2:
             continue
         x = [eps * 255 for eps in radii]
@@ -193,13 +175,11 @@ def eps_curves(records: Mapping[str, Record], methods: Sequence[str], preset: Pr
     return {"label": "share of the top pixels kept", "x_label": "eps (of 255)", "lines": lines}
 
 
-def pixel_curves(
-    records: Mapping[str, Record], methods: Sequence[str], game: str, preset: Preset
-) -> dict[str, Any]:
+def pixel_curves(table: Table, methods: Sequence[str], game: str, preset: Preset) -> dict[str, Any]:
     """Insertion or deletion over the share of pixels, mean and interval."""
     lines = []
     for method in methods:
-        stats = [stat(c) or {} for c in points(records[method], game)]
+        stats = [stat(c) or {} for c in table.curve(method=method, metric=game)]
         ends = {key: [s.get(key) for s in stats] for key in ("value", "low", "high")}
         line = {"method": method, "x": list(preset.ratios), "y": ends["value"], "low": ends["low"]}
         lines.append({**line, "high": ends["high"]})
@@ -252,11 +232,6 @@ def _column(
         "direction": direction,
         "range": range,
     }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [v for v in values if v is not None]
-    return sum(present) / len(present) if len(present) == len(values) else None
 
 
 def _of_255(eps: float) -> str:

@@ -7,6 +7,7 @@ speak of, and can exceed their bounds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,11 @@ from torch import Tensor
 
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.smooth import QuantityHead, smoothgrad
+from gyrograd.measurement import Column
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import evaluating
-from gyrograd.records import Record
 from gyrograd.smoothing import Gaussian, smoothed
 from gyrograd.theory import bounds, measured, top_loss_curvature
 from gyrograd.types import Images, Labels, Model
@@ -101,10 +102,9 @@ class Promise:
         }
 
 
-def promises(record: Record) -> list[dict[str, Any]]:
-    """Every theorem whose constants are known, from the record of the bounds' cell."""
-    sigma = float(record.settings["sigma"])
-    columns = {name: [float(v) for v in column if v is not None] for name, column in record.values.items()}
+def promises(found: Mapping[str, Column], sigma: float) -> list[dict[str, Any]]:
+    """Every theorem whose constants are known, from what `constants` gave for each image."""
+    columns = {name: [float(v) for v in column.values() if v is not None] for name, column in found.items()}
     made = [*_of_smoothing(columns, sigma), _of_curvature(columns)]
     return [promise.row() for promise in made if promise.bound and len(promise.bound) == len(promise.found)]
 

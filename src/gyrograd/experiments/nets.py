@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from gyrograd.errors import UserError, check_name, did_you_mean
-from gyrograd.evaluation import fingerprint
 from gyrograd.experiments.samples import images_of
+from gyrograd.measurement import fingerprint
 from gyrograd.models import build, load, save
 from gyrograd.occupancy import in_turn
 from gyrograd.registry import make
