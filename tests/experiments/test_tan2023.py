@@ -19,8 +19,8 @@ from gyrograd.experiments.nets import net_key, train_settings
 from gyrograd.experiments.results import Estimate, Quantity, Results, read_results
 from gyrograd.experiments.runs import HOME, Measured, Run
 from gyrograd.experiments.scales import SCALES, read_scale
-from gyrograd.experiments.tan2023 import figure2, figure5, figure6, measures, sweeps, ways
-from gyrograd.experiments.tan2023.explainers import NAMES, draws_for, explainers, smooth
+from gyrograd.experiments.tan2023 import drawings, figure2, measures, ways
+from gyrograd.experiments.tan2023.explainers import NAMES, SIGMAS, draws_for, explainers, sigmas_of, smooth
 from gyrograd.metrics import Faithfulness, LocalLipschitz
 from gyrograd.records import Record
 from gyrograd.registry import available
@@ -46,7 +46,7 @@ def test_what_the_paper_claims_is_what_is_measured(name: str, smoke_runs: Path) 
     results = read_results(smoke_runs / "smoke" / name)
     for claim in read_claims(FOLDER / "claims.toml", name).claims:
         for q in (claim.quantity,) if isinstance(claim, Value) else (claim.lower, claim.higher):
-            swept = q.row.startswith("sigma") and float(q.row.split()[1]) in sweeps.SIGMAS
+            swept = q.row.startswith("sigma") and float(q.row.split()[1]) in SIGMAS
             assert q in results.estimates or swept, q
 
 
@@ -90,22 +90,24 @@ def test_explainers_have_the_papers_settings() -> None:
 
 
 def subject_of(run: Run, way: str = "natural") -> tuple[object, torch.Tensor, torch.Tensor, measures.Subject]:
-    subject = next(s for s in ways.trained(run) if (s.setting, s.way) == ("resnet18", way))
+    subject = next(s for s in ways.trained()(run) if (s.setting, s.way) == ("resnet18", way))
     here = run.test_images("resnet18").rows(torch.arange(3))
+    run.train_missing([subject.net])
     return run.net(subject.net), here.pixels(), here.labels, subject
 
 
 def test_the_constant_is_the_metrics_at_the_prediction(run: Run) -> None:
     model, x, y, subject = subject_of(run)
     keys = torch.tensor([3, 4, 5])
-    found = measures.lipschitz("gi")(subject).columns(model, x, y, keys)["lipschitz"]
+    (part,) = measures.lipschitz("gi")(subject)
+    found = part.columns(model, x, y, keys)["lipschitz"]
     explain = explainers(subject.sizes)["gi"]
     torch.testing.assert_close(
         found, LocalLipschitz(0.03, 2)(model, explain, x, predicted(model, x), seed=keys)
     )
-    other_labels = measures.lipschitz("gi")(subject).columns(model, x, (y + 1) % 10, keys)["lipschitz"]
+    other_labels = part.columns(model, x, (y + 1) % 10, keys)["lipschitz"]
     assert torch.equal(found, other_labels)
-    alone = measures.lipschitz("gi")(subject).columns(model, x[1:2], y[1:2], keys[1:2])["lipschitz"]
+    alone = part.columns(model, x[1:2], y[1:2], keys[1:2])["lipschitz"]
     torch.testing.assert_close(alone[0], found[1])
 
 
@@ -174,7 +176,7 @@ def test_the_table_correlates_backbones_and_needs_all_of_a_line(smoke_runs: Path
     results = read_results(smoke_runs / "smoke" / "tan2023-table1")
     assert results.rows("backbones") == [f"{way} {name}" for way in ways.WAYS for name in NAMES]
     assert all(-1 <= e.value <= 1 for q, e in results.estimates.items() if q.setting == "backbones")
-    assert {s.setting for s in ways.trained(replace(run, settings=("swin", "resnet18")))} == {
+    assert {s.setting for s in ways.trained()(replace(run, settings=("swin", "resnet18")))} == {
         "swin",
         "resnet18",
     }
@@ -224,11 +226,11 @@ def results_with(column: str, values: dict[float, float]) -> Results:
 
 def test_lines_over_noise_are_relative_to_their_largest() -> None:
     results = results_with("faithfulness", {0.003: 1.0, 0.03: 4.0, 0.3: 2.0})
-    (line,) = sweeps.over_sigma(results, "faithfulness", relative=True)
+    (line,) = drawings.over_sigma(results, "faithfulness", relative=True)
     assert line.x == (0.003, 0.03, 0.3)
     assert [y.value for y in line.y] == [0.25, 1.0, 0.5]
     assert line.y[1].high == pytest.approx(4.1 / 4)
-    (plain,) = sweeps.over_sigma(results, "faithfulness")
+    (plain,) = drawings.over_sigma(results, "faithfulness")
     assert [y.value for y in plain.y] == [1.0, 4.0, 2.0]
 
 
@@ -237,7 +239,7 @@ def test_the_best_noise_is_named_and_so_is_an_edge(values: tuple[float, ...], wh
     estimates: dict[Quantity, Estimate] = {}
     for column in measures.SIMILARITIES:
         estimates |= results_with(column, dict(zip((0.003, 0.03, 0.3), values, strict=True))).estimates
-    rows = figure5._best(Results("tan2023-figure5", "small", {}, estimates)).rows
+    rows = drawings.best_noise(Results("tan2023-figure5", "small", {}, estimates)).rows
     assert {row[-1] for row in rows} == {where}
     assert {row[2] for row in rows} == {"0.03" if where == "inside" else "0.003"}
 
@@ -250,10 +252,10 @@ def test_the_trade_off_orders_explainers_and_names_those_beaten_by_none() -> Non
         for column, value in zip(("lipschitz", "faithfulness"), pair, strict=True)
     }
     results = Results("tan2023-figure6", "small", {}, estimates)
-    (line,) = figure6._lines(results, "faithfulness")
+    (line,) = drawings.trade_off_lines(results, "faithfulness")
     assert line.x == (0.25, 0.5, 1.0)
     assert [y.value for y in line.y] == [2.0, 3.0, 1.0]
-    assert figure6._unbeaten(results).rows[0] == ("vgg16", "faithfulness", "lime, sg")
+    assert drawings.unbeaten(results).rows[0] == ("vgg16", "faithfulness", "lime, sg")
 
 
 def test_figures_without_numbers_draw_nothing() -> None:
@@ -277,4 +279,4 @@ def test_scales_hold_sizes_of_the_papers_settings() -> None:
         (paper[b]["images"], paper[b]["draws"], paper[b]["samples"]) == (1000, 50, 100)
         for b in ways.BACKBONES
     )
-    assert 0.03 in sweeps.sigmas_of({"levels": 2})
+    assert 0.03 in sigmas_of({"levels": 2})

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyrograd.experiments.nets import Given, Net
-from gyrograd.experiments.runs import Run
-from gyrograd.experiments.subjects import Subject, given_or, net_of, wanted
+from gyrograd.experiments.runs import Nets
+from gyrograd.experiments.subjects import Subject, given_or, net_of
 
 SETTINGS = ("cifar10", "cifar10-public", "cifar10-released", "flowers", "imagenet", "imagenet-lite")
 """The paper's three; cifar10-public has a ResNet-20 whose weights others trained and published, cifar10-released the
@@ -30,14 +30,14 @@ RADII = (0.25, 0.5, 1.0, 2.0)
 """Figure 7, l2 in [0, 1] pixels: 0.25 is Table 3's; its others are not in the text, and these are ours."""
 
 
-def trained(run: Run, settings: Sequence[str], ways: Sequence[str]) -> list[Subject]:
+def trained(settings: Sequence[str], ways: Sequence[str]) -> Nets:
     """The nets of these rows in every setting, of every seed."""
-    return [
-        Subject(setting, way, seed, way_net(run.sizes(setting), way, seed), run.sizes(setting))
+    return lambda run: [
+        Subject(setting, way, seed, way_net(sizes, way, seed), sizes)
         for setting in run.included(settings)
-        for way in ways
+        for sizes in (run.sizes(setting),)
+        for way in run.kept(ways)
         for seed in run.seeds
-        if wanted(run, way)
     ]
 
 
