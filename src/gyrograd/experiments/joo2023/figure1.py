@@ -12,7 +12,8 @@ from torch import Tensor
 
 from gyrograd.experiments.joo2023.pictures import BAR, Arrays
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Columns, Found, Measured, Run
+from gyrograd.experiments.runs import Found, Measured, Run
+from gyrograd.experiments.subjects import Columns, Subject
 from gyrograd.measurement import Cell, run_cells
 from gyrograd.registry import make
 from gyrograd.reporting import Figure, Section

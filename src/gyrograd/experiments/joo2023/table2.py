@@ -11,7 +11,7 @@ from gyrograd.experiments.cost import Step as Stride
 from gyrograd.experiments.cost import side_by_side
 from gyrograd.experiments.joo2023.measures import selected
 from gyrograd.experiments.joo2023.ways import SETTINGS
-from gyrograd.experiments.nets import built, net_key, objective_of, train_settings
+from gyrograd.experiments.nets import Net, built, net_key, objective_of, train_settings
 from gyrograd.experiments.runs import Found, Measured, Run, hardware
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.subjects import Columns, Subject
@@ -60,12 +60,13 @@ def _cell(run: Run, setting: str, subjects: Sequence[Subject]) -> Cell:
 
 def _step(run: Run, subject: Subject) -> Stride:
     """One training step on one batch, as training takes it."""
-    data = images_of(subject.sizes, "train")
-    settings = train_settings(subject.net, run.device)
+    net, data = subject.net, images_of(subject.sizes, "train")
+    assert isinstance(net, Net)
+    settings = train_settings(net, run.device)
     some = data.rows(torch.arange(min(settings.batch_size, len(data)))).to(run.device)
-    model = built(subject.net, len(data.classes)).to(run.device).train()
-    teacher = built(subject.net.teacher, len(data.classes)).to(run.device) if subject.net.teacher else None
-    objective = objective_of(subject.net, teacher)
+    model = built(net, len(data.classes)).to(run.device).train()
+    teacher = built(net.teacher, len(data.classes)).to(run.device) if net.teacher else None
+    objective = objective_of(net, teacher)
     step = Step(model, optimizer_of(model, settings), objective, launched(settings), settings.clip)
     x, y, keys = some.pixels(), some.labels, random.keys(0, len(some), some.labels.device)
 

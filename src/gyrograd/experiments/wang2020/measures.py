@@ -103,7 +103,7 @@ def _search(
         # CIFAR-10 from a file it does not have; for ImageNet it is the last image.
         data = images_of(subject.sizes, "test")
         goal = data.rows(data.chosen(len(data))[-1:]).pixels().to(x.device)
-        return Manipulate(goal=goal, **shared)  # type: ignore[return-value, arg-type]
+        return Manipulate(goal=goal, **shared)  # type: ignore[return-value]
     k = max(1, round(top_share(subject.setting) * x[0, 0].numel()))
     return TopK(k=k, **shared)  # type: ignore[return-value]
 
