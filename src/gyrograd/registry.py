@@ -251,7 +251,7 @@ def fact(kind: str, made: Any, name: str) -> Any:
     Found by its class: a registered one, or one that registered functions say they return, if these agree. Objects that
     are not registered may have an attribute of that name.
     """
-    found = _facts_of_class(kind, type(made), len(_entries)).get(name, [])
+    found = _facts_of_class(kind, made.__class__, len(_entries)).get(name, [])
     if len(found) == 1:
         return found[0]
     return getattr(made, name, _DEFAULTS[name])
