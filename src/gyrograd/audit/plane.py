@@ -7,12 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gyrograd.audit.methods import LABELS, Method
+from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import SWEPT, SweepPoint
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import Stat, stat
 from gyrograd.measurement import Column, Table, mean_over
 from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
+from gyrograd.registry import label_of
 from gyrograd.theory import Point, recommend
 
 
@@ -37,7 +38,7 @@ class Choice:
 
 def spoken(point: Point) -> str:
     """A point in words."""
-    label = LABELS.get(point.method, point.method)
+    label = label_of("attribution", point.method)
     return label if point.setting is None else f"{label} with {SWEPT[point.method]} {_number(point)}"
 
 

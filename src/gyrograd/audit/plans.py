@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks.doubts import DOUBTS
-from gyrograd.audit.methods import Method, built, passes_of
+from gyrograd.attributions.settings import passes_of
+from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
 from gyrograd.measurement import CLEAN, Condition, Look, Metric, Plan, Sample, attacked, noise, registered
