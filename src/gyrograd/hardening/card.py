@@ -12,7 +12,7 @@ from gyrograd.hardening.judging import Held, all_held, best_held
 from gyrograd.hardening.search import Try, spoken
 from gyrograd.numerics.statistics import Interval, Stat
 from gyrograd.numerics.wording import UNKNOWN, interval_text
-from gyrograd.training.splits import Split
+from gyrograd.training.building import Split
 from gyrograd.training.tables import Table, difference, interval, plain
 
 CARD = "card.json"

@@ -18,8 +18,8 @@ from gyrograd.measurement import Cell, run_cells
 from gyrograd.numerics import random
 from gyrograd.records import Record
 from gyrograd.registry import register
+from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.processes import launched
-from gyrograd.training.steps import Step, optimizer_of
 
 ROWS = ("ce", "hessian", "atex", "iga", "l2_cosine")
 BETWEEN = " : "
