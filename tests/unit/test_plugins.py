@@ -55,7 +55,7 @@ def test_a_plug_in_is_found_at_the_first_look_up_and_listed_with_its_package(hal
     assert gg.available("attribution")["left_half"].package == "gyrograd_halves"
     assert cli.main(["list", "--json"]) == 0
     rows = {row["name"]: row for kind in json.loads(capsys.readouterr().out).values() for row in kind}
-    assert {"left_half", "left_mass", "left_penalty"} <= set(rows)
+    assert {"left_half", "left_mass", "left_penalty", "left_shift"} <= set(rows)
     assert rows["left_half"]["package"] == "gyrograd_halves"
     assert rows["left_half"]["label"] == "Left Half"
 
@@ -72,7 +72,8 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
         "pictures": 1,
         "sweep": {},
     }
-    card = gg.audit(model, images, preset="quick", methods=["left_half"], metrics=["left_mass"], **few)
+    asked = {"methods": ["left_half"], "metrics": ["left_mass"], "attacks": ["left_shift"]}
+    card = gg.audit(model, images, preset="quick", **asked, **few)
     (row,) = card.document["methods"]
     assert row["label"] == "Left Half"
     assert row["columns"]["left_mass"]["value"] == 1.0
@@ -80,6 +81,17 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
         title: [column["label"] for column in columns] for title, columns in grouped_columns(card.document)
     }
     assert groups["Other"] == ["Left mass"]
+
+
+def test_an_attack_of_a_plug_in_needs_only_its_objective(halves):
+    model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(2, 3, 32, 32)
+    attack = gg.attack("left_shift", steps=5, eps=(4 / 255, 8 / 255))
+    results = attack(model, gg.attribution("gradient"), x, torch.tensor([0, 1]))
+    assert [hit.name for hit in results] == ["left_shift"] * 2
+    assert all((hit.value < hit.start).all() for hit in results)
+    assert gg.attack("random", like="left_shift").plan().name == "random"
+    with pytest.raises(UserError, match="left_shift has no protocol 'papre': known: own"):
+        gg.attack("left_shift", protocol="papre")
 
 
 def test_the_explorer_offers_a_plug_ins_method_in_its_own_words(halves):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.doubts import DOUBTS
-from gyrograd.attacks.named import settings_of
+from gyrograd.attacks.settings import settings_of
 from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
