@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +16,18 @@ import torch
 
 import gyrograd as gg
 from gyrograd import cli, registry
+from gyrograd.contracts import check
 from gyrograd.errors import UserError
 from gyrograd.reporting.table import grouped_columns
 
-PACKAGE = Path(__file__).parents[1] / "plugin_package"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "tests" / "plugin_package"
+METHODS = {
+    "attribution": "left_half",
+    "attack": "left_shift",
+    "metric": "left_mass",
+    "regularizer": "left_penalty",
+}
 Install = Callable[[Path, str], None]
 
 
@@ -55,7 +67,7 @@ def test_a_plug_in_is_found_at_the_first_look_up_and_listed_with_its_package(hal
     assert gg.available("attribution")["left_half"].package == "gyrograd_halves"
     assert cli.main(["list", "--json"]) == 0
     rows = {row["name"]: row for kind in json.loads(capsys.readouterr().out).values() for row in kind}
-    assert {"left_half", "left_mass", "left_penalty", "left_shift"} <= set(rows)
+    assert set(METHODS.values()) <= set(rows)
     assert rows["left_half"]["package"] == "gyrograd_halves"
     assert rows["left_half"]["label"] == "Left Half"
 
@@ -111,6 +123,33 @@ def test_training_takes_a_plug_ins_regulariser_and_assumes_the_costly_case(halve
     loss, parts = objective(model, x, y)
     assert parts["left_penalty"] > 0
     loss.backward()
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_the_checks_for_authors_run_on_a_plug_ins_methods(halves, kind):
+    check(kind, METHODS[kind], **({"steps": 2} if kind == "attack" else {}))
+
+
+def test_the_guide_shows_the_package_that_is_installed_here():
+    guide = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
+    shown = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    ours = [block for block in shown if "@register" in block or "gyrograd_halves import" in block]
+    assert len(ours) == 1 + len(METHODS)
+    assert all(block in code for block in ours)
+    assert 'plugins"]\nhalves = "gyrograd_halves"' in guide
+
+
+def test_a_package_that_pip_installs_is_listed(tmp_path):
+    source, site = tmp_path / "source", tmp_path / "site"
+    shutil.copytree(PACKAGE, source)  # pip builds in the folder it is given
+    quietly = ["--quiet", "--no-index", "--no-build-isolation", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *quietly, "--target", site, source], check=True)
+    paths = os.pathsep.join([str(site), str(ROOT / "src")])
+    listing = [sys.executable, "-m", "gyrograd", "list", "--json"]
+    done = subprocess.run(listing, env=os.environ | {"PYTHONPATH": paths}, check=True, capture_output=True)
+    found = {(kind, row["name"]) for kind, rows in json.loads(done.stdout).items() for row in rows}
+    assert set(METHODS.items()) <= found
 
 
 BROKEN = {
