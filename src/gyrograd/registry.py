@@ -13,7 +13,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import NoneType, UnionType
@@ -245,6 +245,12 @@ def label_of(kind: str, name: str) -> str:
     return entries[name].label if name in entries else name
 
 
+def name_of(kind: str, made: Any) -> str:
+    """The name an object's class is registered by, else the name of the class."""
+    found = _facts_of_class(kind, made.__class__, len(_entries))["name"]
+    return str(found[0]) if len(found) == 1 else type(made).__name__
+
+
 def fact(kind: str, made: Any, name: str) -> Any:
     """A fact of `Entry` about an object that was built already.
 
@@ -297,7 +303,11 @@ def _of_their_kinds(
 ) -> dict[str, Any]:
     """The settings, each of a kind it is declared with: 100.0 counts as 100, True is no number, and NaN is none."""
     maker = entry.factory
-    hints = get_type_hints(maker) | (get_type_hints(maker.__init__) if inspect.isclass(maker) else {})
+    hints = get_type_hints(maker)
+    if inspect.isclass(maker) and not is_dataclass(maker):
+        hints |= get_type_hints(
+            maker.__init__
+        )  # a dataclass's own would look inherited hints up in the wrong module
     kept = {}
     for name, value in settings.items():
         kinds = _members(hints.get(name, Any))

@@ -252,8 +252,9 @@ def _picture(nets: list[Measured], data: Dataset, rows: list[int], seed: int) ->
     shown = {}
     for title, net in zip(("Plain net", "Steady net"), nets, strict=True):
         hit = attack(net.model, gradient, x, y, seed=keys)
-        maps = [reduce(map, "abs_sum").detach().cpu().numpy() for map in (hit.map_clean, hit.map)]
-        shown[title] = (*maps, [f"{net.values['kept'][row] or 0:.0%} of the top stays" for row in rows])
+        before, after = (reduce(map, "abs_sum").detach().cpu().numpy() for map in (hit.map_clean, hit.map))
+        titles = [f"{net.values['kept'][row] or 0:.0%} of the top stays" for row in rows]
+        shown[title] = (before, after, titles)
     return side_by_side(x.permute(0, 2, 3, 1).cpu().numpy(), shown)
 
 

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.named import MapSearch
+from gyrograd.attacks.runs import STAND_IN
+from gyrograd.attacks.settings import MapSearch
 from gyrograd.errors import UserError
 from gyrograd.explorer.stage import Net
 from gyrograd.explorer.watching import (
@@ -32,8 +33,6 @@ from gyrograd.types import Images, Labels
 
 TOP = 0.1
 """Share of the pixels that counts as the top of a map, as in an audit."""
-SURROGATE = "gradient"
-"""What an attack searches through where the map itself has no derivative."""
 ON_THE_WAY = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of the attack's change at which the map is looked at."""
 
@@ -229,7 +228,7 @@ def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     if _takes(plan, "steps"):
         settings["steps"] = plan.steps
     if _transfers(plan):
-        gradient = make("attribution", SURROGATE)
+        gradient = make("attribution", STAND_IN)
         settings["transfer_from"] = Watched(gradient, watch, plan.steps, OPENING_LOOKS_IN_TRANSFER)
     return make("attack", plan.attack, **settings)
 
