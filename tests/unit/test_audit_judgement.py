@@ -21,11 +21,12 @@ from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.summary import summary
 from gyrograd.audit.table import eps_curves, stat, worst
 from gyrograd.audit.theorems import Promise, constants, promises
-from gyrograd.audit.verdict import grade_of, sentences, shown
+from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
 from gyrograd.measurement import Table, mean_over, streams
 from gyrograd.measurement.table import Source
 from gyrograd.numerics.statistics import bootstrap_interval
+from gyrograd.numerics.wording import interval_text
 from gyrograd.records import Record
 from gyrograd.theory import Point
 
@@ -260,10 +261,11 @@ def test_suspects_are_the_methods_whose_calm_is_hollow() -> None:
 
 
 def test_numbers_are_shown_with_their_interval() -> None:
-    assert shown(measured(0.256, 0.02)) == "0.256 [0.236, 0.276]"
-    assert shown(measured(0.256, 0.02), percent=True) == "26 % [24, 28]"
-    assert shown({"value": 0.5, "low": None, "high": None, "n": 1}) == "0.500"
-    assert shown(None) == "unknown"
+    assert interval_text(measured(0.256, 0.02), ".3f") == "0.256 [0.236, 0.276]"
+    assert interval_text(measured(0.256, 0.02), ".0f", scale=100, unit=" %") == "26 % [24, 28]"
+    assert interval_text({"value": 0.5, "low": None, "high": None, "n": 1}) == "0.500"
+    assert interval_text(bootstrap_interval([0.5]), ".1f", unit="/255") == "0.5/255"
+    assert interval_text(None, unknown="unknown") == "unknown"
 
 
 def test_the_second_sentence_holds_noise_attack_and_prediction() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import worst
 from gyrograd.measurement import Column, Table, mean_over
 from gyrograd.metrics import Flag, suspicion
+from gyrograd.reporting.schema import CardFlag
 
 HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
 """Flags of maps that hold still for a reason that makes them useless."""
@@ -29,7 +30,7 @@ RAISED = {
 """Flags by name: the metric of an attack that counts the images, and what it means."""
 
 
-def doubts(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[dict[str, Any]]:
+def doubts(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[CardFlag]:
     """Every flag raised, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
     model = inputs.model
@@ -77,7 +78,7 @@ def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag 
     return found
 
 
-def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[dict[str, Any]]:
+def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[CardFlag]:
     """A flag for each method and each challenger that won often, at any radius, and where its search was misled."""
     if "auto" not in preset.attacks:
         return []
@@ -100,7 +101,7 @@ def _shared(*columns: Column) -> list[Tensor]:
     return [torch.tensor([c[e] for e in common], dtype=torch.float64) for c in columns]
 
 
-def _row(where: str, name: str, told: Any, measured: float | None) -> dict[str, Any]:
+def _row(where: str, name: str, told: Any, measured: float | None) -> CardFlag:
     return {
         "name": name,
         "where": where,
@@ -111,11 +112,11 @@ def _row(where: str, name: str, told: Any, measured: float | None) -> dict[str, 
     }
 
 
-def suspects(flags: Sequence[Mapping[str, Any]]) -> set[str]:
+def suspects(flags: Sequence[CardFlag]) -> set[str]:
     """The methods whose steadiness counts for nothing."""
-    return {str(flag["where"]) for flag in flags if flag["name"] in HOLLOW}
+    return {flag["where"] or "" for flag in flags if flag["name"] in HOLLOW}
 
 
-def masked(flags: Sequence[Mapping[str, Any]]) -> set[str]:
+def masked(flags: Sequence[CardFlag]) -> set[str]:
     """The methods that an attack along their derivative cannot judge."""
-    return {str(flag["where"]) for flag in flags if flag["name"] in MASKED}
+    return {flag["where"] or "" for flag in flags if flag["name"] in MASKED}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -42,8 +42,18 @@ from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.statistics import Stat
 from gyrograd.occupancy import sole_writer
 from gyrograd.registry import lookup
+from gyrograd.reporting.schema import (
+    SCHEMA,
+    AuditCard,
+    AuditedData,
+    AuditedModel,
+    CardFlag,
+    MethodRow,
+    WorstAttack,
+)
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.types import Attribution, Model, Targets
@@ -145,22 +155,25 @@ class _Report:
 
     def card(self, table: Table, *, complete: bool = True) -> Card:
         """The card; of an unfinished run without flags and pictures, which need the model again."""
-        preset, rows, arrays = self.inputs.preset, [], {}
-        flags: list[dict[str, Any]] = []
+        preset = self.inputs.preset
+        flags: list[CardFlag] = []
+        rows: list[WorstAttack] = []
+        arrays: Arrays = {}
         if complete:
             flags = doubts(self.inputs, table, self.methods) + challenges(table, self.methods, preset)
             damages = most_damaging(table, self.methods, preset)
             rows, arrays = pictured(self.inputs, damages, self.methods)
-        return Card(self._document(table, flags, rows, arrays, complete), table.records, arrays, table)
+        document = self._document(table, flags, rows, arrays, complete)
+        return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
     def _document(
         self,
         table: Table,
-        flags: list[dict[str, Any]],
-        worst: list[dict[str, Any]],
+        flags: list[CardFlag],
+        worst: list[WorstAttack],
         arrays: Arrays,
         complete: bool,
-    ) -> dict[str, Any]:
+    ) -> AuditCard:
         inputs, preset, first = self.inputs, self.inputs.preset, self.methods[0]
         names = [method.name for method in self.methods]
         placed = plane_points(table, self.methods, sweep_points(inputs, self.methods), preset)
@@ -180,7 +193,7 @@ class _Report:
         correct = table.of(method=MODEL, metric="correct")
         seconds = time.monotonic() - self.started
         return {
-            "schema": 1,
+            "schema": SCHEMA,
             "kind": "audit",
             "title": f"{inputs.model_name} on {inputs.data_name}",
             "model": self._model(),
@@ -206,7 +219,7 @@ class _Report:
             "rerun": identity.rerun(inputs.model, self.command, seconds, inputs.seed),
         }
 
-    def _stats(self, table: Table, name: str) -> dict[str, Any]:
+    def _stats(self, table: Table, name: str) -> dict[str, Stat | None]:
         preset = self.inputs.preset
         stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
         if "auto" in preset.attacks:
@@ -215,8 +228,8 @@ class _Report:
         return stats
 
     def _method(
-        self, method: Method, columns: dict[str, Any], chosen: Choice | None, hollow: set[str]
-    ) -> dict[str, Any]:
+        self, method: Method, columns: dict[str, Stat | None], chosen: Choice | None, hollow: set[str]
+    ) -> MethodRow:
         return {
             "name": method.name,
             "label": method.label,
@@ -227,7 +240,7 @@ class _Report:
             "recommended": chosen is not None and chosen.point.method == method.name,
         }
 
-    def _model(self) -> dict[str, Any]:
+    def _model(self) -> AuditedModel:
         inputs = self.inputs
         with torch.no_grad(), evaluating(inputs.model):
             classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
@@ -239,7 +252,7 @@ class _Report:
             "classes": int(classes),
         }
 
-    def _data(self, images: int) -> dict[str, Any]:
+    def _data(self, images: int) -> AuditedData:
         inputs = self.inputs
         return {
             "source": inputs.data_name,

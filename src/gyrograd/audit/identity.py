@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from typing import Any
 
 import torch
 
 from gyrograd.models import spec_of
+from gyrograd.reporting.schema import Rerun
 from gyrograd.types import Model
 
 
@@ -50,7 +50,7 @@ def peak_memory_mb() -> float | None:
     return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 
 
-def rerun(model: Model, command: str | None, seconds: float, seed: int) -> dict[str, Any]:
+def rerun(model: Model, command: str | None, seconds: float, seed: int) -> Rerun:
     """The card's last section."""
     return {
         "command": command or "gyrograd.audit(model, images, labels)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from gyrograd.measurement import Table
 from gyrograd.metrics import MapSimilarity
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics.maps import reduce
+from gyrograd.reporting.schema import Predicted, WorstAttack
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -53,14 +54,15 @@ def most_damaging(table: Table, methods: Sequence[Method], preset: Preset) -> li
 
 def pictured(
     inputs: AuditInputs, damages: Sequence[Damage], methods: Sequence[Method]
-) -> tuple[list[dict[str, Any]], Arrays]:
+) -> tuple[list[WorstAttack], Arrays]:
     """Rows of the card and their arrays.
 
     Each attack is run again on its image alone, so that the picture does not depend on which part of the audit
     was read from disk; the last digits can differ from the record's, which came from a batch.
     """
     by_name = {method.name: method for method in methods}
-    rows, hits = [], []
+    rows: list[WorstAttack] = []
+    hits = []
     for row, damage in enumerate(damages):
         method = by_name[damage.method]
         run = search(inputs, method, damage.attack, (inputs.preset.eps,)).attack
@@ -83,7 +85,7 @@ def pictured(
     return rows, _arrays(hits)
 
 
-def _predicted(inputs: AuditInputs, x: Tensor) -> dict[str, Any]:
+def _predicted(inputs: AuditInputs, x: Tensor) -> Predicted:
     probability, index = logits_in_parts(inputs.model, x).softmax(1).max(1)
     number, names = int(index), inputs.classes or ()
     label = names[number] if number < len(names) else f"class {number}"

@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gyrograd.audit.methods import LABELS, Method
+from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import SWEPT, SweepPoint
 from gyrograd.audit.presets import Preset
-from gyrograd.audit.table import Stat, stat
+from gyrograd.audit.table import stat
 from gyrograd.measurement import Column, Table, mean_over
-from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
+from gyrograd.numerics.statistics import Interval, Stat, bootstrap_interval, paired_difference
+from gyrograd.numerics.wording import eps_text
+from gyrograd.registry import label_of
+from gyrograd.reporting.schema import Plane, Recommended
 from gyrograd.theory import Point, recommend
 
 
@@ -37,14 +39,14 @@ class Choice:
 
 def spoken(point: Point) -> str:
     """A point in words."""
-    label = LABELS.get(point.method, point.method)
+    label = label_of("attribution", point.method)
     return label if point.setting is None else f"{label} with {SWEPT[point.method]} {_number(point)}"
 
 
 def _number(point: Point) -> str:
     if point.setting is None:
         return ""
-    return f"{point.setting * 255:.3g}/255" if SWEPT[point.method] == "eps" else f"{point.setting:g}"
+    return eps_text(point.setting) if SWEPT[point.method] == "eps" else f"{point.setting:g}"
 
 
 def plane_points(
@@ -149,14 +151,14 @@ def _why(best: Point, peak: Point, at_edge: Sequence[str]) -> str:
     return f"{spoken(best)}: {reason}{hint}."
 
 
-def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> dict[str, Any]:
+def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> Plane:
     """The plane as the card holds it."""
     front = recommend(placed, robust="higher is better").pareto if placed else ()
-    recommended = None
+    recommended: Recommended | None = None
     if chosen is not None:
         recommended = {"method": chosen.point.method, "setting": chosen.point.setting, "why": chosen.why}
     return {
-        "x_label": f"robustness: cosine to the clean map under noise of {preset.noise_eps * 255:.3g}/255",
+        "x_label": f"robustness: cosine to the clean map under noise of {eps_text(preset.noise_eps)}",
         "y_label": "faithfulness: insertion",
         "points": [
             {

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks.doubts import DOUBTS
-from gyrograd.audit.methods import Method, built, passes_of
+from gyrograd.attributions.settings import passes_of
+from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
 from gyrograd.measurement import CLEAN, Condition, Look, Metric, Plan, Sample, attacked, noise, registered
 from gyrograd.measurement.plan import described, having
 from gyrograd.metrics import (
     MapSimilarity,
+    PixelGame,
     RandomPerturbationSimilarity,
     TopKIntersection,
     deletion,
@@ -183,7 +185,14 @@ def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
     """Still under noise, and true to the model? RPS of every draw, curves of insertion and deletion."""
     preset, most = inputs.preset, inputs.max_batch
     rps = RandomPerturbationSimilarity(eps=preset.noise_eps, draws=preset.draws, max_batch=most)
-    games = {game.__name__: game(ratios=preset.ratios, max_batch=most) for game in (insertion, deletion)}
+
+    def curve(name: str, game: PixelGame) -> Metric:
+        return Metric(
+            name,
+            lambda at: game.curve_of_map(at.model, at.map, at.x, at.target),
+            settings={"ratios": preset.ratios},
+        )
+
     further = (registered(name, max_batch=most) for name in preset.metrics)
     return (
         Metric(
@@ -191,14 +200,8 @@ def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
             lambda at: rps.per_draw(at.model, at.attribution, at.x, at.target, seed=at.seed),
             settings={"eps": preset.noise_eps, "draws": preset.draws},
         ),
-        *(
-            Metric(
-                name,
-                lambda at, game=game: game.curve_of_map(at.model, at.map, at.x, at.target),
-                settings={"ratios": preset.ratios},
-            )
-            for name, game in games.items()
-        ),
+        curve("insertion", insertion(ratios=preset.ratios, max_batch=most)),
+        curve("deletion", deletion(ratios=preset.ratios, max_batch=most)),
         *(metric for metric in further if metric.of == "clean"),
     )
 

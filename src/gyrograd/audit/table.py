@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import cast, get_args
 
 from gyrograd.audit.plans import NOISE
 from gyrograd.audit.presets import Preset
 from gyrograd.measurement import Column, Table, mean_over
-from gyrograd.numerics.statistics import bootstrap_interval
+from gyrograd.numerics.statistics import Stat, bootstrap_interval
+from gyrograd.numerics.wording import eps_text
 from gyrograd.registry import lookup
-
-Stat: TypeAlias = dict[str, float | int | None]
+from gyrograd.reporting.schema import CardColumn, EpsCurves, EpsLine, Group, PixelCurves, PixelLine
 
 STEADY = "steady_radius"
+NOTHING: Stat = {"value": None, "low": None, "high": None, "n": 0}
 
 
 def stat(values: Mapping[int, float | None] | None) -> Stat | None:
     """Mean, 95 % bootstrap interval and number of examples; None where there is no value."""
     present = [] if values is None else [v for v in values.values() if v is not None]
-    if not present:
-        return None
-    interval = bootstrap_interval(present)
-    ends = (interval.low, interval.high) if interval.n > 1 else (None, None)
-    return {"value": interval.value, "low": ends[0], "high": ends[1], "n": interval.n}
+    return bootstrap_interval(present).plain() if present else None
 
 
 def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Column | None = None) -> Column:
@@ -83,13 +80,13 @@ def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) 
     ]
 
 
-def card_columns(preset: Preset) -> list[dict[str, Any]]:
+def card_columns(preset: Preset) -> list[CardColumn]:
     """What each column of the card is."""
-    eps, noise = _of_255(preset.eps), _of_255(preset.noise_eps)
+    eps, noise = eps_text(preset.eps), eps_text(preset.noise_eps)
     top, unit = f"{preset.kept:.0%} of the pixels", [0.0, 1.0]
     attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {searched(preset)}"
-    radii = ", ".join(_of_255(radius) for radius in preset.radii)
-    rows = [
+    radii = ", ".join(eps_text(radius) for radius in preset.radii)
+    rows: list[tuple[str, str, str, Group]] = [
         (
             "rps",
             "Steady under noise",
@@ -117,18 +114,29 @@ def card_columns(preset: Preset) -> list[dict[str, Any]]:
     if "auto" in preset.attacks:
         far = f"largest eps, of 255, at which at least half of the top {top} stays, auto at {radii}, {searched(preset)}"
         rows.insert(2, (STEADY, "Steady radius", far, "attack"))
-    known = [
-        _column(
-            key,
-            label,
-            detail,
-            group,
-            "lower" if key == "deletion" else "higher",
-            None if key == STEADY else unit,
-        )
+    columns: list[CardColumn] = [
+        {
+            "key": key,
+            "label": label,
+            "detail": detail,
+            "group": group,
+            "direction": "lower" if key == "deletion" else "higher",
+            "range": None if key == STEADY else unit,
+        }
         for key, label, detail, group in rows
     ]
-    return known + [_further(name) for name in preset.metrics]
+    further: list[CardColumn] = [
+        {
+            "key": entry.name,
+            "label": entry.label,
+            "detail": entry.summary,
+            "group": cast(Group, entry.group if entry.group in get_args(Group) else "other"),
+            "direction": "higher" if _higher(entry.name) else "lower",
+            "range": None,
+        }
+        for entry in (lookup("metric", name) for name in preset.metrics)
+    ]
+    return columns + further
 
 
 def searched(preset: Preset) -> str:
@@ -161,9 +169,9 @@ def kept_over_eps(
     return radii, lowest, under_noise
 
 
-def eps_curves(table: Table, methods: Sequence[str], preset: Preset) -> dict[str, Any]:
+def eps_curves(table: Table, methods: Sequence[str], preset: Preset) -> EpsCurves:
     """Share of the top pixels kept over eps, under attack and under noise; a method attacked at one eps has no line."""
-    lines = []
+    lines: list[EpsLine] = []
     for method in methods:
         radii, lowest, under_noise = kept_over_eps(table, method, preset)
         if len(radii) < 2:
@@ -175,14 +183,20 @@ def eps_curves(table: Table, methods: Sequence[str], preset: Preset) -> dict[str
     return {"label": "share of the top pixels kept", "x_label": "eps (of 255)", "lines": lines}
 
 
-def pixel_curves(table: Table, methods: Sequence[str], game: str, preset: Preset) -> dict[str, Any]:
+def pixel_curves(table: Table, methods: Sequence[str], game: str, preset: Preset) -> PixelCurves:
     """Insertion or deletion over the share of pixels, mean and interval."""
-    lines = []
+    lines: list[PixelLine] = []
     for method in methods:
-        stats = [stat(c) or {} for c in table.curve(method=method, metric=game)]
-        ends = {key: [s.get(key) for s in stats] for key in ("value", "low", "high")}
-        line = {"method": method, "x": list(preset.ratios), "y": ends["value"], "low": ends["low"]}
-        lines.append({**line, "high": ends["high"]})
+        stats = [stat(column) or NOTHING for column in table.curve(method=method, metric=game)]
+        lines.append(
+            {
+                "method": method,
+                "x": list(preset.ratios),
+                "y": [s["value"] for s in stats],
+                "low": [s["low"] for s in stats],
+                "high": [s["high"] for s in stats],
+            }
+        )
     return {"label": "probability of the class", "x_label": "share of pixels", "lines": lines}
 
 
@@ -192,47 +206,5 @@ def _highest(columns: Sequence[Column]) -> Column:
     return {e: None if v is None else -v for e, v in worst(negated).items()}
 
 
-def _further(name: str) -> dict[str, Any]:
-    entry = lookup("metric", name)
-    attacked = entry.name in ATTACKED
-    group = "attack" if attacked else ("noise" if entry.name in NOISY else "faithfulness")
-    label = entry.name.replace("_", " ").capitalize()
-    return _column(entry.name, label, entry.summary, group, "higher" if _higher(name) else "lower", None)
-
-
-ATTACKED = {
-    "top_k_intersection",
-    "rank_correlation",
-    "center_dislocation",
-    "cosine_distance",
-    "similarity_to_clean",
-    "similarity_to_target",
-}
-NOISY = {
-    "random_perturbation_similarity",
-    "local_lipschitz",
-    "max_sensitivity",
-    "model_lipschitz",
-    "model_smoothness",
-}
-
-
 def _higher(name: str) -> bool:
     return lookup("metric", name).direction != "lower is better"
-
-
-def _column(
-    key: str, label: str, detail: str, group: str, direction: str, range: list[float] | None
-) -> dict[str, Any]:
-    return {
-        "key": key,
-        "label": label,
-        "detail": detail,
-        "group": group,
-        "direction": direction,
-        "range": range,
-    }
-
-
-def _of_255(eps: float) -> str:
-    return f"{eps * 255:.3g}/255"

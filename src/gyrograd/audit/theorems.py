@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +20,7 @@ from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import evaluating
+from gyrograd.reporting.schema import Bound
 from gyrograd.smoothing import Gaussian, smoothed
 from gyrograd.theory import bounds, measured, top_loss_curvature
 from gyrograd.types import Images, Labels, Model
@@ -87,7 +87,7 @@ class Promise:
     bound: list[float]
     found: list[float]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Bound:
         """The example that comes nearest to its bound; holds if every one does."""
         ratios = [f / b if b > 0 else float(f > 0) * 1e9 for f, b in zip(self.found, self.bound, strict=True)]
         nearest = max(range(len(ratios)), key=ratios.__getitem__)
@@ -102,7 +102,7 @@ class Promise:
         }
 
 
-def promises(found: Mapping[str, Column], sigma: float) -> list[dict[str, Any]]:
+def promises(found: Mapping[str, Column], sigma: float) -> list[Bound]:
     """Every theorem whose constants are known, from what `constants` gave for each image."""
     columns = {name: [float(v) for v in column.values() if v is not None] for name, column in found.items()}
     made = [*_of_smoothing(columns, sigma), _of_curvature(columns)]

@@ -9,9 +9,10 @@ from typing import Any
 
 from gyrograd.audit import Card, Preset, audit
 from gyrograd.audit.presets import preset_of
-from gyrograd.audit.table import STEADY, Stat, kept_over_eps
+from gyrograd.audit.table import STEADY, kept_over_eps
 from gyrograd.data import Dataset
 from gyrograd.measurement import mean_over
+from gyrograd.numerics.statistics import Stat
 from gyrograd.types import Model
 
 REACH = (1 / 255, 16 / 255)

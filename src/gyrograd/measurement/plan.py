@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.named import settings_of
+from gyrograd.attacks.settings import settings_of
 from gyrograd.errors import UserError
 from gyrograd.progress import Effort
 from gyrograd.registry import lookup, make
