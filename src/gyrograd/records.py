@@ -6,13 +6,15 @@ checksum checked, and merged with the other shards of the same run.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +68,25 @@ def write_bytes(path: Path | str, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the file whole; a disk that is full or read-only leaves the old one as it was."""
+    with told_of_trouble(path):
+        write_bytes(path, content)
+
+
+@contextmanager
+def told_of_trouble(path: Path) -> Iterator[None]:
+    """A disk that is full or read-only is one sentence about the file the block replaces."""
+    try:
+        yield
+    except OSError as trouble:
+        reason = "the disk is full" if trouble.errno == errno.ENOSPC else (trouble.strerror or str(trouble))
+        kept = "the one before is kept; " if path.exists() else ""
+        raise UserError(
+            f"{path} cannot be written ({reason}); {kept}make room or give another folder, and run again to go on."
+        ) from trouble
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -39,7 +39,7 @@ def train(
     """
     from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped, settings_from
-    from gyrograd.training.cookbook import merged
+    from gyrograd.training.settings import merged
 
     if recipes:
         _print_recipes()
@@ -98,7 +98,7 @@ def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
 def _chosen(recipe: str | None, config: Path | None, settings: dict[str, Any] | None) -> dict[str, Any]:
     """The recipe with the file's settings over it."""
     from gyrograd.errors import UserError
-    from gyrograd.training.cookbook import merged, read_tree, recipe_tree
+    from gyrograd.training.settings import merged, read_tree, recipe_tree
 
     if recipe is None and config is None and not settings:
         raise UserError(
