@@ -183,6 +183,8 @@ def no_figures(results: Results) -> tuple[Section, ...]:  # noqa: ARG001
 
 Nets: TypeAlias = Callable[[Run], Sequence[Subject]]
 """Which nets a run needs."""
+Finish: TypeAlias = Callable[[Run, Sequence[Subject], tuple[Measured, ...]], Found]
+"""What is made of the nets and their records."""
 
 
 def no_nets(run: Run) -> list[Subject]:  # noqa: ARG001
@@ -210,7 +212,7 @@ class Experiment:
 
     nets: Nets = no_nets
     measures: Sequence[Sequence[Maker]] = ()
-    finish: Callable[[Run, Sequence[Subject], tuple[Measured, ...]], Found] = as_measured
+    finish: Finish = as_measured
     looks: bool = False
     sections: Callable[[Results], tuple[Section, ...]] = no_figures
     over: str = "images"

@@ -13,7 +13,7 @@ from torch import Tensor
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, attacked
 from gyrograd.experiments.joo2023.ways import ATTACK_EPS, paper_setting
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Found, Measured, Run
+from gyrograd.experiments.runs import Finish, Found, Measured, Run
 from gyrograd.experiments.subjects import Subject
 from gyrograd.measurement import streams
 from gyrograd.numerics.maps import reduce
@@ -21,9 +21,6 @@ from gyrograd.reporting import Figure, Section, map_grid
 
 Arrays = dict[str, NDArray[Any]]
 BAR = "|"
-
-
-Finish = Callable[[Run, Sequence[Subject], tuple[Measured, ...]], Found]
 
 
 def under_attack(*names: str, eps: int | None = None) -> Finish:

@@ -37,6 +37,26 @@ def explainers(sizes: Mapping[str, Any]) -> dict[str, Attribution]:
     }
 
 
+def segmented(sizes: Mapping[str, Any]) -> dict[str, tuple[Lime | Shap, bool]]:
+    """LIME and SHAP by what their features are, and whether neighbours of an image have its own segments.
+
+    The paper segments by quickshift and does not say whether a neighbour x' is segmented anew:
+
+    - anew: every neighbour by itself. Segments jump under noise, and the map with them (the rows `lime`, `shap`).
+    - held: the clean image's segments for all its neighbours.
+    - pixels: every pixel a feature, near what Captum does without a mask (there every channel of it).
+    """
+    samples = int(sizes.get("samples", SAMPLES))
+    how = {"draws": samples, "quantity": QUANTITY, "allow_single": True}
+    kinds: dict[str, type[Lime] | type[Shap]] = {"lime": Lime, "shap": Shap}
+    found: dict[str, tuple[Lime | Shap, bool]] = {}
+    for name, kind in kinds.items():
+        found[f"{name} anew"] = kind(**how), False
+        found[f"{name} held"] = kind(**how), True
+        found[f"{name} pixels"] = kind(**how, segments="pixels"), False
+    return found
+
+
 def smooth(sigma: float) -> OnSmoothed:
     """SmoothGrad with the paper's draws: 10 below 0.01, else ten for each whole 0.01 of sigma."""
     return smoothgrad(sigma, draws_for(sigma), quantity=QUANTITY)

@@ -13,7 +13,7 @@ from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.subjects import Columns, Part, Subject
 from gyrograd.experiments.tan2023.explainers import QUANTITY, sigmas_of, smooth
-from gyrograd.experiments.tan2023.measures import smooth_faithfulness
+from gyrograd.experiments.tan2023.measures import beside, smooth_faithfulness
 from gyrograd.measurement import streams
 from gyrograd.metrics.noise import GaussianNoise
 from gyrograd.numerics.maps import reduce
@@ -62,7 +62,7 @@ def jogged(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...])
             explained |= {f"sigma {sigma:g}": smooth(sigma) for sigma in sigmas_of(subject.sizes)}
         for name, explain in explained.items():
             found[f"{name}{BAR}map"] = grey(reduce(explain(model, both, target).detach()))
-    return Found(records, found)
+    return Found(beside("sigma 0.03")(run, subjects, records).records, found)
 
 
 def drawn(results: Results) -> tuple[Section, ...]:

@@ -6,21 +6,24 @@ A row is a net and an explainer ("robust ig"); the net itself has the row "robus
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions import predicted
+from gyrograd.attributions import Lime, Shap, predicted
 from gyrograd.attributions.segments import segment
-from gyrograd.experiments.runs import Found, Measured, Run
-from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
+from gyrograd.experiments.results import MEDIAN
+from gyrograd.experiments.runs import Finish, Found, Measured, Run
+from gyrograd.experiments.subjects import Columns, Maker, Measurement, Part, Subject
 from gyrograd.experiments.tan2023.explainers import (
     NAMES,
     QUANTITY,
     SIGMA,
     explainers,
+    segmented,
     sigmas_of,
     smooth,
 )
@@ -39,6 +42,7 @@ SIMILARITIES = {"faithfulness": "inverse_l2", "pearson": "pearson", "spearman": 
 GROUPS = 10
 """Parts of the images, each with a rank correlation of its own, for the interval."""
 MODEL = "model"
+RATIO = f"faithfulness ratio{MEDIAN}"
 TOGETHER = "backbones"
 """The setting of what is said of all backbones together."""
 
@@ -63,6 +67,40 @@ def _lipschitz(subject: Subject, row: str, name: str, explain: Attribution) -> P
         return {"lipschitz": steepest}
 
     return subject.part(row, f"{name} lipschitz", {"draws": draws, "explainer": repr(explain)}, columns)
+
+
+def by_segments(subject: Subject) -> list[Part]:
+    """The constants of LIME and SHAP with their three kinds of features, and the faithfulness of their maps."""
+    parts = []
+    for name, (explain, held) in segmented(subject.sizes).items():
+        row, constant = f"{subject.way} {name}", _lipschitz(subject, f"{subject.way} {name}", name, explain)
+        if held:
+            settings = {**constant.settings, "segments": "held"}
+            constant = replace(constant, settings=settings, columns=_with_held_segments(subject, explain))
+        parts += [constant, _faithfulness(subject, row, name, explain)]
+    return parts
+
+
+def _with_held_segments(subject: Subject, explain: Lime | Shap) -> Measurement:
+    draws = int(subject.sizes.get("draws", DRAWS))
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        target = predicted(model, x)
+        own = segment(x, "quickshift")
+        # One image at a time: all its neighbours have its segments.
+        found = [
+            LocalLipschitz(SIGMA, draws)(
+                model,
+                replace(explain, segments=own[i]),
+                x[i : i + 1],
+                target[i : i + 1],
+                seed=keys[i : i + 1],
+            )
+            for i in range(len(x))
+        ]
+        return {"lipschitz": torch.cat(found)}
+
+    return columns
 
 
 def model_lipschitz(subject: Subject) -> list[Part]:
@@ -130,6 +168,28 @@ def ranked_by_backbone(run: Run, subjects: Sequence[Subject], records: tuple[Mea
     }
     ranks = rank_correlations(records, TOGETHER, lines) if run.included((TOGETHER,)) else ()
     return Found(records + ranks)
+
+
+def beside(row: str) -> Finish:
+    """Faithfulness image by image over that of one row: what the orders of Figures 5 and 6 are judged by.
+
+    The inverse of a distance has a heavy tail: one image in a hundred had 86 where the median was 0.5, and a mean over
+    images says how near the nearest map came. The ratio of two maps of the same image has none.
+    """
+
+    def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
+        found = {m[:3]: m[3] for m in records if "faithfulness" in m[3].values}
+        made: list[Measured] = []
+        for (setting, own, seed), record in found.items():
+            if (setting, row, seed) in found:
+                base = found[setting, row, seed].values["faithfulness"]
+                pairs = zip(record.values["faithfulness"], base, strict=True)
+                ratios = [None if a is None or not b else a / b for a, b in pairs]
+                settings = {**record.settings, "beside": row}
+                made.append((setting, own, seed, Record(RATIO, settings, record.examples, {RATIO: ratios})))
+        return Found(records + tuple(made))
+
+    return finish
 
 
 def rank_correlations(

@@ -13,14 +13,13 @@ from gyrograd.attributions import predicted
 from gyrograd.experiments.joo2023.pictures import (
     BAR,
     Arrays,
-    Finish,
     colours,
     first_seed,
     grey,
     shown_positions,
 )
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Found, Measured, Run
+from gyrograd.experiments.runs import Finish, Found, Measured, Run
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gyrograd.experiments.nets import Net
@@ -24,6 +25,11 @@ OTHERS = ("natural", "adversarial", "ig_norm")
 def over_betas(run: Run) -> list[Subject]:
     """SSR nets of Table 4 and Figure 8."""
     return _over(run, "beta", BETAS, ssr_net)
+
+
+def over_betas_of_bytes(run: Run) -> list[Subject]:
+    """The same with the released scale, on [0, 255]: which of the two gives Table 4's accuracies?"""
+    return _over(run, "bytes beta", BETAS, partial(ssr_net, way="ssr_bytes"))
 
 
 def over_radii(run: Run) -> list[Subject]:

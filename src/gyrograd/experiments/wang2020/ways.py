@@ -19,6 +19,7 @@ OF_GIVEN = SETTINGS[1:3]
 WAYS = {
     "natural": "wang2020-resnet20-natural",
     "ssr": "wang2020-resnet20-ssr",
+    "ssr_bytes": "wang2020-resnet20-ssr-bytes",
     "adversarial": "wang2020-resnet20-adversarial",
     "ig_norm": "wang2020-resnet20-ig-norm",
     "robust": "wang2020-resnet20-robust",
@@ -46,11 +47,11 @@ def way_net(sizes: Mapping[str, Any], way: str, seed: int) -> Net | Given:
     return given_or(net_of(WAYS[way], sizes, way, seed), sizes, way)
 
 
-def ssr_net(sizes: Mapping[str, Any], beta: float, seed: int) -> Net:
-    """SSR with another share of the curvature, in half the epochs (C2: 25 of 50)."""
+def ssr_net(sizes: Mapping[str, Any], beta: float, seed: int, way: str = "ssr") -> Net:
+    """SSR, in either of its scales, with another share of the curvature, in half the epochs (C2: 25 of 50)."""
     changes = {"cross_entropy": 1 - beta, "terms": {"ssr": {"weight": beta}}}
     half = {**sizes, "epochs": max(1, int(sizes["epochs"]) // 2)}
-    return net_of(WAYS["ssr"], half, f"ssr beta {beta:g}", seed, changes)
+    return net_of(WAYS[way], half, f"{way} beta {beta:g}", seed, changes)
 
 
 def ball_net(sizes: Mapping[str, Any], radius: float, seed: int) -> Net:
