@@ -98,7 +98,9 @@ def trained(activation: nn.Module | None = None) -> nn.Module:
 
 def without_pages(patch) -> None:
     """Audits write no page here: drawing it takes longer than all else, and its own tests look at it."""
-    patch(Card, "_write_report", lambda card, folder: folder / "report.html")
+    from gyrograd.reporting import card as page
+
+    patch(page, "write_report", lambda card, folder: folder / "report.html")
 
 
 @pytest.fixture(scope="module", autouse=True)
