@@ -20,7 +20,7 @@ from torch import nn
 
 import gyrograd as gg
 from gyrograd import hardening
-from gyrograd.audit import Card, Preset
+from gyrograd.audit import Preset
 from gyrograd.cli import harden as verb
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
