@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gyrograd.errors import UserError, check_name, did_you_mean, in_words
 
@@ -38,6 +38,8 @@ HOMES: dict[str, str] = {
 PLUGINS = "gyrograd.plugins"
 """Entry point group of packages that register methods of their own (docs/how-to/extend.md)."""
 
+Settings: TypeAlias = dict[str, Any]
+"""A method's settings by name, as a user or a YAML file writes them: `make` checks their kinds."""
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 MOST = 1_000_000
@@ -299,8 +301,8 @@ def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
 
 
 def _of_their_kinds(
-    entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: dict[str, Any]
-) -> dict[str, Any]:
+    entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: Settings
+) -> Settings:
     """The settings, each of a kind it is declared with: 100.0 counts as 100, True is no number, and NaN is none."""
     maker = entry.factory
     hints = get_type_hints(maker)

@@ -70,6 +70,8 @@ def test_a_plug_in_is_found_at_the_first_look_up_and_listed_with_its_package(hal
     assert set(METHODS.values()) <= set(rows)
     assert rows["left_half"]["package"] == "gyrograd_halves"
     assert rows["left_half"]["label"] == "Left Half"
+    assert cli.main(["list", "attribution"]) == 0
+    assert "package gyrograd_halves" in capsys.readouterr().out
 
 
 def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halves):

@@ -24,7 +24,8 @@ from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS
-from gyrograd.registry import name_of
+from gyrograd.records import JsonObject
+from gyrograd.registry import Settings, name_of
 from gyrograd.types import Attribution, Images, Labels, Model, Seed
 
 Radii = float | int | tuple[float, ...] | list[float]
@@ -43,7 +44,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "reduce": tuple(REDUCTIONS),
 }
 """Settings that are one of a few words. An attack adds those of its own in `choices`."""
-LEFT_OPEN: dict[str, Any] = {
+LEFT_OPEN: Settings = {
     "steps": 50,
     "stepper": "steepest",
     "projection": "clip",
@@ -216,7 +217,7 @@ def radii(eps: Radii) -> tuple[float, ...]:
     return tuple(float(e) for e in eps) if isinstance(eps, tuple | list) else (float(eps),)
 
 
-def settings_of(attack: Any) -> dict[str, Any]:
+def settings_of(attack: Any) -> JsonObject:
     """The attack's settings in types a record can hold."""
     return {f.name: _plain(getattr(attack, f.name)) for f in fields(attack)}
 

@@ -6,7 +6,7 @@ import json as json_format
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gyrograd.cli.subject import (
     USUAL,
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gyrograd.records import Record
+    from gyrograd.records import JsonObject, Record
+    from gyrograd.types import Attribution
 
 AT_ONCE = 16
 """Images explained before their pictures are written: what an interruption can cost."""
@@ -114,19 +115,19 @@ def explain(
 explain.several_positional = "data"  # type: ignore[attr-defined]
 
 
-def _methods(text: str) -> dict[str, Any]:
+def _methods(text: str) -> dict[str, Attribution]:
     """Attributions by the words they were asked for with."""
     from gyrograd.cli.written import made, several
 
     return {word: made("attribution", word) for word in several(text)}
 
 
-def _reprs(methods: dict[str, Any]) -> dict[str, str]:
+def _reprs(methods: dict[str, Attribution]) -> dict[str, str]:
     return {word: repr(method) for word, method in methods.items()}
 
 
 def _explained(
-    here: Subject, methods: dict[str, Any], target: str, out: Path, settings: dict[str, Any]
+    here: Subject, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
 ) -> tuple[list[Explained], list[Seen]]:
     """All images, some at a time, and the first as they look.
 
@@ -150,7 +151,9 @@ def _explained(
     return done, shown
 
 
-def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> list[tuple[Explained, Seen]]:
+def _part(
+    here: Subject, methods: dict[str, Attribution], target: str, first: int
+) -> list[tuple[Explained, Seen]]:
     """Some images with the maps of every method, before any of them is written."""
     import torch
 
@@ -215,7 +218,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
         write_png(out / files[f"{word} overlay"], overlay(one.image, map))
 
 
-def _record(here: Subject, done: list[Explained], settings: dict[str, Any]) -> Record:
+def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Record:
     from gyrograd.records import Record
 
     values: dict[str, list[float | None]] = {
@@ -275,7 +278,7 @@ def _title(word: str) -> str:
     return "\n".join([name, *textwrap.wrap(bracket + settings, TITLE)])
 
 
-def _document(out: Path, here: Subject, done: list[Explained]) -> dict[str, Any]:
+def _document(out: Path, here: Subject, done: list[Explained]) -> JsonObject:
     examples = [
         {
             "index": one.index,
