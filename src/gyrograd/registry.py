@@ -73,6 +73,7 @@ class Entry:
     group: str = ""
     order: int = 100
     passes: int | str = 1
+    width: str = ""
     capturable: bool = False
     second_order: bool = True
     replaces_cross_entropy: bool = False
@@ -106,6 +107,7 @@ def register(
     group: str = "",
     order: int = 100,
     passes: int | str = 1,
+    width: str = "",
     capturable: bool = False,
     second_order: bool = True,
     replaces_cross_entropy: bool = False,
@@ -128,6 +130,7 @@ def register(
             Attacks: "map", "prediction" or "noise", for what they move.
         order: place in lists that are not sorted by name, lower first; those with equal order are sorted by name.
         passes: attributions: model passes per map, or the name of the setting that holds their number ("draws").
+        width: attributions that smooth: the setting of how widely ("sigma"), which audits sweep.
         capturable: regularisers that read no value of the batch on the host, so that a CUDA graph can hold them.
         second_order: regularisers that differentiate a gradient, for which half precision is too coarse. True unless
             declared otherwise.
@@ -149,6 +152,7 @@ def register(
             group,
             order,
             passes,
+            width,
             capturable,
             second_order,
             replaces_cross_entropy,

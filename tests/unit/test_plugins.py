@@ -97,6 +97,12 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
     assert groups["Other"] == ["Left mass"]
 
 
+def test_only_methods_with_a_width_can_be_swept(halves):
+    model, images = gg.model("lenet", num_classes=3, seed=0), torch.rand(1, 3, 32, 32)
+    with pytest.raises(UserError, match="'left_half', which has no width.*: smoothgrad, unigrad"):
+        gg.audit(model, images, preset="quick", methods=["gradient"], sweep={"left_half": (0.1,)})
+
+
 def test_an_attack_of_a_plug_in_needs_only_its_objective(halves):
     model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(2, 3, 32, 32)
     attack = gg.attack("left_shift", steps=5, eps=(4 / 255, 8 / 255))
