@@ -12,7 +12,14 @@ SMALL: dict[str, dict[str, Any]] = {
     "unigrad": {"draws": 4, "eps": 0.1},
     "lime": {"draws": 40, "segments": "grid", "grid": 4},
     "shap": {"draws": 40, "segments": "grid", "grid": 4},
+    # With the cut at zero some of these small nets' maps are zero everywhere.
+    "grad_cam": {"relu": False},
+    "hires_cam": {"relu": False},
 }
+NEEDS_PLACES = {"grad_cam", "grad_cam_plus_plus", "hires_cam", "layer_cam"}
+"""They look at a layer with height and width, which the MLP has not."""
+NOT_ODD = {"guided_backprop", "lrp", "grad_cam_plus_plus", "layer_cam"}
+"""Explaining the opposite does not turn their map around: they treat positive and negative values differently."""
 
 
 def small(name: str, **settings: Any) -> Any:

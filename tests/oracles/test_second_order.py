@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 import torch.nn.functional as F
 from nets import NETS, batch, net
-from small_attributions import small
+from small_attributions import NEEDS_PLACES, small
 from torch import Tensor, nn
 
 import gyrograd as gg
 
 METHODS = [name for name, entry in gg.available("attribution").items() if entry.differentiable]
+
+
+def explains(structure: str, name: str) -> bool:
+    """Class activation maps need places, and differ from net to net in the layer alone: two nets will do."""
+    return structure in {"residual", "functional_relu"} or name not in NEEDS_PLACES
+
+
 STEPS = (1e-5, 1e-6, 1e-7)
 BAR = 1e-5
 
@@ -63,8 +72,9 @@ def _error(slope: float, measured: float) -> float:
     return abs(slope - measured) / max(abs(slope), abs(measured), 1e-2)
 
 
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("structure", sorted(NETS))
+@pytest.mark.parametrize(
+    ("structure", "name"), [pair for pair in product(sorted(NETS), METHODS) if explains(*pair)]
+)
 def test_derivatives_of_the_map_to_x_and_every_weight_match_finite_differences(structure, name):
     x, target = batch(2, seed=3)
     errors = relative_errors(small(name), net(structure), x, target)

@@ -1,5 +1,6 @@
 """Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
 
+from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM
 from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.gradient import Gradient, InputXGradient
 from gyrograd.attributions.guided_backprop import GuidedBackprop
@@ -14,10 +15,14 @@ __all__ = [
     "LRP",
     "AutoLRP",
     "FunctionAttribution",
+    "GradCAM",
+    "GradCAMPlusPlus",
     "Gradient",
     "GuidedBackprop",
+    "HiResCAM",
     "InputXGradient",
     "IntegratedGradients",
+    "LayerCAM",
     "Lime",
     "OnSmoothed",
     "Shap",

@@ -23,6 +23,10 @@ LABELS = {
     "unigrad": "UniGrad",
     "guided_backprop": "Guided Backprop",
     "lrp": "LRP",
+    "grad_cam": "Grad-CAM",
+    "grad_cam_plus_plus": "Grad-CAM++",
+    "layer_cam": "Layer-CAM",
+    "hires_cam": "HiRes-CAM",
     "lime": "LIME",
     "shap": "SHAP",
 }

@@ -59,6 +59,10 @@ ABOUT: dict[str, dict[str, str]] = {
         "unigrad": "The gradient averaged over copies with noise of at most a given size.",
         "guided_backprop": "The gradient, of which every layer passes on only what speaks for the class.",
         "lrp": "The score handed back layer by layer until it lies on the pixels.",
+        "grad_cam": "Where the last layer sees what speaks for the class, channels weighted by their mean gradient.",
+        "grad_cam_plus_plus": "As Grad-CAM, with weights that give several objects of a class their share.",
+        "layer_cam": "As Grad-CAM, weighted place by place with what speaks for the class.",
+        "hires_cam": "As Grad-CAM, weighted place by place: what each place of the layer adds to the score.",
         "lime": "A simple model of which parts of the image matter, fitted to images with parts left out.",
         "shap": "The fair share of each part of the image in the score, over images with parts left out.",
     },
@@ -178,6 +182,10 @@ def about(kind: str, name: str) -> str:
 
 
 WRITTEN = {
+    "grad_cam": "Grad-CAM",
+    "grad_cam_plus_plus": "Grad-CAM++",
+    "hires_cam": "HiRes-CAM",
+    "layer_cam": "Layer-CAM",
     "lime": "LIME",
     "lrp": "LRP",
     "pgd": "PGD",
