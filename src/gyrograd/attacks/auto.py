@@ -98,7 +98,15 @@ class Column:
         return share * (value.abs() if self.relative else torch.ones_like(value))
 
 
-@register("attack", "auto", paper="own", equation="docs/concepts/attacks.md; after Croce and Hein 2020")
+@register(
+    "attack",
+    "auto",
+    paper="own",
+    equation="docs/concepts/attacks.md; after Croce and Hein 2020",
+    order=10,
+    group="map",
+    about="Drains the top tenth of the map by every way it knows; the one to judge by.",
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Auto:
     """The strongest attack here, aimed at the number that is reported; judge explanations by this one.
@@ -118,7 +126,7 @@ class Auto:
     derivative (then the gradient unless set) or costs too much.
 
     >>> import gyrograd as gg, torch
-    >>> model, x = gg.model("mlp", in_features=48, seed=0), torch.rand(2, 3, 4, 4)
+    >>> model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(2, 3, 32, 32)
     >>> hit = gg.attack("auto", eps=8 / 255, steps=2)(model, gg.attribution("gradient"), x, torch.tensor([0, 1]))
     >>> bool((hit.value <= hit.start).all())
     True

@@ -111,6 +111,9 @@ class MapSearch:
     aliases=("aam",),
     paper="joo2023",
     equation="Adversarial attribution manipulation",
+    order=20,
+    group="map",
+    about="Moves the map into a frame along the border (joo2023).",
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TargetedMap(MapSearch):
@@ -138,7 +141,13 @@ class TargetedMap(MapSearch):
 
 
 @register(
-    "attack", "untargeted_map", paper="joo2023", equation="Adversarial attribution manipulation (untargeted)"
+    "attack",
+    "untargeted_map",
+    paper="joo2023",
+    equation="Adversarial attribution manipulation (untargeted)",
+    order=30,
+    group="map",
+    about="Makes the map as unlike the first one as it can.",
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UntargetedMap(MapSearch):
@@ -162,7 +171,15 @@ class UntargetedMap(MapSearch):
         return penalised(self, scene, away_from(scene.map, self.reduce, str(self.measure)))
 
 
-@register("attack", "top_k", paper="wang2020", equation="Supplement, Attribution Attacks and Table 2")
+@register(
+    "attack",
+    "top_k",
+    paper="wang2020",
+    equation="Supplement, Attribution Attacks and Table 2",
+    order=40,
+    group="map",
+    about="Takes the strongest pixels out of the map (wang2020).",
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TopK(MapSearch):
     """Drain the k pixels that mattered most: least share of the map's mass on them (Ghorbani et al. 2019).
@@ -196,7 +213,15 @@ class TopK(MapSearch):
         return penalised(self, scene, descend, judge)
 
 
-@register("attack", "mass_center", paper="wang2020", equation="Supplement, Attribution Attacks and Table 6")
+@register(
+    "attack",
+    "mass_center",
+    paper="wang2020",
+    equation="Supplement, Attribution Attacks and Table 6",
+    order=50,
+    group="map",
+    about="Pushes the middle of the map away (wang2020).",
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MassCenter(MapSearch):
     """Push the map's centre of mass away: least minus its squared distance from the clean one, in pixels^2.
@@ -221,7 +246,15 @@ class MassCenter(MapSearch):
         return penalised(self, scene, far_from(center.trunc() if self.truncated else center, self.reduce))
 
 
-@register("attack", "manipulate", paper="wang2020", equation="Supplement, Attribution Attacks, item 3")
+@register(
+    "attack",
+    "manipulate",
+    paper="wang2020",
+    equation="Supplement, Attribution Attacks, item 3",
+    order=60,
+    group="map",
+    about="Moves the map into a frame and holds every probability (wang2020).",
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Manipulate(MapSearch):
     """Move the map to a goal and hold the output: least 1e11 MSE(h, h_t) + 1e6 MSE(softmax, clean softmax).
@@ -250,7 +283,13 @@ class Manipulate(MapSearch):
 
 
 @register(
-    "attack", "random", paper="wang2020", equation="Supplement, Attribution Attacks (after Ghorbani et al.)"
+    "attack",
+    "random",
+    paper="wang2020",
+    equation="Supplement, Attribution Attacks (after Ghorbani et al.)",
+    order=70,
+    group="noise",
+    about="No attack: noise of the same size, the yardstick for the others.",
 )
 @dataclass(frozen=True, kw_only=True)
 class Noise:
@@ -297,7 +336,14 @@ class Noise:
 
 
 @register(
-    "attack", "pgd", paper="tan2023", equation="Section 5 (adversarial training, after Madry et al. 2018)"
+    "attack",
+    "pgd",
+    paper="tan2023",
+    equation="Section 5 (adversarial training, after Madry et al. 2018)",
+    order=80,
+    group="prediction",
+    label="PGD",
+    about="Attacks the prediction, not the map; the map is only looked at.",
 )
 @dataclass(frozen=True, kw_only=True)
 class Pgd:

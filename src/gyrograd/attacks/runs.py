@@ -21,6 +21,7 @@ from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, joined
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
 from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
+from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import check_images, check_target, class_indices, is_being_recorded, try_model
@@ -431,7 +432,7 @@ def _examples_at_once(at_once: int, attribution: Attribution, model: Model, leas
 
     Path and Monte Carlo maps cost their `steps` or `draws` rows an example, and each at least `least`.
     """
-    rows = max(least, *(int(getattr(attribution, name, 1)) for name in ("steps", "draws")))
+    rows = max(least, passes_of(attribution))
     return max(1, at_once // (rows * rows_per_example(model)))
 
 

@@ -60,6 +60,9 @@ class _Settings(Protocol):
     paper="Selvaraju et al. 2017",
     equation="Equations 1 and 2",
     differentiable=True,
+    label="Grad-CAM",
+    about="Where the last layer sees what speaks for the class, channels weighted by their mean gradient.",
+    order=74,
 )
 @dataclass(frozen=True)
 class GradCAM:
@@ -94,6 +97,9 @@ class GradCAM:
     paper="Chattopadhay et al. 2018",
     equation="Equations 10, 11 and 19",
     differentiable=True,
+    label="Grad-CAM++",
+    about="As Grad-CAM, with weights that give several objects of a class their share.",
+    order=75,
 )
 @dataclass(frozen=True)
 class GradCAMPlusPlus:
@@ -139,6 +145,9 @@ class GradCAMPlusPlus:
     paper="Jiang et al. 2021",
     equation="Equations 6 and 7",
     differentiable=True,
+    label="Layer-CAM",
+    about="As Grad-CAM, weighted place by place with what speaks for the class.",
+    order=76,
 )
 @dataclass(frozen=True)
 class LayerCAM:
@@ -170,6 +179,9 @@ class LayerCAM:
     paper="Draelos et al. 2020",
     equation="Equation 3",
     differentiable=True,
+    label="HiRes-CAM",
+    about="As Grad-CAM, weighted place by place: what each place of the layer adds to the score.",
+    order=77,
 )
 @dataclass(frozen=True)
 class HiResCAM:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.measurements import NOISE, Bench, at, radii_of, steps_of, swept, under
-from gyrograd.audit.methods import Method, passes_of
+from gyrograd.audit.methods import Method
 from gyrograd.audit.presets import Preset
 from gyrograd.progress import Effort
 

@@ -10,28 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from gyrograd.attributions import FunctionAttribution
+from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup, make
 from gyrograd.types import Attribution, Images, Labels, Model
 
-LABELS = {
-    "gradient": "Gradient",
-    "input_x_gradient": "Input x Gradient",
-    "integrated_gradients": "Integrated Gradients",
-    "smoothgrad": "SmoothGrad",
-    "unigrad": "UniGrad",
-    "guided_backprop": "Guided Backprop",
-    "lrp": "LRP",
-    "grad_cam": "Grad-CAM",
-    "grad_cam_plus_plus": "Grad-CAM++",
-    "layer_cam": "Layer-CAM",
-    "hires_cam": "HiRes-CAM",
-    "lime": "LIME",
-    "shap": "SHAP",
-}
-COUNTS = ("draws", "steps")
-"""Settings that say how many passes of the model one map takes."""
 SURROGATE = "gradient"
 """What stands in for a map without a derivative."""
 
@@ -88,19 +72,18 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
     entry = lookup("attribution", name)
     settings = dict(preset.method_settings.get(entry.name, {}))
     attribution = built(entry.name, settings, max_batch)
-    label = LABELS.get(entry.name, entry.name)
     passes = passes_of(attribution)
     if not entry.differentiable:
         note = f"attacked by transfer from {SURROGATE}: the map itself has no derivative"
         search = built(SURROGATE, {}, max_batch)
-        return Method(entry.name, label, attribution, settings, search, passes, (note,))
-    count = next((key for key in COUNTS if hasattr(attribution, key)), None)
+        return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
+    count = entry.passes if isinstance(entry.passes, str) else None
     most = preset.search_draws if count == "draws" and preset.search_draws else preset.search_rows
     if count is None or passes <= most:
-        return Method(entry.name, label, attribution, settings, None, passes)
+        return Method(entry.name, entry.label, attribution, settings, None, passes)
     search = built(entry.name, {**settings, count: most}, max_batch)
     note = f"attacked through {most} {count} in place of {passes}, judged with all"
-    return Method(entry.name, label, attribution, settings, search, passes, (note,))
+    return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
 
 
 def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model: Model) -> Method:
@@ -123,8 +106,3 @@ def built(name: str, settings: Mapping[str, Any], max_batch: int) -> Attribution
     budget = {"max_batch": max_batch} if "max_batch" in parameters else {}
     made: Attribution = make("attribution", name, **(budget | dict(settings)))
     return made
-
-
-def passes_of(attribution: Attribution) -> int:
-    """How many passes of the model a map takes, as far as its settings tell."""
-    return max(int(getattr(attribution, name, 1)) for name in COUNTS)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from gyrograd.audit.measurements import SWEPT, at
-from gyrograd.audit.methods import LABELS, Method
+from gyrograd.audit.methods import Method
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import Column, Stat, column, mean_over, points, stat
 from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
 from gyrograd.records import Record
+from gyrograd.registry import label_of
 from gyrograd.theory import Point, recommend
 
 
@@ -36,7 +37,7 @@ class Choice:
 
 def spoken(point: Point) -> str:
     """A point in words."""
-    label = LABELS.get(point.method, point.method)
+    label = label_of("attribution", point.method)
     return label if point.setting is None else f"{label} with {SWEPT[point.method]} {_number(point)}"
 
 

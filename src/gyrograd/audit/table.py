@@ -214,27 +214,8 @@ def _highest(columns: Sequence[Column]) -> Column:
 
 def _further(name: str) -> dict[str, Any]:
     entry = lookup("metric", name)
-    attacked = entry.name in ATTACKED
-    group = "attack" if attacked else ("noise" if entry.name in NOISY else "faithfulness")
-    label = entry.name.replace("_", " ").capitalize()
-    return _column(entry.name, label, entry.summary, group, "higher" if _higher(name) else "lower", None)
-
-
-ATTACKED = {
-    "top_k_intersection",
-    "rank_correlation",
-    "center_dislocation",
-    "cosine_distance",
-    "similarity_to_clean",
-    "similarity_to_target",
-}
-NOISY = {
-    "random_perturbation_similarity",
-    "local_lipschitz",
-    "max_sensitivity",
-    "model_lipschitz",
-    "model_smoothness",
-}
+    group, direction = entry.group or "other", "higher" if _higher(name) else "lower"
+    return _column(entry.name, entry.label, entry.summary, group, direction, None)
 
 
 def _higher(name: str) -> bool:

@@ -1,4 +1,5 @@
-"""What is registered, read from the source and not from the registry: `gyrograd list` need not import torch for it.
+"""What is registered, read from the source and not from the registry: `gyrograd list` need not import torch for it,
+unless a plug-in does.
 
 The tests hold it against the registry, name by name.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,13 @@ class Listed:
     paper: str
     equation: str
     differentiable: bool
+    label: str
+    group: str
+    package: str = "gyrograd"
 
 
 def catalogue(kind: str) -> dict[str, Listed]:
-    """All names of a kind, sorted, as `registry.available` gives them."""
+    """All names of a kind, sorted, as `registry.available` gives them; plug-ins are imported to see theirs."""
     check_name("kind", kind, registry.kinds())
     home = registry.HOMES[kind]
     found = [one for path in _files(home) for one in _listed(path, kind)]
@@ -40,7 +44,14 @@ def catalogue(kind: str) -> dict[str, Listed]:
         raise UserError(
             f"{home} has no source files to list names from; install gyrograd unpacked, with pip."
         )
+    if registry.load_plugins():
+        found += [listed(entry) for entry in registry.available(kind).values() if entry.package != "gyrograd"]
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+
+def listed(entry: registry.Entry) -> Listed:
+    """What is listed of an entry that is in the registry already."""
+    return Listed(**{field.name: getattr(entry, field.name) for field in fields(Listed)})
 
 
 def _files(package: str) -> Iterator[Path]:
@@ -69,11 +80,14 @@ def _registrations(node: ast.ClassDef | ast.FunctionDef, kind: str) -> Iterator[
 
 def _entry(call: ast.Call, summary: str) -> Listed:
     said: dict[str, Any] = {str(key.arg): ast.literal_eval(key.value) for key in call.keywords}
+    name = ast.literal_eval(call.args[1])
     return Listed(
-        name=ast.literal_eval(call.args[1]),
+        name=name,
         aliases=said.get("aliases", ()),
         summary=summary,
         paper=said["paper"],
         equation=said.get("equation", ""),
         differentiable=said.get("differentiable", False),
+        label=said.get("label") or registry.readable(name),
+        group=said.get("group", ""),
     )

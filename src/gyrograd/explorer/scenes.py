@@ -27,8 +27,7 @@ from gyrograd.explorer.watching import (
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.models import logits_of
 from gyrograd.numerics.maps import reduce
-from gyrograd.registry import lookup, make
-from gyrograd.reporting.wording import readable
+from gyrograd.registry import label_of, lookup, make
 from gyrograd.types import Images, Labels
 
 TOP = 0.1
@@ -145,7 +144,7 @@ def explained(
     told = Place(watch)
     with at_every_pass(net.model, told.again):
         for place, name in enumerate(methods):
-            told(place / len(methods), readable(name))
+            told(place / len(methods), label_of("attribution", name))
             try:
                 maps[name] = reduce(make("attribution", name)(net.model, x, classes)).detach()[0]
             except UserError as wrong:
@@ -189,7 +188,7 @@ def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Plac
     through, attack = make("attribution", plan.method), attack_of(plan, told)
     tell = told.again
     steps = _takes(plan, "steps")
-    told(0.0, f"step 0 of {plan.steps}" if steps else readable(plan.attack))
+    told(0.0, f"step 0 of {plan.steps}" if steps else label_of("attack", plan.attack))
     if steps and not isinstance(attack, MapSearch):
         through = Watched(through, told, plan.steps, opening=0)
         tell = through.passed

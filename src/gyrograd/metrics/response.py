@@ -181,6 +181,7 @@ class AttackResponse:
     paper="wang2020",
     equation="Evaluation Metrics, k-in",
     direction="higher is better",
+    group="attack",
 )
 def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_sum") -> AttackResponse:
     """Share of the k largest pixels kept ("code"), or of the new map's mass on the old k ("supplement").
@@ -197,6 +198,7 @@ def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_s
     paper="wang2020",
     equation="Evaluation Metrics, cor",
     direction="higher is better",
+    group="attack",
 )
 def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
     """Spearman's rank correlation of the clean and the attacked map."""
@@ -210,6 +212,7 @@ def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
     paper="wang2020",
     equation="Evaluation Metrics, cdl",
     direction="lower is better",
+    group="attack",
 )
 def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> AttackResponse:
     """Distance in pixels of the maps' centres of mass ("code"), or the sum of |z - z'| ("supplement")."""
@@ -223,6 +226,7 @@ def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> Attack
     paper="wang2020",
     equation="Evaluation Metrics, cosd",
     direction="lower is better",
+    group="attack",
 )
 def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
     """1 - cosine of the clean and the attacked map."""
@@ -235,6 +239,7 @@ def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
     paper="joo2023",
     equation="Metrics, the S of RPS",
     direction="higher is better",
+    group="attack",
 )
 def similarity_to_clean(
     similarity: str = "cosine", reduce: str = "abs_sum", normalize: str = "max"
@@ -249,6 +254,7 @@ def similarity_to_clean(
     paper="joo2023",
     equation="Metrics, the S of RPS, to AAM's target map",
     direction="lower is better",
+    group="attack",
 )
 @dataclass(frozen=True)
 class SimilarityToTarget:

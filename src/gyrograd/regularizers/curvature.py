@@ -32,7 +32,13 @@ _ASKED = 4
 """Examples at which a net in training mode is asked whether it is piecewise linear."""
 
 
-@register("regularizer", "hessian", paper="Dombrowski et al. 2022", equation="in joo2023, baseline 'Hessian'")
+@register(
+    "regularizer",
+    "hessian",
+    paper="Dombrowski et al. 2022",
+    equation="in joo2023, baseline 'Hessian'",
+    capturable=True,
+)
 @dataclass(frozen=True)
 class Hessian:
     """||H v||^2 for a random v, H the input Hessian of the label's score: in expectation its squared Frobenius norm.
@@ -78,7 +84,13 @@ class Hessian:
             )
 
 
-@register("regularizer", "ssr", paper="wang2020", equation="Definition 7, Proposition 3")
+@register(
+    "regularizer",
+    "ssr",
+    paper="wang2020",
+    equation="Definition 7, Proposition 3",
+    capturable=True,
+)
 @dataclass(frozen=True)
 class Ssr:
     """Smooth surface regularisation: scale times the largest eigenvalue of the loss's input Hessian.

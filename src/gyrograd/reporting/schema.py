@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from gyrograd.errors import UserError
 from gyrograd.records import read_json
+from gyrograd.reporting.table import GROUPS
 
 SCHEMA = 1
 CARD = "card.json"
@@ -71,7 +72,7 @@ _SHAPE: dict[str, Any] = {
             "key": str,
             "label": str,
             "detail": _Maybe(str),
-            "group": _OneOf(("noise", "attack", "faithfulness")),
+            "group": _OneOf(tuple(GROUPS)),
             "direction": _OneOf(("higher", "lower")),
             "range": _Maybe([_NUMBER]),
         }

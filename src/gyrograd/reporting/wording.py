@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from gyrograd.registry import readable as readable
+
 UNKNOWN = "–"
 """What stands where nothing was measured."""
 
@@ -94,12 +96,6 @@ def duration(seconds: Number | None) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def readable(name: str) -> str:
-    """`zero_derivative` as `Zero derivative`."""
-    words = name.replace("_", " ").strip()
-    return words[:1].upper() + words[1:]
 
 
 def _plus(value: Number) -> str:

@@ -1,0 +1,143 @@
+"""Methods of somebody else's package are listed, built, audited and explored like gyrograd's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import gyrograd as gg
+from gyrograd import cli, registry
+from gyrograd.errors import UserError
+from gyrograd.reporting.table import grouped_columns
+
+PACKAGE = Path(__file__).parents[1] / "plugin_package"
+Install = Callable[[Path, str], None]
+
+
+@pytest.fixture
+def install(monkeypatch, tmp_path) -> Iterator[Install]:
+    """Puts a package on the path with the metadata pip would write; what it registers is gone afterwards."""
+    for kind in gg.kinds():
+        registry.available(kind)
+    known = set(sys.modules)
+    monkeypatch.setattr(registry, "_entries", dict(registry._entries))
+    monkeypatch.setattr(registry, "_plugins", {})
+    registry._installed_plugins.cache_clear()
+
+    def put(folder: Path, module: str) -> None:
+        info = tmp_path / "site" / f"{module}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {module.replace('_', '-')}\nVersion: 1.0\n"
+        )
+        (info / "entry_points.txt").write_text(f"[gyrograd.plugins]\nit = {module}\n")
+        monkeypatch.syspath_prepend(str(info.parent))
+        monkeypatch.syspath_prepend(str(folder))
+
+    yield put
+    registry._installed_plugins.cache_clear()
+    for name in set(sys.modules) - known:
+        if name.startswith(("gyrograd_halves", "a_plugin")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def halves(install):
+    install(PACKAGE, "gyrograd_halves")
+
+
+def test_a_plug_in_is_found_at_the_first_look_up_and_listed_with_its_package(halves, capsys):
+    assert gg.available("attribution")["left_half"].package == "gyrograd_halves"
+    assert cli.main(["list", "--json"]) == 0
+    rows = {row["name"]: row for kind in json.loads(capsys.readouterr().out).values() for row in kind}
+    assert {"left_half", "left_mass", "left_penalty"} <= set(rows)
+    assert rows["left_half"]["package"] == "gyrograd_halves"
+    assert rows["left_half"]["label"] == "Left Half"
+
+
+def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halves):
+    model = gg.model("lenet", num_classes=3, seed=0)
+    images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    few = {
+        "steps": 1,
+        "draws": 1,
+        "points": 2,
+        "bound_images": 1,
+        "flag_images": 1,
+        "pictures": 1,
+        "sweep": {},
+    }
+    card = gg.audit(model, images, preset="quick", methods=["left_half"], metrics=["left_mass"], **few)
+    (row,) = card.document["methods"]
+    assert row["label"] == "Left Half"
+    assert row["columns"]["left_mass"]["value"] == 1.0
+    groups = {
+        title: [column["label"] for column in columns] for title, columns in grouped_columns(card.document)
+    }
+    assert groups["Other"] == ["Left mass"]
+
+
+def test_the_explorer_offers_a_plug_ins_method_in_its_own_words(halves):
+    from gyrograd.explorer.markup import meanings_page
+
+    assert "<dt>Left Half</dt><dd>The gradient, on the left half of the image only.</dd>" in meanings_page()
+
+
+def test_training_takes_a_plug_ins_regulariser_and_assumes_the_costly_case(halves):
+    from gyrograd.training import TrainSettings
+    from gyrograd.training.objective import objective_of, runs_fast
+
+    objective = objective_of(TrainSettings(terms={"left_penalty": {"weight": 2.0}}))
+    assert objective.second_order
+    assert not runs_fast(objective.terms.values())
+    model, x, y = gg.model("lenet", seed=0), torch.rand(2, 3, 32, 32), torch.tensor([0, 1])
+    loss, parts = objective(model, x, y)
+    assert parts["left_penalty"] > 0
+    loss.backward()
+
+
+BROKEN = {
+    "import nothing_of_that_name": "ModuleNotFoundError: No module named 'nothing_of_that_name'",
+    "raise SystemError": "SystemError",
+    "from gyrograd.registry import register\n@register('kernel', 'normal', paper='own')\ndef f(): ...": (
+        "The kernel 'normal' of package a_plugin has a name that is taken; rename it there"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", BROKEN)
+def test_a_plug_in_that_cannot_be_loaded_is_one_sentence_that_names_it_at_every_look_up(
+    install, tmp_path, capsys, source
+):
+    (tmp_path / "a_plugin.py").write_text(source)
+    install(tmp_path, "a_plugin")
+    sentence = f"The plug-in package 'a-plugin' cannot be loaded ({BROKEN[source]}); mend it or remove it: "
+    for _ in range(2):
+        with pytest.raises(UserError) as raised:
+            gg.kernel("gaussian")
+        assert str(raised.value) == sentence + "pip uninstall a-plugin."
+    assert cli.main(["list", "kernel"]) == 2
+    assert "a-plugin" in capsys.readouterr().err
+
+
+def test_a_plug_in_may_look_names_up_while_it_is_imported(install, tmp_path):
+    (tmp_path / "a_plugin.py").write_text("import gyrograd\nKERNEL = gyrograd.kernel('gaussian')\n")
+    install(tmp_path, "a_plugin")
+    assert gg.kernel("gaussian") == gg.kernel("normal")
+    assert "a_plugin" in sys.modules
+
+
+def test_a_name_of_a_plug_in_that_ours_takes_later_is_the_plug_ins_mistake(monkeypatch):
+    monkeypatch.setattr(registry, "_entries", {})
+
+    def theirs() -> None: ...
+
+    theirs.__module__ = "a_plugin.kernels"
+    registry.register("kernel", "gaussian", paper="own")(theirs)
+    with pytest.raises(UserError, match="'gaussian' of package a_plugin has a name that is taken"):
+        registry.register("kernel", "gaussian", paper="own")(registry.Entry)
