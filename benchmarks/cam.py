@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,8 +129,8 @@ def compared(name: str, args: argparse.Namespace, device: torch.device) -> list[
         many = torch.rand(args.images, 3, args.side, args.side, device=device)
         classes = torch.arange(args.images, device=device)
         ways = {
-            "ours": lambda m=method, x=many, y=classes: own_map(m, model, x, y),
-            "theirs": lambda m=method, x=many, y=classes: peer_map(m, model, subject, x, y),
+            "ours": partial(own_map, method, model, many, classes),
+            "theirs": partial(peer_map, method, model, subject, many, classes),
         }
         taken: dict[str, list[float]] = {key: [] for key in ways}
         for repeat in range(args.repeats + 1):
@@ -157,9 +158,11 @@ def main() -> None:
     args = parser.parse_args()
     sys.path += [args.peer] if args.peer else []
     device = torch.device(args.device)
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} thread(s)"
+    where = (
+        torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} thread(s)"
+    )
     lines = [
-        f"torch {torch.__version__}, {where}; {args.images} images {args.side} x {args.side}, medians of {args.repeats}.",
+        f"torch {torch.__version__}, {where}; {args.images} images of {args.side} px, medians of {args.repeats}.",
         "",
         "| net | method | apart (float64) | largest | ours s | pytorch-grad-cam s | ratio |",
         "|---|---|---|---|---|---|---|",
