@@ -12,6 +12,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "unigrad": {"draws": 4, "eps": 0.1},
     "lime": {"draws": 40, "segments": "grid", "grid": 4},
     "shap": {"draws": 40, "segments": "grid", "grid": 4},
+    "gradient_shap": {"draws": 5},
+    "occlusion": {"patch": 6, "stride": 3},
+    "rise": {"draws": 20, "grid": 3, "quantity": "logit"},
     # With the cut at zero some of these small nets' maps are zero everywhere.
     "grad_cam": {"relu": False},
     "hires_cam": {"relu": False},

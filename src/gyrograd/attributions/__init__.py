@@ -3,9 +3,11 @@
 from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM
 from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.gradient import Gradient, InputXGradient
+from gyrograd.attributions.gradient_shap import GradientShap
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lime import Lime
 from gyrograd.attributions.lrp import LRP, AutoLRP
+from gyrograd.attributions.masking import Occlusion, Rise
 from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
@@ -18,13 +20,16 @@ __all__ = [
     "GradCAM",
     "GradCAMPlusPlus",
     "Gradient",
+    "GradientShap",
     "GuidedBackprop",
     "HiResCAM",
     "InputXGradient",
     "IntegratedGradients",
     "LayerCAM",
     "Lime",
+    "Occlusion",
     "OnSmoothed",
+    "Rise",
     "Shap",
     "predicted",
     "smoothgrad",
