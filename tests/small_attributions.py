@@ -13,6 +13,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "lime": {"draws": 40, "segments": "grid", "grid": 4},
     "shap": {"draws": 40, "segments": "grid", "grid": 4},
     "gradient_shap": {"draws": 5},
+    "deep_shap": {"draws": 3},
     "occlusion": {"patch": 6, "stride": 3},
     "rise": {"draws": 20, "grid": 3, "quantity": "logit"},
     # With the cut at zero some of these small nets' maps are zero everywhere.

@@ -25,7 +25,11 @@ HALVES = [torch.bfloat16, torch.float16]
 ATTRIBUTIONS = sorted(gg.available("attribution"))
 DIFFERENTIABLE = sorted(name for name, entry in gg.available("attribution").items() if entry.differentiable)
 # These run a model's layers themselves, so that an autocast block applies to them.
-REPLAYED = {f"{kind} {name}" for kind in ("map", "slopes") for name in ("guided_backprop", "lrp")}
+REPLAYED = {
+    f"{kind} {name}"
+    for kind in ("map", "slopes")
+    for name in ("guided_backprop", "lrp", "deep_lift", "deep_shap")
+}
 # Its backward pass multiplies bfloat16 matrices in a way that ends some CPUs with an illegal instruction.
 NOT_ON_EVERY_CPU = {"regularizer ssr"}
 half = pytest.mark.parametrize("dtype", HALVES, ids=["bfloat16", "float16"])

@@ -17,8 +17,11 @@ METHODS = [name for name, entry in gg.available("attribution").items() if entry.
 
 
 def explains(structure: str, name: str) -> bool:
-    """Class activation maps need places, and differ from net to net in the layer alone: two nets will do."""
-    return structure in {"residual", "functional_relu"} or name not in NEEDS_PLACES
+    """Class activation maps need places, and means over draws are like their terms: two nets will do for those."""
+    return structure in {"residual", "functional_relu"} or name not in NEEDS_PLACES | {
+        "deep_shap",
+        "gradient_shap",
+    }
 
 
 STEPS = (1e-5, 1e-6, 1e-7)

@@ -1,6 +1,7 @@
 """Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
 
 from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM
+from gyrograd.attributions.deep_lift import DeepLift, DeepShap
 from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.gradient import Gradient, InputXGradient
 from gyrograd.attributions.gradient_shap import GradientShap
@@ -16,6 +17,8 @@ from gyrograd.attributions.targets import predicted
 __all__ = [
     "LRP",
     "AutoLRP",
+    "DeepLift",
+    "DeepShap",
     "FunctionAttribution",
     "GradCAM",
     "GradCAMPlusPlus",
