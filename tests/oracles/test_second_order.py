@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from nets import NETS, batch, net
-from small_attributions import NEEDS_PLACES, small
+from small_attributions import NEEDS_PLACES, ON_ANY_NET, small
 from torch import Tensor, nn
 
 import gyrograd as gg
 
-METHODS = [name for name, entry in gg.available("attribution").items() if entry.differentiable]
+METHODS = [name for name, entry in ON_ANY_NET.items() if entry.differentiable]
 
 
 def explains(structure: str, name: str) -> bool:

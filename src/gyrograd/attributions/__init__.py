@@ -1,5 +1,6 @@
 """Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
 
+from gyrograd.attributions.attention import AttentionRollout, GradientXAttention
 from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM
 from gyrograd.attributions.deep_lift import DeepLift, DeepShap
 from gyrograd.attributions.function import FunctionAttribution
@@ -16,6 +17,7 @@ from gyrograd.attributions.targets import predicted
 
 __all__ = [
     "LRP",
+    "AttentionRollout",
     "AutoLRP",
     "DeepLift",
     "DeepShap",
@@ -24,6 +26,7 @@ __all__ = [
     "GradCAMPlusPlus",
     "Gradient",
     "GradientShap",
+    "GradientXAttention",
     "GuidedBackprop",
     "HiResCAM",
     "InputXGradient",

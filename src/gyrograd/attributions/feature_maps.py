@@ -100,17 +100,28 @@ def _folded(at: Traced, tape: Tape, rows: int) -> FeatureMaps | None:
     return FeatureMaps(at, _channels_first) if last else None
 
 
-def _token_maps(at: Traced, tape: Tape) -> FeatureMaps | None:
-    """Tokens `b n c` as maps, if n is a grid of places and a few more."""
-    tokens = at.value.shape[1]
-    for height, width in _grids(at, tape):
+def token_grid(at: Traced, tape: Tape, tokens: int) -> tuple[int, tuple[int, int]]:
+    """How many of the tokens at this value belong to no place, and the height and width of the others."""
+    for height, width in _grids(at, tape, tokens):
         extra = tokens - height * width
         if 0 <= extra <= MAX_EXTRA_TOKENS:
-            return FeatureMaps(at, _TokenGrid(height, width), has_extra_tokens=extra > 0)
-    return None
+            return extra, (height, width)
+    raise UserError(
+        f"The model's {tokens} tokens are no grid of places for images of {_size(tape.x.value)}, with up to "
+        f"{MAX_EXTRA_TOKENS} class tokens; use 'gradient' or 'lrp'."
+    )
 
 
-def _grids(at: Traced, tape: Tape) -> Iterator[tuple[int, int]]:
+def _token_maps(at: Traced, tape: Tape) -> FeatureMaps | None:
+    """Tokens `b n c` as maps, if n is a grid of places and a few more."""
+    try:
+        extra, sides = token_grid(at, tape, at.value.shape[1])
+    except UserError:
+        return None
+    return FeatureMaps(at, _TokenGrid(*sides), has_extra_tokens=extra > 0)
+
+
+def _grids(at: Traced, tape: Tape, tokens: int) -> Iterator[tuple[int, int]]:
     """The places the tokens may belong to: those of the convolution before them, else a grid shaped like the image."""
     number = at.call.number if at.call else 0
     for call in reversed(tape.path):
@@ -118,7 +129,7 @@ def _grids(at: Traced, tape: Tape) -> Iterator[tuple[int, int]]:
             height, width = call.outputs[0].value.shape[2:]
             yield height, width
             break
-    tokens, (h, w) = at.value.shape[1], tape.x.value.shape[2:]
+    h, w = tape.x.value.shape[2:]
     for extra in range(min(tokens, MAX_EXTRA_TOKENS + 1)):
         height = round(((tokens - extra) * h / w) ** 0.5)
         if height and (tokens - extra) % height == 0:
