@@ -13,11 +13,11 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from gyrograd.errors import UserError, check_name, did_you_mean, in_words
 
@@ -38,6 +38,8 @@ HOMES: dict[str, str] = {
 PLUGINS = "gyrograd.plugins"
 """Entry point group of packages that register methods of their own (docs/how-to/extend.md)."""
 
+Settings: TypeAlias = dict[str, Any]
+"""A method's settings by name, as a user or a YAML file writes them: `make` checks their kinds."""
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 MOST = 1_000_000
@@ -245,6 +247,12 @@ def label_of(kind: str, name: str) -> str:
     return entries[name].label if name in entries else name
 
 
+def name_of(kind: str, made: Any) -> str:
+    """The name an object's class is registered by, else the name of the class."""
+    found = _facts_of_class(kind, made.__class__, len(_entries))["name"]
+    return str(found[0]) if len(found) == 1 else type(made).__name__
+
+
 def fact(kind: str, made: Any, name: str) -> Any:
     """A fact of `Entry` about an object that was built already.
 
@@ -293,11 +301,15 @@ def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
 
 
 def _of_their_kinds(
-    entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: dict[str, Any]
-) -> dict[str, Any]:
+    entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: Settings
+) -> Settings:
     """The settings, each of a kind it is declared with: 100.0 counts as 100, True is no number, and NaN is none."""
     maker = entry.factory
-    hints = get_type_hints(maker) | (get_type_hints(maker.__init__) if inspect.isclass(maker) else {})
+    hints = get_type_hints(maker)
+    if inspect.isclass(maker) and not is_dataclass(maker):
+        hints |= get_type_hints(
+            maker.__init__
+        )  # a dataclass's own would look inherited hints up in the wrong module
     kept = {}
     for name, value in settings.items():
         kinds = _members(hints.get(name, Any))

@@ -10,8 +10,8 @@ from small_audits import SMALL, small_images, small_net
 
 import gyrograd as gg
 from gyrograd.audit import Card, audit
-from gyrograd.audit.measurements import radii_of, steps_of
 from gyrograd.audit.methods import Method, methods_of
+from gyrograd.audit.plans import radii_of, steps_of
 from gyrograd.audit.presets import PRESETS, Preset, preset_of
 from gyrograd.audit.table import card_columns
 from gyrograd.errors import UserError

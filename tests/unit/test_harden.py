@@ -31,7 +31,7 @@ from gyrograd.hardening.search import Try, best_of, next_strength, objective_set
 from gyrograd.metrics import TopKIntersection
 from gyrograd.models import load_state
 from gyrograd.training import Stopped, TrainSettings, fit, splits
-from gyrograd.training.splits import Split, held_out, split_of
+from gyrograd.training.building import Split, held_out, split_of
 from gyrograd.training.tables import across, difference, interval
 
 SIDE = 8

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +16,18 @@ import torch
 
 import gyrograd as gg
 from gyrograd import cli, registry
+from gyrograd.contracts import check
 from gyrograd.errors import UserError
 from gyrograd.reporting.table import grouped_columns
 
-PACKAGE = Path(__file__).parents[1] / "plugin_package"
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "tests" / "plugin_package"
+METHODS = {
+    "attribution": "left_half",
+    "attack": "left_shift",
+    "metric": "left_mass",
+    "regularizer": "left_penalty",
+}
 Install = Callable[[Path, str], None]
 
 
@@ -55,9 +67,11 @@ def test_a_plug_in_is_found_at_the_first_look_up_and_listed_with_its_package(hal
     assert gg.available("attribution")["left_half"].package == "gyrograd_halves"
     assert cli.main(["list", "--json"]) == 0
     rows = {row["name"]: row for kind in json.loads(capsys.readouterr().out).values() for row in kind}
-    assert {"left_half", "left_mass", "left_penalty"} <= set(rows)
+    assert set(METHODS.values()) <= set(rows)
     assert rows["left_half"]["package"] == "gyrograd_halves"
     assert rows["left_half"]["label"] == "Left Half"
+    assert cli.main(["list", "attribution"]) == 0
+    assert "package gyrograd_halves" in capsys.readouterr().out
 
 
 def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halves):
@@ -72,7 +86,8 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
         "pictures": 1,
         "sweep": {},
     }
-    card = gg.audit(model, images, preset="quick", methods=["left_half"], metrics=["left_mass"], **few)
+    asked = {"methods": ["left_half"], "metrics": ["left_mass"], "attacks": ["left_shift"]}
+    card = gg.audit(model, images, preset="quick", **asked, **few)
     (row,) = card.document["methods"]
     assert row["label"] == "Left Half"
     assert row["columns"]["left_mass"]["value"] == 1.0
@@ -80,6 +95,17 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
         title: [column["label"] for column in columns] for title, columns in grouped_columns(card.document)
     }
     assert groups["Other"] == ["Left mass"]
+
+
+def test_an_attack_of_a_plug_in_needs_only_its_objective(halves):
+    model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(2, 3, 32, 32)
+    attack = gg.attack("left_shift", steps=5, eps=(4 / 255, 8 / 255))
+    results = attack(model, gg.attribution("gradient"), x, torch.tensor([0, 1]))
+    assert [hit.name for hit in results] == ["left_shift"] * 2
+    assert all((hit.value < hit.start).all() for hit in results)
+    assert gg.attack("random", like="left_shift").plan().name == "random"
+    with pytest.raises(UserError, match="left_shift has no protocol 'papre': known: own"):
+        gg.attack("left_shift", protocol="papre")
 
 
 def test_the_explorer_offers_a_plug_ins_method_in_its_own_words(halves):
@@ -99,6 +125,33 @@ def test_training_takes_a_plug_ins_regulariser_and_assumes_the_costly_case(halve
     loss, parts = objective(model, x, y)
     assert parts["left_penalty"] > 0
     loss.backward()
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_the_checks_for_authors_run_on_a_plug_ins_methods(halves, kind):
+    check(kind, METHODS[kind], **({"steps": 2} if kind == "attack" else {}))
+
+
+def test_the_guide_shows_the_package_that_is_installed_here():
+    guide = (ROOT / "docs" / "how-to" / "extend.md").read_text(encoding="utf-8")
+    code = "\n".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
+    shown = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    ours = [block for block in shown if "@register" in block or "gyrograd_halves import" in block]
+    assert len(ours) == 1 + len(METHODS)
+    assert all(block in code for block in ours)
+    assert 'plugins"]\nhalves = "gyrograd_halves"' in guide
+
+
+def test_a_package_that_pip_installs_is_listed(tmp_path):
+    source, site = tmp_path / "source", tmp_path / "site"
+    shutil.copytree(PACKAGE, source)  # pip builds in the folder it is given
+    quietly = ["--quiet", "--no-index", "--no-build-isolation", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([sys.executable, "-m", "pip", "install", *quietly, "--target", site, source], check=True)
+    paths = os.pathsep.join([str(site), str(ROOT / "src")])
+    listing = [sys.executable, "-m", "gyrograd", "list", "--json"]
+    done = subprocess.run(listing, env=os.environ | {"PYTHONPATH": paths}, check=True, capture_output=True)
+    found = {(kind, row["name"]) for kind, rows in json.loads(done.stdout).items() for row in rows}
+    assert set(METHODS.items()) <= found
 
 
 BROKEN = {

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gyrograd import records as disk
 from gyrograd.audit.summary import summary
-from gyrograd.evaluation import fingerprint
+from gyrograd.measurement import Table, fingerprint
 from gyrograd.records import Record
 
 PICTURES = "pictures.npz"
@@ -23,11 +23,13 @@ PICTURES = "pictures.npz"
 
 @dataclass(frozen=True, eq=False)
 class Card:
-    """What an audit found. `document` is what card.json holds; `records` the numbers of every example by cell."""
+    """What an audit found. `document` is what card.json holds; `records` the numbers of every example
+    by cell, `table` the same by method, condition, eps and metric."""
 
     document: dict[str, Any]
     records: dict[str, Record] = field(default_factory=dict)
     pictures: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    table: Table | None = field(default=None, repr=False)
 
     @property
     def grade(self) -> str | None:

@@ -9,15 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from gyrograd.attacks.runs import STAND_IN
 from gyrograd.attributions import FunctionAttribution
 from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup, make
 from gyrograd.types import Attribution, Images, Labels, Model
-
-SURROGATE = "gradient"
-"""What stands in for a map without a derivative."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +72,8 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
     attribution = built(entry.name, settings, max_batch)
     passes = passes_of(attribution)
     if not entry.differentiable:
-        note = f"attacked by transfer from {SURROGATE}: the map itself has no derivative"
-        search = built(SURROGATE, {}, max_batch)
+        note = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
+        search = built(STAND_IN, {}, max_batch)
         return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
     count = entry.passes if isinstance(entry.passes, str) else None
     most = preset.search_draws if count == "draws" and preset.search_draws else preset.search_rows
@@ -94,8 +92,8 @@ def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model
     try:
         attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
     except UserError:
-        note = f"attacked by transfer from {SURROGATE}: the map itself has no derivative"
-        search = make("attribution", SURROGATE)
+        note = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
+        search = make("attribution", STAND_IN)
         return Method(name, name, attribution, settings, search, passes_of(attribution), (note,))
     return Method(name, name, attribution, settings, None, passes_of(attribution))
 

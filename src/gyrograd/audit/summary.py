@@ -6,8 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gyrograd.audit.table import Stat
-from gyrograd.audit.verdict import shown
+from gyrograd.numerics.wording import interval_text
 from gyrograd.reporting.wording import counted_images
 
 HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -86,7 +85,7 @@ def _columns(methods: Sequence[Mapping[str, Any]], keys: Sequence[str], first: i
     return rows
 
 
-def _cell(stat: Stat | None) -> str:
+def _cell(stat: Mapping[str, Any] | None) -> str:
     if stat is None or stat["value"] is None:
         return "-"
     if stat["low"] is None or stat["high"] is None:
@@ -101,4 +100,4 @@ def _labels(data: Mapping[str, Any]) -> str:
 
 
 def _accuracy(card: Mapping[str, Any]) -> str:
-    return f", accuracy {shown(card['accuracy'])}" if card["accuracy"] else ""
+    return f", accuracy {interval_text(card['accuracy'], '.3f')}" if card["accuracy"] else ""

@@ -7,19 +7,20 @@ speak of, and can exceed their bounds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.smooth import QuantityHead, smoothgrad
+from gyrograd.measurement import Column
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import evaluating
-from gyrograd.records import Record
+from gyrograd.reporting.schema import Bound
 from gyrograd.smoothing import Gaussian, smoothed
 from gyrograd.theory import bounds, measured, top_loss_curvature
 from gyrograd.types import Images, Labels, Model
@@ -86,7 +87,7 @@ class Promise:
     bound: list[float]
     found: list[float]
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Bound:
         """The example that comes nearest to its bound; holds if every one does."""
         ratios = [f / b if b > 0 else float(f > 0) * 1e9 for f, b in zip(self.found, self.bound, strict=True)]
         nearest = max(range(len(ratios)), key=ratios.__getitem__)
@@ -101,10 +102,9 @@ class Promise:
         }
 
 
-def promises(record: Record) -> list[dict[str, Any]]:
-    """Every theorem whose constants are known, from the record of the bounds' cell."""
-    sigma = float(record.settings["sigma"])
-    columns = {name: [float(v) for v in column if v is not None] for name, column in record.values.items()}
+def promises(found: Mapping[str, Column], sigma: float) -> list[Bound]:
+    """Every theorem whose constants are known, from what `constants` gave for each image."""
+    columns = {name: [float(v) for v in column.values() if v is not None] for name, column in found.items()}
     made = [*_of_smoothing(columns, sigma), _of_curvature(columns)]
     return [promise.row() for promise in made if promise.bound and len(promise.bound) == len(promise.found)]
 

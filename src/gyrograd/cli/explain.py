@@ -6,7 +6,7 @@ import json as json_format
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gyrograd.cli.subject import (
     USUAL,
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gyrograd.records import Record
+    from gyrograd.records import JsonObject, Record
+    from gyrograd.types import Attribution
 
 AT_ONCE = 16
 """Images explained before their pictures are written: what an interruption can cost."""
@@ -74,7 +75,7 @@ class Seen:
 class Methods:
     """Attributions by the words they were asked for with, and what those that `all` named said to this model."""
 
-    used: dict[str, Any]
+    used: dict[str, Attribution]
     refused: dict[str, str] = field(default_factory=dict)
     sheet: bool = False
 
@@ -163,7 +164,7 @@ def _tried(here: Subject, asked: Methods, target: str) -> Methods:
 
 
 def _explained(
-    here: Subject, methods: dict[str, Any], target: str, out: Path, settings: dict[str, Any]
+    here: Subject, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
 ) -> tuple[list[Explained], list[Seen]]:
     """All images, some at a time, and the first as they look: enough that the overview has maps of every method.
 
@@ -192,7 +193,7 @@ def _explained(
 
 
 def _part(
-    here: Subject, methods: dict[str, Any], target: str, first: int, count: int = 0
+    here: Subject, methods: dict[str, Attribution], target: str, first: int, count: int = 0
 ) -> list[tuple[Explained, Seen]]:
     """Some images with the maps of every method, before any of them is written."""
     import torch
@@ -258,7 +259,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
         write_png(out / files[f"{word} overlay"], overlay(one.image, map))
 
 
-def _record(here: Subject, done: list[Explained], settings: dict[str, Any]) -> Record:
+def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Record:
     from gyrograd.records import Record
 
     values: dict[str, list[float | None]] = {
@@ -320,11 +321,11 @@ def _write_sheet(
     from gyrograd.registry import lookup
     from gyrograd.reporting.contact_sheet import SheetColumn, SheetRow, contact_sheet
 
-    def column(word: str, method: Any) -> SheetColumn:
+    def column(word: str, method: Attribution | None) -> SheetColumn:
         entry = lookup("attribution", called(word)[0])
         label = entry.label if word == entry.name else word
         about = entry.about or entry.summary
-        if word in methods.refused:
+        if method is None:
             return SheetColumn(word, label, about, word, refused=methods.refused[word])
         looks_at = f", {method.chosen(here.model, here.pixels(0, 1))}" if hasattr(method, "chosen") else ""
         return SheetColumn(word, label, about, repr(method) + looks_at, passes_of(method))
@@ -351,7 +352,7 @@ def _title(word: str) -> str:
     return "\n".join([name, *textwrap.wrap(bracket + settings, TITLE)])
 
 
-def _document(out: Path, here: Subject, done: list[Explained], methods: Methods) -> dict[str, Any]:
+def _document(out: Path, here: Subject, done: list[Explained], methods: Methods) -> JsonObject:
     examples = [
         {
             "index": one.index,

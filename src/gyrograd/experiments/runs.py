@@ -20,13 +20,13 @@ from torch import Tensor
 from gyrograd import records
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError, did_you_mean
-from gyrograd.evaluation import Cell, evaluated, streams
 from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_claims
 from gyrograd.experiments.nets import Given, Net, checked_changes, net_key, trained
 from gyrograd.experiments.report import experiment_page
 from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
 from gyrograd.experiments.samples import check_present, images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
+from gyrograd.measurement import Cell, run_cells, streams
 from gyrograd.numerics.modes import denormals_flushed
 from gyrograd.occupancy import NAME, in_turn
 from gyrograd.registry import available, lookup
@@ -142,7 +142,7 @@ class Run:
         for key in dict.fromkeys((part.setting, part.row, part.seed) for part in parts):
             cells = [self._cell(p) for p in parts if (p.setting, p.row, p.seed) == key]
             what = f"measuring {key[0]}, {key[1]}, seed {key[2]}"
-            done = evaluated(cells, self.positions(key[0]), self.out, shard=shard, what=what)
+            done = run_cells(cells, self.positions(key[0]), self.out, shard=shard, what=what)
             found += [(*key, done[cell.name]) for cell in cells]
         return tuple(found)
 

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.named import MapSearch
+from gyrograd.attacks.runs import STAND_IN
+from gyrograd.attacks.settings import MapSearch
 from gyrograd.errors import UserError
 from gyrograd.explorer.stage import Net
 from gyrograd.explorer.watching import (
@@ -27,13 +28,11 @@ from gyrograd.explorer.watching import (
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.models import logits_of
 from gyrograd.numerics.maps import reduce
-from gyrograd.registry import label_of, lookup, make
+from gyrograd.registry import Settings, label_of, lookup, make
 from gyrograd.types import Images, Labels
 
 TOP = 0.1
 """Share of the pixels that counts as the top of a map, as in an audit."""
-SURROGATE = "gradient"
-"""What an attack searches through where the map itself has no derivative."""
 ON_THE_WAY = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of the attack's change at which the map is looked at."""
 
@@ -225,11 +224,11 @@ def compared(
 
 def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
-    settings: dict[str, Any] = {"eps": plan.eps}
+    settings: Settings = {"eps": plan.eps}
     if _takes(plan, "steps"):
         settings["steps"] = plan.steps
     if _transfers(plan):
-        gradient = make("attribution", SURROGATE)
+        gradient = make("attribution", STAND_IN)
         settings["transfer_from"] = Watched(gradient, watch, plan.steps, OPENING_LOOKS_IN_TRANSFER)
     return make("attack", plan.attack, **settings)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gyrograd.explorer.scenes import Attacked, Prediction
+from gyrograd.numerics.wording import UNKNOWN, eps_text, number
 from gyrograd.registry import label_of
 from gyrograd.reporting.pictures import CHANGE
-from gyrograd.reporting.wording import UNKNOWN, eps_text, number
 
 
 class Figure(NamedTuple):
@@ -83,15 +83,9 @@ def figures(scene: Attacked) -> tuple[Figure, ...]:
         Figure("prediction", float(scene.prediction_kept), _held(scene), _moved(scene)),
         Figure("kept", scene.kept, _share(scene.kept), f"of the {scene.top} strongest"),
         Figure("cosine", scene.cosine, number(scene.cosine)),
-        Figure("budget", used, _share(used), f"of eps {eps_in_levels(eps)}"),
+        Figure("budget", used, _share(used), f"of eps {eps_text(eps)}"),
         Figure("steps", float(steps), f"{steps}"),
     )
-
-
-def eps_in_levels(eps: float) -> str:
-    """`8/255`, and `2.5/255` where it is no whole number of grey levels."""
-    text = eps_text(eps)
-    return text if text.endswith("/255") else f"{eps * 255:.3g}/255"
 
 
 def said(guess: Prediction) -> str:
@@ -150,7 +144,7 @@ def _unlike(scenes: tuple[Attacked, ...]) -> str:
 def attack_title(scene: Attacked) -> str:
     """What was done, in a line."""
     plan = scene.plan
-    return f"{label_of('attack', plan.attack)} on {label_of('attribution', plan.method)}, eps {eps_in_levels(plan.eps)}"
+    return f"{label_of('attack', plan.attack)} on {label_of('attribution', plan.method)}, eps {eps_text(plan.eps)}"
 
 
 def _held(scene: Attacked) -> str:

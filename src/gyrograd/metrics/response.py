@@ -8,6 +8,7 @@ Two zero maps have not moved: similarities 1, distances 0 (the mass on the k lar
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -22,7 +23,7 @@ from gyrograd.numerics import similarity as alike
 from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.maps import frame_target, mass_center, normalize
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
+from gyrograd.types import Attribution, Inputs, Metric, Model, PerExample, Seed, Targets
 
 VARIANTS = ("code", "supplement")
 
@@ -287,6 +288,12 @@ class SimilarityToTarget:
         aim = normalize(_aim(target_map, after), self.normalize)
         # The target first: SSIM takes its range from the second map.
         return SIMILARITIES[self.similarity](aim, after)
+
+
+def looks_at_attacked(metric: Metric) -> bool:
+    """True if the metric is of attacked inputs and takes them as `perturbed=`."""
+    takes = "perturbed" in inspect.signature(type(metric).__call__).parameters
+    return takes and bool(getattr(metric, "attacked", True))
 
 
 def attacked_map(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gyrograd.numerics.wording import eps_text
 from gyrograd.records import write_bytes, write_text
 from gyrograd.reporting import table
 from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, plane_chart
@@ -21,7 +22,6 @@ from gyrograd.reporting.pictures import (
 )
 from gyrograd.reporting.schema import checked
 from gyrograd.reporting.templates import rendered
-from gyrograd.reporting.wording import eps_text
 
 PICTURED = 4
 """So many of the worst attacks are shown."""

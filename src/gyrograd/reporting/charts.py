@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from gyrograd.numerics.wording import Number, eps_text, interval_text, number
+from gyrograd.registry import readable
 from gyrograd.reporting.palette import DARK, LIGHT, series
-from gyrograd.reporting.wording import Number, Stat, eps_text, known, number, readable, signed, with_interval
+from gyrograd.reporting.wording import Stat, known, signed
 
 Axis = Any
 Draw = Callable[[Axis], None]
@@ -335,7 +337,7 @@ def _eps_table(
     rows = []
     for line in curve["lines"]:
         at = dict(zip(line["x"], line["y"], strict=True))
-        rows.append((labels[line["method"]], line["label"], *(with_interval(at.get(x)) for x in eps)))
+        rows.append((labels[line["method"]], line["label"], *(interval_text(at.get(x)) for x in eps)))
     return ("method", "pushed by", *(f"eps {x:g}" for x in eps)), rows
 
 
@@ -353,7 +355,7 @@ def _plane_row(
     mark = "Pareto" if point.get("pareto") else ""
     if is_recommended(point, chosen):
         mark = "recommended"
-    values = (with_interval(point["robustness"]), with_interval(point["faithfulness"]))
+    values = (interval_text(point["robustness"]), interval_text(point["faithfulness"]))
     return labels[point["method"]], words, *values, mark
 
 
@@ -366,7 +368,7 @@ def _recommended_words(points: list[dict[str, Any]], labels: dict[str, str], cho
 
 def _ends(lines: list[dict[str, Any]]) -> str:
     parts = [
-        f"{line['label']}: {with_interval(line['y'][-1])} at eps {line['x'][-1]:g}"
+        f"{line['label']}: {interval_text(line['y'][-1])} at eps {line['x'][-1]:g}"
         for line in lines
         if line["x"]
     ]

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gyrograd.numerics.statistics import Interval, paired_difference
+from gyrograd.numerics.statistics import paired_difference
+from gyrograd.numerics.wording import interval_text, number
 from gyrograd.reporting.charts import Chart, change_chart
 from gyrograd.reporting.schema import card_path, read_card
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.templates import rendered
 from gyrograd.reporting.values import Column, Measured, read_values, values_behind
-from gyrograd.reporting.wording import Stat, counted_images, known, number, signed
+from gyrograd.reporting.wording import Stat, counted_images, known, signed
 
 Verdict = Literal["better", "worse", "no clear change", "not comparable"]
 TITLES = ("Improved", "Got worse", "Better for some methods, worse for others")
@@ -36,9 +37,9 @@ class Change:
     method: str
     label: str
     column: dict[str, Any]
-    a: dict[str, Any] | None
-    b: dict[str, Any] | None
-    change: dict[str, Any] | None
+    a: Stat | None
+    b: Stat | None
+    change: Stat | None
     paired: bool
     verdict: Verdict
     why: str = ""
@@ -202,18 +203,14 @@ def _obstacle(a: dict[str, Any], b: dict[str, Any], key: str) -> str:
     return ""
 
 
-def _paired(a: Column | None, b: Column | None) -> dict[str, Any] | None:
+def _paired(a: Column | None, b: Column | None) -> Stat | None:
     """b - a over the examples both have a value of, or None where there are not two of them."""
     if a is None or b is None:
         return None
     both = [(a[i], b[i]) for i in a if i in b and a[i] is not None and b[i] is not None]
     if len(both) < 2:
         return None
-    return _as_stat(paired_difference([y for _, y in both], [x for x, _ in both]))
-
-
-def _as_stat(found: Interval) -> dict[str, Any]:
-    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
+    return paired_difference([y for _, y in both], [x for x, _ in both]).plain()
 
 
 def _sentence(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]) -> str:
@@ -266,11 +263,11 @@ def _largest_radius(card: dict[str, Any]) -> float:
 
 def _held(key: str, name: str, label: str, stat: Stat, largest: float) -> str:
     if key == "steady_radius":
-        ends = "" if stat["low"] is None else f" [{stat['low']:.1f}, {stat['high']:.1f}]"
-        radius = f"{'at least ' if stat['value'] >= largest - 1e-6 else ''}{stat['value']:.1f}/255{ends}"
+        least = "at least " if stat["value"] >= largest - 1e-6 else ""
+        radius = least + interval_text(stat, ".1f", unit="/255")
         return f"{label} on {name} keeps half of its top pixels up to {radius} under attack"
-    ends = "" if stat["low"] is None else f" [{stat['low'] * 100:.0f}, {stat['high'] * 100:.0f}]"
-    return f"{label} on {name} keeps {stat['value'] * 100:.0f} %{ends} of its top pixels under attack"
+    kept = interval_text(stat, ".0f", scale=100, unit=" %")
+    return f"{label} on {name} keeps {kept} of its top pixels under attack"
 
 
 def _count(changes: Sequence[Change], names: tuple[str, str]) -> str:

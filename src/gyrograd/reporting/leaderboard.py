@@ -10,10 +10,11 @@ from typing import Any
 from urllib.parse import quote
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.wording import number
 from gyrograd.reporting.schema import CARD, read_card
 from gyrograd.reporting.table import best_value
 from gyrograd.reporting.templates import rendered
-from gyrograd.reporting.wording import Stat, counted_images, known, number
+from gyrograd.reporting.wording import Stat, counted_images, known
 
 
 @dataclass(frozen=True)

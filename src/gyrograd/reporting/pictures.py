@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrograd.errors import UserError
-from gyrograd.reporting.figures import MAP_COLOURS, figure_png
+from gyrograd.reporting.figures import MAP_COLOURS, picture_grid
 
 Array = NDArray[Any]
 
@@ -158,22 +158,17 @@ def scale_bar() -> str:
 
 def attack_sheet(arrays: dict[str, Array], rows: list[int], titles: list[str]) -> bytes:
     """The attacks below one another as one PNG file, a row each."""
-    from matplotlib.figure import Figure
-
-    names = ("image", "attacked", f"difference x {CHANGE}", "map before", "map after")
-    figure = Figure(figsize=(1.5 * len(names), 1.75 * len(rows)), dpi=120, layout="constrained")
-    axes = figure.subplots(len(rows), len(names), squeeze=False)
-    for line, (row, title) in enumerate(zip(rows, titles, strict=True)):
-        image, attacked, clean, moved = (np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS)
-        end = shared_scale(clean, moved)
-        cells = (image, attacked, difference(image, attacked), coloured(clean, end), coloured(moved, end))
-        for axis, name, cell in zip(axes[line], names, cells, strict=True):
-            axis.imshow(cell.clip(0, 1), interpolation="nearest")
-            axis.set(xticks=[], yticks=[])
-            axis.set_title(name, fontsize=8)
-            axis.spines[:].set_visible(False)
-        axes[line, 0].set_ylabel(title, fontsize=7, parse_math=False)
-    return figure_png(figure)
+    chosen = [[np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS] for row in rows]
+    images, attacked, clean, moved = ([parts[at] for parts in chosen] for at in range(len(ARRAYS)))
+    ends = [shared_scale(*maps) for maps in zip(clean, moved, strict=True)]
+    columns = {
+        "image": images,
+        "attacked": attacked,
+        f"difference x {CHANGE}": [difference(*pair) for pair in zip(images, attacked, strict=True)],
+        "map before": [coloured(*map) for map in zip(clean, ends, strict=True)],
+        "map after": [coloured(*map) for map in zip(moved, ends, strict=True)],
+    }
+    return picture_grid({"": columns}, titles)
 
 
 def data_address(picture: Array, grow: bool = True) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gyrograd.reporting.wording import Number, Stat, bracket, known, number
+from gyrograd.numerics.wording import Number, bracket, number
+from gyrograd.reporting.wording import Stat, known
 
 GROUPS = {
     "noise": "Under noise",

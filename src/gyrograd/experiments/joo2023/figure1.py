@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyrograd.evaluation import Cell, evaluated
 from gyrograd.experiments.joo2023.pictures import BAR, Arrays
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run
+from gyrograd.measurement import Cell, run_cells
 from gyrograd.registry import make, register
 from gyrograd.reporting import Figure, Section
 from gyrograd.theory.alignment_toy import PANELS, Panel, Turn, logit, sharpest_turn, trained_net
@@ -36,7 +36,7 @@ def _measured(run: Run) -> Found:
         return Found()
     sizes = run.sizes(WHERE)
     cells = {row: _cell(panel, int(sizes["steps"])) for row, panel in rows().items() if run.kept([row])}
-    done = evaluated(
+    done = run_cells(
         list(cells.values()), range(int(sizes["images"])), run.out, shard=1, what="training toys"
     )
     found: list[Measured] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]

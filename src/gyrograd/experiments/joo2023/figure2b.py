@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gyrograd.evaluation import streams
 from gyrograd.experiments.joo2023.measures import (
     ATTACK_STEPS,
     Subject,
@@ -18,6 +17,7 @@ from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, first_se
 from gyrograd.experiments.joo2023.ways import ATTACK_EPS, IMAGENETS
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Experiment, Found, Run
+from gyrograd.measurement import streams
 from gyrograd.metrics import insertion
 from gyrograd.metrics.insertion import positions
 from gyrograd.numerics.maps import reduce

@@ -21,12 +21,12 @@ from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lrp import LRP
 from gyrograd.experiments.joo2023.ways import (
     ATTACK_EPS,
-    SELECTED,
     Way,
     every_way,
     net_of,
     paper_setting,
     row_name,
+    selected_weights,
 )
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.report import POINT
@@ -90,7 +90,7 @@ def selected(run: Run, settings: Sequence[str], rows: Sequence[str] = ()) -> lis
             setting, row, seed, net_of(run.sizes(setting), setting, row, weights, seed), run.sizes(setting)
         )
         for setting in run.included(settings)
-        for row, weights in SELECTED[paper_setting(setting)].items()
+        for row, weights in selected_weights(setting).items()
         for seed in run.seeds
         if (not rows or row in rows) and run.kept([row])
     ]

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyrograd.evaluation import streams
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, Subject, attacked
 from gyrograd.experiments.joo2023.ways import ATTACK_EPS, paper_setting
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Run
+from gyrograd.measurement import streams
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid
 

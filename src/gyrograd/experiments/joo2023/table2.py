@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gyrograd.evaluation import Cell, evaluated
 from gyrograd.experiments.cost import Step as Stride
 from gyrograd.experiments.cost import side_by_side
 from gyrograd.experiments.joo2023.measures import Subject, selected
@@ -15,11 +14,12 @@ from gyrograd.experiments.joo2023.ways import SETTINGS
 from gyrograd.experiments.nets import built, net_key, objective_of, train_settings
 from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run, hardware
 from gyrograd.experiments.samples import images_of
+from gyrograd.measurement import Cell, run_cells
 from gyrograd.numerics import random
 from gyrograd.records import Record
 from gyrograd.registry import register
+from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.processes import launched
-from gyrograd.training.steps import Step, optimizer_of
 
 ROWS = ("ce", "hessian", "atex", "iga", "l2_cosine")
 BETWEEN = " : "
@@ -43,7 +43,7 @@ def _measured(run: Run) -> Found:
         rounds = int(run.sizes(setting).get("rounds", 0))
         if subjects and rounds:
             cell = _cell(run, setting, subjects)
-            (record,) = evaluated(
+            (record,) = run_cells(
                 [cell], range(rounds), run.out, shard=rounds, what=f"timing {setting}"
             ).values()
             found += [(setting, s.row, s.seed, _of_row(record, s.row)) for s in subjects]

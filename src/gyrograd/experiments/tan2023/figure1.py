@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions import Gradient, predicted
-from gyrograd.evaluation import streams
 from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, grey, shown_positions
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Columns, Experiment, Found, Part, Run
@@ -15,6 +14,7 @@ from gyrograd.experiments.tan2023.explainers import QUANTITY, smooth
 from gyrograd.experiments.tan2023.measures import smooth_faithfulness
 from gyrograd.experiments.tan2023.sweeps import sigmas_of
 from gyrograd.experiments.tan2023.ways import trained
+from gyrograd.measurement import streams
 from gyrograd.metrics.noise import GaussianNoise
 from gyrograd.numerics.maps import reduce
 from gyrograd.numerics.similarity import l2_distance

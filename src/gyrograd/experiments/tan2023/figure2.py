@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions import smoothgrad
-from gyrograd.evaluation import Cell, evaluated
 from gyrograd.experiments.panels import figures_of
 from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run
 from gyrograd.experiments.scales import picked
+from gyrograd.measurement import Cell, run_cells
 from gyrograd.registry import register
 from gyrograd.reporting import Section
 from gyrograd.theory.toy import TwoVariableToy, toy_gradient, toy_smoothgrad
@@ -42,7 +42,7 @@ def _measured(run: Run) -> Found:
         for sigma in levels
         if run.kept([_row(sigma)])
     }
-    done = evaluated(list(cells.values()), range(int(sizes["images"])), run.out, what="smoothing the toy")
+    done = run_cells(list(cells.values()), range(int(sizes["images"])), run.out, what="smoothing the toy")
     found: list[Measured] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
     return Found(tuple(found))
 

@@ -14,7 +14,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult, Manipulate, MassCenter, TopK, transfer
-from gyrograd.evaluation import Cell, evaluated
 from gyrograd.experiments.nets import net_key
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.runs import Columns, Measured, Part, Run
@@ -22,6 +21,7 @@ from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.scales import picked
 from gyrograd.experiments.subjects import Maker, Subject
 from gyrograd.experiments.wang2020.maps import NAMES, maps_of
+from gyrograd.measurement import Cell, run_cells
 from gyrograd.metrics import Accuracy
 from gyrograd.metrics.response import (
     CenterDislocation,
@@ -163,7 +163,7 @@ def train_accuracy(run: Run, subjects: Sequence[Subject]) -> tuple[Measured, ...
         cell = _train_cell(run, subject)
         n = min(TRAIN_IMAGES, len(data))
         what = f"training accuracy of {subject.way}"
-        (record,) = evaluated([cell], range(n), run.out, shard=2000, what=what).values()
+        (record,) = run_cells([cell], range(n), run.out, shard=2000, what=what).values()
         found.append((subject.setting, subject.way, subject.seed, record))
     return tuple(found)
 

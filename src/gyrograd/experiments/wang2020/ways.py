@@ -16,16 +16,14 @@ RESNET20 = SETTINGS[:1]
 OF_GIVEN = SETTINGS[1:3]
 """In Table 3 too: the published net is its natural row, the others are trained."""
 
-ROBUST = {"eps": 8 / 255, "norm": "linf", "steps": 7, "step_size": 2 / 255}
-"""The net of Table 5, trained elsewhere: Madry et al.'s settings."""
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "natural": ("wang2020-resnet20-natural", {}),
-    "ssr": ("wang2020-resnet20-ssr", {}),
-    "adversarial": ("wang2020-resnet20-adversarial", {}),
-    "ig_norm": ("wang2020-resnet20-ig-norm", {}),
-    "robust": ("wang2020-resnet20-natural", {"terms": {"adversarial": ROBUST}}),
+WAYS = {
+    "natural": "wang2020-resnet20-natural",
+    "ssr": "wang2020-resnet20-ssr",
+    "adversarial": "wang2020-resnet20-adversarial",
+    "ig_norm": "wang2020-resnet20-ig-norm",
+    "robust": "wang2020-resnet20-robust",
 }
-"""Recipe and changes of each row."""
+"""The recipe of each row."""
 BETAS = (0.3, 0.5, 0.7, 0.9)
 """C2: the share of the curvature in the loss."""
 RADII = (0.25, 0.5, 1.0, 2.0)
@@ -45,18 +43,17 @@ def trained(run: Run, settings: Sequence[str], ways: Sequence[str]) -> list[Subj
 
 def way_net(sizes: Mapping[str, Any], way: str, seed: int) -> Net | Given:
     """The net of a row: out of a file where the setting names one, else trained by its recipe."""
-    recipe_name, changes = WAYS[way]
-    return given_or(net_of(recipe_name, sizes, way, seed, changes), sizes, way)
+    return given_or(net_of(WAYS[way], sizes, way, seed), sizes, way)
 
 
 def ssr_net(sizes: Mapping[str, Any], beta: float, seed: int) -> Net:
     """SSR with another share of the curvature, in half the epochs (C2: 25 of 50)."""
     changes = {"cross_entropy": 1 - beta, "terms": {"ssr": {"weight": beta}}}
     half = {**sizes, "epochs": max(1, int(sizes["epochs"]) // 2)}
-    return net_of(WAYS["ssr"][0], half, f"ssr beta {beta:g}", seed, changes)
+    return net_of(WAYS["ssr"], half, f"ssr beta {beta:g}", seed, changes)
 
 
 def ball_net(sizes: Mapping[str, Any], radius: float, seed: int) -> Net:
     """Adversarial training in an l2 ball of another radius."""
     changes = {"terms": {"adversarial": {"eps": radius}}}
-    return net_of(WAYS["adversarial"][0], sizes, f"adversarial l2 {radius:g}", seed, changes)
+    return net_of(WAYS["adversarial"], sizes, f"adversarial l2 {radius:g}", seed, changes)

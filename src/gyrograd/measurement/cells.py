@@ -8,48 +8,135 @@ run that was killed and taken up again leaves the same bytes as one that was not
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from gyrograd import records
 from gyrograd.errors import UserError
-from gyrograd.evaluation.cells import Cell, fingerprint
+from gyrograd.numerics import random
 from gyrograd.progress import Effort, track
 from gyrograd.records import Record
 
+Positions = Int[Tensor, " n"]
+"""Examples, by their place in the data set."""
 Row: TypeAlias = dict[str, float | None]
 """The values of one example by column."""
 
+LONGEST_SLUG = 60
 
-def evaluated(
+
+@dataclass(frozen=True)
+class Cell:
+    """What is measured. `settings` (JSON) hold all that decides the values: model and data by their hash,
+    method, metric, seed. Two cells with equal name and settings share their files.
+
+    `measure` takes positions of examples and returns columns, a value or a row of points for each. An example's
+    values may not depend on the others it came with: draw from `streams(seed, positions)`. A costly cell may
+    keep to the first `limit` positions of a run. `effort` is what one example is guessed to take, for the progress bar.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    measure: Callable[[Tensor], dict[str, Tensor]]
+    limit: int | None = None
+    effort: Effort = ("", 1.0)
+
+    def __post_init__(self) -> None:
+        """Settings become plain JSON values at once, so that a cell equals what was read back of it."""
+        try:
+            plain = json.loads(json.dumps(dict(self.settings), allow_nan=False))
+        except (TypeError, ValueError) as wrong:
+            raise UserError(
+                f"The settings of cell '{self.name}' must be plain JSON values ({wrong}); write repr(...) of others."
+            ) from None
+        if self.limit is not None and self.limit < 1:
+            raise UserError(
+                f"Cell '{self.name}' is limited to {self.limit} examples; give at least 1, or no limit."
+            )
+        object.__setattr__(self, "settings", plain)
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder: readable, and different for different settings."""
+        slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:LONGEST_SLUG]
+        return f"{slug or 'cell'}-{fingerprint([self.name, self.settings])}"
+
+    def path(self, part: Sequence[int], out: Path) -> Path:
+        """The file of a shard: first example, number of examples and, since the others may be any, a hash of all."""
+        return (
+            Path(out) / "records" / self.folder / f"{part[0]:06d}-{len(part)}-{fingerprint(list(part))}.json"
+        )
+
+    def record(self, positions: list[int]) -> Record:
+        """The values of these examples, measured now."""
+        n = len(positions)
+        values: dict[str, list[float | None]] = {}
+        for name, column in self.measure(torch.tensor(positions, dtype=torch.int64)).items():
+            if column.dim() not in (1, 2) or len(column) != n:
+                raise UserError(
+                    f"Cell '{self.name}': column '{name}' has shape {tuple(column.shape)} for {n} examples; "
+                    f"return ({n},) or ({n}, points)."
+                )
+            if column.dim() == 1:
+                values[name] = _finite(column)
+            else:  # a curve becomes a column for each of its points
+                values |= {f"{name}[{point}]": _finite(part) for point, part in enumerate(column.unbind(1))}
+        return Record(self.name, dict(self.settings), list(positions), values)
+
+
+def fingerprint(value: Any) -> str:
+    """Twelve hexadecimal digits of the sha256 of a JSON value."""
+    text = json.dumps(value, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def streams(seed: int, positions: Positions) -> random.Keys:
+    """The random stream of each example: a function of the seed and its place in the data set alone."""
+    return random.keys(seed, int(positions.max()) + 1)[positions.cpu()]
+
+
+def run_cells(
     cells: Iterable[Cell],
     positions: Sequence[int],
     out: Path,
     *,
     shard: int = 100,
     what: str = "measuring",
-    effort: Callable[[tuple[Cell, Sequence[int]]], Effort] | None = None,
 ) -> dict[str, Record]:
     """The record of every cell by its name, over all positions; what an earlier run finished is read.
 
     Shards need not be those of the earlier run: of a shard that is not there as a whole, only the examples that no
     file holds are measured, so that more examples, or smaller shards, cost what is new in them. All cells of the
     first examples come before the next examples, so that cells can share what they made for them. `what` stands
-    beside the bar, which goes by `effort`, a guess of what a cell takes for some examples.
+    beside the bar.
     """
     known = _checked(cells, positions, shard)
     wanted = [pair for pairs in _rounds(known, positions, shard) for pair in pairs]
     ready = {(cell.name, part): _read(cell, part, out) for cell, part in wanted}
     pending = [(cell, part) for cell, part in wanted if ready[cell.name, part] is None]
     begun = {cell.name for cell, _ in pending}
-    whole = {_path(cell, part, out) for cell, part in wanted if ready[cell.name, part] is not None}
+    whole = {cell.path(part, out) for cell, part in wanted if ready[cell.name, part] is not None}
     earlier = {cell.name: _examples(cell, out, whole) for cell in known if cell.name in begun}
+
+    def effort(pair: tuple[Cell, Sequence[int]]) -> Effort:
+        kind, each = pair[0].effort
+        return kind, each * len(pair[1])
+
     for cell, part in track(pending, len(pending), what, effort):
         record = _completed(cell, part, earlier[cell.name])
-        records.write(_path(cell, part, out), record)
+        records.write(cell.path(part, out), record)
         ready[cell.name, part] = record
     return {cell.name: _joined([ready[c.name, part] for c, part in wanted if c is cell]) for cell in known}
 
@@ -71,8 +158,8 @@ def finished(
 
 def forget(cells: Iterable[Cell], out: Path) -> None:
     """Remove what was measured of these cells; other files stay."""
-    folders = [Path(out) / "records" / cell.folder for cell in cells]
-    for folder in folders:
+    for cell in cells:
+        folder = Path(out) / "records" / cell.folder
         if folder.exists():
             shutil.rmtree(folder)
 
@@ -98,19 +185,17 @@ def _rounds(
     cells: Sequence[Cell], positions: Sequence[int], shard: int
 ) -> list[list[tuple[Cell, tuple[int, ...]]]]:
     """The work in its order: all cells of the first shard, then of the next; a cell may end before the others."""
-    numbers = range(0, len(positions), shard)
-    rounds = [[(cell, _part(cell, positions, first, shard)) for cell in cells] for first in numbers]
-    return [[(cell, part) for cell, part in pairs if part] for pairs in rounds]
+    places = tuple(int(position) for position in positions)
+    rounds = []
+    for first in range(0, len(places), shard):
+        pairs = [(cell, places[first : first + shard][: _left(cell, first, len(places))]) for cell in cells]
+        rounds.append([(cell, part) for cell, part in pairs if part])
+    return rounds
 
 
-def _part(cell: Cell, positions: Sequence[int], first: int, shard: int) -> tuple[int, ...]:
-    end = len(positions) if cell.limit is None else cell.limit
-    return tuple(int(p) for p in positions[first : min(first + shard, end)])
-
-
-def _path(cell: Cell, part: tuple[int, ...], out: Path) -> Path:
-    """First example, number of examples and, since the others may be any, a hash of all."""
-    return Path(out) / "records" / cell.folder / f"{part[0]:06d}-{len(part)}-{fingerprint(part)}.json"
+def _left(cell: Cell, first: int, n: int) -> int:
+    """How many examples a limited cell may still take from this place on."""
+    return max(0, (n if cell.limit is None else cell.limit) - first)
 
 
 def _examples(cell: Cell, out: Path, besides: Set[Path]) -> dict[int, Row]:
@@ -147,8 +232,8 @@ def _completed(cell: Cell, part: tuple[int, ...], earlier: dict[int, Row]) -> Re
 
 
 def _read(cell: Cell, part: tuple[int, ...], out: Path) -> Record | None:
-    """A finished shard; None if there is none, or if what is there cannot be it."""
-    path = _path(cell, part, out)
+    """A finished shard; None if there is none, or if its contents do not match its name."""
+    path = cell.path(part, out)
     if not path.exists():
         return None
     try:
@@ -166,3 +251,9 @@ def _joined(shards: Sequence[Record | None]) -> Record:
     """The shards as one record; nothing of the run is in them, so it does not show how they were cut."""
     whole = records.merge(shard for shard in shards if shard is not None)
     return Record(whole.name, whole.settings, whole.examples, whole.values)
+
+
+def _finite(column: Tensor) -> list[float | None]:
+    """Numbers as Python floats; None where there is none, as the file will say."""
+    numbers = column.detach().to("cpu", torch.float64).tolist()
+    return [number if math.isfinite(number) else None for number in numbers]

@@ -14,7 +14,7 @@ from torch import Tensor
 import gyrograd as gg
 from gyrograd import records
 from gyrograd.errors import UserError
-from gyrograd.evaluation import Cell, evaluated, fingerprint, finished, forget, streams
+from gyrograd.measurement import Cell, fingerprint, finished, forget, run_cells, streams
 from gyrograd.numerics import random
 from gyrograd.records import Record
 
@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_record_holds_every_example_and_a_column_for_each_point(tmp_path: Path) -> None:
-    record = evaluated([cell("a", Counted())], [4, 1, 7], tmp_path)["a"]
+    record = run_cells([cell("a", Counted())], [4, 1, 7], tmp_path)["a"]
     assert record.examples == [1, 4, 7]
     assert record.values["place"] == [1.0, 4.0, 7.0]
     assert record.values["odd"] == [1.0, 0.0, 1.0]
@@ -59,29 +59,29 @@ def test_the_size_of_a_shard_does_not_show_in_the_record(
 ) -> None:
     cells = [cell("a", Counted(seed)), cell("b", Counted(seed + 1))]
     whole, cut = (tmp_path_factory.mktemp("run") for _ in range(2))
-    assert evaluated(cells, range(n), cut, shard=shard) == evaluated(cells, range(n), whole, shard=100)
+    assert run_cells(cells, range(n), cut, shard=shard) == run_cells(cells, range(n), whole, shard=100)
 
 
 def test_a_second_run_measures_nothing(tmp_path: Path) -> None:
     first, second = Counted(), Counted()
-    one = evaluated([cell("a", first)], range(7), tmp_path, shard=3)
-    two = evaluated([cell("a", second)], range(7), tmp_path, shard=3)
+    one = run_cells([cell("a", first)], range(7), tmp_path, shard=3)
+    two = run_cells([cell("a", second)], range(7), tmp_path, shard=3)
     assert first.asked == [[0, 1, 2], [3, 4, 5], [6]]
     assert second.asked == []
     assert one == two
 
 
 def test_more_examples_measure_only_the_new_shards(tmp_path: Path) -> None:
-    evaluated([cell("a", Counted())], range(6), tmp_path, shard=3)
+    run_cells([cell("a", Counted())], range(6), tmp_path, shard=3)
     more = Counted()
-    evaluated([cell("a", more)], range(9), tmp_path, shard=3)
+    run_cells([cell("a", more)], range(9), tmp_path, shard=3)
     assert more.asked == [[6, 7, 8]]
 
 
 def test_other_settings_are_another_measurement(tmp_path: Path) -> None:
-    evaluated([cell("a", Counted(), eps=0.1)], range(3), tmp_path)
+    run_cells([cell("a", Counted(), eps=0.1)], range(3), tmp_path)
     other = Counted()
-    evaluated([cell("a", other, eps=0.2)], range(3), tmp_path)
+    run_cells([cell("a", other, eps=0.2)], range(3), tmp_path)
     assert other.asked == [[0, 1, 2]]
 
 
@@ -89,13 +89,13 @@ def test_other_settings_are_another_measurement(tmp_path: Path) -> None:
 def test_an_interrupted_run_taken_up_again_leaves_the_same_bytes(
     tmp_path: Path, calls: tuple[int, int]
 ) -> None:
-    evaluated([cell("a", Counted()), cell("b", Counted(1))], range(7), tmp_path / "whole", shard=3)
+    run_cells([cell("a", Counted()), cell("b", Counted(1))], range(7), tmp_path / "whole", shard=3)
     with pytest.raises(KeyboardInterrupt):
-        evaluated(
+        run_cells(
             [cell("a", Counted(0, calls[0])), cell("b", Counted(1, calls[1]))], range(7), tmp_path, shard=3
         )
     again = [Counted(), Counted(1)]
-    evaluated([cell("a", again[0]), cell("b", again[1])], range(7), tmp_path, shard=3)
+    run_cells([cell("a", again[0]), cell("b", again[1])], range(7), tmp_path, shard=3)
     assert sum(len(measure.asked) for measure in again) == 6 - _done(calls)
     assert contents(tmp_path / "records") == contents(tmp_path / "whole" / "records")
 
@@ -115,14 +115,14 @@ def test_all_cells_see_the_first_examples_before_the_next(tmp_path: Path) -> Non
 
         return Cell(name, {}, measure)
 
-    evaluated([noting("a"), noting("b")], range(4), tmp_path, shard=2)
+    run_cells([noting("a"), noting("b")], range(4), tmp_path, shard=2)
     assert order == [("a", 0), ("b", 0), ("a", 2), ("b", 2)]
 
 
 @pytest.mark.parametrize("shard", [1, 2, 3, 10])
 def test_a_limited_cell_keeps_to_the_first_positions(tmp_path: Path, shard: int) -> None:
     few = Cell("few", {}, Counted(), limit=3)
-    made = evaluated([few, cell("all", Counted())], [8, 6, 4, 2, 0], tmp_path, shard=shard)
+    made = run_cells([few, cell("all", Counted())], [8, 6, 4, 2, 0], tmp_path, shard=shard)
     assert made["few"].examples == [4, 6, 8]
     assert made["all"].examples == [0, 2, 4, 6, 8]
     assert finished([few, cell("all", Counted())], [8, 6, 4, 2, 0], tmp_path, shard=shard) == made
@@ -131,7 +131,7 @@ def test_a_limited_cell_keeps_to_the_first_positions(tmp_path: Path, shard: int)
 def test_finished_gives_the_shards_that_every_cell_has(tmp_path: Path) -> None:
     cells = [cell("a", Counted()), cell("b", Counted(1, calls=1))]
     with pytest.raises(KeyboardInterrupt):
-        evaluated(cells, range(6), tmp_path, shard=2)
+        run_cells(cells, range(6), tmp_path, shard=2)
     kept = finished(cells, range(6), tmp_path, shard=2)
     assert {name: record.examples for name, record in kept.items()} == {"a": [0, 1], "b": [0, 1]}
     assert finished(cells, range(6), tmp_path / "elsewhere", shard=2) == {}
@@ -139,7 +139,7 @@ def test_finished_gives_the_shards_that_every_cell_has(tmp_path: Path) -> None:
 
 def test_what_is_evaluated_in_shards_of_the_usual_size_is_found_finished(tmp_path: Path) -> None:
     cells = [cell("a", Counted())]
-    whole = evaluated(cells, range(205), tmp_path)
+    whole = run_cells(cells, range(205), tmp_path)
     assert finished(cells, range(205), tmp_path) == whole
 
 
@@ -147,12 +147,12 @@ def test_what_is_evaluated_in_shards_of_the_usual_size_is_found_finished(tmp_pat
 def test_a_damaged_shard_is_measured_again_and_said_so(
     tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = evaluated([cell("a", Counted())], range(4), tmp_path, shard=2)
+    whole = run_cells([cell("a", Counted())], range(4), tmp_path, shard=2)
     before = contents(tmp_path)
     path = sorted((tmp_path / "records").rglob("*.json"))[1]
     path.write_text(damage)
     again = Counted()
-    assert evaluated([cell("a", again)], range(4), tmp_path, shard=2) == whole
+    assert run_cells([cell("a", again)], range(4), tmp_path, shard=2) == whole
     assert again.asked == [[2, 3]]
     assert contents(tmp_path) == before
     assert "measuring again" in capsys.readouterr().err
@@ -161,11 +161,11 @@ def test_a_damaged_shard_is_measured_again_and_said_so(
 def test_a_shard_of_other_settings_under_this_name_is_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluated([cell("a", Counted())], range(2), tmp_path)
+    run_cells([cell("a", Counted())], range(2), tmp_path)
     (path,) = (tmp_path / "records").rglob("*.json")
     records.write(path, replace(records.read(path), settings={"seed": 5}))
     again = Counted()
-    evaluated([cell("a", again)], range(2), tmp_path)
+    run_cells([cell("a", again)], range(2), tmp_path)
     assert again.asked == [[0, 1]]
     assert "does not hold what its name says" in capsys.readouterr().err
 
@@ -173,11 +173,11 @@ def test_a_shard_of_other_settings_under_this_name_is_measured_again(
 def test_a_shard_of_other_examples_under_this_name_is_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    evaluated([cell("a", Counted())], range(2), tmp_path)
+    run_cells([cell("a", Counted())], range(2), tmp_path)
     (path,) = (tmp_path / "records").rglob("*.json")
     records.write(path, replace(records.read(path), examples=[5, 6]))
     again = Counted()
-    record = evaluated([cell("a", again)], range(2), tmp_path)["a"]
+    record = run_cells([cell("a", again)], range(2), tmp_path)["a"]
     assert again.asked == [[0, 1]]
     assert record.examples == [0, 1]
     assert "does not hold what its name says" in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_a_shard_of_other_examples_under_this_name_is_measured_again(
 
 def test_forget_removes_these_cells_and_nothing_else(tmp_path: Path) -> None:
     mine, other = cell("a", Counted()), cell("b", Counted())
-    evaluated([mine, other], range(2), tmp_path)
+    run_cells([mine, other], range(2), tmp_path)
     (tmp_path / "records" / "note.txt").write_text("kept")
     forget([mine], tmp_path)
     left = {path.name for path in (tmp_path / "records").iterdir()}
@@ -197,9 +197,9 @@ def test_a_number_that_is_not_finite_is_missing_before_and_after_reading(tmp_pat
         return {"value": torch.tensor([1.0, torch.nan, torch.inf])}
 
     strange = Cell("a", {}, measure)
-    fresh = evaluated([strange], range(3), tmp_path)["a"]
+    fresh = run_cells([strange], range(3), tmp_path)["a"]
     assert fresh.values["value"] == [1.0, None, None]
-    assert evaluated([strange], range(3), tmp_path)["a"] == fresh
+    assert run_cells([strange], range(3), tmp_path)["a"] == fresh
 
 
 def test_streams_belong_to_the_place_and_not_to_the_batch() -> None:
@@ -219,7 +219,7 @@ def test_a_real_measurement_does_not_depend_on_the_shard(tmp_path: Path) -> None
         return {"rps": rps(model, gradient, x, y, seed=streams(0, positions))}
 
     rows = [
-        evaluated([Cell("rps", {}, measure)], range(6), tmp_path / str(shard), shard=shard)["rps"].values[
+        run_cells([Cell("rps", {}, measure)], range(6), tmp_path / str(shard), shard=shard)["rps"].values[
             "rps"
         ]
         for shard in (2, 6)
@@ -245,13 +245,13 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: dict[str, objec
     asked: dict[str, object] = {"positions": [0, 1], "shard": 2} | change
     positions = asked.pop("positions")
     with pytest.raises(UserError, match=sentence):
-        evaluated([cell("a", Counted())], positions, tmp_path, **asked)  # type: ignore[arg-type]
+        run_cells([cell("a", Counted())], positions, tmp_path, **asked)  # type: ignore[arg-type]
     assert contents(tmp_path) == {}
 
 
 def test_two_cells_of_one_name_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Two cells are named 'a'"):
-        evaluated([cell("a", Counted()), cell("a", Counted(1))], [0], tmp_path)
+        run_cells([cell("a", Counted()), cell("a", Counted(1))], [0], tmp_path)
 
 
 def test_settings_that_are_no_json_are_refused() -> None:
@@ -265,11 +265,11 @@ def test_a_column_of_another_length_is_refused(tmp_path: Path, shape: tuple[int,
         return {"value": torch.zeros(shape)}
 
     with pytest.raises(UserError, match="column 'value' has shape"):
-        evaluated([Cell("a", {}, measure)], [0, 1], tmp_path)
+        run_cells([Cell("a", {}, measure)], [0, 1], tmp_path)
 
 
 def test_a_record_is_the_records_own_type(tmp_path: Path) -> None:
-    record = evaluated([cell("a", Counted(), eps=0.5)], [3], tmp_path)["a"]
+    record = run_cells([cell("a", Counted(), eps=0.5)], [3], tmp_path)["a"]
     assert record == Record("a", {"seed": 0, "eps": 0.5}, [3], record.values, {})
 
 
@@ -283,25 +283,25 @@ def test_more_examples_or_other_shards_cost_only_what_is_new(
     positions = [int(p) for p in torch.randperm(20, generator=torch.Generator().manual_seed(first))]
     folder, fresh = (tmp_path_factory.mktemp("run") for _ in range(2))
     measure = Counted()
-    evaluated([cell("a", measure)], positions[:first], folder, shard=shards[0])
-    grown = evaluated([cell("a", measure)], positions[: first + more], folder, shard=shards[1])["a"]
+    run_cells([cell("a", measure)], positions[:first], folder, shard=shards[0])
+    grown = run_cells([cell("a", measure)], positions[: first + more], folder, shard=shards[1])["a"]
     assert sorted(p for asked in measure.asked for p in asked) == sorted(positions[: first + more])
-    assert grown == evaluated([cell("a", Counted())], positions[: first + more], fresh, shard=shards[1])["a"]
+    assert grown == run_cells([cell("a", Counted())], positions[: first + more], fresh, shard=shards[1])["a"]
 
 
 def test_files_of_a_version_with_other_columns_are_not_mixed_in(tmp_path: Path) -> None:
     def older(positions: Tensor) -> dict[str, Tensor]:
         return {"place": positions}
 
-    evaluated([Cell("a", {"seed": 0}, older)], [1, 2], tmp_path)
-    record = evaluated([cell("a", Counted())], [1, 2, 3], tmp_path)["a"]
-    assert record == evaluated([cell("a", Counted())], [1, 2, 3], tmp_path / "fresh")["a"]
+    run_cells([Cell("a", {"seed": 0}, older)], [1, 2], tmp_path)
+    record = run_cells([cell("a", Counted())], [1, 2, 3], tmp_path)["a"]
+    assert record == run_cells([cell("a", Counted())], [1, 2, 3], tmp_path / "fresh")["a"]
 
 
 def test_a_file_that_cannot_be_read_is_measured_again(tmp_path: Path) -> None:
-    evaluated([cell("a", Counted())], [1, 2], tmp_path)
+    run_cells([cell("a", Counted())], [1, 2], tmp_path)
     (broken,) = tmp_path.rglob("*.json")
     broken.write_text("{")
     measure = Counted()
-    evaluated([cell("a", measure)], [1, 2, 3], tmp_path)
+    run_cells([cell("a", measure)], [1, 2, 3], tmp_path)
     assert measure.asked == [[1, 2, 3]]
