@@ -180,6 +180,19 @@ def test_records_of_other_settings_are_left_alone_and_said_so(
     assert "measuring anew" in capsys.readouterr().err
 
 
+def test_the_settings_of_a_metric_tell_two_measurements_apart(tmp_path: Path) -> None:
+    once, twice = (
+        measure(
+            small_net(),
+            sample(2),
+            plan(methods={"gradient": GRADIENT}, conditions=(CLEAN,), metrics=(registered("rps", draws=n),)),
+            tmp_path,
+        ).of(method="gradient", metric="random_perturbation_similarity")
+        for n in (1, 2)
+    )
+    assert once != twice
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -141,9 +141,7 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
     return chart("plane", alt, [draw], header=header, rows=rows, size=(4.3, 4.0))
 
 
-def change_chart(
-    name: str, column: dict[str, Any], points: Sequence[tuple[str, dict[str, Any], str]]
-) -> Chart:
+def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, Stat, str]]) -> Chart:
     """The change in one column: a dot and its interval for each method, against zero."""
     looks = {"better": (LIGHT["s2"], "^"), "worse": (LIGHT["s1"], "v")}
 
