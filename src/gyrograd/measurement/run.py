@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -128,7 +128,8 @@ def measure(
     def table(found: Mapping[str, Record]) -> Table:
         return Table(Source(m, c.name, c.radii, found[cell.name]) for m, c, cell in planned)
 
-    with _folder(out) as place:
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        place = Path(folder)
         if fresh:
             forget(cells, place)
         _tell_of_other_records(cells, place)
@@ -188,15 +189,6 @@ def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
             f"gyrograd: measuring anew: {place / 'records'} holds numbers of other settings or of an earlier version.",
             file=sys.stderr,
         )
-
-
-@contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def model_hash(model: Model) -> str:
