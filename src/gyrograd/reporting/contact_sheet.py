@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gyrograd.numerics.wording import number
 from gyrograd.reporting.figures import Array
 from gyrograd.reporting.pictures import SCALE_END, coloured, data_address, scale_bar, shared_scale
 from gyrograd.reporting.templates import rendered
-from gyrograd.reporting.wording import number
 
 
 @dataclass(frozen=True)
