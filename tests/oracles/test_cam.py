@@ -125,6 +125,7 @@ def test_a_named_layer_gives_the_map_of_that_layer():
         (slope,) = torch.autograd.grad(model[6:](maps).gather(1, target[:, None]).sum(), maps)
     cam = (slope.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True).detach()
     torch.testing.assert_close(found.sum(1, keepdim=True), F.interpolate(cam, (12, 12), mode="bilinear"))
+    assert not model[5]._forward_hooks
 
 
 def test_a_layer_whose_output_is_overwritten_is_taken_as_it_was_returned():
