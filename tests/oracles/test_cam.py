@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
+from gyrograd.numerics.maps import reduce
 
 METHODS = ("grad_cam", "grad_cam_plus_plus", "hires_cam", "layer_cam")
 
@@ -105,7 +106,7 @@ def test_the_map_is_the_papers_sum_over_channels_and_places(method, relu):
 def test_reduced_maps_are_the_class_activation_map():
     x, target = batch(2)
     map = gg.attribution("layer_cam")(TwoParts(), x, target)
-    torch.testing.assert_close(gg.numerics.maps.reduce(map), 3 * map[:, 0])
+    torch.testing.assert_close(reduce(map), 3 * map[:, 0])
 
 
 def test_hires_cam_before_a_linear_head_sums_to_the_logit_less_its_bias():
@@ -124,6 +125,7 @@ def test_a_named_layer_gives_the_map_of_that_layer():
         (slope,) = torch.autograd.grad(model[6:](maps).gather(1, target[:, None]).sum(), maps)
     cam = (slope.mean((2, 3), keepdim=True) * maps).sum(1, keepdim=True).detach()
     torch.testing.assert_close(found.sum(1, keepdim=True), F.interpolate(cam, (12, 12), mode="bilinear"))
+    assert not model[5]._forward_hooks
 
 
 def test_a_layer_whose_output_is_overwritten_is_taken_as_it_was_returned():

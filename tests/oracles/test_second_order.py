@@ -14,18 +14,16 @@ from torch import Tensor, nn
 import gyrograd as gg
 
 METHODS = [name for name, entry in ON_ANY_NET.items() if entry.differentiable]
+ALIKE = NEEDS_PLACES | {"deep_lift", "deep_shap", "gradient_shap"}
+"""On two nets only: class activation maps need places, means over draws are like their terms, and those that have an
+oracle of their own are differentiated there on more."""
+FIRST = [name for name in METHODS if name not in ALIKE] + ["deep_lift", "grad_cam"]
+STEPS = (1e-5, 1e-6, 1e-7)
+BAR = 1e-5
 
 
 def explains(structure: str, name: str) -> bool:
-    """Class activation maps need places, and means over draws are like their terms: two nets will do for those."""
-    return structure in {"residual", "functional_relu"} or name not in NEEDS_PLACES | {
-        "deep_shap",
-        "gradient_shap",
-    }
-
-
-STEPS = (1e-5, 1e-6, 1e-7)
-BAR = 1e-5
+    return structure in {"residual", "functional_relu"} or name not in ALIKE
 
 
 def projected(explain, model: nn.Module, x: Tensor, target: Tensor, along: Tensor, graph: bool) -> Tensor:

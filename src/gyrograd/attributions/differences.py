@@ -150,12 +150,14 @@ class Differences:
         if len(call.inputs) != 1:
             raise no_rule("DeepLIFT", call, "more than its input depends on x")
         kinked = call.name in PIECEWISE_LINEAR
-        return pointwise(lambda t: call.run({inside: t}), self.change(inside, values), kinked=kinked).moved
+        change = pointwise(lambda t: call.run({inside: t}), self.change(inside, values), kinked=kinked)
+        return change.moved
 
     def elementwise(self, call: Call, values: Values) -> Tensor:
         """Sums are linear, and so is a product or ratio with a constant; of two values a product is shared."""
         if call.name not in {"mul", "div"} or is_constant_multiple(call):
-            return self.itself(call, values)
+            same: Tensor = self.itself(call, values)
+            return same
         if len(call.inputs) == 1:  # a constant over a value
             return self.function(call, values)
         first, second = (self.change(item, values) for item in call.inputs)
@@ -167,14 +169,11 @@ class Differences:
 
     def affine(self, call: Call, values: Values) -> Tensor:
         """A layer; if its weights depend on x as well (attention), a product."""
-        if len(call.inputs) == 1:
-            return self.itself(call, values)
-        if len(call.inputs) != 2 or call.inputs[0] is call.inputs[1] or "bias" in call.kwargs:
+        if len(call.inputs) > 2 or len(set(call.inputs)) < len(call.inputs):
             raise no_rule("DeepLIFT", call, "it is not the product of two different tensors")
-        first, second = call.inputs
         means = {item: (item.value + self.references[item]) / 2 for item in call.inputs}
-        moved: Tensor = call.run({first: values[first], second: means[second]})
-        return moved + call.run({first: means[first], second: values[second]})
+        parts: list[Tensor] = [call.run(means | {item: values[item]}) for item in call.inputs]
+        return sum(parts[1:], parts[0])
 
     def batch_norm(self, call: Call, values: Values) -> Tensor:
         """Its scale, one number per channel."""
