@@ -91,6 +91,9 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
     (row,) = card.document["methods"]
     assert row["label"] == "Left Half"
     assert row["columns"]["left_mass"]["value"] == 1.0
+    assert "left_half under left_shift" in card.records
+    assert card.document["rerun"]["versions"]["gyrograd-halves"] == "1.0"
+    assert card.records["left_half"].settings["plugins"] == {"gyrograd-halves": "1.0"}
     groups = {
         title: [column["label"] for column in columns] for title, columns in grouped_columns(card.document)
     }
