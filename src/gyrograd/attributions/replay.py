@@ -135,7 +135,7 @@ def record(
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()
     recorder = _Recorder(start, _layer_names(model), create_graph, apart)
-    hook = mark.register_forward_hook(recorder.mark) if mark is not None else None
+    marking = mark.register_forward_hook(recorder.mark) if mark is not None else None
     try:
         # Outside the recorder, which is to see a layer as one call.
         with (
@@ -146,8 +146,8 @@ def record(
         ):
             returned = model(start)
     finally:
-        if hook is not None:
-            hook.remove()
+        if marking is not None:
+            marking.remove()
     return recorder.tape(returned)
 
 
