@@ -164,6 +164,7 @@ def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> Pla
         "points": [
             {
                 "method": point.method,
+                "label": label_of("attribution", point.method),
                 "setting": point.setting,
                 "setting_name": None if point.setting is None else swept_setting(point.method),
                 "robustness": stat(dict(enumerate(point.robustness))),
