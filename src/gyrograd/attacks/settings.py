@@ -61,8 +61,8 @@ LEFT_OPEN: Settings = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attack:
-    """What every attack here has: radii, a plan, and one way to be run."""
+class BallAttack:
+    """What every attack here has: the radii of a ball, a plan, and one way to be run."""
 
     eps: Radii = 8 / 255
     norm: str = "linf"
@@ -109,7 +109,7 @@ class Attack:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MapSearch(Attack):
+class MapSearch(BallAttack):
     """An attack on a map is this and an `objective`. None leaves a choice to the protocol.
 
     eps: radius in pixel units (8 / 255), or several. norm: "linf" or "l2". steps, step_size (pixel units; open:
@@ -228,7 +228,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | tuple | list | None) else repr(value)
 
 
-def check_words(attack: Attack, own: Mapping[str, tuple[str, ...]]) -> None:
+def check_words(attack: BallAttack, own: Mapping[str, tuple[str, ...]]) -> None:
     """Every setting that is a name must be one that exists."""
     for setting, known in {**CHOICES, **own}.items():
         value = getattr(attack, setting, known[0])
