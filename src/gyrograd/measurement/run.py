@@ -21,6 +21,7 @@ from gyrograd.measurement.cells import Cell, finished, forget, run_cells, stream
 from gyrograd.measurement.plan import Condition, Look, Plan, described
 from gyrograd.measurement.table import Source, Table
 from gyrograd.records import Record
+from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Images, Labels, Model
 
 VERSION = 3
@@ -167,6 +168,7 @@ def _cell(
         **named,
         "seed": plan.seed,
         "version": VERSION,
+        **({"plugins": plugins} if (plugins := load_plugins()) else {}),
         "method": None if attribution is _no_method else described(repr(attribution)),
         **condition.settings,
         "metrics": {metric.name: dict(metric.settings) for metric in metrics},

@@ -173,6 +173,8 @@ def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, 
 def labels_of(card: dict[str, Any]) -> dict[str, str]:
     """Method name to what stands in the report; lines may name methods the table does not have."""
     labels = {name: readable(name) for name in _order(card)}
+    points = (card.get("plane") or {}).get("points", ())
+    labels |= {point["method"]: point["label"] for point in points if point.get("label")}
     return labels | {m["name"]: m.get("label") or m["name"] for m in card["methods"]}
 
 
