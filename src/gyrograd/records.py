@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gyrograd.errors import UserError
 
@@ -26,6 +26,9 @@ UNSIGNED = 1
 """The schema of records written before they carried a checksum."""
 DEEPEST = 100
 """Levels of lists and objects in a JSON file; gyrograd writes about a dozen."""
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object as it is read or written; what is inside is known to whoever reads it."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,10 @@ class Record:
     """
 
     name: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: JsonObject = field(default_factory=dict)
     examples: list[int] = field(default_factory=list)
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(set(self.examples)) != len(self.examples):

@@ -70,6 +70,8 @@ def test_a_plug_in_is_found_at_the_first_look_up_and_listed_with_its_package(hal
     assert set(METHODS.values()) <= set(rows)
     assert rows["left_half"]["package"] == "gyrograd_halves"
     assert rows["left_half"]["label"] == "Left Half"
+    assert cli.main(["list", "attribution"]) == 0
+    assert "package gyrograd_halves" in capsys.readouterr().out
 
 
 def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halves):
@@ -89,10 +91,19 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
     (row,) = card.document["methods"]
     assert row["label"] == "Left Half"
     assert row["columns"]["left_mass"]["value"] == 1.0
+    assert "left_half under left_shift" in card.records
+    assert card.document["rerun"]["versions"]["gyrograd-halves"] == "1.0"
+    assert card.records["left_half"].settings["plugins"] == {"gyrograd-halves": "1.0"}
     groups = {
         title: [column["label"] for column in columns] for title, columns in grouped_columns(card.document)
     }
     assert groups["Other"] == ["Left mass"]
+
+
+def test_only_methods_with_a_width_can_be_swept(halves):
+    model, images = gg.model("lenet", num_classes=3, seed=0), torch.rand(1, 3, 32, 32)
+    with pytest.raises(UserError, match="'left_half', which has no width.*: smoothgrad, unigrad"):
+        gg.audit(model, images, preset="quick", methods=["gradient"], sweep={"left_half": (0.1,)})
 
 
 def test_an_attack_of_a_plug_in_needs_only_its_objective(halves):

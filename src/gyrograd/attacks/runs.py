@@ -28,6 +28,7 @@ from gyrograd.numerics.checks import check_images, check_target, class_indices, 
 from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
+from gyrograd.records import JsonObject
 from gyrograd.registry import make
 from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, PerExample, Seed, Targets
 
@@ -44,7 +45,7 @@ class AttackPlan:
     """
 
     name: str
-    settings: dict[str, Any]
+    settings: JsonObject
     eps: tuple[float, ...]
     norm: str
     search: Search

@@ -24,7 +24,8 @@ from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS
-from gyrograd.registry import name_of
+from gyrograd.records import JsonObject
+from gyrograd.registry import Settings, name_of
 from gyrograd.types import Attribution, Images, Labels, Model, Seed
 
 Radii = float | int | tuple[float, ...] | list[float]
@@ -43,7 +44,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "reduce": tuple(REDUCTIONS),
 }
 """Settings that are one of a few words. An attack adds those of its own in `choices`."""
-LEFT_OPEN: dict[str, Any] = {
+LEFT_OPEN: Settings = {
     "steps": 50,
     "stepper": "steepest",
     "projection": "clip",
@@ -60,8 +61,8 @@ LEFT_OPEN: dict[str, Any] = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attack:
-    """What every attack here has: radii, a plan, and one way to be run."""
+class BallAttack:
+    """What every attack here has: the radii of a ball, a plan, and one way to be run."""
 
     eps: Radii = 8 / 255
     norm: str = "linf"
@@ -108,7 +109,7 @@ class Attack:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MapSearch(Attack):
+class MapSearch(BallAttack):
     """An attack on a map is this and an `objective`. None leaves a choice to the protocol.
 
     eps: radius in pixel units (8 / 255), or several. norm: "linf" or "l2". steps, step_size (pixel units; open:
@@ -216,7 +217,7 @@ def radii(eps: Radii) -> tuple[float, ...]:
     return tuple(float(e) for e in eps) if isinstance(eps, tuple | list) else (float(eps),)
 
 
-def settings_of(attack: Any) -> dict[str, Any]:
+def settings_of(attack: Any) -> JsonObject:
     """The attack's settings in types a record can hold."""
     return {f.name: _plain(getattr(attack, f.name)) for f in fields(attack)}
 
@@ -227,7 +228,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | tuple | list | None) else repr(value)
 
 
-def check_words(attack: Attack, own: Mapping[str, tuple[str, ...]]) -> None:
+def check_words(attack: BallAttack, own: Mapping[str, tuple[str, ...]]) -> None:
     """Every setting that is a name must be one that exists."""
     for setting, known in {**CHOICES, **own}.items():
         value = getattr(attack, setting, known[0])

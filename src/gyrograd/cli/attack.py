@@ -21,6 +21,8 @@ from gyrograd.cli.subject import (
 from gyrograd.cli.written import made
 from gyrograd.errors import printable
 from gyrograd.occupancy import sole_writer
+from gyrograd.records import JsonObject
+from gyrograd.registry import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +41,7 @@ class Attacked:
     """The numbers of the images done so far, and the first part whole, to be shown."""
 
     here: Subject
-    settings: dict[str, Any]
+    settings: JsonObject
     first: AttackResult | None = None
     parts: tuple[Record, ...] = ()
 
@@ -115,7 +117,7 @@ def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
     from gyrograd.cli.written import radius
     from gyrograd.errors import UserError
 
-    options: dict[str, Any] = {"eps": radius(eps), "norm": norm}
+    options: Settings = {"eps": radius(eps), "norm": norm}
     if norm == "linf" and options["eps"] > 1:
         raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
     if steps is not None:
@@ -257,7 +259,7 @@ def _in_words(found: Stat) -> str:
     return interval_text(found, ".4g", unknown="none: no image could be searched") + alone
 
 
-def _document(out: Path, record: Record) -> dict[str, Any]:
+def _document(out: Path, record: Record) -> JsonObject:
     """The record as it was written, its summary, and where things are."""
     written = json_format.loads((out / "record.json").read_text(encoding="utf-8"))
     columns = written["values"]

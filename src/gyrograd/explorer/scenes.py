@@ -28,7 +28,7 @@ from gyrograd.explorer.watching import (
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.models import logits_of
 from gyrograd.numerics.maps import reduce
-from gyrograd.registry import label_of, lookup, make
+from gyrograd.registry import Settings, label_of, lookup, make
 from gyrograd.types import Images, Labels
 
 TOP = 0.1
@@ -224,7 +224,7 @@ def compared(
 
 def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
-    settings: dict[str, Any] = {"eps": plan.eps}
+    settings: Settings = {"eps": plan.eps}
     if _takes(plan, "steps"):
         settings["steps"] = plan.steps
     if _transfers(plan):

@@ -104,11 +104,11 @@ def attack_pictures(arrays: dict[str, Array], row: int) -> AttackPictures | None
     image, attacked, clean, moved = (np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS)
     end = shared_scale(clean, moved)
     return AttackPictures(
-        _address(image),
-        _address(attacked),
-        _address(difference(image, attacked)),
-        _address(coloured(clean, end)),
-        _address(coloured(moved, end)),
+        data_address(image),
+        data_address(attacked),
+        data_address(difference(image, attacked)),
+        data_address(coloured(clean, end)),
+        data_address(coloured(moved, end)),
         end,
     )
 
@@ -153,7 +153,7 @@ def png(picture: Array) -> bytes:
 
 def scale_bar() -> str:
     """The map colours from zero to the end of the scale."""
-    return _address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
+    return data_address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
 
 
 def attack_sheet(arrays: dict[str, Array], rows: list[int], titles: list[str]) -> bytes:
@@ -171,7 +171,8 @@ def attack_sheet(arrays: dict[str, Array], rows: list[int], titles: list[str]) -
     return picture_grid({"": columns}, titles)
 
 
-def _address(picture: Array, grow: bool = True) -> str:
+def data_address(picture: Array, grow: bool = True) -> str:
+    """A picture `h w 3` in [0, 1] as PNG inside an address; `grow` enlarges small ones, each pixel a square."""
     from PIL import Image
 
     image = Image.fromarray((picture.clip(0, 1) * 255).round().astype(np.uint8))
