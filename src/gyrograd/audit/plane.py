@@ -40,13 +40,10 @@ class Choice:
 def spoken(point: Point) -> str:
     """A point in words."""
     label = label_of("attribution", point.method)
-    return label if point.setting is None else f"{label} with {swept_setting(point.method)} {_number(point)}"
-
-
-def _number(point: Point) -> str:
     if point.setting is None:
-        return ""
-    return eps_text(point.setting) if swept_setting(point.method) == "eps" else f"{point.setting:g}"
+        return label
+    name = swept_setting(point.method)
+    return f"{label} with {name} {eps_text(point.setting) if name == 'eps' else f'{point.setting:g}'}"
 
 
 def plane_points(
