@@ -40,10 +40,9 @@ from gyrograd.models import build, save
 from gyrograd.numerics import random
 from gyrograd.numerics.modes import evaluating
 from gyrograd.regularizers import Adversarial, Hessian, L2Cosine
-from gyrograd.training import TrainSettings, fit
-from gyrograd.training.loop import predictions
+from gyrograd.training import TrainSettings, fit, predictions
+from gyrograd.training.building import held_out
 from gyrograd.training.objective import Objective, Term
-from gyrograd.training.splits import held_out
 
 TOP = 102
 """A tenth of the pixels of a 32 x 32 map."""

@@ -17,9 +17,9 @@ import torch
 import gyrograd as gg
 from gyrograd.training import TrainSettings
 from gyrograd.training.capture import CapturedStep
+from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.objective import Objective, Term
 from gyrograd.training.processes import launched
-from gyrograd.training.steps import Step, optimizer_of
 
 SOFT: dict[str, Any] = {"activation": "softplus", "beta": 3}
 PGD = {"eps": 8 / 255, "steps": 7, "step_size": 2 / 255}

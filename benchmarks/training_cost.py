@@ -26,9 +26,9 @@ import gyrograd as gg
 from gyrograd import records
 from gyrograd.training import TrainSettings, steady_settings
 from gyrograd.training.capture import CapturedStep
+from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.objective import objective_of
 from gyrograd.training.processes import launched
-from gyrograd.training.steps import Step, optimizer_of
 
 STEADY = steady_settings()["terms"]
 ALIGN = {"l2_cosine": {"l2": 0.1, "cosine": 1.0}}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import torch
-from nets import batch, net
-from small_attributions import small
+from nets import batch
+from small_attributions import fitting, small
 
 import gyrograd as gg
 
@@ -26,7 +26,7 @@ def complaint(name: str, case: str) -> str:
     """The sentence, or what happened instead."""
     x, target = BAD[case][0](*batch())
     try:
-        small(name)(net("lenet"), x, target)
+        small(name)(fitting(name, "lenet"), x, target)
     except gg.UserError as error:
         return str(error)
     except Exception as error:

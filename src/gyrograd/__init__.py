@@ -16,13 +16,18 @@ from gyrograd.registry import Entry, available, kinds, make
 if TYPE_CHECKING:
     from gyrograd.attributions import predicted as predicted
     from gyrograd.audit import audit as audit
+    from gyrograd.data import Dataset
     from gyrograd.models import load as load
     from gyrograd.models import save as save
     from gyrograd.reporting.sheet import show as show
     from gyrograd.smoothing import smoothed as smoothed
+    from gyrograd.types import Attack, Attribution, Kernel, Metric, Model, Regularizer
 
     # Any: its module stands above the audit, which reads our version.
     harden: Any
+else:
+    # They are defined with torch, which nothing here may import.
+    Attack = Attribution = Dataset = Kernel = Metric = Model = Regularizer = Any
 
 __version__ = "0.1.0"
 __all__ = [
@@ -58,17 +63,19 @@ _LAZY = {
 }
 
 
-def attack(name: str, **settings: Any) -> Any:
+def attack(name: str, **settings: Any) -> Attack:
     """An attack by name: `attack("targeted_map", eps=4 / 255)(model, attribution, x, target)`."""
-    return make("attack", name, **settings)
+    made: Attack = make("attack", name, **settings)
+    return made
 
 
-def metric(name: str, **settings: Any) -> Any:
+def metric(name: str, **settings: Any) -> Metric:
     """A metric by name: `metric("rps", eps=16 / 255)(model, attribution, x, target)` gives a number an example."""
-    return make("metric", name, **settings)
+    made: Metric = make("metric", name, **settings)
+    return made
 
 
-def attribution(name: str | Callable[..., Any], **settings: Any) -> Any:
+def attribution(name: str | Callable[..., Any], **settings: Any) -> Attribution:
     """An attribution by name: `attribution("ig", steps=50)(model, x, target)` gives maps shaped like x.
 
     A function of your own, `f(model, x, target)`, becomes one that everything here takes: `attribution(f)`.
@@ -77,29 +84,33 @@ def attribution(name: str | Callable[..., Any], **settings: Any) -> Any:
         from gyrograd.attributions import FunctionAttribution
 
         return FunctionAttribution(name, **settings)
-    return make("attribution", name, **settings)
+    made: Attribution = make("attribution", name, **settings)
+    return made
 
 
-def kernel(name: str, **settings: Any) -> Any:
+def kernel(name: str, **settings: Any) -> Kernel:
     """A smoothing kernel by name: `kernel("gaussian", sigma=0.1)`."""
-    return make("kernel", name, **settings)
+    made: Kernel = make("kernel", name, **settings)
+    return made
 
 
-def model(name: str, **settings: Any) -> Any:
+def model(name: str, **settings: Any) -> Model:
     """A model by name, images in [0, 1] to logits; also `torchvision:NAME` and `timm:NAME`."""
     from gyrograd.models import build
 
     return build(name, **settings)
 
 
-def regularizer(name: str, **settings: Any) -> Any:
+def regularizer(name: str, **settings: Any) -> Regularizer:
     """A regulariser by name: `loss = F.cross_entropy(model(x), y) + regularizer("l2_cosine")(model, x, y).mean()`."""
-    return make("regularizer", name, **settings)
+    made: Regularizer = make("regularizer", name, **settings)
+    return made
 
 
-def dataset(name: str, **settings: Any) -> Any:
+def dataset(name: str, **settings: Any) -> Dataset:
     """A data set by name: `dataset("shapes", split="test")`."""
-    return make("dataset", name, **settings)
+    made: Dataset = make("dataset", name, **settings)
+    return made
 
 
 def __getattr__(name: str) -> Any:

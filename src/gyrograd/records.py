@@ -6,16 +6,18 @@ checksum checked, and merged with the other shards of the same run.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gyrograd.errors import UserError
 
@@ -24,6 +26,9 @@ UNSIGNED = 1
 """The schema of records written before they carried a checksum."""
 DEEPEST = 100
 """Levels of lists and objects in a JSON file; gyrograd writes about a dozen."""
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A JSON object as it is read or written; what is inside is known to whoever reads it."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +40,10 @@ class Record:
     """
 
     name: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: JsonObject = field(default_factory=dict)
     examples: list[int] = field(default_factory=list)
     values: dict[str, list[float | None]] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(set(self.examples)) != len(self.examples):
@@ -66,6 +71,25 @@ def write_bytes(path: Path | str, content: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace the file whole; a disk that is full or read-only leaves the old one as it was."""
+    with os_error_as_user_error(path):
+        write_bytes(path, content)
+
+
+@contextmanager
+def os_error_as_user_error(path: Path) -> Iterator[None]:
+    """A disk that is full or read-only is one sentence about the file the block replaces."""
+    try:
+        yield
+    except OSError as trouble:
+        reason = "the disk is full" if trouble.errno == errno.ENOSPC else (trouble.strerror or str(trouble))
+        kept = "the one before is kept; " if path.exists() else ""
+        raise UserError(
+            f"{path} cannot be written ({reason}); {kept}make room or give another folder, and run again to go on."
+        ) from trouble
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -1,7 +1,8 @@
 """Names to things: attributions, attacks, metrics, regularizers, kernels, models, data sets, experiments.
 
-An entry is registered where it is defined; the folder of its kind is imported on the first look-up, so that
-this file knows no folder's contents. Needs no torch.
+An entry is registered where it is defined, with every fact about it that another folder needs. The folder of its
+kind is imported on the first look-up, and so are installed plug-ins: this file knows no folder's contents. Needs no
+torch.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import inspect
 import math
 import numbers
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.errors import UserError, check_name, did_you_mean, in_words
 
 Kind = Literal["attribution", "attack", "metric", "regularizer", "kernel", "model", "dataset", "experiment"]
 Direction = Literal["higher is better", "lower is better", "none"]
@@ -32,6 +35,11 @@ HOMES: dict[str, str] = {
     "experiment": "gyrograd.experiments",
 }
 
+PLUGINS = "gyrograd.plugins"
+"""Entry point group of packages that register methods of their own (docs/how-to/extend.md)."""
+
+Settings: TypeAlias = dict[str, Any]
+"""A method's settings by name, as a user or a YAML file writes them: `make` checks their kinds."""
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 MOST = 1_000_000
@@ -50,23 +58,38 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a name. `paper` is a short name of docs/papers or "own"; `equation` where in it."""
+    """What is known of a name; `register` says what each field means."""
 
     name: str
     kind: Kind
     factory: Callable[..., Any]
     paper: str
-    equation: str
+    equation: str = ""
     aliases: tuple[str, ...] = ()
     direction: Direction = "none"
     differentiable: bool = False
+    label: str = ""
+    about: str = ""
+    group: str = ""
+    order: int = 100
+    passes: int | str = 1
+    width: str = ""
+    capturable: bool = False
+    second_order: bool = True
+    replaces_cross_entropy: bool = False
 
     @property
     def summary(self) -> str:
         """The first line of the factory's docstring."""
         return (inspect.getdoc(self.factory) or "").partition("\n")[0]
 
+    @property
+    def package(self) -> str:
+        """The package that registers it: "gyrograd", or a plug-in's."""
+        return self.factory.__module__.partition(".")[0]
 
+
+_DEFAULTS = {field.name: field.default for field in fields(Entry)}
 _entries: dict[tuple[str, str], Entry] = {}
 
 
@@ -79,21 +102,86 @@ def register(
     aliases: tuple[str, ...] = (),
     direction: Direction = "none",
     differentiable: bool = False,
+    label: str = "",
+    about: str = "",
+    group: str = "",
+    order: int = 100,
+    passes: int | str = 1,
+    width: str = "",
+    capturable: bool = False,
+    second_order: bool = True,
+    replaces_cross_entropy: bool = False,
 ) -> Callable[[Factory], Factory]:
-    """Decorator that puts a function or dataclass into the registry. A name taken twice is an error."""
+    """Decorator that puts a function or dataclass into the registry. A name taken twice is an error.
+
+    This is the one place for facts about a method: lists, tables, audits, pages and training read them from here.
+    Write them as literals; `gyrograd list` reads the source without running it.
+
+    Args:
+        paper: short name of a page of docs/papers, "own", or "Author et al. 2020".
+        equation: where in the paper.
+        aliases: other names it is found by.
+        direction: of a metric.
+        differentiable: an attribution whose map can be differentiated again; attacks search others by transfer.
+        label: the name as people write it ("SmoothGrad"); left out, the name with spaces.
+        about: one sentence for people who do not know the field, shown by the explorer; left out, the first line of
+            the docstring.
+        group: metrics: the part of the table, "noise", "attack", "certificate" or "faithfulness" (left out: "other").
+            Attacks: "map", "prediction" or "noise", for what they move.
+        order: place in lists that are not sorted by name, lower first; those with equal order are sorted by name.
+        passes: attributions: model passes per map, or the name of the setting that holds their number ("draws").
+        width: attributions that smooth: the setting of how widely ("sigma"), which audits sweep.
+        capturable: regularisers that read no value of the batch on the host, so that a CUDA graph can hold them.
+        second_order: regularisers that differentiate a gradient, for which half precision is too coarse. True unless
+            declared otherwise.
+        replaces_cross_entropy: regularisers that take the place of the clean cross-entropy and see the whole batch.
+    """
 
     def add(factory: Factory) -> Factory:
-        entry = Entry(name, kind, factory, paper, equation, aliases, direction, differentiable)
+        entry = Entry(
+            name,
+            kind,
+            factory,
+            paper=paper,
+            equation=equation,
+            aliases=aliases,
+            direction=direction,
+            differentiable=differentiable,
+            label=label or readable(name),
+            about=about,
+            group=group,
+            order=order,
+            passes=passes,
+            width=width,
+            capturable=capturable,
+            second_order=second_order,
+            replaces_cross_entropy=replaces_cross_entropy,
+        )
         for key in (name, *aliases):
             if (kind, key) in _entries:
-                raise RuntimeError(
-                    f"{kind} '{key}' is registered twice: {_entries[kind, key].name} and {name}"
-                )
+                _refuse_second(entry, _entries[kind, key], key)
         for key in (name, *aliases):
             _entries[kind, key] = entry
+        if replaces_cross_entropy and inspect.isclass(factory):
+            factory.replaces_cross_entropy = True  # type: ignore[attr-defined]  # loops of users' own ask the object
         return factory
 
     return add
+
+
+def _refuse_second(entry: Entry, known: Entry, key: str) -> None:
+    foreign = [one.package for one in (entry, known) if one.package != "gyrograd"]
+    if foreign:
+        raise UserError(
+            f"The {entry.kind} '{key}' of package {foreign[0]} has a name that is taken; rename it there."
+        )
+    raise RuntimeError(f"{entry.kind} '{key}' is registered twice: {known.name} and {entry.name}")
+
+
+def readable(name: str) -> str:
+    """`zero_derivative` as `Zero derivative`."""
+    words = name.replace("_", " ").strip()
+    return words[:1].upper() + words[1:]
 
 
 def kinds() -> tuple[str, ...]:
@@ -105,8 +193,50 @@ def available(kind: str) -> dict[str, Entry]:
     """All entries of a kind by name, sorted, aliases left out."""
     check_name("kind", kind, kinds())
     importlib.import_module(HOMES[kind])
+    load_plugins()
     mine = {entry.name: entry for (k, _), entry in _entries.items() if k == kind}
     return dict(sorted(mine.items()))
+
+
+def in_order(kind: str) -> list[Entry]:
+    """All entries of a kind, by `order`: the best known first."""
+    return sorted(available(kind).values(), key=lambda entry: (entry.order, entry.name))
+
+
+_plugins: dict[EntryPoint, UserError | None] = {}
+"""Plug-ins that were loaded or tried, and what is wrong with them."""
+
+
+def load_plugins() -> dict[str, str]:
+    """Import the installed plug-in packages, once; one that cannot be imported is an error.
+
+    Returns their versions by name: numbers that plug-ins may have made are recorded with them.
+    """
+    for plugin in _installed_plugins():
+        if plugin not in _plugins:
+            _plugins[plugin] = None  # before its import: a plug-in may look names up while it is imported
+            try:
+                plugin.load()
+            except Exception as wrong:
+                _plugins[plugin] = UserError(_unusable(plugin, wrong))
+        if (known := _plugins[plugin]) is not None:
+            raise known
+    return {_package_of(plugin): plugin.dist.version if plugin.dist else "unknown" for plugin in _plugins}
+
+
+@lru_cache(maxsize=1)
+def _installed_plugins() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=PLUGINS))
+
+
+def _unusable(plugin: EntryPoint, wrong: Exception) -> str:
+    package = _package_of(plugin)
+    why = str(wrong).rstrip(".") if isinstance(wrong, UserError) else in_words(wrong)
+    return f"The plug-in package '{package}' cannot be loaded ({why}); mend it or remove it: pip uninstall {package}."
+
+
+def _package_of(plugin: EntryPoint) -> str:
+    return plugin.module.partition(".")[0] if plugin.dist is None else plugin.dist.name
 
 
 def lookup(kind: str, name: str) -> Entry:
@@ -116,6 +246,48 @@ def lookup(kind: str, name: str) -> Entry:
         known = {key for k, key in _entries if k == kind} if names else set()
         raise UserError(f"There is no {kind} '{name}': {did_you_mean(name, known)}")
     return _entries[kind, name]
+
+
+def label_of(kind: str, name: str) -> str:
+    """A name as people write it; one that is not registered stays as it is."""
+    entries = available(kind)
+    return entries[name].label if name in entries else name
+
+
+def name_of(kind: str, made: Any) -> str:
+    """The name an object's class is registered by, else the name of the class."""
+    found = _facts_of_class(kind, made.__class__, len(_entries))["name"]
+    return str(found[0]) if len(found) == 1 else type(made).__name__
+
+
+def fact(kind: str, made: Any, name: str) -> Any:
+    """A fact of `Entry` about an object that was built already.
+
+    Found by its class: a registered one, or one that registered functions say they return, if these agree. Objects that
+    are not registered may have an attribute of that name.
+    """
+    found = _facts_of_class(kind, made.__class__, len(_entries)).get(name, [])
+    if len(found) == 1:
+        return found[0]
+    return getattr(made, name, _DEFAULTS[name])
+
+
+@lru_cache(maxsize=256)
+def _facts_of_class(kind: str, made: type, _registered: int) -> dict[str, list[Any]]:
+    """The different values of each field among the entries that build this class; the class's own entry wins."""
+    entries = {entry for (k, _), entry in _entries.items() if k == kind}
+    own = [entry for entry in entries if entry.factory is made]
+    building = own or [
+        e for e in entries if not inspect.isclass(e.factory) and _returned_by(e.factory) is made
+    ]
+    return {name: list({getattr(entry, name) for entry in building}) for name in _DEFAULTS}
+
+
+def _returned_by(factory: Callable[..., Any]) -> Any:
+    try:
+        return get_type_hints(factory).get("return")
+    except (NameError, TypeError):  # a hint that is known to type checkers alone
+        return None
 
 
 def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
@@ -136,11 +308,15 @@ def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
 
 
 def _of_their_kinds(
-    entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: dict[str, Any]
-) -> dict[str, Any]:
+    entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: Settings
+) -> Settings:
     """The settings, each of a kind it is declared with: 100.0 counts as 100, True is no number, and NaN is none."""
     maker = entry.factory
-    hints = get_type_hints(maker) | (get_type_hints(maker.__init__) if inspect.isclass(maker) else {})
+    hints = get_type_hints(maker)
+    if inspect.isclass(maker) and not is_dataclass(maker):
+        hints |= get_type_hints(
+            maker.__init__
+        )  # a dataclass's own would look inherited hints up in the wrong module
     kept = {}
     for name, value in settings.items():
         kinds = _members(hints.get(name, Any))

@@ -7,6 +7,7 @@ The protocols describe; nothing inherits from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy.typing as npt
@@ -45,20 +46,65 @@ class Attribution(Protocol):
 
 @runtime_checkable
 class Metric(Protocol):
-    """One number for each example."""
+    """One number for each example. Metrics of attacked maps also take the attacked inputs, `perturbed=`."""
 
     def __call__(
-        self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, *, seed: Seed = 0
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Tensor,
+        target: Tensor,
+        *,
+        seed: Seed = 0,
+        **perturbed: Tensor,
     ) -> Tensor: ...
 
 
 @runtime_checkable
+class AttackOutcome(Protocol):
+    """What an attack did, one row for each example; `attacks.AttackResult` says what each field means."""
+
+    @property
+    def x(self) -> Tensor: ...
+    @property
+    def x_clean(self) -> Tensor: ...
+    @property
+    def target(self) -> Tensor: ...
+    @property
+    def map_clean(self) -> Tensor: ...
+    @property
+    def map(self) -> Tensor: ...
+    @property
+    def start(self) -> Tensor: ...
+    @property
+    def value(self) -> Tensor: ...
+    @property
+    def prediction_kept(self) -> Tensor: ...
+    @property
+    def stuck(self) -> Tensor: ...
+    @property
+    def budget_used(self) -> Tensor: ...
+    @property
+    def eps(self) -> float: ...
+    @property
+    def flags(self) -> tuple[str, ...]: ...
+    def save(self, folder: Path | str, examples: Sequence[int] | None = None) -> Path: ...
+
+
+@runtime_checkable
 class Attack(Protocol):
-    """A perturbed batch inside the ball and the box, with what it did to each map."""
+    """A perturbed batch inside the ball and the box, with what it did to each map.
+
+    Called with several radii an attack returns a tuple; `every_radius` always does.
+    """
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, *, seed: Seed = 0
-    ) -> Any: ...
+    ) -> AttackOutcome: ...
+
+    def every_radius(
+        self, model: Model, attribution: Attribution, x: Tensor, target: Tensor, *, seed: Seed = 0
+    ) -> tuple[AttackOutcome, ...]: ...
 
 
 @runtime_checkable

@@ -19,11 +19,12 @@ from nets import batch, net
 
 import gyrograd as gg
 from gyrograd.attacks import Noise, TopK, transfer
-from gyrograd.attacks.protocols import PROTOCOLS
 from gyrograd.numerics import random
 from gyrograd.numerics.balls import ball
 
-NAMES = sorted(gg.available("attack"))
+ENTRIES = gg.available("attack")
+NAMES = sorted(ENTRIES)
+PROTOCOLS = {name: e.factory.protocols for name, e in ENTRIES.items() if hasattr(e.factory, "protocols")}
 ON_MAPS = sorted(PROTOCOLS)
 PUBLISHED = [(name, protocol) for name in ON_MAPS for protocol in PROTOCOLS[name]]
 every = pytest.mark.parametrize("name", NAMES)

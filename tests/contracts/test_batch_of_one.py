@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from nets import batch, net
-from small_attributions import small
+from small_attributions import ON_ANY_NET, small
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -20,7 +20,7 @@ from gyrograd.models.scripts import scripted
 from gyrograd.numerics.normalization import ExactNormalization, in_plain_strides
 from gyrograd.training.objective import Objective
 
-ATTRIBUTIONS = gg.available("attribution")
+ATTRIBUTIONS = ON_ANY_NET
 REGULARIZERS = sorted(gg.available("regularizer"))
 FEW: dict[str, dict[str, Any]] = {
     "adversarial": {"steps": 2},

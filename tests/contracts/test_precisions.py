@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from every_method import EVERY, Run, attacked_by, layers_of_cuda, map_of, measured_by, slopes_of, small
 from nets import batch, halved, net
+from small_attributions import ON_ANY_NET
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -22,10 +23,14 @@ from gyrograd.numerics.second_order import all_layers
 from gyrograd.regularizers.joint import joint_loss
 
 HALVES = [torch.bfloat16, torch.float16]
-ATTRIBUTIONS = sorted(gg.available("attribution"))
-DIFFERENTIABLE = sorted(name for name, entry in gg.available("attribution").items() if entry.differentiable)
+ATTRIBUTIONS = sorted(ON_ANY_NET)
+DIFFERENTIABLE = sorted(name for name, entry in ON_ANY_NET.items() if entry.differentiable)
 # These run a model's layers themselves, so that an autocast block applies to them.
-REPLAYED = {f"{kind} {name}" for kind in ("map", "slopes") for name in ("guided_backprop", "lrp")}
+REPLAYED = {
+    f"{kind} {name}"
+    for kind in ("map", "slopes")
+    for name in ("guided_backprop", "lrp", "deep_lift", "deep_shap")
+}
 # Its backward pass multiplies bfloat16 matrices in a way that ends some CPUs with an illegal instruction.
 NOT_ON_EVERY_CPU = {"regularizer ssr"}
 half = pytest.mark.parametrize("dtype", HALVES, ids=["bfloat16", "float16"])

@@ -248,7 +248,7 @@ def test_points_of_a_plane_are_inputs_too(name):
 
 @every
 def test_whole_objectives_say_that_they_take_the_place_of_the_clean_loss(name):
-    assert getattr(small(name), "replaces_cross_entropy", False) is (name in REPLACES_THE_LOSS)
+    assert gg.available("regularizer")[name].replaces_cross_entropy is (name in REPLACES_THE_LOSS)
 
 
 @every

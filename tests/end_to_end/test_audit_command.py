@@ -14,7 +14,7 @@ from small_audits import SMALL
 from gyrograd import cli
 from gyrograd.audit.presets import PRESETS
 from gyrograd.cli.audit import audit
-from gyrograd.evaluation.cells import Cell
+from gyrograd.measurement import Cell
 from gyrograd.reporting.schema import read_card
 
 FEW = replace(SMALL, methods=("gradient",), attacks=("top_k",), sweep={}, attacked_images=2, shard=2)

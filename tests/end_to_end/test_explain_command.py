@@ -68,6 +68,43 @@ def test_record_and_pictures_are_those_of_the_maps(kit, tmp_path, capsys):
     assert record.settings["methods"]["ig(steps=4)"] == repr(gg.attribution("ig", steps=4))
 
 
+def test_all_makes_one_page_of_every_method_and_says_why_some_refused(kit, tmp_path, capsys):
+    words = ["explain", str(kit.script), kit.data, "--size", "8", "--images", "2", "--out", str(tmp_path)]
+    assert cli.main([*words, "--method", "all,lrp(gamma=0.1)", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    refused = set(document["refused"])
+    assert {"lrp(gamma=0.1)", "grad_cam", "deep_lift", "guided_backprop"} <= refused
+    used = set(gg.available("attribution")) - refused - {"lrp"}
+    assert {"gradient", "rise", "occlusion", "gradient_shap"} <= used
+    page = (tmp_path / "contact_sheet.html").read_text()
+    assert document["sheet"] == str(tmp_path / "contact_sheet.html")
+    # The images, a picture of each map, and the scale.
+    assert page.count("data:image/png") == 2 + 2 * len(used) + 1
+    for name in used | refused - {"lrp(gamma=0.1)"}:
+        assert gg.available("attribution")[name].label in page
+    # These tiny photos are one superpixel each.
+    assert page.count("The model is scripted and hides its operations") == len(refused - {"lime", "shap"})
+    assert "2 passes" not in page  # DeepLIFT's, which refused
+    assert "500 passes" in page
+    assert set(records.read(tmp_path / "record.json").settings["methods"]) == used
+
+
+def test_a_method_that_was_named_and_refuses_is_an_error_as_before(kit, tmp_path, capsys):
+    words = [
+        "explain",
+        str(kit.script),
+        kit.data,
+        "--size",
+        "8",
+        "--out",
+        str(tmp_path),
+        "--method",
+        "grad_cam",
+    ]
+    assert cli.main(words) == 2
+    assert "scripted" in capsys.readouterr().err
+
+
 def test_results_do_not_depend_on_how_many_images_go_at_once(kit, tmp_path, monkeypatch):
     assert run(kit, tmp_path / "a", "--method", "gradient,smoothgrad(draws=3)") == 0
     monkeypatch.setattr(explain, "AT_ONCE", 4)

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 from tiny_sweeps import GRID, base, write_images
 
-from gyrograd.training import files
+from gyrograd.training import runs
 from gyrograd.training import sweep as module
 from gyrograd.training.clusters import Cluster
-from gyrograd.training.measuring import Measuring
 from gyrograd.training.sweep import sweep
-from gyrograd.training.trials import finished_trial
+from gyrograd.training.trials import Measuring, finished_trial
 
 QUICK = Measuring(images=6, draws=2)
 VICTIM = "l2_cosine.l2=0.1 l2_cosine.cosine=1"
@@ -36,7 +35,7 @@ def ray():
 def killed_once(trial):
     """The trial, whose worker kills itself in the second epoch of its first attempt."""
     epochs = Path(trial.folder) / "epochs"
-    files.PAUSE = 0  # in the worker's own process: epochs this short would not be written each
+    runs.PAUSE = 0  # in the worker's own process: epochs this short would not be written each
 
     def kill(entry, model):
         before = epochs.read_text() if epochs.exists() else ""

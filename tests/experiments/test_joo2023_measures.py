@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 import gyrograd as gg
+from gyrograd import training
 from gyrograd.attacks import TargetedMap
 from gyrograd.attributions import Gradient
+from gyrograd.errors import UserError
 from gyrograd.experiments.claims import Order, read_claims
 from gyrograd.experiments.cost import LiveBytes, side_by_side
 from gyrograd.experiments.joo2023.measures import (
@@ -19,19 +23,22 @@ from gyrograd.experiments.joo2023.measures import (
     similarities,
 )
 from gyrograd.experiments.joo2023.ways import (
-    SELECTED,
+    IMAGENETS,
+    RECIPES,
     SETTINGS,
     VARIANTS,
     every_way,
     net_of,
-    paper_setting,
     row_name,
+    selected_weights,
     terms_of,
 )
-from gyrograd.experiments.nets import objective_of, train_settings
+from gyrograd.experiments.nets import checked_changes, objective_of, train_settings
 from gyrograd.experiments.runs import HOME
 from gyrograd.metrics import RandomPerturbationSimilarity, adversarial_insertion, insertion
 from gyrograd.registry import available
+from gyrograd.training import recipe
+from gyrograd.training.settings import recipe_tree
 
 SIZES = {
     "data": {"name": "shapes", "n": 50},
@@ -117,10 +124,8 @@ def test_the_selected_weights_are_among_all_weights_and_survive_a_small_grid(set
     assert len(set(rows)) == len(rows)
     for grid in (None, 1, 2, 3):
         some = [row_name(*way) for way in every_way(setting, grid)]
-        assert {row_name(way, weights) for way, weights in SELECTED[paper_setting(setting)].items()} <= set(
-            some
-        )
-    assert len(every_way(setting, 1)) == len(SELECTED[paper_setting(setting)])
+        assert {row_name(*way) for way in selected_weights(setting).items()} <= set(some)
+    assert len(every_way(setting, 1)) == len(selected_weights(setting))
 
 
 def test_the_appendix_has_80_rows():
@@ -129,12 +134,64 @@ def test_the_appendix_has_80_rows():
 
 def test_weights_go_where_they_belong():
     assert terms_of("ce", ()) == {}
-    assert terms_of("hessian", (1e-3,)) == {"hessian": {"weight": 1e-3, "settings": {}}}
-    pair = terms_of("l2_cosine", (0.1, 1.0))["l2_cosine"]["settings"]
-    assert (pair["l2"], pair["cosine"], pair["eps"]) == (0.1, 1.0, 4 / 255)
-    assert terms_of("l2", (0.3,))["l2_cosine"]["settings"]["cosine"] == 0
-    assert terms_of("cosine", (10.0,))["l2_cosine"]["settings"]["l2"] == 0
-    assert terms_of("iga", (1.0, 0.4))["iga"]["settings"]["eps"] == pytest.approx(0.4 / 255)
+    assert terms_of("hessian", (1e-3,)) == {"hessian": {"weight": 1e-3}}
+    assert terms_of("l2_cosine", (0.1, 1.0)) == {"l2_cosine": {"l2": 0.1, "cosine": 1.0}}
+    assert terms_of("l2", (0.3,))["l2_cosine"]["cosine"] == 0
+    assert terms_of("cosine", (10.0,))["l2_cosine"]["l2"] == 0
+    assert terms_of("iga", (1.0, 0.4))["iga"]["eps"] == pytest.approx(0.4 / 255)
+
+
+def settings_of_recipe(setting, way):
+    return recipe(f"{RECIPES[setting]}-{way.replace('_', '-')}", device="cpu")
+
+
+@pytest.mark.parametrize("setting", RECIPES)
+def test_a_net_of_table_1_is_trained_as_its_recipe_says(setting):
+    """`gyrograd train --recipe joo2023-...` and `gyrograd reproduce` train the same net, and from one file."""
+    for way, weights in selected_weights(setting).items():
+        told = settings_of_recipe(setting, way)
+        net = net_of({**SIZES, "epochs": told.epochs}, setting, way, weights, 0)
+        ours = train_settings(net)
+        elsewhere = ("model", "model_settings", "data", "data_settings", "test", "terms")
+        assert ours == replace(told, **{key: getattr(ours, key) for key in elsewhere}), (setting, way)
+        model = {key: value for key, value in told.model_settings.items() if key != "normalize"}
+        assert model.items() <= net.model.items()
+        teacher = torch.nn.Identity() if way == "atex" else None
+        if teacher is not None:
+            told = replace(told, terms={"atex": {**told.terms["atex"], "teacher": teacher}})
+        assert same_sum(objective_of(net, teacher), training.objective_of(told)), (setting, way)
+
+
+def same_sum(one, other):
+    """Whether two objectives weigh the same terms: l2 alone is l2_cosine without cosine, whatever its name."""
+    return [weighed(term) for term in one.terms.values()] == [weighed(t) for t in other.terms.values()]
+
+
+def weighed(term):
+    r = term.regularizer
+    return replace(r, l2=term.weight * r.l2, cosine=term.weight * r.cosine) if hasattr(r, "l2") else term
+
+
+def test_the_released_code_moves_running_statistics_and_halves_imagenets_hessian_batch():
+    """Read in the released code, and not in the paper."""
+    for setting in RECIPES:
+        for way in ("hessian", "l2", "l2_cosine"):
+            net = net_of(SIZES, setting, way, selected_weights(setting)[way], 0)
+            (term,) = net.terms.values()
+            assert term["settings"]["batchnorm"] == "train"
+            half = (setting, way) in {(imagenet, "hessian") for imagenet in IMAGENETS}
+            assert train_settings(net).batch_size == (64 if half else 128)
+
+
+def test_the_statistics_of_extra_passes_can_be_those_of_earlier_pages():
+    """The published ResNet18 page has Hessian with the batch's statistics alone: --train batchnorm=batch."""
+    changed = {**SIZES, "training": checked_changes({"batchnorm": "batch"})}
+    net = net_of(changed, "cifar10-resnet18", "hessian", (1e-5,), 0)
+    assert objective_of(net).terms["hessian"].regularizer.batchnorm == "batch"
+    assert "batchnorm" not in net.recipe
+    assert net_of(changed, "cifar10-resnet18", "ce", (), 0).terms == {}
+    with pytest.raises(UserError, match="batchnorm 'runing'"):
+        checked_changes({"batchnorm": "runing"})
 
 
 def test_recipes_are_those_of_the_paper_at_200_epochs():
@@ -174,7 +231,7 @@ def test_every_row_of_the_claims_is_a_row_that_exists():
         for claim in read_claims(HOME / "joo2023" / "claims.toml", name).claims:
             for q in (claim.lower, claim.higher) if isinstance(claim, Order) else (claim.quantity,):
                 rows = {
-                    *SELECTED[paper_setting(q.setting)],
+                    *selected_weights(q.setting),
                     *(row_name(*way) for way in every_way(q.setting)),
                     "cosine 100",
                 }
@@ -223,8 +280,10 @@ def test_a_step_that_keeps_a_graph_costs_more_memory():
 
 @pytest.mark.parametrize("setting", VARIANTS)
 def test_a_variant_is_the_papers_setting_trained_more_cheaply(setting):
-    base, changes = VARIANTS[setting]
-    for row, weights in SELECTED[base].items():
+    base = VARIANTS[setting]
+    fast = recipe_tree(f"{RECIPES[base]}-l2-cosine-fast")
+    changes = {key: fast[key] for key in ("fast", "precision", "part", "every")}
+    for row, weights in selected_weights(base).items():
         mine, paper = (net_of(SIZES, name, row, weights, 0) for name in (setting, base))
         assert dict(mine.recipe) == {**paper.recipe, **changes}
         assert (mine.terms, mine.model) == (paper.terms, paper.model)

@@ -57,9 +57,9 @@ from gyrograd.reporting import read_card, write_report
 from gyrograd.reporting.pictures import attack_pictures, load_arrays
 from gyrograd.reporting.values import read_values
 from gyrograd.training import settings_from, snapshots
-from gyrograd.training.cookbook import read_tree
+from gyrograd.training.loop import Average
+from gyrograd.training.settings import read_tree
 from gyrograd.training.snapshots import Place
-from gyrograd.training.steps import Average
 
 SECONDS = 10
 PATIENCE = 60

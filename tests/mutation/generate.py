@@ -50,7 +50,7 @@ FOLDERS = {
     "attacks": "unit/test_attacks_memory contracts/test_attacks",
     "metrics": "contracts/test_metrics",
     "regularizers": "contracts/test_regularizers contracts/test_precisions",
-    "evaluation": "unit/test_audit_engine",
+    "measurement": "unit/test_audit_engine",
 }
 """The folders that faults are drawn from, and the tests of everything in them."""
 CPU_SECONDS, WALL_SECONDS = 120, 1200
@@ -124,7 +124,7 @@ TESTS = {
         "unit/test_attacks_settings oracles/test_attacks_objectives oracles/test_attacks_loops"
     ),
     "attacks/objectives.py": "oracles/test_attacks_objectives oracles/test_attacks_loops",
-    "attacks/protocols.py": "unit/test_attacks_settings oracles/test_attacks_loops",
+    "attacks/settings.py": "unit/test_attacks_settings oracles/test_attacks_loops",
     "attacks/result.py": "unit/test_attacks_loop unit/test_attacks_settings",
     "attacks/runs.py": (
         "unit/test_attacks_loop unit/test_attacks_settings unit/test_attacks_memory unit/test_attacks_twin "
@@ -145,7 +145,7 @@ TESTS = {
     ),
     "regularizers/alignment.py": "oracles/test_regularizers_alignment oracles/test_regularizers_joint",
     "regularizers": "oracles/test_regularizers_others oracles/test_regularizers_found",
-    "evaluation": "unit/test_evaluation_cells",
+    "measurement": "unit/test_measurement_cells unit/test_measurement",
 }
 
 COMPARISONS = {

@@ -7,14 +7,10 @@ import gc
 import pytest
 import torch
 from nets import batch, net
-from small_attributions import small
+from small_attributions import ON_ANY_NET, small
 
-import gyrograd as gg
-
-GRAPHS = [(name, False) for name in sorted(gg.available("attribution"))]
-GRAPHS += [
-    (name, True) for name, entry in sorted(gg.available("attribution").items()) if entry.differentiable
-]
+GRAPHS = [(name, False) for name in sorted(ON_ANY_NET)]
+GRAPHS += [(name, True) for name, entry in sorted(ON_ANY_NET.items()) if entry.differentiable]
 
 
 def tensors() -> int:

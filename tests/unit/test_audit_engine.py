@@ -18,8 +18,8 @@ from gyrograd.audit import Card, audit
 from gyrograd.audit.presets import PRESETS, preset_of
 from gyrograd.data.dataset import Dataset
 from gyrograd.errors import UserError
-from gyrograd.evaluation import streams
-from gyrograd.evaluation.runs import _completed as completed
+from gyrograd.measurement import streams
+from gyrograd.measurement.cells import _completed as completed
 from gyrograd.metrics import TopKIntersection
 from gyrograd.numerics import random
 from gyrograd.progress import Pace
@@ -184,9 +184,8 @@ def _lowest(card: Card, example: int) -> float:
     values = []
     for name in SMALL.methods:
         for attack in SMALL.attacks:
-            record = card.records[f"{name} under {attack}"]
-            at = record.settings["attack"]["eps"].index(SMALL.eps)
-            values.append(record.values[f"cosine[{at}]"][record.examples.index(example)])
+            cosines = card.table.of(method=name, condition=attack, eps=SMALL.eps, metric="cosine")
+            values.append(cosines[example])
     return min(v for v in values if v is not None)
 
 
@@ -367,7 +366,7 @@ def test_a_folder_holds_everything_and_a_second_audit_measures_nothing(
     def refuse(*_: object) -> None:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("gyrograd.evaluation.cells.Cell.record", refuse)
+    monkeypatch.setattr("gyrograd.measurement.cells.Cell.record", refuse)
     monkeypatch.setattr("gyrograd.reporting.card.write_report", lambda card, folder: None)
     second = audit(small_net(), x, y, preset=SMALL, out=tmp_path)
     assert second.records == first.records
@@ -400,7 +399,7 @@ def test_another_model_or_other_images_are_measured_anew(tmp_path: Path) -> None
 def test_an_interruption_leaves_a_card_of_what_is_finished(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gyrograd.evaluation.cells import Cell
+    from gyrograd.measurement import Cell
     from gyrograd.reporting.schema import read_card
 
     x, y = small_images(7)
@@ -501,8 +500,8 @@ def test_a_swept_width_that_is_one_of_the_methods_is_measured_once() -> None:
 
 
 def test_noise_has_the_radii_its_method_is_attacked_at(card: Card) -> None:
-    assert card.records["gradient under noise"].settings["eps"] == [4 / 255, 8 / 255]
-    assert card.records["smoothgrad under noise"].settings["eps"] == [8 / 255]
+    assert card.table.radii(method="gradient", condition="noise") == (4 / 255, 8 / 255)
+    assert card.table.radii(method="smoothgrad", condition="noise") == (8 / 255,)
     x, y = (t[:4] for t in small_images())
     smooth = gg.attribution("smoothgrad", draws=4)
     hit = gg.attack("random", eps=8 / 255)(small_net(), smooth, x, y, seed=0)
@@ -519,7 +518,7 @@ def test_every_cell_has_a_guess_of_what_it_costs(monkeypatch: pytest.MonkeyPatch
     x, y = small_images()
     cells: list[tuple[str, int]] = []
     monkeypatch.setattr(
-        "gyrograd.evaluation.runs._completed",
+        "gyrograd.measurement.cells._completed",
         lambda cell, part, earlier: cells.append((cell.name, len(part))) or completed(cell, part, earlier),
     )
     audit(small_net(), x, y, preset=SMALL)

@@ -12,6 +12,7 @@ from small_audits import small_images, small_net
 from torch import nn
 
 from gyrograd.audit import identity
+from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.reporting.schema import checked
 
 
@@ -36,22 +37,22 @@ def test_peak_memory_is_left_out_where_the_system_does_not_say(without_resource:
 
 def test_another_weight_or_buffer_is_another_model() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
-    hashes = {identity.model_hash(model)}
+    hashes = {model_hash(model)}
     for change in (model[0].weight, model[1].bias, model[1].running_var, model[1].num_batches_tracked):
         change.data.add_(1)
-        hashes.add(identity.model_hash(model))
+        hashes.add(model_hash(model))
     assert len(hashes) == 5
 
 
 def test_another_pixel_class_or_shape_is_other_data() -> None:
     x, target = small_images(2)
     hashes = {
-        identity.data_hash(x, target),
-        identity.data_hash(x, target + 1),
-        identity.data_hash(x, target.flip(0) if target[0] != target[1] else target + 2),
-        identity.data_hash(x.transpose(2, 3), target),
-        identity.data_hash(x.view(2, 3, 5, 20), target),
-        identity.data_hash(x.float(), target),
+        data_hash(x, target),
+        data_hash(x, target + 1),
+        data_hash(x, target.flip(0) if target[0] != target[1] else target + 2),
+        data_hash(x.transpose(2, 3), target),
+        data_hash(x.view(2, 3, 5, 20), target),
+        data_hash(x.float(), target),
     }
     assert len(hashes) == 6
 

@@ -12,20 +12,21 @@ from hypothesis import strategies as st
 from small_audits import SMALL, small_images, small_net
 
 import gyrograd as gg
-from gyrograd.audit.challenges import challenges, masked
-from gyrograd.audit.doubts import suspects
+from gyrograd.audit.doubts import challenges, masked, suspects
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, spoken
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.summary import summary
-from gyrograd.audit.table import column, eps_curves, mean_over, points, stat, worst
+from gyrograd.audit.table import eps_curves, stat, worst
 from gyrograd.audit.theorems import Promise, constants, promises
-from gyrograd.audit.verdict import grade_of, sentences, shown
+from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
-from gyrograd.evaluation import streams
+from gyrograd.measurement import Table, mean_over, streams
+from gyrograd.measurement.table import Source
 from gyrograd.numerics.statistics import bootstrap_interval
+from gyrograd.numerics.wording import interval_text
 from gyrograd.records import Record
 from gyrograd.theory import Point
 
@@ -78,32 +79,25 @@ def test_a_number_without_examples_is_null_and_of_one_has_no_interval() -> None:
     assert stat({0: 0.0, 1: 1.0, 2: None, 3: 0.5}) == expected
 
 
-def test_points_are_read_in_their_order() -> None:
-    record = Record("a", {}, [4, 7], {f"rps[{i}]": [float(i), float(-i)] for i in (0, 1, 2, 10, 11)})
-    assert points(record, "rps") == [{4: 0.0, 7: 0.0}, {4: 1.0, 7: -1.0}, {4: 2.0, 7: -2.0}]
-    assert column(record, "rps[10]") == {4: 10.0, 7: -10.0}
-
-
 def attacked(
     method: str, attack: str, eps: list[float], cosines: list[list[float | None]], kept: float
-) -> Record:
+) -> Source:
     examples = list(range(len(cosines[0])))
     values: dict[str, Any] = {f"cosine[{i}]": row for i, row in enumerate(cosines)}
     values |= {f"kept[{i}]": row for i, row in enumerate(cosines)}
     values |= {f"prediction_kept[{i}]": [kept] * len(examples) for i in range(len(cosines))}
-    settings = {"attack": {"eps": eps}} if attack != "noise" else {"eps": eps}
-    return Record(f"{method} under {attack}", settings, examples, values)
+    return Source(method, attack, tuple(eps), Record(f"{method} under {attack}", {}, examples, values))
 
 
 def test_curves_over_eps_hold_the_worst_within_each_radius() -> None:
     eps = [4 / 255, 8 / 255]
-    records = {
-        "gradient under top_k": attacked("gradient", "top_k", eps, [[0.9, 0.45], [0.6, 0.5]], 1.0),
-        "gradient under noise": attacked("gradient", "noise", eps, [[0.7, 0.95], [0.9, 0.9]], 1.0),
-        "lrp under top_k": attacked("lrp", "top_k", eps[1:], [[0.6, 0.5]], 1.0),
-        "lrp under noise": attacked("lrp", "noise", eps, [[0.7, 0.95], [0.9, 0.9]], 1.0),
-    }
-    lines = eps_curves(records, ["gradient", "lrp"], replace(SMALL, attacks=("top_k",)))["lines"]
+    sources = [
+        attacked("gradient", "top_k", eps, [[0.9, 0.45], [0.6, 0.5]], 1.0),
+        attacked("gradient", "noise", eps, [[0.7, 0.95], [0.9, 0.9]], 1.0),
+        attacked("lrp", "top_k", eps[1:], [[0.6, 0.5]], 1.0),
+        attacked("lrp", "noise", eps, [[0.7, 0.95], [0.9, 0.9]], 1.0),
+    ]
+    lines = eps_curves(Table(sources), ["gradient", "lrp"], replace(SMALL, attacks=("top_k",)))["lines"]
     assert [(line["method"], line["label"]) for line in lines] == [
         ("gradient", "attack"),
         ("gradient", "noise"),
@@ -115,14 +109,13 @@ def test_curves_over_eps_hold_the_worst_within_each_radius() -> None:
 
 def test_the_most_damaging_attacks_kept_the_prediction_and_name_each_image_once() -> None:
     eps = [8 / 255]
-    records = {
-        "gradient under top_k": attacked("gradient", "top_k", eps, [[0.5, 0.3, None, 0.9]], 1.0),
-        "gradient under pgd": attacked("gradient", "pgd", eps, [[0.1, 0.1, 0.1, 0.1]], 0.0),
-        "gradient under untargeted_map": attacked(
-            "gradient", "untargeted_map", eps, [[0.4, 0.6, None, 0.8]], 1.0
-        ),
-    }
-    found = most_damaging(records, [GRADIENT], ["top_k", "pgd", "untargeted_map"], 8 / 255, 2)
+    sources = [
+        attacked("gradient", "top_k", eps, [[0.5, 0.3, None, 0.9]], 1.0),
+        attacked("gradient", "pgd", eps, [[0.1, 0.1, 0.1, 0.1]], 0.0),
+        attacked("gradient", "untargeted_map", eps, [[0.4, 0.6, None, 0.8]], 1.0),
+    ]
+    preset = replace(SMALL, attacks=("top_k", "pgd", "untargeted_map"), eps=8 / 255, pictures=2)
+    found = most_damaging(Table(sources), [GRADIENT], preset)
     assert [(d.example, d.attack, d.cosine) for d in found] == [(1, "top_k", 0.3), (0, "untargeted_map", 0.4)]
 
 
@@ -248,6 +241,7 @@ def test_the_plane_marks_what_nothing_beats() -> None:
     assert drawn["recommended"]["method"] == "smoothgrad"
     assert drawn["recommended"]["setting"] == 0.1
     assert [p["setting_name"] for p in drawn["points"]] == [None, "sigma", "sigma"]
+    assert [p["label"] for p in drawn["points"]] == ["Gradient", "SmoothGrad", "SmoothGrad"]
     assert [spoken(p) for p in placed] == [
         "Gradient",
         "SmoothGrad with sigma 0.1",
@@ -268,10 +262,11 @@ def test_suspects_are_the_methods_whose_calm_is_hollow() -> None:
 
 
 def test_numbers_are_shown_with_their_interval() -> None:
-    assert shown(measured(0.256, 0.02)) == "0.256 [0.236, 0.276]"
-    assert shown(measured(0.256, 0.02), percent=True) == "26 % [24, 28]"
-    assert shown({"value": 0.5, "low": None, "high": None, "n": 1}) == "0.500"
-    assert shown(None) == "unknown"
+    assert interval_text(measured(0.256, 0.02), ".3f") == "0.256 [0.236, 0.276]"
+    assert interval_text(measured(0.256, 0.02), ".0f", scale=100, unit=" %") == "26 % [24, 28]"
+    assert interval_text({"value": 0.5, "low": None, "high": None, "n": 1}) == "0.500"
+    assert interval_text(bootstrap_interval([0.5]), ".1f", unit="/255") == "0.5/255"
+    assert interval_text(None, unknown="unknown") == "unknown"
 
 
 def test_the_second_sentence_holds_noise_attack_and_prediction() -> None:
@@ -344,7 +339,7 @@ def test_constants_are_those_of_the_theory_functions() -> None:
 def test_a_bound_whose_constant_is_missing_is_left_out() -> None:
     names = ("slope", "largest", "smoothgrad_slope", "smoothed_slope", "gradient_change")
     values: dict[str, Any] = {name: [1.0, 2.0] for name in names} | {"curvature": [None, None]}
-    rows = promises(Record("bounds", {"sigma": 0.1}, [0, 1], values))
+    rows = promises({name: dict(enumerate(column)) for name, column in values.items()}, sigma=0.1)
     assert len(rows) == 3
     assert all("wang2020 Theorem 3" not in row["reference"] for row in rows)
     assert rows[0]["bound"] == pytest.approx((2 / torch.pi) ** 0.5 * 1.0 / 0.1)
@@ -428,13 +423,17 @@ def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() 
     values: dict[str, Any] = {f"{name}[{at}]": [0.0] * 10 for name in counted for at in (0, 1)}
     values["beaten_by_transfer[1]"] = [1.0] * 2 + [0.0] * 7 + [None]
     values["beaten_by_more steps[1]"] = [1.0] + [0.0] * 9
-    record = Record("gradient under auto", {"attack": {"eps": [4 / 255, 8 / 255]}}, list(range(10)), values)
-    flags = challenges({"gradient under auto": record}, [GRADIENT], preset)
+
+    def table() -> Table:
+        record = Record("gradient under auto", {}, list(range(10)), values)
+        return Table([Source("gradient", "auto", (4 / 255, 8 / 255), record)])
+
+    flags = challenges(table(), [GRADIENT], preset)
     assert [(flag["name"], flag["where"]) for flag in flags] == [("beaten_by_transfer", "gradient")]
     assert flags[0]["measured"] == pytest.approx(2 / 9)
     assert masked(flags) == {"gradient"}
-    assert challenges({}, [GRADIENT], SMALL) == []
+    assert challenges(Table([]), [GRADIENT], SMALL) == []
     values |= {"beaten_by_transfer[1]": [0.0] * 10, "misled[0]": [1.0] * 3 + [0.0] * 7}
-    flags = challenges({"gradient under auto": replace(record, values=values)}, [GRADIENT], preset)
+    flags = challenges(table(), [GRADIENT], preset)
     assert [flag["name"] for flag in flags] == ["search_misled"]
     assert masked(flags) == {"gradient"}

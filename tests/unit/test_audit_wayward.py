@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gyrograd.audit import doubts, engine
 from gyrograd.audit.methods import methods_of
+from gyrograd.measurement import Table
 
 
 class Mixing(nn.Module):
@@ -30,11 +31,10 @@ class Mixing(nn.Module):
 def test_flags_of_the_model_and_of_lrp_are_on_the_card(monkeypatch):
     x = torch.rand(6, 3, SIDE, SIDE)
     model, preset = Mixing().eval(), replace(SMALL, methods=("gradient", "lrp"))
-    subject = engine._subject(model, x, [0, 1, 2, 0, 1, 2], None, None, None, None)
-    bench = engine._bench(model, subject, preset, 0)
-    methods, _ = methods_of(None, preset, model, x[:1], subject.target[:1], max_batch=8)
-    monkeypatch.setattr(doubts, "_of_records", lambda *_: [])  # flags of numbers, which would take an audit
-    flags = {(flag["name"], flag["where"]) for flag in doubts.doubts(bench, {}, methods)}
+    inputs = engine._inputs(model, x, [0, 1, 2, 0, 1, 2], None, None, None, None, preset, 0)
+    methods, _ = methods_of(None, preset, model, x[:1], inputs.sample.target[:1], max_batch=8)
+    monkeypatch.setattr(doubts, "_of_numbers", lambda *_: [])  # flags of numbers, which would take an audit
+    flags = {(flag["name"], flag["where"]) for flag in doubts.doubts(inputs, Table([]), methods)}
     assert ("rows_depend", "model") in flags
     assert ("relevance_lost", "lrp") in flags
     assert ("relevance_lost", "gradient") not in flags

@@ -10,15 +10,12 @@ import pytest
 
 import gyrograd as gg
 from gyrograd import cli, registry
-from gyrograd.cli.catalogue import Listed, catalogue
+from gyrograd.cli.catalogue import Listed, catalogue, listed
 from gyrograd.errors import UserError
 
 
 def registered(kind: str) -> list[Listed]:
-    return [
-        Listed(e.name, e.aliases, e.summary, e.paper, e.equation, e.differentiable)
-        for e in gg.available(kind).values()
-    ]
+    return [listed(entry) for entry in gg.available(kind).values()]
 
 
 @pytest.mark.parametrize("kind", gg.kinds())
@@ -37,6 +34,9 @@ def test_a_row_of_the_list_has_everything_that_is_known_of_a_name(capsys):
         "paper": entry.paper,
         "equation": entry.equation,
         "differentiable": entry.differentiable,
+        "label": "SmoothGrad",
+        "group": "",
+        "package": "gyrograd",
     }
 
 
@@ -46,7 +46,7 @@ def test_without_a_kind_all_kinds_are_listed_in_the_registrys_order(capsys):
 
 
 SOURCE = '''"""Registers by `@register("kernel", "in a docstring", paper="own")`."""
-@register("kernel", "b", paper="own", aliases=("c", "d"), differentiable=True)
+@register("kernel", "b", paper="own", aliases=("c", "d"), differentiable=True, label="Bee", group="noise")
 @dataclass(frozen=True)
 class B:
     """First line.
@@ -74,8 +74,8 @@ def package(tmp_path: Path, monkeypatch):
 def test_decorators_are_read_at_any_depth_and_nothing_is_run(package):
     (package / "deep" / "kernels.py").write_text(SOURCE + "raise SystemExit\n")
     assert list(catalogue("kernel").values()) == [
-        Listed("a", (), "", "p", "Eq. 1", False),
-        Listed("b", ("c", "d"), "First line.", "own", "", True),
+        Listed("a", (), "", "p", "Eq. 1", False, "A", ""),
+        Listed("b", ("c", "d"), "First line.", "own", "", True, "Bee", "noise"),
     ]
     assert "kernels_of_a_test" not in sys.modules
 

@@ -12,7 +12,7 @@ from gyrograd.numerics.statistics import bootstrap_interval
 def nets(n: int) -> list[Measured]:
     values = [{key: [shift + i / 10 for i in range(n)] for key in COLUMNS} for shift in (0.1, 0.3)]
     return [
-        Measured(name, 2.0 + at, 0.8 - 0.027 * at, own, None)
+        Measured(name, 2.0 + at, 0.8 - 0.027 * at, own)
         for at, (name, own) in enumerate(zip(("plain", "steady"), values, strict=True))
     ]
 
@@ -37,5 +37,5 @@ def test_what_got_worse_is_said_and_called_a_fall():
 def test_the_picture_shows_images_whose_plain_map_moves_and_whose_class_stays():
     kept = {"plain": [0.5, 0.0, 0.3, 0.1], "steady": [0.6, 0.9, 0.9, 0.8]}
     same = {"plain": [1.0, 0.0, 1.0, 1.0], "steady": [1.0, 1.0, 1.0, 1.0]}
-    both = [Measured(name, 1.0, 0.5, {"kept": kept[name], "prediction": same[name]}, None) for name in kept]
+    both = [Measured(name, 1.0, 0.5, {"kept": kept[name], "prediction": same[name]}) for name in kept]
     assert demo._moved_most(both) == [3, 2]

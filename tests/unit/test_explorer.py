@@ -35,7 +35,6 @@ from gyrograd.explorer.server import check_free, ended_in_order, serve
 from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.watching import Watched
 from gyrograd.explorer.wording import (
-    ABOUT,
     MEANINGS,
     NAMES,
     figures,
@@ -128,7 +127,7 @@ def test_a_chosen_class_is_explained_in_place_of_the_prediction(net, x):
 def test_a_method_that_cannot_explain_leaves_its_sentence_and_the_others_go_on(flat, x):
     found = explained(flat, x, None, ["guided_backprop", "gradient"])
     assert list(found.maps) == ["gradient"]
-    assert "Guided backprop is left out: " in markup.maps_page(found)
+    assert "Guided Backprop is left out: " in markup.maps_page(found)
 
 
 @pytest.mark.parametrize("name", sorted(gg.available("attack")))
@@ -360,7 +359,7 @@ def test_maps_of_different_classes_are_not_compared_without_a_word(net, x):
 def test_every_number_attack_and_method_has_plain_words():
     assert set(NAMES) == set(MEANINGS)
     for kind in ("attack", "attribution"):
-        assert set(ABOUT[kind]) == set(gg.available(kind))
+        assert all(entry.about for entry in gg.available(kind).values())
 
 
 def test_an_unknown_flag_is_shown_as_it_is():

@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 
 import gyrograd as gg
-from gyrograd.attributions import function
+from gyrograd.attacks import auto
+from gyrograd.attributions import function, settings
 from gyrograd.reporting import sheet
 
 
@@ -35,7 +36,7 @@ def saliency(model, x, target):
     return torch.autograd.grad(model(x).gather(1, target[:, None]).sum(), x)[0]
 
 
-@pytest.mark.parametrize("module", [function, sheet])
+@pytest.mark.parametrize("module", [function, sheet, settings, auto])
 def test_examples_in_the_documentation_run(module):
     result = doctest.testmod(module)
     assert result.attempted > 0

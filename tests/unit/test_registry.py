@@ -25,9 +25,9 @@ def test_a_registered_factory_is_built_by_name_and_by_alias(scratch):
 
 
 def test_a_name_or_alias_taken_twice_is_an_error(scratch):
-    registry.register("kernel", "spike", paper="own", aliases=("peak",))(dict)
+    registry.register("kernel", "spike", paper="own", aliases=("peak",))(registry.Entry)
     with pytest.raises(RuntimeError, match="'peak' is registered twice: spike and summit"):
-        registry.register("kernel", "summit", paper="own", aliases=("peak",))(dict)
+        registry.register("kernel", "summit", paper="own", aliases=("peak",))(registry.Entry)
     assert "summit" not in registry.available("kernel")
 
 
@@ -49,3 +49,49 @@ def test_a_wrong_name_or_setting_names_the_nearest_right_one(call, sentence):
 def test_suggestions_fall_back_to_the_list():
     assert did_you_mean("qqq", ["b", "a"]) == "known: a, b."
     assert did_you_mean("q", []) == "there are none."
+
+
+def test_facts_are_found_again_from_what_was_built():
+    assert registry.fact("regularizer", registry.make("regularizer", "adversarial"), "capturable")
+    assert not registry.fact("regularizer", registry.make("regularizer", "l2"), "capturable")
+    assert registry.fact("attribution", registry.make("attribution", "unigrad"), "passes") == "draws"
+
+
+def test_functions_that_build_one_class_and_disagree_leave_a_fact_open(scratch):
+    class Built: ...
+
+    def one() -> Built:
+        """One."""
+        return Built()
+
+    def other() -> Built:
+        """Other."""
+        return Built()
+
+    one.__annotations__ = other.__annotations__ = {"return": Built}
+    registry.register("regularizer", "one of two", paper="own", capturable=True, second_order=False)(one)
+    assert registry.fact("regularizer", Built(), "capturable")
+    registry.register("regularizer", "other of two", paper="own", second_order=False)(other)
+    assert not registry.fact("regularizer", Built(), "capturable")
+    assert not registry.fact("regularizer", Built(), "second_order")
+
+
+def test_an_object_that_is_not_registered_says_facts_itself_or_gets_the_careful_ones():
+    class Own:
+        replaces_cross_entropy = True
+
+    assert registry.fact("regularizer", Own(), "replaces_cross_entropy")
+    assert registry.fact("regularizer", Own(), "second_order")
+    assert not registry.fact("regularizer", Own(), "capturable")
+
+
+def test_lists_for_people_begin_with_what_is_best_known():
+    names = [entry.name for entry in registry.in_order("attribution")]
+    assert names[:2] == ["gradient", "input_x_gradient"]
+    assert sorted(names) == list(registry.available("attribution"))
+
+
+def test_a_label_is_as_written_or_the_name_with_spaces():
+    assert registry.label_of("attribution", "smoothgrad") == "SmoothGrad"
+    assert registry.label_of("metric", "rank_correlation") == "Rank correlation"
+    assert registry.label_of("attribution", "my own") == "my own"

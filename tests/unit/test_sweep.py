@@ -22,11 +22,9 @@ from gyrograd.records import Record
 from gyrograd.training import sweep as module
 from gyrograd.training import trials
 from gyrograd.training.clusters import Cluster
-from gyrograd.training.measuring import Measuring
-from gyrograd.training.selection import selected
-from gyrograd.training.stopping import Stopped
-from gyrograd.training.sweep import sweep
-from gyrograd.training.trials import REFERENCE, finished_trial, trials_of
+from gyrograd.training.runs import Stopped
+from gyrograd.training.sweep import selected, sweep
+from gyrograd.training.trials import REFERENCE, Measuring, finished_trial, trials_of
 
 QUICK = Measuring(images=6, draws=2)
 

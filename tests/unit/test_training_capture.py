@@ -13,9 +13,9 @@ from torch import Tensor
 import gyrograd as gg
 from gyrograd.training import TrainSettings
 from gyrograd.training.capture import WARM_UP, CapturedStep
+from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.objective import objective_of
 from gyrograd.training.processes import launched
-from gyrograd.training.steps import Step, optimizer_of
 
 SETTINGS = TrainSettings(terms={"l2": {}}, every=2, lr=0.01, clip=0.5, device="cpu")
 

@@ -18,10 +18,10 @@ from small_training import net, pictures
 import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models.checkpoints import facts
-from gyrograd.training import Stopped, TrainSettings, files, fit, logs, read_log, runs, snapshots
-from gyrograd.training.files import PAUSE, Written
+from gyrograd.training import Stopped, TrainSettings, fit, read_log, runs, snapshots
+from gyrograd.training.loop import Step
+from gyrograd.training.runs import LOG, PAUSE, Written
 from gyrograd.training.snapshots import NAME, Snapshot, finite, read
-from gyrograd.training.steps import Step
 
 BEST = "best.safetensors"
 
@@ -144,7 +144,7 @@ def test_the_log_does_not_wait_for_checkpoints_that_are_asked_for_seldom(tmp_pat
     seen = []
 
     def look(entry, model):
-        lines = len(read_log(tmp_path)) if (tmp_path / logs.NAME).exists() else 0
+        lines = len(read_log(tmp_path)) if (tmp_path / LOG).exists() else 0
         seen.append((read(tmp_path / NAME).note["epoch"], best_in(tmp_path), lines))
 
     trained(tmp_path, epochs=6, how={"on_epoch": look}, checkpoint_seconds=1e9, checkpoint_epochs=3)
@@ -200,9 +200,9 @@ def test_an_error_leaves_the_log_whole_and_the_best_model_with_its_checkpoint(tm
 @pytest.mark.parametrize("what", ["checkpoint", "best", "log"])
 def test_killed_before_any_file_a_run_goes_on_to_the_same_best_model(tmp_path, monkeypatch, what, at):
     """Every second epoch is written; the kill comes right before the at-th writing of one of the files."""
-    monkeypatch.setattr(files, "PAUSE", 0)
+    monkeypatch.setattr(runs, "PAUSE", 0)
     often = {"checkpoint_epochs": 2, "epochs": 8}
-    owner, name = {"checkpoint": (snapshots, "write"), "best": (runs, "save"), "log": (logs, "write_log")}[
+    owner, name = {"checkpoint": (snapshots, "write"), "best": (runs, "save"), "log": (runs, "replace_file")}[
         what
     ]
     real, calls = getattr(owner, name), []
@@ -259,7 +259,7 @@ def test_writing_the_best_model_leaves_the_run_as_it_was(tmp_path, monkeypatch):
     """In the middle of an epoch, with averaged weights: the model wears the best ones only for the writing."""
     models = []
     for pause, seconds in ((0, 0), (1e9, 1e9)):
-        monkeypatch.setattr(files, "PAUSE", pause)
+        monkeypatch.setattr(runs, "PAUSE", pause)
         out = tmp_path / str(pause)
         models.append(trained(out, ema=0.9, checkpoint_seconds=seconds).model.state_dict())
         models.append(gg.load(out / BEST).state_dict())

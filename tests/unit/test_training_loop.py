@@ -13,9 +13,9 @@ from small_training import net, pictures
 
 import gyrograd as gg
 from gyrograd.errors import UserError
-from gyrograd.training import Objective, Stopped, Term, files, fit, predictions, read_log, train
+from gyrograd.training import Objective, Stopped, Term, fit, predictions, read_log, runs, train
+from gyrograd.training.loop import Average, Step
 from gyrograd.training.snapshots import NAME, read
-from gyrograd.training.steps import Average, Step
 
 settings = small_training.settings
 
@@ -204,7 +204,7 @@ def test_outside_the_main_thread_signals_are_left_alone():
 
 
 def test_a_loss_that_is_no_number_names_the_last_good_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "PAUSE", 0)
+    monkeypatch.setattr(runs, "PAUSE", 0)
     with pytest.raises(
         UserError, match=r"diverged in epoch 2, step 5 .*trouble nan.*last good checkpoint is .* lower lr"
     ):

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from small_training import net, pictures
 
 import gyrograd as gg
+from gyrograd.data.batches import zoomed
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.training import Objective, Term, TrainSettings, objective_of
-from gyrograd.training.augmentation import zoomed
 from gyrograd.training.processes import Share
 
 

@@ -10,7 +10,7 @@ from gyrograd.errors import UserError
 from gyrograd.registry import lookup
 from gyrograd.training import TrainSettings, objective_of, recipe, recipes
 from gyrograd.training.building import model_for
-from gyrograd.training.cookbook import merged, read_tree
+from gyrograd.training.settings import merged, read_tree
 
 OBJECTIVES = ("ce", "hessian", "iga", "atex", "l2", "l2-cosine")
 PAPERS = {

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import json
 import math
 
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from gyrograd.errors import UserError
 from gyrograd.training import TrainSettings, settings_from
-from gyrograd.training.schedules import learning_rate
+from gyrograd.training.loop import learning_rate
 from gyrograd.training.settings import as_tree, first_difference, with_numbers
+from gyrograd.training.snapshots import Snapshot, check_same_run
 
 BAD = {
     "unknown key": ({"learning_rat": 1}, "no setting 'learning_rat'"),
@@ -34,7 +36,6 @@ BAD = {
     "ema": ({"ema": 1}, "ema is 1"),
     "clip": ({"clip": 0}, "null for no clipping"),
     "nesterov": ({"optimizer": "sgd", "momentum": 0}, "nesterov needs a momentum"),
-    "static graph": ({"static_graph": True}, "silently wrong"),
     "terms": ({"terms": {"l2": 3}}, "terms.l2.weight 1"),
     "terms as a list": ({"terms": ["l2"]}, "terms is"),
     "seed": ({"seed": -1}, "seed is -1"),
@@ -129,3 +130,29 @@ def test_rates_are_those_of_torchs_schedulers(epochs, batches, lr):
 def test_warm_up_rises_step_by_step_to_the_scheduled_rate():
     settings = TrainSettings(epochs=4, lr=1.0, schedule="constant", warmup=1.5)
     assert rates(settings, 4)[:7] == pytest.approx([1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6, 1, 1])
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("cookbook", "recipe"),
+        ("files", "Written"),
+        ("logs", "read_log"),
+        ("schedules", "learning_rate"),
+        ("splits", "held_out"),
+        ("steps", "Step"),
+        ("stopping", "Stopped"),
+    ],
+)
+def test_a_module_that_was_merged_is_found_under_its_old_name(module, name):
+    assert hasattr(importlib.import_module(f"gyrograd.training.{module}"), name)
+
+
+def test_a_checkpoint_of_a_version_that_had_static_graph_goes_on(tmp_path):
+    """The setting is gone; its value in an older file is no difference between two runs."""
+    told = TrainSettings()
+    note = {"settings": {**as_tree(told), "static_graph": False}, "data": "d"}
+    check_same_run(tmp_path, Snapshot(note, {}), told, "d")
+    note["settings"]["lr"] = 0.5
+    with pytest.raises(UserError, match=r"lr is 0.001 here and 0.5 there"):
+        check_same_run(tmp_path, Snapshot(note, {}), told, "d")

@@ -1,7 +1,7 @@
 """Attacks on explanations: changes no eye can see that move the map and leave the prediction alone.
 
-Files: loop (the one search), objectives (what is minimised), twin (derivatives of piecewise linear nets),
-protocols (published settings), named (the attacks), auto (the one to judge by), doubts (what it thinks of itself),
+Files: loop (the one search), objectives (what is minimised), twin (derivatives of piecewise linear nets), settings
+(what attacks are declared with), named (the attacks), auto (the one to judge by), doubts (what it thinks of itself),
 squares (a search without derivatives), runs (from settings to result), result.
 """
 
@@ -17,11 +17,13 @@ from gyrograd.attacks.named import (
     transfer,
 )
 from gyrograd.attacks.result import AttackResult
+from gyrograd.attacks.settings import MapSearch
 
 __all__ = [
     "AttackResult",
     "Auto",
     "Manipulate",
+    "MapSearch",
     "MassCenter",
     "Noise",
     "Pgd",

@@ -23,14 +23,13 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gyrograd.attacks.doubts import FELL, STOOD, WON, doubts
-from gyrograd.attacks.loop import Found, Search, Seen, search
-from gyrograd.attacks.named import Radii, Results, check_radii, one_or_all, radii, settings_of, the_goal
+from gyrograd.attacks.loop import Found, Search, search
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
     Aim,
@@ -46,15 +45,17 @@ from gyrograd.attacks.objectives import (
     softly_inserted,
     steepness,
     swapped,
+    the_goal,
     toward,
     unlike,
 )
-from gyrograd.attacks.runs import STAND_IN, Attacked, Job, asker, look, run
+from gyrograd.attacks.result import AttackResult
+from gyrograd.attacks.runs import STAND_IN, Attacked, AttackPlan, asker, look
+from gyrograd.attacks.settings import BallAttack, check_goal, plan_of
 from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import Guide
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.gradient import Gradient
-from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS, reduce, top_k_mask
@@ -98,9 +99,17 @@ class Column:
         return share * (value.abs() if self.relative else torch.ones_like(value))
 
 
-@register("attack", "auto", paper="own", equation="docs/concepts/attacks.md; after Croce and Hein 2020")
+@register(
+    "attack",
+    "auto",
+    paper="own",
+    equation="docs/concepts/attacks.md; after Croce and Hein 2020",
+    order=10,
+    group="map",
+    about="Drains the top tenth of the map by every way it knows; the one to judge by.",
+)
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Auto:
+class Auto(BallAttack):
     """The strongest attack here, aimed at the number that is reported; judge explanations by this one.
 
     column, the number that is made small:
@@ -118,15 +127,12 @@ class Auto:
     derivative (then the gradient unless set) or costs too much.
 
     >>> import gyrograd as gg, torch
-    >>> model, x = gg.model("mlp", in_features=48, seed=0), torch.rand(2, 3, 4, 4)
+    >>> model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(2, 3, 32, 32)
     >>> hit = gg.attack("auto", eps=8 / 255, steps=2)(model, gg.attribution("gradient"), x, torch.tensor([0, 1]))
     >>> bool((hit.value <= hit.start).all())
     True
     """
 
-    name: ClassVar[str] = "auto"
-    eps: Radii = 8 / 255
-    norm: str = "linf"
     column: str = "top_kept"
     steps: int = 20
     top_fraction: float = 0.1
@@ -137,15 +143,12 @@ class Auto:
     transfer_from: str | Attribution | None = None
     max_batch: int = MAX_BATCH
 
-    def __post_init__(self) -> None:
-        for name in ("eps", "ratios"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-        check_radii(self)
+    def check(self) -> None:
+        if isinstance(self.ratios, list):
+            object.__setattr__(self, "ratios", tuple(self.ratios))
         check_name("column", self.column, COLUMNS)
         check_name("reduction", self.reduce, REDUCTIONS)
-        if isinstance(self.goal, str):
-            check_name("goal", self.goal, ("frame",))
+        check_goal(self.goal)
         for name in ("steps", "max_batch"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
@@ -155,37 +158,26 @@ class Auto:
             raise UserError(f"{self.column} needs the pixels that count; give mask=, of shape h w or b h w.")
         self.curve()  # refuses ratios that are no shares
 
-    def __call__(
+    def every_radius(
         self, model: Model, attribution: Attribution, x: Images, target: Labels, *, seed: Seed = 0
-    ) -> Results:
+    ) -> tuple[AttackResult, ...]:
+        """One result for each radius, with what it doubts of itself."""
         if self.mask is not None:
             check_mask(self.mask, x)
-        results = run(self.job(), model, attribution, x, target, seed=seed)
-        return one_or_all(self.eps, tuple(replace(r, flags=(*r.flags, *doubts(r))) for r in results))
+        results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed)
+        return tuple(replace(r, flags=(*r.flags, *doubts(r))) for r in results)
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
-
-    def job(self) -> Job:
+    def plan(self) -> AttackPlan:
         """What a run needs; the searches are made in `attack_every_radius`."""
         needs = COLUMNS[self.column].needs
-        return Job(
-            name=self.name,
-            settings=settings_of(self),
-            eps=radii(self.eps),
-            norm=self.norm,
-            search=Search(self.steps),
-            aim=self.aim,
+        return plan_of(
+            self,
+            Search(self.steps),
+            self.aim,
             goal=None if needs is None else getattr(self, needs),
-            reduce=self.reduce,
             restore=True,
             twin_beta="auto",
-            transfer_from=self.transfer_from,
-            max_batch=self.max_batch,
-            strategy=lambda job, under: attack_every_radius(self, job, under),
+            strategy=lambda plan, under: attack_every_radius(self, plan, under),
             step_rows=len(SOFT_SHARES) if self.column == "insertion" else 1,
         )
 
@@ -283,16 +275,16 @@ def check_mask(mask: Tensor, x: Images) -> None:
         )
 
 
-def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
+def attack_every_radius(auto: Auto, plan: AttackPlan, under: Attacked) -> list[Found]:
     """The whole story, for a part of the batch: main search and challengers at each radius, smallest first."""
-    case = Case.opened(auto, job, under)
-    best, reached = Best.clean(case), 0.0
+    case = Case.opened(auto, plan, under)
+    best, reached = case.clean(), 0.0
     found: dict[float, Found] = {}
-    for eps in sorted(set(job.eps)):
+    for eps in sorted(set(plan.eps)):
         duel = Duel(case, eps, best)
         if eps > 0:
             duel.search(best.delta * (eps / reached) if reached else None)
-            last, long = eps == max(job.eps), auto.steps >= 2 * CHALLENGE
+            last, long = eps == max(plan.eps), auto.steps >= 2 * CHALLENGE
             if auto.steps >= CHALLENGE:
                 # In the end every image that a report could still call steady is tried, in a long search every one.
                 doubtful = duel.hardly_moved(1 / 2 if last else 1 / 4) | (last and long)
@@ -307,7 +299,7 @@ def attack_every_radius(auto: Auto, job: Job, under: Attacked) -> list[Found]:
                 duel.more_steps()
             best, reached = duel.best, eps
         found[eps] = duel.found()
-    return [found[eps] for eps in job.eps]
+    return [found[eps] for eps in plan.eps]
 
 
 @dataclass(frozen=True)
@@ -315,7 +307,7 @@ class Case:
     """What stays the same from radius to radius. `start`: the column at x; `searched`: that of the surrogate's map."""
 
     auto: Auto
-    job: Job
+    plan: AttackPlan
     under: Attacked
     column: Column
     start: PerExample
@@ -324,7 +316,7 @@ class Case:
     soft: Model | None
 
     @classmethod
-    def opened(cls, auto: Auto, job: Job, under: Attacked) -> Case:
+    def opened(cls, auto: Auto, plan: AttackPlan, under: Attacked) -> Case:
         """The clean images, judged once."""
 
         def judged(scene: Scene) -> PerExample:
@@ -333,7 +325,16 @@ class Case:
         start = judged(under.scene)
         searched = start if under.searched is under.scene else judged(under.searched)
         soft = softened(under.guide.model)
-        return cls(auto, job, under, COLUMNS[auto.column], start, searched, Blind(under), soft)
+        return cls(auto, plan, under, COLUMNS[auto.column], start, searched, Blind(under), soft)
+
+    def clean(self) -> Found:
+        """The clean images, as the best that is known before a search."""
+        scene = self.under.scene
+        none = torch.zeros(len(scene.x), dtype=torch.bool, device=scene.x.device)
+        steps, still = none.to(torch.int64), torch.zeros_like(scene.x)
+        return Found(
+            still, self.start, steps, none, none, start=self.start, map=scene.map, logits=scene.logits
+        )
 
     @property
     def through_a_cheaper_map(self) -> bool:
@@ -359,36 +360,6 @@ class Blind:
 
 
 @dataclass(frozen=True)
-class Best:
-    """The worst point found of each image: its column, map and logits, and how many steps were taken for it."""
-
-    delta: Images
-    value: PerExample
-    map: Images
-    logits: Tensor
-    steps: Tensor
-    broken: Flags
-
-    @classmethod
-    def clean(cls, case: Case) -> Best:
-        """The clean images."""
-        scene = case.under.scene
-        steps = torch.zeros(len(scene.x), dtype=torch.int64, device=scene.x.device)
-        broken = torch.zeros_like(steps, dtype=torch.bool)
-        return cls(torch.zeros_like(scene.x), case.start, scene.map, scene.logits, steps, broken)
-
-    def with_rows(self, rows: Tensor, delta: Images, judged: Judged) -> Best:
-        """The same, with other points for these rows."""
-        return replace(
-            self,
-            delta=self.delta.index_copy(0, rows, delta),
-            value=self.value.index_copy(0, rows, judged.value),
-            map=self.map.index_copy(0, rows, judged.map),
-            logits=self.logits.index_copy(0, rows, judged.logits),
-        )
-
-
-@dataclass(frozen=True)
 class Judged:
     """What the method itself on the model itself says of perturbed images. `value` is infinite where the label is lost:
     such points do not count."""
@@ -396,10 +367,6 @@ class Judged:
     map: Tensor
     logits: Tensor
     value: PerExample
-
-    def rows(self, chosen: Tensor) -> Judged:
-        """Of these rows."""
-        return Judged(self.map[chosen], self.logits[chosen], self.value[chosen])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,9 +386,9 @@ class Descent:
 class Duel:
     """One radius: searches one after the other, each on the images that still move, the best point of each kept."""
 
-    def __init__(self, case: Case, eps: float, best: Best) -> None:
+    def __init__(self, case: Case, eps: float, best: Found) -> None:
         self.case, self.eps, self.best = case, eps, best
-        self.under, self.column, self.ball = case.under, case.column, ball(case.job.norm, eps)
+        self.under, self.column, self.ball = case.under, case.column, ball(case.plan.norm, eps)
         self.few = max(2, case.auto.steps // CHALLENGE)
         self.main = best.value
         self.misled = torch.zeros_like(best.broken)
@@ -494,7 +461,7 @@ class Duel:
             map, _ = look(under.model, how.through, scene.x, scene.target, graph=False)
             scene, start = replace(scene, map=map), None
         from_x = how.begin is None and how.start == "clean"
-        plan = Search(
+        how_to = Search(
             how.steps,
             how.first_step * self.eps,
             self.column.stepper,
@@ -504,17 +471,17 @@ class Duel:
             stop_at=self.column.floor,
             open_end=True,
         )
-        job = replace(self.case.job, aim=lambda scene: self.case.auto.aim(scene, how.stand_in), search=plan)
+        plan = replace(
+            self.case.plan, aim=lambda scene: self.case.auto.aim(scene, how.stand_in), search=how_to
+        )
         seen_through = (how.through or under.surrogate, how.guide or under.guide)
         at_x = from_x and not self.column.flat_at_x
-        ask, clean = asker(job, under.model, *seen_through, scene, start=start, begins_at_x=at_x)
+        ask, clean = asker(plan, under.model, *seen_through, scene, start=start, begins_at_x=at_x)
         begin = None if how.begin is None else how.begin[rows]
-        one = search(scene.x, plan, self.ball, under.box, ask, clean, under.streams[rows], begin)
+        one = search(scene.x, how_to, self.ball, under.box, ask, clean, under.streams[rows], begin)
         best = self.best
-        self.best = replace(
-            best,
-            steps=best.steps.index_add(0, rows, one.steps),
-            broken=best.broken.index_copy(0, rows, best.broken[rows] | one.broken),
+        self.best = best.updated(
+            rows, steps=best.steps[rows] + one.steps, broken=best.broken[rows] | one.broken
         )
         # Steps shrink, so that the last iterate is mostly the best; where it is not, the best of the others may be.
         self._offer(name, rows, one.delta if one.last is None else one.last)
@@ -536,17 +503,7 @@ class Duel:
         constant = flat.amax(1) == flat.amin(1)
         unmoved = (best.delta == 0).flatten(1).all(1)
         stuck = (constant | (self.case.blind.found & unmoved)) & (self.eps > 0)
-        seen = Seen(self.case.start, best.map, best.logits)
-        return Found(
-            best.delta,
-            best.value,
-            best.steps,
-            stuck,
-            best.broken,
-            beaten_by=self.beaten_by,
-            misled=self.misled,
-            seen=seen,
-        )
+        return replace(best, stuck=stuck, beaten_by=self.beaten_by, misled=self.misled)
 
     def _from_best(self, first_step: float, guide: Guide | None = None) -> Descent:
         return Descent(steps=self.few, begin=self.best.delta, first_step=first_step, guide=guide)
@@ -579,7 +536,8 @@ class Duel:
             before = self.beaten_by.get(name, torch.zeros_like(self.misled))
             self.beaten_by[name] = before.index_copy(0, rows, before[rows] | won)
         better = (judged.value < self.best.value[rows]).nonzero()[:, 0]
-        self.best = self.best.with_rows(rows[better], delta[better], judged.rows(better))
+        point = {"delta": delta, "value": judged.value, "map": judged.map, "logits": judged.logits}
+        self.best = self.best.updated(rows[better], **{name: new[better] for name, new in point.items()})
 
     def _misled(self, rows: Tensor, one: Found) -> Flags:
         """Where the main search's objective fell and the column did not."""

@@ -8,7 +8,7 @@ depend on the batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gyrograd.numerics.balls import Ball, into_box
 from gyrograd.numerics.random import Keys, normal
-from gyrograd.types import Flags, Images, PerExample
+from gyrograd.types import Flags, Images, Logits, PerExample
 
 Memory: TypeAlias = tuple[Tensor, Tensor] | None
 Stepper: TypeAlias = Callable[[Tensor, Ball, Memory, int], tuple[Tensor, Memory]]
@@ -94,6 +94,21 @@ class Box:
     low: Float[Tensor, "#b 1 1 1"] | None = None
     high: Float[Tensor, "#b 1 1 1"] | None = None
 
+    @classmethod
+    def of(cls, name: str, x: Images) -> Box:
+        """[0, 1] ("unit"), or the range of the pixels of each "image" or (joo2023's code) of the whole "batch"."""
+        if name == "unit":
+            return cls()
+        flat = x.flatten(1) if name == "image" else x.reshape(1, -1)
+        return cls(flat.amin(1).view(-1, 1, 1, 1), flat.amax(1).view(-1, 1, 1, 1))
+
+    def rows(self, part: slice, b: int) -> Box:
+        """The box of these rows of b."""
+        low, high = (
+            None if edge is None else edge.expand(b, 1, 1, 1)[part] for edge in (self.low, self.high)
+        )
+        return Box(low, high)
+
     def cut(self, x: Images, delta: Images) -> Images:
         """delta cut so that x + delta lies in the box; no entry gets longer."""
         if self.low is not None and self.high is not None:
@@ -108,7 +123,8 @@ class Found:
     share of it if it was above 1 there.
 
     Of `auto` also: `beaten_by`, where a challenger did better than the main search; `misled`, where the objective fell
-    and the column did not; `seen`, what is known of x and of x + delta, so that nobody looks again."""
+    and the column did not; `start`, the verdict's value at x, and `map` and `logits` at x + delta, so that nobody looks
+    again."""
 
     delta: Images
     value: PerExample
@@ -120,16 +136,15 @@ class Found:
     last: Images | None = None
     beaten_by: Mapping[str, Flags] = field(default_factory=dict)
     misled: Flags | None = None
-    seen: Seen | None = None
+    start: PerExample | None = None
+    map: Images | None = None
+    logits: Logits | None = None
 
-
-@dataclass(frozen=True)
-class Seen:
-    """The verdict's value at x, and the map and the logits at x + delta."""
-
-    start: PerExample
-    map: Tensor
-    logits: Tensor
+    def updated(self, rows: Tensor, **columns: Tensor) -> Found:
+        """The same, with other values in these columns for these rows."""
+        return replace(
+            self, **{name: getattr(self, name).index_copy(0, rows, new) for name, new in columns.items()}
+        )
 
 
 def search(

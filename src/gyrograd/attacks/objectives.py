@@ -188,6 +188,13 @@ def softly_inserted(scene: Scene, curve: PixelCurve, how: str) -> Objective:
     return inserted
 
 
+def the_goal(scene: Scene) -> PixelMaps:
+    """The scene's goal map; a scene of an attack that has a goal always holds one."""
+    if scene.goal is None:
+        raise UserError("This attack needs a goal map in its scene; run it through its own call.")
+    return scene.goal
+
+
 def _model(scene: Scene) -> Model:
     """The model of the scene; a scene made by a run always holds it."""
     if scene.model is None:

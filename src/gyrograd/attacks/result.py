@@ -16,6 +16,7 @@ from torch import Tensor
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import normalize, reduce
+from gyrograd.records import JsonObject
 from gyrograd.types import Flags, Images, Labels, PerExample
 
 COLUMNS = ("start", "value", "prediction_kept", "stuck", "linf", "l2", "budget_used", "steps")
@@ -54,7 +55,7 @@ class AttackResult:
     trace: Float[Tensor, "n b"] | None = None
     flags: tuple[str, ...] = ()
     name: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: JsonObject = field(default_factory=dict)
     beaten_by: Mapping[str, Flags] = field(default_factory=dict)
     misled: Flags | None = None
 

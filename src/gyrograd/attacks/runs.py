@@ -21,21 +21,23 @@ from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, joined
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
 from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
+from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import check_images, check_target, class_indices, is_being_recorded, try_model
 from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
+from gyrograd.records import JsonObject
 from gyrograd.registry import make
 from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, PerExample, Seed, Targets
 
 STAND_IN = "gradient"
-"""The attribution through which `auto` searches for maps that have no derivative."""
+"""The attribution through which `auto`, audits and the explorer search for maps that have no derivative."""
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class AttackPlan:
     """An attack taken apart into what a run needs. `sees_maps` is False for attacks on the prediction.
 
     `strategy` finds a perturbation for each eps; without one each eps is searched afresh, as `search` says.
@@ -43,7 +45,7 @@ class Job:
     """
 
     name: str
-    settings: dict[str, Any]
+    settings: JsonObject
     eps: tuple[float, ...]
     norm: str
     search: Search
@@ -99,8 +101,8 @@ class Attacked:
         return _blind(self.guide.model, self.surrogate, scene.x, scene.target, self.streams[rows])
 
 
-Strategy = Callable[[Job, Attacked], list[Found]]
-"""An attack of more than one search: a perturbation for each eps of the job, in the job's order."""
+Strategy = Callable[[AttackPlan, Attacked], list[Found]]
+"""An attack of more than one search: a perturbation for each eps of the plan, in the plan's order."""
 
 
 def look(
@@ -179,7 +181,7 @@ def _look_at_clean(
 
 
 def run(
-    job: Job, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
+    plan: AttackPlan, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
 ) -> tuple[AttackResult, ...]:
     """One result for each eps, every one searched afresh from the same clean pass."""
     check_attackable(x)
@@ -187,16 +189,25 @@ def run(
     target = class_indices(target, x)
     streams = keys(seed, len(x), x.device)
     x = x.detach()
-    box = _box(job.box, x)
+    box = Box.of(plan.box, x)
     with evaluating(model), ExitStack() as held:
-        surrogate = _surrogate(job, model, attribution, x, target)
-        guide = guide_for(model, x, job.twin_beta) if job.follows_maps else Guide(model)
-        size = _examples_at_once(rows_at_once(job.max_batch, x), surrogate, model, job.step_rows)
+        surrogate = _surrogate(plan, model, attribution, x, target)
+        guide = guide_for(model, x, plan.twin_beta) if plan.follows_maps else Guide(model)
+        size = _examples_at_once(rows_at_once(plan.max_batch, x), surrogate, model, plan.step_rows)
         held.enter_context(weights_held(model, guide.model))
 
         def part(rows: slice) -> list[AttackResult]:
-            own, columns = _rows(job, rows, len(x)), (x[rows], target[rows], streams[rows])
-            return _part(own, model, attribution, surrogate, guide, _box_of(box, rows, len(x)), *columns)
+            """All eps for a part of the batch."""
+            own = _rows(plan, rows, len(x))
+            chosen, map, logits = clean_look(model, attribution, x[rows], target[rows], plan.explained)
+            scene = searched = own.scene(model, attribution, x[rows], chosen, map, logits)
+            if surrogate is not attribution:
+                hidden, _ = _look_at_clean(model, surrogate, x[rows], chosen)
+                searched = own.scene(model, surrogate, x[rows], chosen, hidden, logits)
+            edges = box.rows(rows, len(x))
+            under = Attacked(model, attribution, surrogate, guide, edges, scene, searched, streams[rows])
+            found = (plan.strategy or each_afresh)(own, under)
+            return [_result(own, under, one, eps) for eps, one in zip(plan.eps, found, strict=True)]
 
         parts = list(in_parts(part, len(x), size))
     results = [joined(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
@@ -212,40 +223,15 @@ def check_attackable(x: Tensor) -> None:
         )
 
 
-def _part(
-    job: Job,
-    model: Model,
-    attribution: Attribution,
-    surrogate: Attribution,
-    guide: Guide,
-    box: Box,
-    x: Tensor,
-    target: Tensor,
-    streams: Keys,
-) -> list[AttackResult]:
-    """All eps for a part of the batch."""
-    target, map, logits = clean_look(model, attribution, x, target, job.explained)
-    scene = job.scene(model, attribution, x, target, map, logits)
-    searched = scene
-    if surrogate is not attribution:
-        hidden, _ = _look_at_clean(model, surrogate, x, target)
-        searched = job.scene(model, surrogate, x, target, hidden, logits)
-    under = Attacked(model, attribution, surrogate, guide, box, scene, searched, streams)
-    return [
-        _result(job, model, attribution, scene, found, eps)
-        for eps, found in zip(job.eps, (job.strategy or each_afresh)(job, under), strict=True)
-    ]
-
-
-def each_afresh(job: Job, under: Attacked) -> list[Found]:
-    """One search for each eps, as the job says."""
-    attribution = under.surrogate if job.sees_maps else None
-    ask, clean = asker(job, under.model, attribution, under.guide, under.searched)
+def each_afresh(plan: AttackPlan, under: Attacked) -> list[Found]:
+    """One search for each eps, as the plan says."""
+    attribution = under.surrogate if plan.sees_maps else None
+    ask, clean = asker(plan, under.model, attribution, under.guide, under.searched)
     every = torch.arange(len(under.scene.x), device=under.scene.x.device)
-    blind = under.blind(every) if job.follows_maps else torch.zeros_like(clean.kept)
+    blind = under.blind(every) if plan.follows_maps else torch.zeros_like(clean.kept)
     found = []
-    for eps in job.eps:
-        one = search(under.scene.x, job.search, ball(job.norm, eps), under.box, ask, clean, under.streams)
+    for eps in plan.eps:
+        one = search(under.scene.x, plan.search, ball(plan.norm, eps), under.box, ask, clean, under.streams)
         found.append(replace(one, stuck=one.stuck | (blind & (eps > 0))))
     return found
 
@@ -263,7 +249,7 @@ def clean_look(
 
 
 def asker(
-    job: Job,
+    plan: AttackPlan,
     model: Model,
     attribution: Attribution | None,
     guide: Guide,
@@ -277,10 +263,10 @@ def asker(
     The slope is the guide's, the verdict the model's; one pass if they are one. `start`: the clean images' value, if it
     is known already. `begins_at_x`: the first thing asked about is x itself, whose verdict is known too.
     """
-    aim = job.aim(scene)
+    aim = plan.aim(scene)
     predicted = scene.logits.argmax(1)
     alone = guide.model is model
-    guided = aim if alone else _seen_by(guide, job, scene)
+    guided = aim if alone else _seen_by(guide, plan, scene)
 
     def verdict_on(map: Tensor, logits: Tensor, x: Tensor) -> Verdict:
         value = aim.judge(map.detach(), logits.detach(), x.detach())
@@ -298,9 +284,9 @@ def asker(
             judged = verdict_on(*look(model, attribution, perturbed, scene.target, graph=False), perturbed)
         if not slope:
             return Answer(None, judged)
-        guide.set_step(step, job.search.steps)
-        aim_now = _seen_by(guide, job, scene) if guide.growth else guided
-        objective = _restoring(aim_now.descend, predicted, judged) if job.restore else aim_now.descend
+        guide.set_step(step, plan.search.steps)
+        aim_now = _seen_by(guide, plan, scene) if guide.growth else guided
+        objective = _restoring(aim_now.descend, predicted, judged) if plan.restore else aim_now.descend
         there = derivative(guide.model, attribution, perturbed, scene.target, objective)
         if judged is None and alone:
             judged = verdict_on(there.map, there.logits, perturbed)
@@ -357,24 +343,22 @@ def _blind(model: Model, attribution: Attribution, x: Images, target: Labels, st
     return (found.gradient == 0).flatten(1).all(1)
 
 
-def _seen_by(guide: Guide, job: Job, scene: Scene) -> Aim:
+def _seen_by(guide: Guide, plan: AttackPlan, scene: Scene) -> Aim:
     """The aim with the guide's own clean logits, so that a penalty on their change is zero at x."""
     with torch.no_grad():
-        return job.aim(replace(scene, logits=guide.model(scene.x)))
+        return plan.aim(replace(scene, logits=guide.model(scene.x)))
 
 
-def _result(
-    job: Job, model: Model, attribution: Attribution, scene: Scene, found: Found, eps: float
-) -> AttackResult:
+def _result(plan: AttackPlan, under: Attacked, found: Found, eps: float) -> AttackResult:
     """The final look, by the attribution that was asked about, on the model itself, unless the search took it."""
-    x, aim = scene.x + found.delta, job.aim(scene)
-    if found.seen is None:
-        map, logits = look(model, attribution, x, scene.target, graph=False)
+    scene = under.scene
+    x, aim = scene.x + found.delta, plan.aim(scene)
+    map, logits, start, value = found.map, found.logits, found.start, found.value
+    if map is None or logits is None or start is None:
+        map, logits = look(under.model, under.attribution, x, scene.target, graph=False)
         start, value = aim.judge(scene.map, scene.logits, scene.x), aim.judge(map, logits, x)
-    else:
-        map, logits, start, value = found.seen.map, found.seen.logits, found.seen.start, found.value
     change = x - scene.x
-    size = ball(job.norm, eps).norm(change)
+    size = ball(plan.norm, eps).norm(change)
     return AttackResult(
         x=x,
         x_clean=scene.x,
@@ -393,34 +377,36 @@ def _result(
         steps=found.steps,
         eps=eps,
         trace=found.trace,
-        name=job.name,
-        settings=job.settings,
+        name=plan.name,
+        settings=plan.settings,
         beaten_by=found.beaten_by,
         misled=found.misled,
     )
 
 
-def _surrogate(job: Job, model: Model, attribution: Attribution, x: Tensor, target: Tensor) -> Attribution:
+def _surrogate(
+    plan: AttackPlan, model: Model, attribution: Attribution, x: Tensor, target: Tensor
+) -> Attribution:
     """What the search sees: the attribution, or the one named to stand in for it.
 
     An attribution that cannot be differentiated says so when it is asked for a graph; one example is tried.
     """
-    if job.transfer_from is not None:
-        name = job.transfer_from
+    if plan.transfer_from is not None:
+        name = plan.transfer_from
         chosen: Attribution = make("attribution", name) if isinstance(name, str) else name
         return chosen
-    if not job.follows_maps:
+    if not plan.follows_maps:
         return attribution
     attribution(model, x[:1], target[:1])  # a mistake in x or target speaks first
     try:
         with torch.enable_grad():
             attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
     except UserError as wrong:
-        if job.strategy is not None:
+        if plan.strategy is not None:
             stand_in: Attribution = make("attribution", STAND_IN)
             return stand_in
         raise UserError(
-            f"{type(attribution).__name__} has no derivative to x for {job.name} to follow; "
+            f"{type(attribution).__name__} has no derivative to x for {plan.name} to follow; "
             "attack it through one that has: transfer_from='gradient'."
         ) from wrong
     return attribution
@@ -431,29 +417,15 @@ def _examples_at_once(at_once: int, attribution: Attribution, model: Model, leas
 
     Path and Monte Carlo maps cost their `steps` or `draws` rows an example, and each at least `least`.
     """
-    rows = max(least, *(int(getattr(attribution, name, 1)) for name in ("steps", "draws")))
+    rows = max(least, passes_of(attribution))
     return max(1, at_once // (rows * rows_per_example(model)))
 
 
-def _box_of(box: Box, rows: slice, b: int) -> Box:
-    """The box of these rows of b."""
-    low, high = (None if edge is None else edge.expand(b, 1, 1, 1)[rows] for edge in (box.low, box.high))
-    return Box(low, high)
-
-
-def _rows(job: Job, part: slice, b: int) -> Job:
-    """The job of a part: a goal with a row for each example goes with its rows."""
-    if isinstance(job.goal, Tensor) and job.goal.dim() > 2 and len(job.goal) == b:
-        return replace(job, goal=job.goal[part])
-    return job
-
-
-def _box(name: str, x: Tensor) -> Box:
-    """[0, 1], or the range of the pixels of each image or (joo2023's code) of the whole batch."""
-    if name == "unit":
-        return Box()
-    flat = x.flatten(1) if name == "image" else x.reshape(1, -1)
-    return Box(flat.amin(1).view(-1, 1, 1, 1), flat.amax(1).view(-1, 1, 1, 1))
+def _rows(plan: AttackPlan, part: slice, b: int) -> AttackPlan:
+    """The plan of a part: a goal with a row for each example goes with its rows."""
+    if isinstance(plan.goal, Tensor) and plan.goal.dim() > 2 and len(plan.goal) == b:
+        return replace(plan, goal=plan.goal[part])
+    return plan
 
 
 def _flags(
@@ -483,7 +455,7 @@ def _flags(
 
 
 def transferred(
-    job: Job, hit: AttackResult, model: Model, targets: Mapping[str, Attribution]
+    plan: AttackPlan, hit: AttackResult, model: Model, targets: Mapping[str, Attribution]
 ) -> dict[str, AttackResult]:
     """The same attacked images as each of these attributions sees them."""
     results = {}
@@ -491,7 +463,7 @@ def transferred(
         for name, attribution in targets.items():
             map_clean, logits = look(model, attribution, hit.x_clean, hit.target, graph=False)
             map, after = look(model, attribution, hit.x, hit.target, graph=False)
-            aim = job.aim(job.scene(model, attribution, hit.x_clean, hit.target, map_clean, logits))
+            aim = plan.aim(plan.scene(model, attribution, hit.x_clean, hit.target, map_clean, logits))
             start = aim.judge(map_clean, logits, hit.x_clean)
             value = torch.where(hit.stuck, torch.nan, aim.judge(map, after, hit.x))
             flags = (*hit.flags, f"transfer: seen by {attribution!r}")

@@ -1,10 +1,15 @@
 """Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
 
+from gyrograd.attributions.attention import AttentionRollout, GradientXAttention
+from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM
+from gyrograd.attributions.deep_lift import DeepLift, DeepShap
 from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.gradient import Gradient, InputXGradient
+from gyrograd.attributions.gradient_shap import GradientShap
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lime import Lime
 from gyrograd.attributions.lrp import LRP, AutoLRP
+from gyrograd.attributions.masking import Occlusion, Rise
 from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
@@ -12,14 +17,25 @@ from gyrograd.attributions.targets import predicted
 
 __all__ = [
     "LRP",
+    "AttentionRollout",
     "AutoLRP",
+    "DeepLift",
+    "DeepShap",
     "FunctionAttribution",
+    "GradCAM",
+    "GradCAMPlusPlus",
     "Gradient",
+    "GradientShap",
+    "GradientXAttention",
     "GuidedBackprop",
+    "HiResCAM",
     "InputXGradient",
     "IntegratedGradients",
+    "LayerCAM",
     "Lime",
+    "Occlusion",
     "OnSmoothed",
+    "Rise",
     "Shap",
     "predicted",
     "smoothgrad",

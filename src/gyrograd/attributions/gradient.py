@@ -40,6 +40,8 @@ def score(
     paper="joo2023",
     equation="Attribution methods, Gradient",
     differentiable=True,
+    order=10,
+    about="How the score would change if a pixel changed a little.",
 )
 @dataclass(frozen=True)
 class Gradient:
@@ -75,6 +77,9 @@ class Gradient:
     paper="joo2023",
     equation="Attribution methods, Input x Gradient",
     differentiable=True,
+    order=20,
+    label="Input x Gradient",
+    about="The gradient, times the brightness of the pixel.",
 )
 @dataclass(frozen=True)
 class InputXGradient:

@@ -32,6 +32,9 @@ from gyrograd.types import Inputs, Logits, Model, Targets
     paper="joo2023",
     equation="Attribution methods, Guided Backprop",
     differentiable=True,
+    order=60,
+    label="Guided Backprop",
+    about="The gradient, of which every layer passes on only what speaks for the class.",
 )
 @dataclass(frozen=True)
 class GuidedBackprop:

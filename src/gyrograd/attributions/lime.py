@@ -28,7 +28,16 @@ from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
 
 
-@register("attribution", "lime", paper="tan2023", equation="Section 3.2 (LIME), Lemma C.8")
+@register(
+    "attribution",
+    "lime",
+    paper="tan2023",
+    equation="Section 3.2 (LIME), Lemma C.8",
+    order=80,
+    label="LIME",
+    passes="draws",
+    about="A simple model of which parts of the image matter, fitted to images with parts left out.",
+)
 @dataclass(frozen=True)
 class Lime:
     """Weighted ridge fit of the model's value on random coalitions of segments (tan2023, Section 3.2).

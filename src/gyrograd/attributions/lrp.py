@@ -131,6 +131,9 @@ def _explained(
     paper="joo2023",
     equation="Attribution methods, LRP (z+ and z^B rules)",
     differentiable=True,
+    order=70,
+    label="LRP",
+    about="The score handed back layer by layer until it lies on the pixels.",
 )
 def lrp(
     variant: str = "auto",

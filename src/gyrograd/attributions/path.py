@@ -44,6 +44,10 @@ def path_points(rule: str, steps: int) -> tuple[list[float], list[float]]:
     paper="tan2023",
     equation="Section 3.2, Integrated Gradient",
     differentiable=True,
+    order=30,
+    label="Integrated Gradients",
+    passes="steps",
+    about="The gradient averaged on the way from a black image, times the brightness.",
 )
 @dataclass(frozen=True, eq=False)
 class IntegratedGradients:

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 
@@ -113,27 +113,41 @@ Rule: TypeAlias = Callable[[Call, Values], Any]
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """The calls that lead from x to the logits, in order."""
+    """The calls that lead from x to the logits, in order. `marked` is the output of the module that was asked about."""
 
     x: Traced
     logits: Traced
     path: tuple[Call, ...]
+    marked: Traced | None = None
 
 
-def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) -> Tape:
+def record(
+    model: Model, x: Tensor, *, create_graph: bool, apart: bool = False, mark: nn.Module | None = None
+) -> Tape:
     """Run the model once and keep every operation between x and the logits, with graph if asked for.
 
-    `apart` keeps a graph for `pulled_back` that the model does not see: what it does to gradients inside (no_grad,
-    custom functions) does not cut it, and nothing of it is left on x.
+    `mark` is a module of the model whose output (of its last call) the tape points to. `apart` keeps a graph for
+    `pulled_back` that the model does not see: what it does to gradients inside (no_grad, custom functions) does not cut
+    it, and nothing of it is left on x.
     """
     _refuse_scripted(model)
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()
     recorder = _Recorder(start, _layer_names(model), create_graph, apart)
-    # Outside the recorder, which is to see a layer as one call.
-    with torch.set_grad_enabled(create_graph or apart), missing_derivatives(), ExactNormalization(), recorder:
-        returned = model(start)
+    marking = mark.register_forward_hook(recorder.mark) if mark is not None else None
+    try:
+        # Outside the recorder, which is to see a layer as one call.
+        with (
+            torch.set_grad_enabled(create_graph or apart),
+            missing_derivatives(),
+            ExactNormalization(),
+            recorder,
+        ):
+            returned = model(start)
+    finally:
+        if marking is not None:
+            marking.remove()
     return recorder.tape(returned)
 
 
@@ -158,6 +172,34 @@ def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph
             values.update(zip(call.outputs, _tensors(rule(call, values)), strict=True))
         (map,) = torch.autograd.grad(values[tape.logits], leaf, cotangent, create_graph=create_graph)
     return map
+
+
+def gradient_inside(
+    tape: Tape, at: Traced, score: Callable[[Tensor], Tensor], *, create_graph: bool
+) -> Tensor:
+    """Gradient of the score of the logits to a value inside the model, summed over the examples.
+
+    With a graph it is taken in the graph of the true run. Without one there is none: only the calls after `at` run
+    again, with a graph, which for a late layer costs next to nothing.
+    """
+    with torch.enable_grad():
+        inside, logits = at.value, tape.logits.value
+        if not create_graph:
+            inside = at.value.detach().requires_grad_()
+            logits = _again_from(tape, at, inside)
+        (gradient,) = torch.autograd.grad(score(logits).sum(), inside, create_graph=create_graph)
+    return gradient
+
+
+def _again_from(tape: Tape, at: Traced, inside: Tensor) -> Tensor:
+    """The logits, with another tensor in the place of `at`."""
+    moved = {at: inside}
+    with ExactNormalization():
+        for call in tape.path:
+            if any(item in moved for item in call.inputs):
+                result = call.run({item: moved.get(item, item.value) for item in call.inputs})
+                moved.update(zip(call.outputs, _tensors(result), strict=True))
+    return moved[tape.logits]
 
 
 def pulled_back(
@@ -226,6 +268,7 @@ class _Recorder(TorchFunctionMode):
         self._layer = ""
         self._create_graph = create_graph
         self._apart = apart
+        self._marked: Traced | None = None
         self._count = 1
 
     def __torch_function__(
@@ -274,7 +317,12 @@ class _Recorder(TorchFunctionMode):
                 "The model's output is not a tensor computed from x by torch functions; "
                 "let the model return its logits, b x k."
             )
-        return Tape(self._start, found, upstream(found))
+        return Tape(self._start, found, upstream(found), self._marked)
+
+    def mark(self, _module: nn.Module, _given: Any, returned: Any) -> None:
+        """A forward hook: what this module returned, its first tensor if there are several."""
+        tensors = _tensors(returned)
+        self._marked = self._known.get(id(tensors[0]), (None, None))[1] if tensors else None
 
     def _traced(self, item: Any) -> Any:
         """An argument, or what stands for it if it depends on x."""

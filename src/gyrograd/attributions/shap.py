@@ -30,7 +30,16 @@ from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
 
 
-@register("attribution", "shap", paper="tan2023", equation="Section 3.2 (SHAP), Theorem C.11")
+@register(
+    "attribution",
+    "shap",
+    paper="tan2023",
+    equation="Section 3.2 (SHAP), Theorem C.11",
+    order=90,
+    label="SHAP",
+    passes="draws",
+    about="The fair share of each part of the image in the score, over images with parts left out.",
+)
 @dataclass(frozen=True)
 class Shap:
     """Shapley values of the segments (tan2023, Section 3.2) by Kernel SHAP (Lundberg and Lee 2017).

@@ -80,6 +80,11 @@ class OnSmoothed:
     paper="wang2020",
     equation="Theorem 2; tan2023 Section 4.2",
     differentiable=True,
+    order=40,
+    label="SmoothGrad",
+    passes="draws",
+    width="sigma",
+    about="The gradient averaged over copies of the image with normal noise on them.",
 )
 def smoothgrad(
     sigma: float = 0.1, draws: int = 50, seed: int = 0, quantity: str = "logit", max_batch: int = MAX_BATCH
@@ -98,6 +103,11 @@ def smoothgrad(
     paper="wang2020",
     equation="Definition of UniGrad; tan2023 Section 4.2",
     differentiable=True,
+    order=50,
+    label="UniGrad",
+    passes="draws",
+    width="eps",
+    about="The gradient averaged over copies with noise of at most a given size.",
 )
 def unigrad(
     eps: float = 4 / 255, draws: int = 50, seed: int = 0, quantity: str = "logit", max_batch: int = MAX_BATCH

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gyrograd.errors import UserError, did_you_mean
+from gyrograd.registry import Settings
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "rule": ("zplus", "zplus_even", "epsilon", "gamma", "alpha2beta1"),
@@ -23,7 +23,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """What each setting may be; `Shares` says what it means."""
 
 _SIGNED = {"bias": "keep", "residual": "signed", "pool": "signed"}
-VARIANTS: dict[str, dict[str, Any]] = {
+VARIANTS: dict[str, Settings] = {
     "paper": {},
     "reference": {"first": "zbox_without_batchnorm", "bias": "keep", "batchnorm": "pass"},
     "conserving": {

@@ -1,90 +1,122 @@
-"""Self-suspicion: what else would give these numbers."""
+"""Reasons to doubt a number: what else would give it, and what an attack thinks of its own search."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gyrograd.audit.measurements import Bench
+from gyrograd.attacks.doubts import DOUBTS, MISLED, OFTEN
 from gyrograd.audit.methods import Method
-from gyrograd.audit.table import Column, attacked_only, column, mean_over, points
+from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
+from gyrograd.audit.presets import Preset
+from gyrograd.audit.table import worst
+from gyrograd.measurement import Column, Table, mean_over
 from gyrograd.metrics import Flag, suspicion
-from gyrograd.records import Record
+from gyrograd.reporting.schema import CardFlag
 
 HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
 """Flags of maps that hold still for a reason that makes them useless."""
 
 
-def doubts(bench: Bench, records: Mapping[str, Record], methods: Sequence[Method]) -> list[dict[str, Any]]:
+MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
+"""Flags of maps whose derivative leads a search astray: under attack they look steadier than they are."""
+RAISED = {
+    **{f"beaten_by_{name.replace(' ', '_')}": (f"beaten_by_{name}", doubt) for name, doubt in DOUBTS.items()},
+    "search_misled": ("misled", MISLED),
+}
+"""Flags by name: the metric of an attack that counts the images, and what it means."""
+
+
+def doubts(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[CardFlag]:
     """Every flag raised, of the model and of each method."""
-    x, target, _ = bench.rows(torch.tensor(bench.index[: bench.preset.flag_images]))
+    x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
+    model = inputs.model
     found: list[tuple[str, Flag | None]] = [
-        *(("model", flag) for flag in suspicion.model_flags(bench.model, x)),
-        ("model", suspicion.training_mode(bench.model)),
-        ("model", suspicion.saturated(bench.model, x, target)),
+        *((MODEL, flag) for flag in suspicion.model_flags(model, x)),
+        (MODEL, suspicion.training_mode(model)),
+        (MODEL, suspicion.saturated(model, x, target)),
     ]
     for method in methods:
-        maps = method.attribution(bench.model, x, target).detach()
-        found += [(method.name, flag) for flag in _of_maps(bench, method, maps, x, target)]
-        found += [(method.name, flag) for flag in _of_records(bench, records, method)]
-    return [_row(where, flag) for where, flag in found if flag is not None]
+        maps = method.attribution(model, x, target).detach()
+        flags = [
+            suspicion.not_finite_maps(maps),
+            suspicion.relevance_lost(model, method.attribution, x, target),
+            suspicion.constant_maps(maps),
+            suspicion.same_map_everywhere(maps) if len(maps) > 1 else None,
+            suspicion.ignores_model(model, method.attribution, x, target, seed=inputs.seed),
+            *_of_numbers(inputs, table, method),
+        ]
+        found += [(method.name, flag) for flag in flags]
+    return [_row(where, flag.name, flag, flag.measured) for where, flag in found if flag is not None]
 
 
-def _of_maps(bench: Bench, method: Method, maps: Tensor, x: Tensor, target: Tensor) -> list[Flag | None]:
-    return [
-        suspicion.not_finite_maps(maps),
-        suspicion.relevance_lost(bench.model, method.attribution, x, target),
-        suspicion.constant_maps(maps),
-        suspicion.same_map_everywhere(maps) if len(maps) > 1 else None,
-        suspicion.ignores_model(bench.model, method.attribution, x, target, seed=bench.seed),
-    ]
-
-
-def _of_records(bench: Bench, records: Mapping[str, Record], method: Method) -> list[Flag | None]:
+def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag | None]:
     """Flags that need no further pass: of draws, of chance, of noise against attack, of searches that stood still."""
-    record = records[method.name]
-    per_draw = torch.stack(_shared(*points(record, "rps")), 1)
-    rps, insertion = mean_over(points(record, "rps")), mean_over(points(record, "insertion"))
+    name, eps = method.name, inputs.preset.eps
+    draws = table.curve(method=name, metric="rps")
+    per_draw = torch.stack(_shared(*draws), 1)
+    insertion = mean_over(table.curve(method=name, metric="insertion"))
+    chance = table.of(method=MODEL, metric="chance")
     found = [
-        suspicion.calm_but_empty(*_shared(rps, insertion, column(records["model"], "chance"))),
+        suspicion.calm_but_empty(*_shared(mean_over(draws), insertion, chance)),
         suspicion.too_few_draws(per_draw) if len(per_draw) > 1 else None,
     ]
-    noise = records[f"{method.name} under noise"]
-    moved = attacked_only(records, method.name, bench.preset, "cosine")
-    index = noise.settings["eps"].index(bench.preset.eps)
-    attacked, noisy = _shared(moved, column(noise, f"cosine[{index}]"))
+    # The attacks alone, noise left out: the question is whether they beat it.
+    moved = worst(
+        table.of(method=name, condition=a, eps=eps, metric="cosine") for a in inputs.preset.searches
+    )
+    noise = table.of(method=name, condition=NOISE, eps=eps, metric="cosine")
+    attacked, noisy = _shared(moved, noise)
     if len(attacked):
         found.append(suspicion.noise_beats_attack(attacked, noisy, "higher is better"))
     if any(value is None for value in moved.values()):
-        x, target, _ = bench.rows(torch.tensor([e for e, v in moved.items() if v is None]))
-        found.append(suspicion.zero_derivative(bench.model, method.search or method.attribution, x, target))
+        x, target, _ = inputs.rows([e for e, v in moved.items() if v is None])
+        found.append(suspicion.zero_derivative(inputs.model, method.search or method.attribution, x, target))
+    return found
+
+
+def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[CardFlag]:
+    """A flag for each method and each challenger that won often, at any radius, and where its search was misled."""
+    if "auto" not in preset.attacks:
+        return []
+    found = []
+    for method in methods:
+        for name, (counted, doubt) in RAISED.items():
+            shares = []
+            for eps in table.radii(method=method.name, condition="auto"):
+                column = table.of(method=method.name, condition="auto", eps=eps, metric=counted)
+                known = [value for value in column.values() if value is not None]
+                shares.append(sum(known) / len(known) if known else 0.0)
+            if max(shares, default=0.0) > OFTEN:
+                found.append(_row(method.name, name, doubt, max(shares)))
     return found
 
 
 def _shared(*columns: Column) -> list[Tensor]:
     """The columns over the examples that all of them have."""
     common = [e for e in columns[0] if all(c.get(e) is not None for c in columns)]
-    return [_numbers([c[e] for e in common]) for c in columns]
+    return [torch.tensor([c[e] for e in common], dtype=torch.float64) for c in columns]
 
 
-def _numbers(values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-def _row(where: str, flag: Flag) -> dict[str, Any]:
+def _row(where: str, name: str, told: Any, measured: float | None) -> CardFlag:
     return {
-        "name": flag.name,
+        "name": name,
         "where": where,
-        "raised_if": flag.raised_if,
-        "explanation": flag.explanation,
-        "what_to_do": flag.what_to_do,
-        "measured": flag.measured,
+        "raised_if": told.raised_if,
+        "explanation": told.explanation,
+        "what_to_do": told.what_to_do,
+        "measured": measured,
     }
 
 
-def suspects(flags: Sequence[Mapping[str, Any]]) -> set[str]:
+def suspects(flags: Sequence[CardFlag]) -> set[str]:
     """The methods whose steadiness counts for nothing."""
-    return {str(flag["where"]) for flag in flags if flag["name"] in HOLLOW}
+    return {flag["where"] or "" for flag in flags if flag["name"] in HOLLOW}
+
+
+def masked(flags: Sequence[CardFlag]) -> set[str]:
+    """The methods that an attack along their derivative cannot judge."""
+    return {flag["where"] or "" for flag in flags if flag["name"] in MASKED}

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
-from gyrograd.audit.challenges import challenges, masked
-from gyrograd.audit.doubts import doubts, suspects
-from gyrograd.audit.effort import efforts
-from gyrograd.audit.measurements import Bench, all_cells
+from gyrograd.audit.doubts import challenges, doubts, masked, suspects
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
-from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
+from gyrograd.audit.plane import choice, own_setting, plane, plane_points
+from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.presets import Preset, preset_of
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.table import (
     STEADY,
     card_columns,
-    column,
     eps_curves,
     kept_over_eps,
     method_columns,
@@ -42,16 +37,18 @@ from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError
-from gyrograd.evaluation import evaluated, finished, forget
+from gyrograd.measurement import Interrupted, Sample, Table, measure
+from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.statistics import Stat
 from gyrograd.occupancy import sole_writer
-from gyrograd.records import Record
 from gyrograd.registry import lookup
+from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, WorstAttack
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
-from gyrograd.types import Attribution, Labels, Model, Targets
+from gyrograd.types import Attribution, Model, Targets
 
 ROWS = {"cpu": 128, "cuda": 2048}
 """Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
@@ -61,25 +58,12 @@ ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversaria
 """Metrics every audit measures; naming them changes nothing."""
 
 
-@dataclass(frozen=True, eq=False)
-class Subject:
-    """Images and classes under audit, and how they are called."""
-
-    x: Tensor
-    target: Tensor
-    labelled: bool
-    classes: tuple[str, ...] | None
-    index: tuple[int, ...]
-    model_name: str
-    data_name: str
-
-
 def audit(
     model: Model,
     images: Tensor | Dataset,
     labels: Targets | None = None,
     *,
-    preset: str | Preset = "standard",
+    preset: str | Preset = "quick",
     methods: Sequence[str] | Mapping[str, Attribution] | None = None,
     attacks: Sequence[str] | None = None,
     metrics: Sequence[str] | None = None,
@@ -106,187 +90,150 @@ def audit(
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
-    subject = _subject(model, images, labels, classes, index, model_name, data_name)
-    bench = _bench(model, subject, chosen, seed)
-    tried, left_out = methods_of(methods, chosen, model, *_first(bench), max_batch=bench.max_batch)
+    inputs = _inputs(model, images, labels, classes, index, model_name, data_name, chosen, seed)
+    x, target, _ = inputs.rows(inputs.sample.index[:1])
+    tried, left_out = methods_of(methods, chosen, model, x, target, max_batch=inputs.max_batch)
     settings = {
         "preset": preset if isinstance(preset, str) else "own",
         "left_out": left_out,
-        "notes": [*notes, *_few(subject), _no_guarantee(chosen)],
+        "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
     }
-    report = _Report(bench, subject, tried, settings, command, started)
-    with _folder(out) as place:
-        records = _measured(report, place, fresh=fresh, kept=out is not None)
-        card = report.card(records)
-        if out is not None:
+    with nullcontext() if out is None else sole_writer(out):
+        place = None if out is None else Path(out)
+        try:
+            table = measure(
+                model,
+                inputs.sample,
+                audit_plans(inputs, tried),
+                place,
+                shard=chosen.shard,
+                fresh=fresh,
+                what="auditing",
+                identity=inputs.identity,
+            )
+        except Interrupted as stopped:
+            # A card of the images finished so far, marked as such.
+            if place is not None and stopped.table is not None:
+                seconds = time.monotonic() - started
+                _card(inputs, tried, stopped.table, settings, command, seconds, complete=False).save(place)
+            raise
+        card = _card(inputs, tried, table, settings, command, time.monotonic() - started)
+        if place is not None:
             for method in tried:
-                write_values(place, method.name, method_columns(records, method.name, chosen))
+                write_values(place, method.name, method_columns(table, method.name, chosen))
             card.save(place)
     return card
 
 
-def _few(subject: Subject) -> list[str]:
-    n = len(subject.x)
+def _warnings(n: int, preset: Preset) -> list[str]:
     few = f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {FEW} are too narrow to go by."
-    return [few] if n < FEW else []
-
-
-def _no_guarantee(preset: Preset) -> str:
-    return (
+    return [
+        *([few] if n < FEW else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
-        "move maps further."
-    )
+        "move maps further.",
+    ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Report:
-    """All that turns records into a card."""
+def _card(
+    inputs: AuditInputs,
+    methods: list[Method],
+    table: Table,
+    settings: dict[str, Any],
+    command: str | None,
+    seconds: float,
+    *,
+    complete: bool = True,
+) -> Card:
+    """The card of a table; of an unfinished run without flags and pictures, which need the model again."""
+    preset, first = inputs.preset, methods[0]
+    flags: list[CardFlag] = []
+    worst: list[WorstAttack] = []
+    arrays: Arrays = {}
+    if complete:
+        flags = doubts(inputs, table, methods) + challenges(table, methods, preset)
+        worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
+    hollow = suspects(flags) | masked(flags)
 
-    bench: Bench
-    subject: Subject
-    methods: list[Method]
-    settings: dict[str, Any]
-    command: str | None
-    started: float
+    columns = {method.name: _stats(table, method.name, preset) for method in methods}
+    placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
+    own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
+    passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
+    chosen = choice(placed, first, hollow, passes, {key: stats.get(STEADY) for key, stats in own.items()})
+    judged = first
+    if chosen is not None and chosen.radius is not None:
+        judged = next(method for method in methods if method.name == chosen.point.method)
+    graded, empty = columns[judged.name], judged.name in hollow
+    # What an attack leaves of the chosen map, if it is one that was attacked.
+    attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
+    kept = attacked["top_k_kept"] if attacked else None
+    told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=first)
 
-    def card(self, records: dict[str, Record], *, complete: bool = True) -> Card:
-        """The card; of an unfinished run without flags and pictures, which need the model again."""
-        flags = doubts(self.bench, records, self.methods) if complete else []
-        flags += challenges(records, self.methods, self.bench.preset) if complete else []
-        rows, arrays = self._pictures(records) if complete else ([], {})
-        return Card(self._document(records, flags, rows, arrays, complete), records, arrays)
-
-    def _pictures(self, records: dict[str, Record]) -> tuple[list[dict[str, Any]], Arrays]:
-        preset = self.bench.preset
-        damages = most_damaging(records, self.methods, preset.searches, preset.eps, preset.pictures)
-        return pictured(self.bench, damages, self.methods, self.subject.classes)
-
-    def _document(
-        self,
-        records: dict[str, Record],
-        flags: list[dict[str, Any]],
-        worst: list[dict[str, Any]],
-        arrays: Arrays,
-        complete: bool,
-    ) -> dict[str, Any]:
-        preset, names = self.bench.preset, [method.name for method in self.methods]
-        placed, hollow = plane_points(records, self.methods, preset), suspects(flags) | masked(flags)
-        columns = {name: self._stats(records, name) for name in names}
-        radii = {(m.name, own_setting(m)): columns[m.name].get(STEADY) for m in self.methods}
-        chosen = choice(placed, self.methods[0], hollow, self._passes(), radii)
-        judged = self.methods[0]
-        if chosen is not None and chosen.radius is not None:
-            judged = next(method for method in self.methods if method.name == chosen.point.method)
-        graded, empty = columns[judged.name], judged.name in hollow
-        kept = self._kept(chosen, columns)
-        told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=self.methods[0])
-        correct = stat(column(records["model"], "correct")) if self.subject.labelled else None
-        return {
-            "schema": 1,
-            "kind": "audit",
-            "title": f"{self.subject.model_name} on {self.subject.data_name}",
-            "model": self._model(),
-            "data": self._data(len(records["model"].examples)),
-            "settings": self._settings(),
-            "complete": complete,
-            "accuracy": correct,
-            "verdict": {"grade": grade_of(graded, suspect=empty), "sentences": told},
-            "columns": card_columns(preset),
-            "methods": [
-                self._method(method, columns[method.name], chosen, hollow) for method in self.methods
-            ],
-            "curves": {
-                "eps": eps_curves(records, names, preset),
-                "insertion": pixel_curves(records, names, "insertion", preset),
-                "deletion": pixel_curves(records, names, "deletion", preset),
-            },
-            "plane": plane(placed, chosen, preset),
-            "bounds": promises(records["bounds"]),
-            "worst": worst,
-            "pictures": PICTURES if arrays else None,
-            "flags": flags,
-            "rerun": identity.rerun(
-                self.bench.model, self.command, time.monotonic() - self.started, self.bench.seed
-            ),
-        }
-
-    def _stats(self, records: dict[str, Record], name: str) -> dict[str, Any]:
-        preset = self.bench.preset
-        stats = {key: stat(values) for key, values in method_columns(records, name, preset).items()}
-        if "auto" in preset.attacks:
-            radii, kept, _ = kept_over_eps(records, name, preset)
-            stats[STEADY] = steady_radius(kept, radii)
-        return stats
-
-    def _kept(self, chosen: Choice | None, columns: dict[str, dict[str, Any]]) -> Any:
-        """What an attack leaves of the chosen map, if it is one that was attacked."""
-        own = {(method.name, own_setting(method)) for method in self.methods}
-        if chosen is None or (chosen.point.method, chosen.point.setting) not in own:
-            return None
-        return columns[chosen.point.method]["top_k_kept"]
-
-    def _passes(self) -> dict[str, int]:
-        swept = dict.fromkeys(self.bench.preset.sweep, self.bench.preset.sweep_draws)
-        return swept | {method.name: method.passes for method in self.methods}
-
-    def _method(
-        self, method: Method, columns: dict[str, Any], chosen: Choice | None, hollow: set[str]
-    ) -> dict[str, Any]:
-        return {
-            "name": method.name,
-            "label": method.label,
-            "settings": method.settings,
-            "columns": columns,
-            "grade": grade_of(columns, suspect=method.name in hollow),
-            "notes": list(method.notes),
-            "recommended": chosen is not None and chosen.point.method == method.name,
-        }
-
-    def _model(self) -> dict[str, Any]:
-        with torch.no_grad(), evaluating(self.bench.model):
-            classes = self.bench.model(_first(self.bench)[0]).shape[1]
-        return {
-            "source": self.subject.model_name,
-            "description": identity.model_description(self.bench.model),
-            "parameters": identity.parameters(self.bench.model),
-            "sha256": self.bench.identity["model"],
+    names = [method.name for method in methods]
+    correct = table.of(method=MODEL, metric="correct")
+    with torch.no_grad(), evaluating(inputs.model):
+        classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
+    explained = "label" if inputs.labelled else "prediction"
+    document: AuditCard = {
+        "schema": SCHEMA,
+        "kind": "audit",
+        "title": f"{inputs.model_name} on {inputs.data_name}",
+        "model": {
+            "source": inputs.model_name,
+            "description": identity.model_description(inputs.model),
+            "parameters": identity.parameters(inputs.model),
+            "sha256": inputs.identity["model"],
             "classes": int(classes),
-        }
+        },
+        "data": {
+            "source": inputs.data_name,
+            "images": len(correct),
+            "labelled": inputs.labelled,
+            "shape": list(inputs.sample.x.shape[1:]),
+            "sha256": inputs.identity["data"],
+            "classes": None if inputs.classes is None else list(inputs.classes),
+        },
+        "settings": settings | _json(asdict(preset) | {"seed": inputs.seed, "explained": explained}),
+        "complete": complete,
+        "accuracy": stat(correct) if inputs.labelled else None,
+        "verdict": {"grade": grade_of(graded, suspect=empty), "sentences": told},
+        "columns": card_columns(preset),
+        "methods": [
+            {
+                "name": method.name,
+                "label": method.label,
+                "settings": method.settings,
+                "columns": columns[method.name],
+                "grade": grade_of(columns[method.name], suspect=method.name in hollow),
+                "notes": list(method.notes),
+                "recommended": chosen is not None and chosen.point.method == method.name,
+            }
+            for method in methods
+        ],
+        "curves": {
+            "eps": eps_curves(table, names, preset),
+            "insertion": pixel_curves(table, names, "insertion", preset),
+            "deletion": pixel_curves(table, names, "deletion", preset),
+        },
+        "plane": plane(placed, chosen, preset),
+        "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma),
+        "worst": worst,
+        "pictures": PICTURES if arrays else None,
+        "flags": flags,
+        "rerun": identity.rerun(inputs.model, command, seconds, inputs.seed),
+    }
+    return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
-    def _data(self, images: int) -> dict[str, Any]:
-        return {
-            "source": self.subject.data_name,
-            "images": images,
-            "labelled": self.subject.labelled,
-            "shape": list(self.subject.x.shape[1:]),
-            "sha256": self.bench.identity["data"],
-            "classes": None if self.subject.classes is None else list(self.subject.classes),
-        }
 
-    def _settings(self) -> dict[str, Any]:
-        explained = "label" if self.subject.labelled else "prediction"
-        plain = {**asdict(self.bench.preset), "seed": self.bench.seed, "explained": explained}
-        return {**self.settings, **_json(plain)}
+def _stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
+    """The numbers of a method by their keys on the card."""
+    stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
+    if "auto" in preset.attacks:
+        radii, kept, _ = kept_over_eps(table, name, preset)
+        stats[STEADY] = steady_radius(kept, radii)
+    return stats
 
 
-def _measured(report: _Report, place: Path, *, fresh: bool, kept: bool) -> dict[str, Record]:
-    """The records; an interruption leaves a card of what is finished, where there is a folder for it."""
-    bench = report.bench
-    cells, rows = all_cells(bench, report.methods), bench.index
-    if fresh:
-        forget(cells, place)
-    try:
-        effort = efforts(bench, report.methods)
-        with shared_clean_looks():
-            return evaluated(cells, rows, place, shard=bench.preset.shard, what="auditing", effort=effort)
-    except KeyboardInterrupt:
-        done = finished(cells, rows, place, shard=bench.preset.shard)
-        if kept and len(done) == len(cells):
-            report.card(done, complete=False).save(place)
-        raise
-
-
-def _subject(
+def _inputs(
     model: Model,
     images: Tensor | Dataset,
     labels: Targets | None,
@@ -294,7 +241,9 @@ def _subject(
     index: Sequence[int] | None,
     model_name: str | None,
     data_name: str | None,
-) -> Subject:
+    preset: Preset,
+    seed: int,
+) -> AuditInputs:
     """Images and classes, checked before anything long is begun."""
     if isinstance(images, Dataset):
         known = is_labelled(images)
@@ -308,40 +257,30 @@ def _subject(
     try_model(model, x[:1].to(weight.device))
     with torch.no_grad(), evaluating(model):
         logits = logits_of(model, x[:1].to(weight.device))
-    target = _predictions(model, x, weight.device) if labels is None else _labels(labels, x)
+    # Memory stays the same for larger images.
+    max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // x[0].numel())
+    if labels is None:
+        target = torch.cat([predicted(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
+    else:
+        target = class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, x.cpu())
     check_target(target, len(x), logits.shape[1])
     places = tuple(range(len(x))) if index is None else tuple(int(i) for i in index)
     if len(set(places)) != len(x):
         raise UserError(
             f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
         )
-    names = None if classes is None else tuple(classes)
-    called = (model_name or type(model).__name__, data_name or counted_images(len(x)))
-    return Subject(x.cpu(), target, labels is not None, names, places, *called)
-
-
-def _labels(labels: Targets, x: Tensor) -> Labels:
-    return class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, x.cpu())
-
-
-def _predictions(model: Model, x: Tensor, device: torch.device) -> Labels:
-    return torch.cat([predicted(model, part.to(device)).cpu() for part in x.split(_rows_at_once(x, device))])
-
-
-def _bench(model: Model, subject: Subject, preset: Preset, seed: int) -> Bench:
-    named = {"model": identity.model_hash(model), "data": identity.data_hash(subject.x, subject.target)}
-    place = next((p.device for p in model.parameters()), subject.x.device)
-    rows = _rows_at_once(subject.x, place)
-    return Bench(model, subject.x, subject.target, subject.index, preset, seed, named, rows)
-
-
-def _rows_at_once(x: Tensor, device: torch.device) -> int:
-    return max(1, ROWS.get(device.type, ROWS["cpu"]) * 3072 // x[0].numel())
-
-
-def _first(bench: Bench) -> tuple[Tensor, Tensor]:
-    x, target, _ = bench.rows(torch.tensor(bench.index[:1]))
-    return x, target
+    return AuditInputs(
+        model,
+        Sample(x.cpu(), target, places),
+        preset,
+        seed,
+        {"model": model_hash(model), "data": data_hash(x.cpu(), target)},
+        max_batch,
+        model_name or type(model).__name__,
+        data_name or counted_images(len(x)),
+        labels is not None,
+        None if classes is None else tuple(classes),
+    )
 
 
 def _names(attacks: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -354,17 +293,6 @@ def _names(attacks: Sequence[str] | None) -> tuple[str, ...] | None:
             f"The attacks are {', '.join(names)}; name each once, and leave out 'random': it is always measured."
         )
     return names
-
-
-@contextmanager
-def _folder(out: Path | str | None) -> Iterator[Path]:
-    """The folder to write in, which is this audit's alone."""
-    if out is not None:
-        with sole_writer(out):
-            yield Path(out)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def _json(value: Any) -> Any:

@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from gyrograd.models import spec_of
+from gyrograd.registry import load_plugins
+from gyrograd.reporting.schema import Rerun
 from gyrograd.types import Model
-
-
-def model_hash(model: Model) -> str:
-    """The sha256 of the architecture as printed and of every weight and buffer."""
-    total = hashlib.sha256(str(model).encode())
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        total.update(_bytes(tensor))
-    return total.hexdigest()
-
-
-def data_hash(x: Tensor, target: Tensor) -> str:
-    """The sha256 of the pixels and of the classes explained."""
-    total = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
-    total.update(_bytes(x))
-    total.update(_bytes(target))
-    return total.hexdigest()
 
 
 def model_description(model: Model) -> str:
@@ -44,10 +26,11 @@ def parameters(model: Model) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides the numbers."""
+    """Versions that affect the results."""
     from gyrograd import __version__
 
-    return {"gyrograd": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    own = {"gyrograd": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return own | load_plugins()
 
 
 def hardware(model: Model) -> str:
@@ -69,7 +52,7 @@ def peak_memory_mb() -> float | None:
     return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 
 
-def rerun(model: Model, command: str | None, seconds: float, seed: int) -> dict[str, Any]:
+def rerun(model: Model, command: str | None, seconds: float, seed: int) -> Rerun:
     """The card's last section."""
     return {
         "command": command or "gyrograd.audit(model, images, labels)",
@@ -79,7 +62,3 @@ def rerun(model: Model, command: str | None, seconds: float, seed: int) -> dict[
         "peak_memory_mb": peak_memory_mb(),
         "seed": seed,
     }
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -9,27 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
+from gyrograd.attacks.runs import STAND_IN
 from gyrograd.attributions import FunctionAttribution
+from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup, make
 from gyrograd.types import Attribution, Images, Labels, Model
-
-LABELS = {
-    "gradient": "Gradient",
-    "input_x_gradient": "Input x Gradient",
-    "integrated_gradients": "Integrated Gradients",
-    "smoothgrad": "SmoothGrad",
-    "unigrad": "UniGrad",
-    "guided_backprop": "Guided Backprop",
-    "lrp": "LRP",
-    "lime": "LIME",
-    "shap": "SHAP",
-}
-COUNTS = ("draws", "steps")
-"""Settings that say how many passes of the model one map takes."""
-SURROGATE = "gradient"
-"""What stands in for a map without a derivative."""
 
 
 @dataclass(frozen=True)
@@ -84,18 +70,17 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
     entry = lookup("attribution", name)
     settings = dict(preset.method_settings.get(entry.name, {}))
     attribution = built(entry.name, settings, max_batch)
-    label = LABELS.get(entry.name, entry.name)
     passes = passes_of(attribution)
     if not entry.differentiable:
-        note = f"attacked by transfer from {SURROGATE}: the map itself has no derivative"
-        search = built(SURROGATE, {}, max_batch)
-        return Method(entry.name, label, attribution, settings, search, passes, (note,))
-    count = next((key for key in COUNTS if hasattr(attribution, key)), None)
+        note = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
+        search = built(STAND_IN, {}, max_batch)
+        return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
+    count = entry.passes if isinstance(entry.passes, str) else None
     if count is None or passes <= preset.search_rows:
-        return Method(entry.name, label, attribution, settings, None, passes)
+        return Method(entry.name, entry.label, attribution, settings, None, passes)
     search = built(entry.name, {**settings, count: preset.search_rows}, max_batch)
     note = f"attacked through {preset.search_rows} {count} in place of {passes}, judged with all"
-    return Method(entry.name, label, attribution, settings, search, passes, (note,))
+    return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
 
 
 def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model: Model) -> Method:
@@ -106,8 +91,8 @@ def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model
     try:
         attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
     except UserError:
-        note = f"attacked by transfer from {SURROGATE}: the map itself has no derivative"
-        search = make("attribution", SURROGATE)
+        note = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
+        search = make("attribution", STAND_IN)
         return Method(name, name, attribution, settings, search, passes_of(attribution), (note,))
     return Method(name, name, attribution, settings, None, passes_of(attribution))
 
@@ -118,8 +103,3 @@ def built(name: str, settings: Mapping[str, Any], max_batch: int) -> Attribution
     budget = {"max_batch": max_batch} if "max_batch" in parameters else {}
     made: Attribution = make("attribution", name, **(budget | dict(settings)))
     return made
-
-
-def passes_of(attribution: Attribution) -> int:
-    """How many passes of the model a map takes, as far as its settings tell."""
-    return max(int(getattr(attribution, name, 1)) for name in COUNTS)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from gyrograd.audit.measurements import SWEPT, at
-from gyrograd.audit.methods import LABELS, Method
+from gyrograd.audit.methods import Method
+from gyrograd.audit.plans import SweepPoint, swept_setting
 from gyrograd.audit.presets import Preset
-from gyrograd.audit.table import Column, Stat, column, mean_over, points, stat
-from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
-from gyrograd.records import Record
+from gyrograd.audit.table import stat
+from gyrograd.measurement import Column, Table, mean_over
+from gyrograd.numerics.statistics import Interval, Stat, bootstrap_interval, paired_difference
+from gyrograd.numerics.wording import eps_text
+from gyrograd.registry import available, label_of
+from gyrograd.reporting.schema import Plane, Recommended
 from gyrograd.theory import Point, recommend
 
 
@@ -36,56 +39,42 @@ class Choice:
 
 def spoken(point: Point) -> str:
     """A point in words."""
-    label = LABELS.get(point.method, point.method)
-    return label if point.setting is None else f"{label} with {SWEPT[point.method]} {_number(point)}"
-
-
-def _number(point: Point) -> str:
+    label = label_of("attribution", point.method)
     if point.setting is None:
-        return ""
-    return f"{point.setting * 255:.3g}/255" if SWEPT[point.method] == "eps" else f"{point.setting:g}"
+        return label
+    name = swept_setting(point.method)
+    return f"{label} with {name} {eps_text(point.setting) if name == 'eps' else f'{point.setting:g}'}"
 
 
-def plane_points(records: Mapping[str, Record], methods: Sequence[Method], preset: Preset) -> list[Point]:
+def plane_points(
+    table: Table, methods: Sequence[Method], sweep: Sequence[SweepPoint], preset: Preset
+) -> list[Point]:
     """Similarity under noise against insertion, on the images of the sweep and with its number of draws.
 
     A method whose width is among the swept ones is there once: as a point of the sweep where that took other draws,
-    else as itself, and then the sweep has no cell of it.
+    else as itself, and then it is not measured as a point of the sweep.
     """
     made = []
-    shared = _swept_examples(records, preset)
+    shared = list(table.of(method=sweep[0].name, metric="rps")) if sweep else None
     for method in methods:
-        record, own = records[method.name], own_setting(method)
-        if own is not None and _is_swept(records, method.name, own):
+        own = own_setting(method)
+        widths = [point.setting for point in sweep if point.method == method.name]
+        if own is not None and any(math.isclose(own, width, rel_tol=1e-6) for width in widths):
             continue
-        rps = mean_over(points(record, "rps")[: preset.sweep_noise])
-        insertion = mean_over(points(record, "insertion"))
+        rps = mean_over(table.curve(method=method.name, metric="rps")[: preset.sweep_noise])
+        insertion = mean_over(table.curve(method=method.name, metric="insertion"))
         made.append(_point(method.name, own, rps, insertion, shared))
-    for name, setting, record in _sweep(records, preset):
-        made.append(_point(name, setting, column(record, "rps"), column(record, "insertion"), shared))
-    return [point for point in made if point is not None]
-
-
-def _is_swept(records: Mapping[str, Record], name: str, setting: float) -> bool:
-    return name in SWEPT and at(name, setting) in records
-
-
-def _sweep(records: Mapping[str, Record], preset: Preset) -> list[tuple[str, float, Record]]:
-    """The points of the sweep that were measured as such."""
-    every = [(name, setting) for name, settings in preset.sweep.items() for setting in settings]
-    return [(*point, records[at(*point)]) for point in every if at(*point) in records]
+    for point in sweep:
+        rps, insertion = (table.of(method=point.name, metric=metric) for metric in ("rps", "insertion"))
+        made.append(_point(point.method, point.setting, rps, insertion, shared))
+    return [placed for placed in made if placed is not None]
 
 
 def own_setting(method: Method) -> float | None:
     """The width of a smoothed gradient; None for a method that has none."""
-    width = getattr(getattr(method.attribution, "kernel", None), SWEPT.get(method.name, ""), None)
+    entry = available("attribution").get(method.name)
+    width = getattr(getattr(method.attribution, "kernel", None), entry.width if entry else "", None)
     return None if width is None else float(width)
-
-
-def _swept_examples(records: Mapping[str, Record], preset: Preset) -> list[int] | None:
-    """The examples of the sweep, or None where nothing is swept and all can be compared."""
-    swept = _sweep(records, preset)
-    return swept[0][2].examples if swept else None
 
 
 def _point(
@@ -160,20 +149,21 @@ def _why(best: Point, peak: Point, at_edge: Sequence[str]) -> str:
     return f"{spoken(best)}: {reason}{hint}."
 
 
-def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> dict[str, Any]:
+def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> Plane:
     """The plane as the card holds it."""
     front = recommend(placed, robust="higher is better").pareto if placed else ()
-    recommended = None
+    recommended: Recommended | None = None
     if chosen is not None:
         recommended = {"method": chosen.point.method, "setting": chosen.point.setting, "why": chosen.why}
     return {
-        "x_label": f"robustness: cosine to the clean map under noise of {preset.noise_eps * 255:.3g}/255",
+        "x_label": f"robustness: cosine to the clean map under noise of {eps_text(preset.noise_eps)}",
         "y_label": "faithfulness: insertion",
         "points": [
             {
                 "method": point.method,
+                "label": label_of("attribution", point.method),
                 "setting": point.setting,
-                "setting_name": None if point.setting is None else SWEPT[point.method],
+                "setting_name": None if point.setting is None else swept_setting(point.method),
                 "robustness": stat(dict(enumerate(point.robustness))),
                 "faithfulness": stat(dict(enumerate(point.faithfulness))),
                 "pareto": any(point is other for other in front),

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gyrograd.audit.table import Column, Stat
 from gyrograd.errors import UserError
+from gyrograd.measurement import Column
+from gyrograd.numerics.statistics import Stat
 
 SHARE = 0.5
 """More of the picture stays than goes."""

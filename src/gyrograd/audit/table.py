@@ -1,49 +1,26 @@
-"""From records to the card's numbers: columns of each method, curves, the worst an attacker found. No torch."""
+"""From the table of an audit to the card's numbers: columns of each method, curves, the worst an attacker found."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import cast, get_args
 
+from gyrograd.audit.plans import NOISE
 from gyrograd.audit.presets import Preset
-from gyrograd.numerics.statistics import bootstrap_interval
-from gyrograd.records import Record
+from gyrograd.measurement import Column, Table, mean_over
+from gyrograd.numerics.statistics import Stat, bootstrap_interval
+from gyrograd.numerics.wording import eps_text
 from gyrograd.registry import lookup
+from gyrograd.reporting.schema import CardColumn, EpsCurves, EpsLine, Group, PixelCurves, PixelLine
 
-Column: TypeAlias = dict[int, float | None]
-"""Example to value; None where nothing can be said."""
-Stat: TypeAlias = dict[str, float | int | None]
-
-NOISE = "noise"
 STEADY = "steady_radius"
-
-
-def column(record: Record, name: str) -> Column:
-    """One column by example."""
-    return dict(zip(record.examples, record.values[name], strict=True))
-
-
-def points(record: Record, name: str) -> list[Column]:
-    """The columns name[0], name[1], ... of a curve."""
-    found: list[Column] = []
-    while f"{name}[{len(found)}]" in record.values:
-        found.append(column(record, f"{name}[{len(found)}]"))
-    return found
-
-
-def mean_over(columns: Sequence[Column]) -> Column:
-    """The mean of several columns, example by example; None where one misses."""
-    return {example: _mean([c[example] for c in columns]) for example in columns[0]}
+NOTHING: Stat = {"value": None, "low": None, "high": None, "n": 0}
 
 
 def stat(values: Mapping[int, float | None] | None) -> Stat | None:
     """Mean, 95 % bootstrap interval and number of examples; None where there is no value."""
     present = [] if values is None else [v for v in values.values() if v is not None]
-    if not present:
-        return None
-    interval = bootstrap_interval(present)
-    ends = (interval.low, interval.high) if interval.n > 1 else (None, None)
-    return {"value": interval.value, "low": ends[0], "high": ends[1], "n": interval.n}
+    return bootstrap_interval(present).plain() if present else None
 
 
 def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Column | None = None) -> Column:
@@ -62,58 +39,54 @@ def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Colu
     return lowest
 
 
-def method_columns(records: Mapping[str, Record], method: str, preset: Preset) -> dict[str, Column]:
+def method_columns(table: Table, method: str, preset: Preset) -> dict[str, Column]:
     """Every number of a method by its key on the card."""
-    clean, noise = records[method], records[f"{method} under {NOISE}"]
-    attacks = [records[f"{method} under {name}"] for name in preset.searches]
-    noise_at = noise.settings["eps"].index(preset.eps)
-    noise_kept = column(noise, f"prediction_kept[{noise_at}]")
 
-    def lowest(key: str) -> Column:
-        return worst(_within(attacks, key, preset.eps), column(noise, f"{key}[{noise_at}]"), noise_kept)
+    def noisy(metric: str) -> Column:
+        return table.of(method=method, condition=NOISE, eps=preset.eps, metric=metric)
 
-    further = [lookup("metric", name).name for name in preset.metrics]
-    own = {name: column(clean, name) for name in further if name in clean.values}
-    moved = [name for name in further if name not in clean.values]
-    highest = {name: _highest(_within(attacks, name, preset.eps)) for name in moved if not _higher(name)}
+    def attacked(metric: str) -> list[Column]:
+        return _within(table, method, metric, preset, preset.eps)
+
+    def lowest(metric: str) -> Column:
+        return worst(attacked(metric), noisy(metric), noisy("prediction_kept"))
+
+    further = {}
+    for name in (lookup("metric", name).name for name in preset.metrics):
+        if table.has(method=method, metric=name):
+            further[name] = table.of(method=method, metric=name)
+        else:
+            further[name] = lowest(name) if _higher(name) else _highest(attacked(name))
     return {
-        "rps": mean_over(points(clean, "rps")),
-        "noise_kept": column(noise, f"kept[{noise_at}]"),
+        "rps": mean_over(table.curve(method=method, metric="rps")),
+        "noise_kept": noisy("kept"),
         "attack_cosine": lowest("cosine"),
         "top_k_kept": lowest("kept"),
-        "prediction_kept": worst(_within(attacks, "prediction_kept", preset.eps)),
-        "insertion": mean_over(points(clean, "insertion")),
-        "deletion": mean_over(points(clean, "deletion")),
+        "prediction_kept": worst(attacked("prediction_kept")),
+        "insertion": mean_over(table.curve(method=method, metric="insertion")),
+        "deletion": mean_over(table.curve(method=method, metric="deletion")),
         "adversarial_insertion": lowest("adversarial_insertion"),
-        **own,
-        **{name: lowest(name) for name in moved if _higher(name)},
-        **highest,
+        **further,
     }
 
 
-def _within(attacks: Sequence[Record], key: str, eps: float) -> list[Column]:
+def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) -> list[Column]:
     """What each attack found at eps or at a smaller radius: whoever may go far may also stay near."""
     return [
-        column(record, f"{key}[{at}]")
-        for record in attacks
-        for at, radius in enumerate(record.settings["attack"]["eps"])
-        if radius <= eps
+        table.of(method=method, condition=attack, eps=radius, metric=metric)
+        for attack in preset.searches
+        for radius in table.radii(method=method, condition=attack)
+        if radius <= eps + 1e-9
     ]
 
 
-def attacked_only(records: Mapping[str, Record], method: str, preset: Preset, key: str) -> Column:
-    """The lowest value the attacks alone found, noise left out: for the question whether they beat it."""
-    found = [records[f"{method} under {name}"] for name in preset.searches]
-    return worst(column(r, f"{key}[{r.settings['attack']['eps'].index(preset.eps)}]") for r in found)
-
-
-def card_columns(preset: Preset) -> list[dict[str, Any]]:
+def card_columns(preset: Preset) -> list[CardColumn]:
     """What each column of the card is."""
-    eps, noise = _of_255(preset.eps), _of_255(preset.noise_eps)
+    eps, noise = eps_text(preset.eps), eps_text(preset.noise_eps)
     top, unit = f"{preset.kept:.0%} of the pixels", [0.0, 1.0]
     attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {searched(preset)}"
-    radii = ", ".join(_of_255(radius) for radius in preset.radii)
-    rows = [
+    radii = ", ".join(eps_text(radius) for radius in preset.radii)
+    rows: list[tuple[str, str, str, Group]] = [
         (
             "rps",
             "Steady under noise",
@@ -141,18 +114,29 @@ def card_columns(preset: Preset) -> list[dict[str, Any]]:
     if "auto" in preset.attacks:
         far = f"largest eps, of 255, at which at least half of the top {top} stays, auto at {radii}, {searched(preset)}"
         rows.insert(2, (STEADY, "Steady radius", far, "attack"))
-    known = [
-        _column(
-            key,
-            label,
-            detail,
-            group,
-            "lower" if key == "deletion" else "higher",
-            None if key == STEADY else unit,
-        )
+    columns: list[CardColumn] = [
+        {
+            "key": key,
+            "label": label,
+            "detail": detail,
+            "group": group,
+            "direction": "lower" if key == "deletion" else "higher",
+            "range": None if key == STEADY else unit,
+        }
         for key, label, detail, group in rows
     ]
-    return known + [_further(name) for name in preset.metrics]
+    further: list[CardColumn] = [
+        {
+            "key": entry.name,
+            "label": entry.label,
+            "detail": entry.summary,
+            "group": cast(Group, entry.group if entry.group in get_args(Group) else "other"),
+            "direction": "higher" if _higher(entry.name) else "lower",
+            "range": None,
+        }
+        for entry in (lookup("metric", name) for name in preset.metrics)
+    ]
+    return columns + further
 
 
 def searched(preset: Preset) -> str:
@@ -163,27 +147,33 @@ def searched(preset: Preset) -> str:
 
 
 def kept_over_eps(
-    records: Mapping[str, Record], method: str, preset: Preset
-) -> tuple[list[float], list[Column], list[Column]]:
+    table: Table, method: str, preset: Preset
+) -> tuple[tuple[float, ...], list[Column], list[Column]]:
     """The radii a method was attacked at, and the share of its top pixels kept there: under attack, and under noise.
 
     Noise may have been drawn at fewer radii; there is no column of it then.
     """
-    noise = records[f"{method} under {NOISE}"]
-    attacks = [records[f"{method} under {name}"] for name in preset.searches]
-    radii: list[float] = list(attacks[0].settings["attack"]["eps"])
-    drawn = {eps: at for at, eps in enumerate(noise.settings["eps"]) if eps in radii}
-    kept = {eps: column(noise, f"kept[{at}]") for eps, at in drawn.items()}
-    same = {eps: column(noise, f"prediction_kept[{at}]") for eps, at in drawn.items()}
-    lowest = [worst(_within(attacks, "kept", eps), kept.get(eps), same.get(eps)) for eps in radii]
-    return radii, lowest, list(kept.values())
+    radii = table.radii(method=method, condition=preset.searches[0])
+    lowest, under_noise = [], []
+    for eps in radii:
+        found = _within(table, method, "kept", preset, eps)
+        if table.has(method=method, condition=NOISE, eps=eps, metric="kept"):
+            kept, same = (
+                table.of(method=method, condition=NOISE, eps=eps, metric=m)
+                for m in ("kept", "prediction_kept")
+            )
+            under_noise.append(kept)
+            lowest.append(worst(found, kept, same))
+        else:
+            lowest.append(worst(found))
+    return radii, lowest, under_noise
 
 
-def eps_curves(records: Mapping[str, Record], methods: Sequence[str], preset: Preset) -> dict[str, Any]:
+def eps_curves(table: Table, methods: Sequence[str], preset: Preset) -> EpsCurves:
     """Share of the top pixels kept over eps, under attack and under noise; a method attacked at one eps has no line."""
-    lines = []
+    lines: list[EpsLine] = []
     for method in methods:
-        radii, lowest, under_noise = kept_over_eps(records, method, preset)
+        radii, lowest, under_noise = kept_over_eps(table, method, preset)
         if len(radii) < 2:
             continue
         x = [eps * 255 for eps in radii]
@@ -193,16 +183,20 @@ def eps_curves(records: Mapping[str, Record], methods: Sequence[str], preset: Pr
     return {"label": "share of the top pixels kept", "x_label": "eps (of 255)", "lines": lines}
 
 
-def pixel_curves(
-    records: Mapping[str, Record], methods: Sequence[str], game: str, preset: Preset
-) -> dict[str, Any]:
+def pixel_curves(table: Table, methods: Sequence[str], game: str, preset: Preset) -> PixelCurves:
     """Insertion or deletion over the share of pixels, mean and interval."""
-    lines = []
+    lines: list[PixelLine] = []
     for method in methods:
-        stats = [stat(c) or {} for c in points(records[method], game)]
-        ends = {key: [s.get(key) for s in stats] for key in ("value", "low", "high")}
-        line = {"method": method, "x": list(preset.ratios), "y": ends["value"], "low": ends["low"]}
-        lines.append({**line, "high": ends["high"]})
+        stats = [stat(column) or NOTHING for column in table.curve(method=method, metric=game)]
+        lines.append(
+            {
+                "method": method,
+                "x": list(preset.ratios),
+                "y": [s["value"] for s in stats],
+                "low": [s["low"] for s in stats],
+                "high": [s["high"] for s in stats],
+            }
+        )
     return {"label": "probability of the class", "x_label": "share of pixels", "lines": lines}
 
 
@@ -212,52 +206,5 @@ def _highest(columns: Sequence[Column]) -> Column:
     return {e: None if v is None else -v for e, v in worst(negated).items()}
 
 
-def _further(name: str) -> dict[str, Any]:
-    entry = lookup("metric", name)
-    attacked = entry.name in ATTACKED
-    group = "attack" if attacked else ("noise" if entry.name in NOISY else "faithfulness")
-    label = entry.name.replace("_", " ").capitalize()
-    return _column(entry.name, label, entry.summary, group, "higher" if _higher(name) else "lower", None)
-
-
-ATTACKED = {
-    "top_k_intersection",
-    "rank_correlation",
-    "center_dislocation",
-    "cosine_distance",
-    "similarity_to_clean",
-    "similarity_to_target",
-}
-NOISY = {
-    "random_perturbation_similarity",
-    "local_lipschitz",
-    "max_sensitivity",
-    "model_lipschitz",
-    "model_smoothness",
-}
-
-
 def _higher(name: str) -> bool:
     return lookup("metric", name).direction != "lower is better"
-
-
-def _column(
-    key: str, label: str, detail: str, group: str, direction: str, range: list[float] | None
-) -> dict[str, Any]:
-    return {
-        "key": key,
-        "label": label,
-        "detail": detail,
-        "group": group,
-        "direction": direction,
-        "range": range,
-    }
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [v for v in values if v is not None]
-    return sum(present) / len(present) if len(present) == len(values) else None
-
-
-def _of_255(eps: float) -> str:
-    return f"{eps * 255:.3g}/255"

@@ -14,7 +14,8 @@ from typing import Literal
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plane import Choice
 from gyrograd.audit.presets import Preset
-from gyrograd.audit.table import Stat
+from gyrograd.numerics.statistics import Stat
+from gyrograd.numerics.wording import eps_text, interval_text, radius_text
 
 Grade = Literal["steady", "shaky", "unsafe"]
 
@@ -80,45 +81,45 @@ def _trust(grade: Grade, method: Method, columns: Mapping[str, Stat | None], pre
         "shaky": "these images show neither that half of the pixels the {map} map ranks highest stay under attack, nor "
         "that most of them go",
         "unsafe": "most of the pixels the {map} map ranks highest are others once pixels change by at most "
-        f"{preset.eps * 255:.3g}/255",
+        f"{eps_text(preset.eps)}",
     }
-    attack = columns["top_k_kept"] or {}
-    reason = reasons[grade] if attack.get("n") != 1 else "one image cannot tell more of the {map} map"
-    if grade == "shaky" and _low(attack) >= HALF:
+    attack = columns["top_k_kept"]
+    reason = (
+        reasons[grade]
+        if attack is None or attack["n"] != 1
+        else "one image cannot tell more of the {map} map"
+    )
+    if grade == "shaky" and attack is not None and _low(attack) >= HALF:
         reason = "the {map} map holds still, but by its flags it would do so without telling anything"
     return f"{OPENINGS[grade]}: {reason.format(map=method.label)}."
 
 
 def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
-    noise, attack = (shown(columns[key], percent=True) for key in ("noise_kept", "top_k_kept"))
-    same = columns["prediction_kept"] or {}
+    noise, attack = (_share(columns[key]) for key in ("noise_kept", "top_k_kept"))
+    kept = columns["prediction_kept"]
+    same = 0.0 if kept is None or kept["value"] is None else kept["value"]
     return (
-        f"Of the top {preset.kept * 100:.3g} % of pixels, random noise of {preset.eps * 255:.3g}/255 leaves {noise} in "
+        f"Of the top {preset.kept * 100:.3g} % of pixels, random noise of {eps_text(preset.eps)} leaves {noise} in "
         f"place, and an attacker with the same budget {attack}, while the predicted class stays on "
-        f"{(same.get('value') or 0) * 100:.0f} % of the images."
+        f"{same * 100:.0f} % of the images."
     )
 
 
 def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
-    eps = f"{preset.eps * 255:.3g}/255"
     return (
-        f"Random noise of {eps} leaves {shown(columns.get('noise_kept'), percent=True)} of the top "
+        f"Random noise of {eps_text(preset.eps)} leaves {_share(columns.get('noise_kept'))} of the top "
         f"{preset.kept * 100:.3g} % of pixels in place."
     )
 
 
 def _use(chosen: Choice, first: Method, preset: Preset) -> str:
     """The pair of model and explanation to use, and how far it holds."""
-    radius = chosen.radius or {}
-    value, low, high = (radius.get(key) for key in ("value", "low", "high"))
-    least = "at least " if value is not None and value >= 255 * max(preset.radii) - 1e-9 else ""
-    ends = "" if low is None or high is None else f" [{low:.1f}, {high:.1f}]"
-    holds = f"Use {chosen.name}: half of its top pixels stay up to {least}{value:.1f}/255{ends} under attack"
+    radius = radius_text(chosen.radius, 255 * max(preset.radii))
+    holds = f"Use {chosen.name}: half of its top pixels stay up to {radius} under attack"
     if chosen.stay:
         return f"{holds}, and nothing measured holds further without being measurably less faithful."
-    price = chosen.price
     cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
-    return f"{holds}; against {first.label}, insertion {_change(price.value, price.low, price.high)}, {cost}."
+    return f"{holds}; against {first.label}, insertion {interval_text(chosen.price, '+.3f')}, {cost}."
 
 
 def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
@@ -129,30 +130,16 @@ def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
         return (
             f"Stay with {method.label}: nothing measured is steadier without being measurably less faithful."
         )
-    gain, price = chosen.gain, chosen.price
-    steadier = f"similarity under noise {_change(gain.value, gain.low, gain.high)}"
-    faithful = f"insertion {_change(price.value, price.low, price.high)}"
+    steadier = f"similarity under noise {interval_text(chosen.gain, '+.3f')}"
+    faithful = f"insertion {interval_text(chosen.price, '+.3f')}"
     cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
-    attacked = f"; an attacker leaves {shown(kept, percent=True)} of its top pixels in place" if kept else ""
+    attacked = f"; an attacker leaves {_share(kept)} of its top pixels in place" if kept else ""
     return f"Use {chosen.name} instead of {method.label}: {steadier}, {faithful}, {cost}{attacked}."
 
 
-def shown(stat: Stat | None, *, percent: bool = False) -> str:
-    """A number with its interval, such as 0.26 [0.22, 0.30] or 26 % [22, 30]."""
-    if stat is None or stat["value"] is None:
-        return "an unknown share" if percent else "unknown"
-    scale, form = (100, ".0f") if percent else (1, ".3f")
-    unit = " %" if percent else ""
-    value = f"{stat['value'] * scale:{form}}{unit}"
-    if stat["low"] is None or stat["high"] is None:
-        return value
-    return f"{value} [{stat['low'] * scale:{form}}, {stat['high'] * scale:{form}}]"
-
-
-def _change(value: float, low: float, high: float) -> str:
-    if not (abs(low) < 1e9 and abs(high) < 1e9):
-        return f"{value:+.3f}"
-    return f"{value:+.3f} [{low:+.3f}, {high:+.3f}]"
+def _share(stat: Stat | None) -> str:
+    """Such as 26 % [22, 30]."""
+    return interval_text(stat, ".0f", scale=100, unit=" %", unknown="an unknown share")
 
 
 def _low(stat: Stat) -> float:

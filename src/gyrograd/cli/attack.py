@@ -21,11 +21,14 @@ from gyrograd.cli.subject import (
 from gyrograd.cli.written import made
 from gyrograd.errors import printable
 from gyrograd.occupancy import sole_writer
+from gyrograd.records import JsonObject
+from gyrograd.registry import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gyrograd.attacks import AttackResult
+    from gyrograd.numerics.statistics import Stat
     from gyrograd.records import Record
 
 AT_ONCE = 16
@@ -38,7 +41,7 @@ class Attacked:
     """The numbers of the images done so far, and the first part whole, to be shown."""
 
     here: Subject
-    settings: dict[str, Any]
+    settings: JsonObject
     first: AttackResult | None = None
     parts: tuple[Record, ...] = ()
 
@@ -114,7 +117,7 @@ def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
     from gyrograd.cli.written import radius
     from gyrograd.errors import UserError
 
-    options: dict[str, Any] = {"eps": radius(eps), "norm": norm}
+    options: Settings = {"eps": radius(eps), "norm": norm}
     if norm == "linf" and options["eps"] > 1:
         raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
     if steps is not None:
@@ -237,32 +240,26 @@ SUMMARY = {
 }
 
 
-def _summary(record: Record) -> dict[str, dict[str, float | int | None]]:
+def _summary(record: Record) -> dict[str, Stat]:
     """Mean and 95 % bootstrap interval of each column over the images that have a value."""
     from gyrograd.numerics.statistics import bootstrap_interval
 
-    summary: dict[str, dict[str, float | int | None]] = {}
+    summary: dict[str, Stat] = {}
     for key in SUMMARY:
         present = [value for value in record.values[key] if value is not None and value == value]
-        if not present:
-            summary[key] = {"value": None, "low": None, "high": None, "n": 0}
-            continue
-        found = bootstrap_interval(present)
-        # One image has no interval.
-        low, high = (found.low, found.high) if len(present) > 1 else (None, None)
-        summary[key] = {"value": found.value, "low": low, "high": high, "n": len(present)}
+        nothing: Stat = {"value": None, "low": None, "high": None, "n": 0}
+        summary[key] = bootstrap_interval(present).plain() if present else nothing
     return summary
 
 
-def _in_words(found: dict[str, float | int | None]) -> str:
-    if found["value"] is None:
-        return "none: no image could be searched"
-    if found["low"] is None or found["high"] is None:
-        return f"{found['value']:.4g} (one image, no interval)"
-    return f"{found['value']:.4g} [{found['low']:.4g}, {found['high']:.4g}]"
+def _in_words(found: Stat) -> str:
+    from gyrograd.numerics.wording import interval_text
+
+    alone = " (one image, no interval)" if found["n"] == 1 else ""
+    return interval_text(found, ".4g", unknown="none: no image could be searched") + alone
 
 
-def _document(out: Path, record: Record) -> dict[str, Any]:
+def _document(out: Path, record: Record) -> JsonObject:
     """The record as it was written, its summary, and where things are."""
     written = json_format.loads((out / "record.json").read_text(encoding="utf-8"))
     columns = written["values"]
@@ -285,12 +282,13 @@ def _print(out: Path, done: Attacked, record: Record) -> None:
     from rich.table import Table
 
     from gyrograd.cli.terminal import Console
+    from gyrograd.numerics.wording import eps_text
     from gyrograd.reporting.wording import counted_images
 
     console = Console()
     eps = float(record.settings["eps"])
     images = counted_images(done.count)
-    title = f"{record.name}, eps {eps:.4g} ({eps * 255:.3g}/255), {images}: mean, 95 % interval"
+    title = f"{record.name}, eps {eps:.4g} ({eps_text(eps)}), {images}: mean, 95 % interval"
     table = Table("", "", title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
     for key, found in _summary(record).items():
         table.add_row(SUMMARY[key], escape(_in_words(found)))

@@ -14,6 +14,7 @@ from typing import Any
 from gyrograd.cli.options import options
 from gyrograd.cli.subject import USUAL, Opening, check_folder, subject
 from gyrograd.errors import printable
+from gyrograd.registry import Settings
 
 
 def audit(
@@ -96,7 +97,7 @@ def _settings(
     metrics: str | None,
     eps: str | float | None,
     steps: int | None,
-) -> dict[str, Any]:
+) -> Settings:
     """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
     from gyrograd.audit.presets import preset_of
     from gyrograd.cli.written import called, radius, several
@@ -118,7 +119,7 @@ def _settings(
     }
 
 
-def _merged(own: Mapping[str, Mapping[str, Any]], given: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+def _merged(own: Mapping[str, Mapping[str, Any]], given: Mapping[str, Settings]) -> Settings:
     """What is written in brackets comes before the preset's settings of that method."""
     return {name: {**own.get(name, {}), **settings} for name, settings in given.items()}
 
@@ -130,7 +131,7 @@ def _looked_up(kind: str, text: str | None) -> list[str] | None:
     return None if text is None else [lookup(kind, name).name for name in several(text)]
 
 
-def _command(words: dict[str, Any]) -> str:
+def _command(words: Settings) -> str:
     """The command that gives this audit again: what was given and is not the default."""
     parts = ["gyrograd", "audit"]
     for name, parameter in options(audit).items():

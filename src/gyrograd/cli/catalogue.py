@@ -1,4 +1,5 @@
-"""What is registered, read from the source and not from the registry: `gyrograd list` need not import torch for it.
+"""What is registered, read from the source and not from the registry: `gyrograd list` need not import torch for it,
+unless a plug-in does.
 
 The tests hold it against the registry, name by name.
 """
@@ -8,15 +9,15 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from gyrograd import registry
 from gyrograd.errors import UserError, check_name
 
-MARK = "@register("
-"""Files without it are not parsed, which is most of the time."""
+MARKS = ("@register(", "\nregister_all(")
+"""Files without them are not parsed, which is most of the time."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,13 @@ class Listed:
     paper: str
     equation: str
     differentiable: bool
+    label: str
+    group: str
+    package: str = "gyrograd"
 
 
 def catalogue(kind: str) -> dict[str, Listed]:
-    """All names of a kind, sorted, as `registry.available` gives them."""
+    """All names of a kind, sorted, as `registry.available` gives them; plug-ins are imported to see theirs."""
     check_name("kind", kind, registry.kinds())
     home = registry.HOMES[kind]
     found = [one for path in _files(home) for one in _listed(path, kind)]
@@ -40,7 +44,14 @@ def catalogue(kind: str) -> dict[str, Listed]:
         raise UserError(
             f"{home} has no source files to list names from; install gyrograd unpacked, with pip."
         )
+    if registry.load_plugins():
+        found += [listed(entry) for entry in registry.available(kind).values() if entry.package != "gyrograd"]
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+
+def listed(entry: registry.Entry) -> Listed:
+    """What is listed of an entry that is in the registry already."""
+    return Listed(**{field.name: getattr(entry, field.name) for field in fields(Listed)})
 
 
 def _files(package: str) -> Iterator[Path]:
@@ -52,28 +63,46 @@ def _files(package: str) -> Iterator[Path]:
 def _listed(path: Path, kind: str) -> Iterator[Listed]:
     """What a file registers of this kind."""
     text = path.read_text(encoding="utf-8")
-    if MARK not in text:
+    if not any(mark in text for mark in MARKS):
         return
-    for node in ast.parse(text, path).body:
+    for node in (tree := ast.parse(text, path)).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
             yield from (_entry(call, summary) for call in _registrations(node, kind))
+        elif kind == "experiment" and isinstance(node, ast.Expr) and _is_call(node.value, "register_all"):
+            yield from _table_of_experiments(tree, ast.literal_eval(node.value.args[0]))  # type: ignore[attr-defined]
+
+
+def _table_of_experiments(tree: ast.Module, paper: str) -> Iterator[Listed]:
+    """The rows `Listed(name, where, about, ...)` of a paper's table."""
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and _is_call(call, "Listed"):
+            name, where, about = (ast.literal_eval(argument) for argument in call.args[:3])
+            name, summary = f"{paper}-{name}", about.partition("\n")[0]
+            yield Listed(name, (), summary, paper, where, False, registry.readable(name), "")
+
+
+def _is_call(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
 
 
 def _registrations(node: ast.ClassDef | ast.FunctionDef, kind: str) -> Iterator[ast.Call]:
     """The `register(kind, name, ...)` among a definition's decorators."""
     for call in node.decorator_list:
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "register":
+        if isinstance(call, ast.Call) and _is_call(call, "register"):
             yield from [call] if ast.literal_eval(call.args[0]) == kind else []
 
 
 def _entry(call: ast.Call, summary: str) -> Listed:
     said: dict[str, Any] = {str(key.arg): ast.literal_eval(key.value) for key in call.keywords}
+    name = ast.literal_eval(call.args[1])
     return Listed(
-        name=ast.literal_eval(call.args[1]),
+        name=name,
         aliases=said.get("aliases", ()),
         summary=summary,
         paper=said["paper"],
         equation=said.get("equation", ""),
         differentiable=said.get("differentiable", False),
+        label=said.get("label") or registry.readable(name),
+        group=said.get("group", ""),
     )

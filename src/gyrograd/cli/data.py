@@ -6,6 +6,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from gyrograd.registry import Settings
+
 
 def fetch(name: str, root: Path | None = None, source: str = "auto") -> None:
     """Download a data set, check it, and put it where gyrograd looks for it.
@@ -103,7 +105,7 @@ def _load(name: str, split: str | None, path: Path | None) -> Any:
     from gyrograd.registry import lookup, make
 
     parameters = inspect.signature(lookup("dataset", name).factory).parameters
-    settings: dict[str, Any] = {} if split is None else {"split": split}
+    settings: Settings = {} if split is None else {"split": split}
     place = next((key for key in ("path", "root") if key in parameters), None)
     if path is not None and place is None:
         raise UserError(f"{name} is made on the spot and reads no files; leave out --path.")

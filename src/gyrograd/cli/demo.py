@@ -11,13 +11,14 @@ from gyrograd.errors import printable
 
 if TYPE_CHECKING:
     from gyrograd.data import Dataset
-    from gyrograd.numerics.statistics import Interval
     from gyrograd.training import TrainSettings
     from gyrograd.types import Model
 
 ATTACK_EPS = 8 / 255
 NOISE_EPS = 16 / 255
 STEPS = 6
+METHOD = "gradient"
+"""The explanation that is attacked."""
 PIXELS = ((0.38, 0.38, 0.38), (0.2, 0.2, 0.2))
 """Mean and deviation of the embedded images."""
 RECIPES = {"cross-entropy": "steady-shapes-ce", "steady": "steady-shapes"}
@@ -33,8 +34,13 @@ class Measured:
     name: str
     seconds: float
     accuracy: float
-    values: dict[str, Any]
-    attacked: Any
+    values: dict[str, list[float | None]]
+    model: Any = None
+
+    def mean(self, key: str) -> float:
+        """Over the images that have a value."""
+        present = [value for value in self.values[key] if value is not None]
+        return sum(present) / max(1, len(present))
 
 
 def demo(
@@ -65,7 +71,7 @@ def demo(
     _print_table(console, nets)
     for sentence in _verdict(nets):
         console.print(sentence, highlight=False)
-    print(printable(_write_report(nets, shown, out)))
+    print(printable(_write_report(nets, shown, out, seed)))
 
 
 def _trained_and_measured(
@@ -88,8 +94,7 @@ def _trained_and_measured(
         f"  accuracy {accuracy:.1%} after {seconds:.0f} s of one core. Attacking the explanations of "
         f"{counted_images(len(shown))} ..."
     )
-    values, attacked = _measurements(model, shown, seed)
-    return Measured(name, seconds, accuracy, values, attacked)
+    return Measured(name, seconds, accuracy, _measurements(model, shown, seed), model)
 
 
 def settings_of(name: str, epochs: int, seed: int) -> TrainSettings:
@@ -99,22 +104,35 @@ def settings_of(name: str, epochs: int, seed: int) -> TrainSettings:
     return recipe(RECIPES[name], epochs=epochs, seed=seed, device="cpu")
 
 
-def _measurements(model: Model, data: Dataset, seed: int) -> tuple[dict[str, Any], Any]:
-    """Per image: what the attack leaves of the map, stability under noise, faithfulness before and after."""
+def _measurements(model: Model, data: Dataset, seed: int) -> dict[str, list[float | None]]:
+    """For each image: what the attack leaves of the map, stability under noise, faithfulness before and after."""
     import gyrograd as gg
+    from gyrograd.measurement import CLEAN, Metric, Plan, attacked, measure, registered
     from gyrograd.metrics import TopKIntersection
 
-    x, y = data.pixels(), data.labels
-    gradient = gg.attribution("gradient")
-    hit = gg.attack("auto", eps=ATTACK_EPS, steps=STEPS)(model, gradient, x, y, seed=seed)
-    values = {
-        "kept": TopKIntersection(k=x[0, 0].numel() // 10)(hit.map_clean, hit.map),
-        "prediction": hit.prediction_kept.double(),
-        "RPS": gg.metric("rps", eps=NOISE_EPS, draws=5)(model, gradient, x, y, seed=seed),
-        "Insertion": gg.metric("insertion")(model, gradient, x, y),
-        "Adv-Insertion": gg.metric("adversarial_insertion")(model, gradient, x, y, perturbed=hit.x),
+    kept = TopKIntersection(k=data.pixels()[0, 0].numel() // 10)
+    plan = Plan(
+        methods={METHOD: gg.attribution(METHOD)},
+        conditions=(CLEAN, attacked("auto", (ATTACK_EPS,), steps=STEPS)),
+        metrics=(
+            registered("random_perturbation_similarity", eps=NOISE_EPS, draws=5),
+            registered("insertion"),
+            Metric("kept", lambda at: kept(at.attack.map_clean, at.attack.map), "attacked"),
+            Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
+            registered("adversarial_insertion"),
+        ),
+        seed=seed,
+    )
+    table = measure(model, data, plan)
+    clean, hit = table.metrics(method=METHOD), table.metrics(method=METHOD, condition="auto", eps=ATTACK_EPS)
+    columns = {
+        "kept": hit["kept"],
+        "prediction": hit["prediction_kept"],
+        "RPS": clean["random_perturbation_similarity"],
+        "Insertion": clean["insertion"],
+        "Adv-Insertion": hit["adversarial_insertion"],
     }
-    return {key: column.detach().double().tolist() for key, column in values.items()}, hit
+    return {key: list(column.values()) for key, column in columns.items()}
 
 
 COLUMNS = {
@@ -126,23 +144,13 @@ COLUMNS = {
 }
 
 
-def _stat(found: Interval) -> dict[str, float | None]:
-    """As the reports write it; one image has no interval."""
-    known = found.n > 1
-    return {
-        "value": found.value,
-        "low": found.low if known else None,
-        "high": found.high if known else None,
-    }
-
-
 def _rows(nets: list[Measured]) -> list[tuple[str, ...]]:
     from gyrograd.numerics.statistics import bootstrap_interval
-    from gyrograd.reporting.wording import with_interval
+    from gyrograd.numerics.wording import interval_text
 
     rows = [("accuracy", *(f"{net.accuracy:.1%}" for net in nets))]
     for key, title in COLUMNS.items():
-        rows.append((title, *(with_interval(_stat(bootstrap_interval(net.values[key]))) for net in nets)))
+        rows.append((title, *(interval_text(bootstrap_interval(net.values[key])) for net in nets)))
     rows.append(("training, seconds of one core", *(f"{net.seconds:.0f}" for net in nets)))
     return rows
 
@@ -157,7 +165,7 @@ def _print_table(console: Any, nets: list[Measured]) -> None:
     console.print(table)
 
 
-def _write_report(nets: list[Measured], data: Dataset, out: Path) -> Path:
+def _write_report(nets: list[Measured], data: Dataset, out: Path, seed: int) -> Path:
     from gyrograd import records
     from gyrograd.reporting import Figure, Section, Table, page, write_page
 
@@ -170,7 +178,7 @@ def _write_report(nets: list[Measured], data: Dataset, out: Path) -> Path:
         "attack changes no pixel by more than 8/255 and looks for the change that moves the map's top pixels most."
     )
     rows = _moved_most(nets)
-    picture, caption = _picture(nets, rows), _caption(data, rows)
+    picture, caption = _picture(nets, data, rows, seed), _caption(data, rows)
     sections = (
         Section("The same image, the same attack, two nets", (), None, (Figure(picture, caption),)),
         Section("What was measured", (explained,), table),
@@ -185,7 +193,7 @@ def _write_report(nets: list[Measured], data: Dataset, out: Path) -> Path:
 def _verdict(nets: list[Measured]) -> tuple[str, ...]:
     """What was gained and what it costs; nothing that got worse is left out."""
     plain, steady = nets
-    share = [sum(net.values["kept"]) / len(net.values["kept"]) for net in nets]
+    share = [net.mean("kept") for net in nets]
     points = 100 * (steady.accuracy - plain.accuracy)
     accuracy = f"Accuracy {'falls' if points < 0 else 'rises'} by {abs(points):.1f} points"
     return (
@@ -199,53 +207,55 @@ def _verdict(nets: list[Measured]) -> tuple[str, ...]:
 def _change(key: str, nets: list[Measured]) -> str:
     """Steadier or not, with the paired difference and its interval."""
     from gyrograd.numerics.statistics import paired_difference
-    from gyrograd.reporting.wording import signed
+    from gyrograd.numerics.wording import interval_text, signed_number
 
     change = paired_difference(nets[1].values[key], nets[0].values[key])
     word = "holds better" if change.value > 0 else "holds worse"
     if not change.excludes_zero:
         word = "holds no better for certain"
-    return f"{word} ({signed(_stat(change))})"
+    return f"{word} ({interval_text(change, signed_number)})"
 
 
 def _moved(key: str, nets: list[Measured]) -> str:
     """`falls from 0.704 to 0.660 (-0.044 [-0.060, -0.028])`."""
     from gyrograd.numerics.statistics import paired_difference
-    from gyrograd.reporting.wording import signed
+    from gyrograd.numerics.wording import interval_text, signed_number
 
     change = paired_difference(nets[1].values[key], nets[0].values[key])
-    before, after = (sum(net.values[key]) / len(net.values[key]) for net in nets)
+    before, after = (net.mean(key) for net in nets)
     word = "falls" if change.value < 0 else "rises"
-    return f"{word} from {before:.3f} to {after:.3f} ({signed(_stat(change))})"
+    return f"{word} from {before:.3f} to {after:.3f} ({interval_text(change, signed_number)})"
 
 
 def _moved_most(nets: list[Measured]) -> list[int]:
     """The images whose plain map moves most, of those on which the steady net does as well as on average."""
-    plain, steady = (net.values["kept"] for net in nets)
+    # An image that could not be searched counts as one that does not move.
+    plain, steady = ([1.0 if share is None else share for share in net.values["kept"]] for net in nets)
     typical = sum(steady) / len(steady)
     same = [all(net.values["prediction"][row] for net in nets) for row in range(len(plain))]
     order = sorted(range(len(plain)), key=lambda row: (not same[row], steady[row] < typical, plain[row]))
     return order[:SHOWN]
 
 
-def _picture(nets: list[Measured], rows: list[int]) -> bytes:
+def _picture(nets: list[Measured], data: Dataset, rows: list[int], seed: int) -> bytes:
+    """The shown images are attacked again, each alone with the random stream it had."""
+    import torch
+
+    import gyrograd as gg
+    from gyrograd.measurement import streams
     from gyrograd.numerics.maps import reduce
     from gyrograd.reporting import side_by_side
 
-    def maps(found: Any) -> Any:
-        return reduce(found[rows], "abs_sum").detach().cpu().numpy()
-
-    images = nets[0].attacked.x_clean[rows].permute(0, 2, 3, 1).cpu().numpy()
-    titles = ("Plain net", "Steady net")
-    shown = {
-        title: (
-            maps(net.attacked.map_clean),
-            maps(net.attacked.map),
-            [f"{net.values['kept'][row]:.0%} of the top stays" for row in rows],
-        )
-        for title, net in zip(titles, nets, strict=True)
-    }
-    return side_by_side(images, shown)
+    index = torch.tensor(rows)
+    x, y, keys = data.pixels(index), data.labels[index], streams(seed, index)
+    attack, gradient = gg.attack("auto", eps=ATTACK_EPS, steps=STEPS), gg.attribution(METHOD)
+    shown = {}
+    for title, net in zip(("Plain net", "Steady net"), nets, strict=True):
+        hit = attack(net.model, gradient, x, y, seed=keys)
+        before, after = (reduce(map, "abs_sum").detach().cpu().numpy() for map in (hit.map_clean, hit.map))
+        titles = [f"{net.values['kept'][row] or 0:.0%} of the top stays" for row in rows]
+        shown[title] = (before, after, titles)
+    return side_by_side(x.permute(0, 2, 3, 1).cpu().numpy(), shown)
 
 
 def _caption(data: Dataset, rows: list[int]) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json as json_format
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gyrograd.cli.subject import (
     USUAL,
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gyrograd.records import Record
+    from gyrograd.records import JsonObject, Record
+    from gyrograd.types import Attribution
 
 AT_ONCE = 16
 """Images explained before their pictures are written: what an interruption can cost."""
 IN_OVERVIEW = 8
+ALL = "all"
+SHEET = "contact_sheet.html"
 TITLE = 22
 """Letters that fit above a picture of the overview."""
 
@@ -68,6 +71,15 @@ class Seen:
     maps: dict[str, NDArray[np.float32]]
 
 
+@dataclass(frozen=True)
+class Methods:
+    """Attributions by the words they were asked for with, and what those that `all` named said to this model."""
+
+    used: dict[str, Attribution]
+    refused: dict[str, str] = field(default_factory=dict)
+    sheet: bool = False
+
+
 def explain(
     model: str,
     data: str | list[str],
@@ -84,51 +96,77 @@ def explain(
             weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        method: attributions apart by commas, with settings in brackets: gradient,'smoothgrad(sigma=0.2)'.
+        method: attributions apart by commas, with settings in brackets: gradient,'smoothgrad(sigma=0.2)'. With all,
+            every method that explains this model, and a page that shows them side by side.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
         json: print one JSON document instead of a table.
     """
     check_folder(out)
-    methods = _methods(method)
+    asked = _methods(method)
     here = subject(model, data, opening)
     check_target_word(here, target)
+    methods = _tried(here, asked, target) if asked.sheet else asked
     settings = {
         "model": model,
         "data": here.data.name,
-        "methods": _reprs(methods),
+        "methods": {word: repr(made) for word, made in methods.used.items()},
         "target": target,
         "seed": opening.seed,
     }
     with sole_writer(out):
-        done, shown = _explained(here, methods, target, out, settings)
-        if not shown:
+        done, seen = _explained(here, methods.used, target, out, settings)
+        shown = [one for one in seen if len(one.maps) == len(methods.used)]
+        if not shown and not methods.sheet:
             raise UserError(_notes(here, done)[-1])
-        _write_overview(out, shown)
+        if shown:
+            _write_overview(out, shown[:IN_OVERVIEW])
+        if methods.sheet:
+            _write_sheet(out, model, here, methods, done, seen[:IN_OVERVIEW])
     if json:
-        print(json_format.dumps(_document(out, here, done), indent=1))
+        print(json_format.dumps(_document(out, here, done, methods), indent=1))
     else:
-        _print(out, here, done)
+        _print(out, here, done, methods)
 
 
 explain.several_positional = "data"  # type: ignore[attr-defined]
 
 
-def _methods(text: str) -> dict[str, Any]:
-    """Attributions by the words they were asked for with."""
-    from gyrograd.cli.written import made, several
+def _methods(text: str) -> Methods:
+    """The attributions named; `all` stands for every registered one that is not named besides."""
+    from gyrograd.cli.written import called, made, several
+    from gyrograd.registry import available, lookup
 
-    return {word: made("attribution", word) for word in several(text)}
+    words = several(text)
+    if ALL not in words:
+        return Methods({word: made("attribution", word) for word in words})
+    named = {lookup("attribution", called(word)[0]).name for word in words if word != ALL}
+    entries = sorted(available("attribution").values(), key=lambda entry: (entry.order, entry.name))
+    rest = [entry.name for entry in entries if entry.name not in named]
+    place = words.index(ALL)
+    words[place : place + 1] = rest
+    return Methods({word: made("attribution", word) for word in words}, sheet=True)
 
 
-def _reprs(methods: dict[str, Any]) -> dict[str, str]:
-    return {word: repr(method) for word, method in methods.items()}
+def _tried(here: Subject, asked: Methods, target: str) -> Methods:
+    """Those that explain the first image, and what the others say."""
+    used, refused = {}, {}
+    for word, method in asked.used.items():
+        try:
+            _part(here, {word: method}, target, 0, 1)
+        except UserError as wrong:
+            refused[word] = str(wrong)
+            continue
+        used[word] = method
+    if not used:
+        raise UserError(f"No method explains this model; the first one said: {next(iter(refused.values()))}")
+    return Methods(used, refused, asked.sheet)
 
 
 def _explained(
-    here: Subject, methods: dict[str, Any], target: str, out: Path, settings: dict[str, Any]
+    here: Subject, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
 ) -> tuple[list[Explained], list[Seen]]:
-    """All images, some at a time, and the first as they look.
+    """All images, some at a time, and the first as they look: enough that the overview has maps of every method.
 
     Pictures are written as they are done, and the record also if it ends early.
     """
@@ -136,28 +174,34 @@ def _explained(
     from gyrograd.progress import track
 
     done: list[Explained] = []
-    shown: list[Seen] = []
+    seen: list[Seen] = []
+    whole = 0
     starts = range(0, len(here.data), AT_ONCE)
     try:
         for first in track(starts, len(starts), "explaining"):
             for row, one in _part(here, methods, target, first):
                 _write_pictures(out, one)
                 done.append(row)
-                shown += [one] if len(shown) < IN_OVERVIEW and len(row.drawn) == len(methods) else []
+                complete = len(row.drawn) == len(methods)
+                if len(seen) < IN_OVERVIEW or (complete and whole < IN_OVERVIEW):
+                    seen.append(one)
+                    whole += complete
     finally:
         if done:
             records.write(out / "record.json", _record(here, done, settings))
-    return done, shown
+    return done, seen
 
 
-def _part(here: Subject, methods: dict[str, Any], target: str, first: int) -> list[tuple[Explained, Seen]]:
+def _part(
+    here: Subject, methods: dict[str, Attribution], target: str, first: int, count: int = 0
+) -> list[tuple[Explained, Seen]]:
     """Some images with the maps of every method, before any of them is written."""
     import torch
 
     from gyrograd.models import logits_of
     from gyrograd.numerics.maps import reduce
 
-    x = here.pixels(first, first + AT_ONCE)
+    x = here.pixels(first, first + (count or AT_ONCE))
     with torch.no_grad():
         logits = logits_of(here.model, x)
     chosen = targets(here, target, logits, first)
@@ -215,7 +259,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
         write_png(out / files[f"{word} overlay"], overlay(one.image, map))
 
 
-def _record(here: Subject, done: list[Explained], settings: dict[str, Any]) -> Record:
+def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Record:
     from gyrograd.records import Record
 
     values: dict[str, list[float | None]] = {
@@ -267,6 +311,39 @@ def _write_overview(out: Path, shown: list[Seen]) -> None:
     write_bytes(out / "overview.png", map_grid(images, maps, names))
 
 
+def _write_sheet(
+    out: Path, model: str, here: Subject, methods: Methods, done: list[Explained], seen: list[Seen]
+) -> None:
+    """Every method side by side on one page."""
+    from gyrograd.attributions.settings import passes_of
+    from gyrograd.cli.written import called
+    from gyrograd.records import write_text
+    from gyrograd.registry import lookup
+    from gyrograd.reporting.contact_sheet import SheetColumn, SheetRow, contact_sheet
+
+    def column(word: str, method: Attribution | None) -> SheetColumn:
+        entry = lookup("attribution", called(word)[0])
+        label = entry.label if word == entry.name else word
+        about = entry.about or entry.summary
+        if method is None:
+            return SheetColumn(word, label, about, word, refused=methods.refused[word])
+        looks_at = f", {method.chosen(here.model, here.pixels(0, 1))}" if hasattr(method, "chosen") else ""
+        return SheetColumn(word, label, about, repr(method) + looks_at, passes_of(method))
+
+    def row(one: Seen) -> SheetRow:
+        said = next(other for other in done if other.index == one.index)
+        words = f"predicted {here.class_name(said.predicted)} ({said.probability:.0%}); explained: "
+        return SheetRow(one.name, words + here.class_name(said.target), one.image, one.maps)
+
+    columns = [column(word, method) for word, method in methods.used.items()]
+    columns += [column(word, None) for word in methods.refused]
+    notes = list(_notes(here, done))
+    if len(seen) < len(done):
+        notes.append(f"The first {len(seen)} of {len(done)} images are shown.")
+    title = f"{model} on {here.data.name}, explained by {len(methods.used)} methods"
+    write_text(out / SHEET, contact_sheet(title, columns, [row(one) for one in seen], notes))
+
+
 def _title(word: str) -> str:
     """The method's name with its settings below it, in lines as wide as the picture."""
     import textwrap
@@ -275,7 +352,7 @@ def _title(word: str) -> str:
     return "\n".join([name, *textwrap.wrap(bracket + settings, TITLE)])
 
 
-def _document(out: Path, here: Subject, done: list[Explained]) -> dict[str, Any]:
+def _document(out: Path, here: Subject, done: list[Explained], methods: Methods) -> JsonObject:
     examples = [
         {
             "index": one.index,
@@ -288,10 +365,16 @@ def _document(out: Path, here: Subject, done: list[Explained]) -> dict[str, Any]
         }
         for one in done
     ]
-    return {"record": str(out / "record.json"), "notes": list(_notes(here, done)), "examples": examples}
+    sheet = {"sheet": str(out / SHEET), "refused": methods.refused} if methods.sheet else {}
+    return {
+        "record": str(out / "record.json"),
+        "notes": list(_notes(here, done)),
+        **sheet,
+        "examples": examples,
+    }
 
 
-def _print(out: Path, here: Subject, done: list[Explained]) -> None:
+def _print(out: Path, here: Subject, done: list[Explained], methods: Methods) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -314,5 +397,7 @@ def _print(out: Path, here: Subject, done: list[Explained]) -> None:
     for note in _notes(here, done):
         console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
     count = sum(len(_files(one.index, one.drawn)) for one in done) + 1
+    for word, why in methods.refused.items():
+        console.print(f"Left out: {word}: {why}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{count} pictures; all at a glance:", highlight=False)
-    print(printable(out / "overview.png"))
+    print(printable(out / (SHEET if methods.sheet else "overview.png")))

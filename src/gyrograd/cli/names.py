@@ -39,7 +39,8 @@ def _print_table(kind: str, entries: Iterable[Listed]) -> None:
     table = Table("name", "what it is", "paper", title=kind, title_justify="left", box=None, pad_edge=False)
     for entry in entries:
         name = entry.name + (f" [dim]({', '.join(entry.aliases)})[/dim]" if entry.aliases else "")
-        table.add_row(name, entry.summary, entry.paper)
+        source = entry.paper if entry.package == "gyrograd" else f"package {entry.package}"
+        table.add_row(name, entry.summary, source)
     console = Console()
     console.print(table)
     console.print()

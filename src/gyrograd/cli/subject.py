@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gyrograd.errors import UserError
 
@@ -166,7 +166,7 @@ def check_file(out: Path) -> None:
     check_folder(out.parent)
 
 
-def versions() -> dict[str, Any]:
+def versions() -> dict[str, str]:
     """What a record must say of the program that wrote it."""
     import torch
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.errors import UserError, printable
+from gyrograd.records import JsonObject
 
 if TYPE_CHECKING:
     from gyrograd.training.clusters import Outcome
@@ -48,8 +49,8 @@ def sweep(
     from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped
     from gyrograd.training.clusters import Cluster
-    from gyrograd.training.measuring import Measuring
     from gyrograd.training.sweep import sweep as swept
+    from gyrograd.training.trials import Measuring
 
     base, grid, own_seeds = _plan(file)
     folder = Path("out") / file.stem if out is None else out
@@ -89,9 +90,9 @@ def rich_table(table: Table, *, unbroken: bool = False) -> Any:
     return shown
 
 
-def _plan(file: Path) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+def _plan(file: Path) -> tuple[JsonObject, JsonObject, list[Any]]:
     """The file's settings, grid and seeds."""
-    from gyrograd.training.cookbook import read_tree
+    from gyrograd.training.settings import read_tree
 
     tree = dict(read_tree(file))
     grid, seeds = tree.pop("grid", None), tree.pop("seeds", [0])
@@ -108,7 +109,7 @@ def _plan(file: Path) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
 
 def _say(trial: Trial, outcome: Outcome, done: int, of: int) -> None:
     """A line for each trial, on stderr: stdout is the table's."""
-    from gyrograd.training.measuring import mean
+    from gyrograd.training.trials import mean
 
     if isinstance(outcome, str):
         what = f"failed: {outcome}"

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli import written
 from gyrograd.errors import printable
+from gyrograd.records import JsonObject
+from gyrograd.registry import Settings
 
 if TYPE_CHECKING:
     from gyrograd.training import Trained, TrainSettings
@@ -39,7 +41,7 @@ def train(
     """
     from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped, settings_from
-    from gyrograd.training.cookbook import merged
+    from gyrograd.training.settings import merged
 
     if recipes:
         _print_recipes()
@@ -62,8 +64,8 @@ def train(
 def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
     """The words the verb itself takes, and the rest as settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
     kept: list[str] = []
-    tree: dict[str, Any] = {}
-    given: dict[str, Any] = {"settings": tree}
+    tree: Settings = {}
+    given: Settings = {"settings": tree}
     while words:
         word, words = words[0], words[1:]
         key, equals, value = word.removeprefix("--").partition("=")
@@ -84,7 +86,7 @@ def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 train.free_settings = free_settings  # type: ignore[attr-defined]
 
 
-def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
+def _put(tree: Settings, path: list[str], value: Any) -> None:
     from gyrograd.errors import UserError
 
     *above, last = path
@@ -95,10 +97,10 @@ def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
     tree[last] = value
 
 
-def _chosen(recipe: str | None, config: Path | None, settings: dict[str, Any] | None) -> dict[str, Any]:
+def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
     """The recipe with the file's settings over it."""
     from gyrograd.errors import UserError
-    from gyrograd.training.cookbook import merged, read_tree, recipe_tree
+    from gyrograd.training.settings import merged, read_tree, recipe_tree
 
     if recipe is None and config is None and not settings:
         raise UserError(
@@ -120,14 +122,14 @@ def _trained(settings: TrainSettings, out: Path, resume: str) -> Trained:
             flush=True,
         )
 
-    def say(entry: dict[str, Any], model: Model) -> None:  # noqa: ARG001
+    def say(entry: JsonObject, model: Model) -> None:  # noqa: ARG001
         if _first():
             print(_line(entry, settings.epochs), flush=True)
 
     return train(settings, out, resume=resume, on_epoch=say)
 
 
-def _line(entry: dict[str, Any], epochs: int) -> str:
+def _line(entry: JsonObject, epochs: int) -> str:
     losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
     accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""
     return f"epoch {entry['epoch']}/{epochs}  {losses}{accuracy}  {entry['seconds']:.1f} s"

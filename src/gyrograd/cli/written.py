@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from gyrograd.errors import UserError
+from gyrograd.registry import Settings
 
 _CALL = re.compile(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?(\s*/\s*(\d+\.?\d*|\.\d+))?")
@@ -38,7 +39,7 @@ def made(kind: str, text: str, **options: Any) -> Any:
     return make(kind, name, **(options | own))
 
 
-def called(text: str) -> tuple[str, dict[str, Any]]:
+def called(text: str) -> tuple[str, Settings]:
     """A name and its settings: `smoothgrad(sigma=0.2, draws=50)` is ("smoothgrad", {"sigma": 0.2, "draws": 50})."""
     found = _CALL.fullmatch(text)
     if found is None:
@@ -46,9 +47,9 @@ def called(text: str) -> tuple[str, dict[str, Any]]:
     return found[1], settings(found[2] or "")
 
 
-def settings(text: str, such_as: str = "steps=50") -> dict[str, Any]:
+def settings(text: str, such_as: str = "steps=50") -> Settings:
     """Values by name: `epochs=12, milestones=[4, 8]` is {"epochs": 12, "milestones": [4, 8]}."""
-    given: dict[str, Any] = {}
+    given: Settings = {}
     for part in _split(text):
         key, equals, word = (piece.strip() for piece in part.partition("="))
         if not equals or not key.isidentifier() or not word:

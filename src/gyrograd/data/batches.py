@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from gyrograd.data.dataset import Dataset
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
-from gyrograd.types import Inputs, Labels
+from gyrograd.types import Images, Inputs, Labels
+
+LONGEST = 4 / 3
+"""Largest ratio of the sides of a random resized crop, as torchvision has it."""
+_ZOOM = 2
+"""Its stream; `augment` draws from 0 and 1."""
 
 
 def batches(
@@ -68,7 +75,25 @@ def augment(
     if flip:
         mirrored = random.integers(keys, (1,), 2, stream=1) == 1
         columns = torch.where(mirrored, columns.flip(1), columns)
-    padded = torch.nn.functional.pad(images, (pad, pad, pad, pad))
+    padded = F.pad(images, (pad, pad, pad, pad))
     example = torch.arange(b, device=images.device)[:, None, None]
     # indexed axes come first and the channels last, so the channels are put back in their place
     return padded[example, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+def zoomed(x: Images, keys: Int[Tensor, " b"], smallest: float) -> Images:
+    """A random part of each image, of `smallest` to all of its area and sides 3:4 to 4:3, in the image's size.
+
+    Deviation from torchvision's RandomResizedCrop: a part that would stick out is cut to the image instead of drawn
+    again, and the enlargement is bilinear without anti-aliasing.
+    """
+    u = random.uniform(keys, (4,), stream=_ZOOM, dtype=x.dtype)
+    area = smallest + (1 - smallest) * u[:, 0]
+    ratio = torch.exp((2 * u[:, 1] - 1) * math.log(LONGEST))
+    high, wide = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
+    # affine_grid counts from -1 to 1: a part of side s has its centre within 1 - s of 0
+    down, right = (2 * u[:, 2] - 1) * (1 - high), (2 * u[:, 3] - 1) * (1 - wide)
+    zero = torch.zeros_like(high)
+    frames = torch.stack((wide, zero, right, zero, high, down), 1).view(-1, 2, 3)
+    grid = F.affine_grid(frames, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)

@@ -25,7 +25,7 @@ from gyrograd.data.folder import (
     read_image,
 )
 from gyrograd.errors import UserError, did_you_mean
-from gyrograd.registry import available, lookup, make
+from gyrograd.registry import Settings, available, lookup, make
 
 UNLABELLED = ("unlabelled",)
 """The classes of images without labels; every label is then 0 and means nothing."""
@@ -127,7 +127,7 @@ def _from_registry(
         raise UserError(f"'{name}' reads your own images: give the path of the folder itself.")
     if split is not None and "split" not in takes:
         raise UserError(f"{name} has no splits; leave out --split.")
-    settings: dict[str, Any] = {"split": split or "test"} if "split" in takes else {}
+    settings: Settings = {"split": split or "test"} if "split" in takes else {}
     whole: Dataset = make("dataset", name, **settings)
     if whole.images.ndim != 4:
         raise UserError(f"{name} holds points, not images; give a set of images, such as shapes.")

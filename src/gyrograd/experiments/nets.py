@@ -9,23 +9,26 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from gyrograd.errors import UserError, did_you_mean
-from gyrograd.evaluation import fingerprint
+from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.experiments.samples import images_of
+from gyrograd.measurement import fingerprint
 from gyrograd.models import build, load, save
 from gyrograd.occupancy import in_turn
 from gyrograd.registry import make
+from gyrograd.regularizers.passes import BatchNorm
 from gyrograd.training import Objective, Term, TrainSettings, fit
 from gyrograd.training.objective import equal_when_fast, runs_fast
 from gyrograd.types import Model
 
 DECIDED = {
     "model", "model_settings", "start", "data", "data_settings", "test", "terms", "cross_entropy", "seed", "device",
-    "milestones", "static_graph",
+    "milestones",
 }  # fmt: skip
 """Settings that belong to the experiment: its model, data and objective, and where it runs."""
+BATCHNORM = "batchnorm"
+"""The one setting of a term that `--train` may change: which statistics its extra passes use."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +72,27 @@ def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
 
     Where another process trains it, this one waits and reads it: experiments of one folder may run at once.
     """
+    if not is_there(net, folder):
+        assert isinstance(net, Net)
+        path = net_path(net, folder)
+        with in_turn(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
+            if not path.exists():
+                _train(net, path, folder, device)
+    return read_net(net, folder, device)
+
+
+def is_there(net: Net | Given, folder: Path) -> bool:
+    """Whether the net needs no training: it was given, or an earlier run trained it."""
+    return isinstance(net, Given) or net_path(net, folder).exists()
+
+
+def read_net(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
+    """A net that is there, in evaluation mode on the device."""
     if isinstance(net, Given):
         settings = dict(net.model)
         given: Model = build(settings.pop("name"), weights=net.path, **settings)
         return given.to(device).eval()
-    path = net_path(net, folder)
-    if not path.exists():
-        with in_turn(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
-            if not path.exists():
-                _train(net, path, folder, device)
-    return load(path).to(device).eval()
+    return load(net_path(net, folder)).to(device).eval()
 
 
 def net_path(net: Net, folder: Path) -> Path:
@@ -135,11 +149,14 @@ def objective_of(net: Net, teacher: Model | None = None) -> Objective:
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes of the training that `TrainSettings` knows and an experiment does not decide itself."""
-    known = {f.name for f in fields(TrainSettings)} - DECIDED
+    known = {f.name for f in fields(TrainSettings)} - DECIDED | {BATCHNORM}
     for key in changes:
         if key not in known:
             raise UserError(f"train has no setting '{key}' to change: {did_you_mean(key, known)}")
-    TrainSettings(**changes)  # refuses values that do not fit
+    if BATCHNORM in changes:
+        check_name(BATCHNORM, str(changes[BATCHNORM]), get_args(BatchNorm))
+    # refuses values that do not fit
+    TrainSettings(**{key: value for key, value in changes.items() if key != BATCHNORM})
     return dict(changes)
 
 

@@ -1,32 +1,57 @@
-"""Nets out of the recipes of `training`, and what is measured of them: what wang2020 and tan2023 share."""
+"""Nets out of the recipes of `training`, and measurements of them, as values."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
 
 from gyrograd.data import data_root
 from gyrograd.errors import UserError
-from gyrograd.experiments.nets import Given, Net
-from gyrograd.experiments.runs import Columns, Found, Part, Run
+from gyrograd.experiments.nets import BATCHNORM, Given, Net
 from gyrograd.experiments.scales import CHANGES
 from gyrograd.numerics.random import Keys
-from gyrograd.training.cookbook import recipe, recipe_tree
+from gyrograd.registry import lookup
+from gyrograd.training.settings import recipe, recipe_tree
 from gyrograd.types import Inputs, Labels, Model
 
 NET_SIZES = ("data", "side", "train", "epochs", "batch_size")
 OF_NO_NET = ("model", "model_settings", "start", "data", "data_settings", "test", "terms", "milestones")
 """Settings of a recipe that a `Net` holds elsewhere, or that its scale decides."""
+OF_THE_DATA = ("normalize",)
+"""Settings of a recipe's model that belong to its images: a scale with other images brings its own, or none."""
 
+Columns: TypeAlias = dict[str, Tensor]
 Measurement = Callable[[Model, Inputs, Labels, Keys], Columns]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measurement of a net: its columns for the examples asked for.
+
+    `settings` is all that decides the values besides net, data and seed. `columns` takes the model, the images,
+    their labels, and a key for each image (a function of the run's seed and the image alone). `split` says which
+    images: those the run measures ("test"), or the first 10,000 that the net was trained on ("train").
+    """
+
+    setting: str
+    row: str
+    seed: int
+    what: str
+    net: Net | Given
+    settings: Mapping[str, Any]
+    columns: Measurement
+    split: Literal["test", "train"] = "test"
 
 
 @dataclass(frozen=True)
 class Subject:
     """A net of a run by what it is called there; `part` makes a measurement of it.
 
-    `way` says how it was trained. Rows carry the way and what is explained by, such as "ssr ig".
+    `way` says how it was trained. Rows carry the way and, where there are several, what is explained by: "ssr ig".
     """
 
     setting: str
@@ -35,22 +60,20 @@ class Subject:
     net: Net | Given
     sizes: Mapping[str, Any]
 
-    def part(self, row: str, what: str, settings: Mapping[str, Any], columns: Measurement) -> Part:
+    def part(
+        self,
+        row: str,
+        what: str,
+        settings: Mapping[str, Any],
+        columns: Measurement,
+        split: Literal["test", "train"] = "test",
+    ) -> Part:
         """One measurement of this net."""
-        return Part(self.setting, row, self.seed, what, self.net, settings, columns)
+        return Part(self.setting, row, self.seed, what, self.net, settings, columns, split)
 
 
-Maker = Callable[[Subject], Part]
-
-
-def all_of(run: Run, subjects: Sequence[Subject], *makers: Maker) -> Found:
-    """Every measurement of every net."""
-    return Found(run.measured([make(subject) for subject in subjects for make in makers]))
-
-
-def wanted(run: Run, way: str) -> bool:
-    """Whether the user left this way to train in."""
-    return bool(run.kept([way]))
+Maker: TypeAlias = Callable[[Subject], Sequence[Part]]
+"""What is measured of a net."""
 
 
 def net_of(
@@ -59,18 +82,31 @@ def net_of(
     label: str,
     seed: int,
     changes: Mapping[str, Any] | None = None,
+    teacher: Net | None = None,
 ) -> Net:
-    """The net a recipe trains, on the model and data of these sizes; milestones become shares of the epochs."""
+    """The net that a recipe of `training` trains, at the scale of these sizes.
+
+    The recipe decides how it is trained and its activation; the sizes which model, which images and how many epochs
+    (milestones become shares of them); `--train` what the user changed. `changes` tells rows of one recipe apart.
+    """
     settings = recipe(recipe_name, **(changes or {}))
     written = {*recipe_tree(recipe_name), *(changes or {}), "epochs"} - set(OF_NO_NET)
     how = {key: getattr(settings, key) for key in sorted(written)}
     if settings.schedule == "multi_step":
         del how["schedule"]
         how["milestones"] = tuple(epoch / settings.epochs for epoch in settings.milestones)
-    terms = {name: _term(dict(own)) for name, own in settings.terms.items()}
-    how |= sizes.get(CHANGES, {})
-    own_sizes = {key: sizes[key] for key in NET_SIZES if key in sizes}
-    return Net(label, without_weights(sizes["model"]), own_sizes, how, terms, seed)
+    asked = dict(sizes.get(CHANGES, {}))
+    batchnorm = asked.pop(BATCHNORM, None)
+    built = {key: value for key, value in settings.model_settings.items() if key not in OF_THE_DATA}
+    return Net(
+        label,
+        {**built, **without_weights(sizes["model"])},
+        {key: sizes[key] for key in NET_SIZES if key in sizes},
+        {**how, **asked},
+        {name: _term(name, dict(own), batchnorm) for name, own in settings.terms.items()},
+        seed,
+        teacher,
+    )
 
 
 def given_or(net: Net, sizes: Mapping[str, Any], way: str) -> Net | Given:
@@ -91,6 +127,9 @@ def without_weights(model: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in model.items() if key != "weights"}
 
 
-def _term(own: dict[str, Any]) -> dict[str, Any]:
-    """A recipe's term as a `Net` has it: weight and settings apart."""
-    return {"weight": own.pop("weight", 1.0), "settings": own}
+def _term(name: str, own: dict[str, Any], batchnorm: str | None) -> dict[str, Any]:
+    """A recipe's term as a `Net` has it: the weight apart, unless it is the regulariser's own (iga, atex)."""
+    takes = inspect.signature(lookup("regularizer", name).factory).parameters
+    if batchnorm is not None and BATCHNORM in takes:
+        own[BATCHNORM] = batchnorm
+    return {"weight": 1.0 if "weight" in takes else own.pop("weight", 1.0), "settings": own}

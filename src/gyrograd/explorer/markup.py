@@ -22,16 +22,14 @@ from gyrograd.explorer.wording import (
     ONE_IMAGE,
     PICTURES,
     Figure,
-    about,
     attack_title,
     figures,
     flag_sentence,
     reading,
     said,
-    titled,
     verdict,
 )
-from gyrograd.registry import available
+from gyrograd.registry import in_order, label_of, lookup
 from gyrograd.reporting.pictures import CHANGE, coloured, difference, overlay, shared_scale
 from gyrograd.types import Images
 
@@ -67,8 +65,13 @@ def maps_page(scene: Explained) -> str:
         f"{scene.net.name} says {said(scene.predicted)}. Explained: {said(scene.target)} ({asked}). "
         "Each map has its own scale: compare where it is bright, not how bright."
     )
-    empty = [f"{titled(name)} gave a map of zeros, which says nothing." for name in scene.empty]
-    missing = [f"{titled(name)} is left out: {sentence}" for name, sentence in scene.left_out.items()]
+    empty = [
+        f"{label_of('attribution', name)} gave a map of zeros, which says nothing." for name in scene.empty
+    ]
+    missing = [
+        f"{label_of('attribution', name)} is left out: {sentence}"
+        for name, sentence in scene.left_out.items()
+    ]
     return f'{remark(line)}<div class="gg-methods">{cards}</div>{_notes((*missing, *empty))}'
 
 
@@ -107,16 +110,17 @@ def meanings_page() -> str:
 
 def _summaries(kind: str) -> str:
     return "".join(
-        f"<dt>{escape(titled(name))}</dt><dd>{escape(about(kind, name))}</dd>" for name in available(kind)
+        f"<dt>{escape(entry.label)}</dt><dd>{escape(entry.about or entry.summary)}</dd>"
+        for entry in in_order(kind)
     )
 
 
 def _method(image: Array, name: str, map: Array) -> str:
-    end = shared_scale(map, map)
+    end, entry = shared_scale(map, map), lookup("attribution", name)
     pair = [(coloured(map, end), "the map"), (overlay(image, map, end), "over the image")]
     return (
-        f'<section class="gg-method" data-method="{escape(name)}"><h4>{escape(titled(name))}</h4>'
-        f'{_grid(pair, 2)}<p class="gg-about">{escape(about("attribution", name))}</p></section>'
+        f'<section class="gg-method" data-method="{escape(name)}"><h4>{escape(entry.label)}</h4>'
+        f'{_grid(pair, 2)}<p class="gg-about">{escape(entry.about or entry.summary)}</p></section>'
     )
 
 

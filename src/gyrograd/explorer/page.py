@@ -18,9 +18,9 @@ from gyrograd.explorer.scenes import Plan, attacked, compared, explained, predic
 from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.watching import Stopped, Watch
-from gyrograd.explorer.wording import HINTS, titled
+from gyrograd.explorer.wording import HINTS
 from gyrograd.numerics.modes import denormals_flushed
-from gyrograd.registry import available
+from gyrograd.registry import in_order
 from gyrograd.reporting.pictures import png
 from gyrograd.types import Images
 
@@ -231,7 +231,7 @@ def _explain_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> None
     with gr.Tab("Explain"):
         model = _model(gr, answers.stage, "Model", 0)
         methods = gr.CheckboxGroup(
-            [(titled(name), name) for name in available("attribution")],
+            [(entry.label, entry.name) for entry in in_order("attribution")],
             value=list(FIRST_METHODS),
             label="Methods",
         )
@@ -265,7 +265,7 @@ def _model(gr: Any, stage: Stage, label: str, place: int) -> Any:
 def _names(gr: Any) -> list[Any]:
     """Method and attack, in the order `Plan` takes them."""
     methods, attacks = (
-        [(titled(name), name) for name in available(kind)] for kind in ("attribution", "attack")
+        [(entry.label, entry.name) for entry in in_order(kind)] for kind in ("attribution", "attack")
     )
     return [
         gr.Dropdown(methods, value=Plan.method, label="Method", min_width=180),

@@ -12,7 +12,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.named import MapSearch
+from gyrograd.attacks.runs import STAND_IN
+from gyrograd.attacks.settings import MapSearch
 from gyrograd.errors import UserError
 from gyrograd.explorer.stage import Net
 from gyrograd.explorer.watching import (
@@ -27,14 +28,11 @@ from gyrograd.explorer.watching import (
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.models import logits_of
 from gyrograd.numerics.maps import reduce
-from gyrograd.registry import lookup, make
-from gyrograd.reporting.wording import readable
+from gyrograd.registry import Settings, label_of, lookup, make
 from gyrograd.types import Images, Labels
 
 TOP = 0.1
 """Share of the pixels that counts as the top of a map, as in an audit."""
-SURROGATE = "gradient"
-"""What an attack searches through where the map itself has no derivative."""
 ON_THE_WAY = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of the attack's change at which the map is looked at."""
 
@@ -145,7 +143,7 @@ def explained(
     told = Place(watch)
     with at_every_pass(net.model, told.again):
         for place, name in enumerate(methods):
-            told(place / len(methods), readable(name))
+            told(place / len(methods), label_of("attribution", name))
             try:
                 maps[name] = reduce(make("attribution", name)(net.model, x, classes)).detach()[0]
             except UserError as wrong:
@@ -189,7 +187,7 @@ def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Plac
     through, attack = make("attribution", plan.method), attack_of(plan, told)
     tell = told.again
     steps = _takes(plan, "steps")
-    told(0.0, f"step 0 of {plan.steps}" if steps else readable(plan.attack))
+    told(0.0, f"step 0 of {plan.steps}" if steps else label_of("attack", plan.attack))
     if steps and not isinstance(attack, MapSearch):
         through = Watched(through, told, plan.steps, opening=0)
         tell = through.passed
@@ -226,11 +224,11 @@ def compared(
 
 def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
-    settings: dict[str, Any] = {"eps": plan.eps}
+    settings: Settings = {"eps": plan.eps}
     if _takes(plan, "steps"):
         settings["steps"] = plan.steps
     if _transfers(plan):
-        gradient = make("attribution", SURROGATE)
+        gradient = make("attribution", STAND_IN)
         settings["transfer_from"] = Watched(gradient, watch, plan.steps, OPENING_LOOKS_IN_TRANSFER)
     return make("attack", plan.attack, **settings)
 

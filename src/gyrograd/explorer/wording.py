@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gyrograd.explorer.scenes import Attacked, Prediction
-from gyrograd.registry import available
+from gyrograd.numerics.wording import UNKNOWN, eps_text, number
+from gyrograd.registry import label_of
 from gyrograd.reporting.pictures import CHANGE
-from gyrograd.reporting.wording import UNKNOWN, eps_text, number, readable
 
 
 class Figure(NamedTuple):
@@ -39,31 +39,6 @@ MEANINGS = {
     "steps": "Gradient steps the search took; more find stronger attacks.",
 }
 """What the numbers of an attack mean, by key."""
-
-ABOUT: dict[str, dict[str, str]] = {
-    "attack": {
-        "auto": "Drains the top tenth of the map by every way it knows; the one to judge by.",
-        "targeted_map": "Moves the map into a frame along the border (joo2023).",
-        "untargeted_map": "Makes the map as unlike the first one as it can.",
-        "top_k": "Takes the strongest pixels out of the map (wang2020).",
-        "mass_center": "Pushes the middle of the map away (wang2020).",
-        "manipulate": "Moves the map into a frame and holds every probability (wang2020).",
-        "random": "No attack: noise of the same size, the yardstick for the others.",
-        "pgd": "Attacks the prediction, not the map; the map is only looked at.",
-    },
-    "attribution": {
-        "gradient": "How the score would change if a pixel changed a little.",
-        "input_x_gradient": "The gradient, times the brightness of the pixel.",
-        "integrated_gradients": "The gradient averaged on the way from a black image, times the brightness.",
-        "smoothgrad": "The gradient averaged over copies of the image with normal noise on them.",
-        "unigrad": "The gradient averaged over copies with noise of at most a given size.",
-        "guided_backprop": "The gradient, of which every layer passes on only what speaks for the class.",
-        "lrp": "The score handed back layer by layer until it lies on the pixels.",
-        "lime": "A simple model of which parts of the image matter, fitted to images with parts left out.",
-        "shap": "The fair share of each part of the image in the score, over images with parts left out.",
-    },
-}
-"""Attacks and methods in plain words, by kind and name; what is not here is told by its own first line."""
 
 HINTS = {
     "explain": "Choose an image and methods and press Explain. A map is bright where a pixel counts for the class.",
@@ -108,15 +83,9 @@ def figures(scene: Attacked) -> tuple[Figure, ...]:
         Figure("prediction", float(scene.prediction_kept), _held(scene), _moved(scene)),
         Figure("kept", scene.kept, _share(scene.kept), f"of the {scene.top} strongest"),
         Figure("cosine", scene.cosine, number(scene.cosine)),
-        Figure("budget", used, _share(used), f"of eps {eps_in_levels(eps)}"),
+        Figure("budget", used, _share(used), f"of eps {eps_text(eps)}"),
         Figure("steps", float(steps), f"{steps}"),
     )
-
-
-def eps_in_levels(eps: float) -> str:
-    """`8/255`, and `2.5/255` where it is no whole number of grey levels."""
-    text = eps_text(eps)
-    return text if text.endswith("/255") else f"{eps * 255:.3g}/255"
 
 
 def said(guess: Prediction) -> str:
@@ -172,31 +141,10 @@ def _unlike(scenes: tuple[Attacked, ...]) -> str:
     )
 
 
-def about(kind: str, name: str) -> str:
-    """An attack or a method in plain words."""
-    return ABOUT.get(kind, {}).get(name, available(kind)[name].summary)
-
-
-WRITTEN = {
-    "lime": "LIME",
-    "lrp": "LRP",
-    "pgd": "PGD",
-    "shap": "SHAP",
-    "smoothgrad": "SmoothGrad",
-    "unigrad": "UniGrad",
-}
-"""Names that are not written as they are registered."""
-
-
-def titled(name: str) -> str:
-    """A name of the registry as people write it."""
-    return WRITTEN.get(name, readable(name))
-
-
 def attack_title(scene: Attacked) -> str:
     """What was done, in a line."""
     plan = scene.plan
-    return f"{titled(plan.attack)} on {titled(plan.method)}, eps {eps_in_levels(plan.eps)}"
+    return f"{label_of('attack', plan.attack)} on {label_of('attribution', plan.method)}, eps {eps_text(plan.eps)}"
 
 
 def _held(scene: Attacked) -> str:

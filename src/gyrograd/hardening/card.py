@@ -8,12 +8,12 @@ from typing import Any
 
 from gyrograd import progress
 from gyrograd.audit import Card, Preset
-from gyrograd.audit.table import Stat
 from gyrograd.hardening.judging import Held, all_held, best_held
 from gyrograd.hardening.search import Try, spoken
-from gyrograd.numerics.statistics import Interval
-from gyrograd.training.splits import Split
-from gyrograd.training.tables import UNKNOWN, Table, difference, interval, plain
+from gyrograd.numerics.statistics import Interval, Stat
+from gyrograd.numerics.wording import UNKNOWN, interval_text, radius_text
+from gyrograd.training.building import Split
+from gyrograd.training.tables import Table, difference, interval, plain
 
 CARD = "card.json"
 SCHEMA = 2
@@ -120,14 +120,13 @@ def card_table(card: Mapping[str, Any]) -> Table:
         before, after = method["before"], method["after"] or {}
         rows += [
             (f"{method['label']}{mark}", "", "", ""),
-            ("  radius, /255", _radius(before["radius"]), _radius(after.get("radius")), ""),
+            ("  radius, /255", *(interval_text(each.get("radius"), ".1f") for each in (before, after)), ""),
             (
                 "  top kept",
-                _percent(before["kept"]),
-                _percent(after.get("kept")),
+                *(_percent(each.get("kept")) for each in (before, after)),
                 _points(method["difference"]),
             ),
-            ("  Insertion", _share(before["insertion"]), _share(after.get("insertion")), ""),
+            ("  Insertion", *(interval_text(each.get("insertion"), ".3f") for each in (before, after)), ""),
         ]
     return Table(("", "before", "after", "change, points"), tuple(rows))
 
@@ -185,14 +184,15 @@ def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
             f"{2 * found.settings['epochs']}) or a higher limit (--max_accuracy_loss {2 * found.limit or 0.01:g}); "
             "more --images make the intervals narrower.",
         ]
+    largest = 255 * max(found.preset.radii)
     return [
         f"The explanations hold further under attack: half of the top pixels of {after.label} stay up to "
-        f"{_reach(after.radius, found.preset)}, where before those of {before.label} stayed up to "
-        f"{_reach(before.radius, found.preset)}.",
+        f"{radius_text(after.radius, largest)}, where before those of {before.label} stayed up to "
+        f"{radius_text(before.radius, largest)}.",
         f"Averaged over the attacks {stays} ({_points(plain(gain))} points).",
         price,
         f"Insertion of the map goes from {mean(before.insertion):.3f} to {mean(after.insertion):.3f} "
-        f"({_signed(difference(after.insertion, before.insertion))}).",
+        f"({interval_text(difference(after.insertion, before.insertion), '+.3f')}).",
         f"Kept: {spoken(terms, found.chosen.strength)}. Trained {progress.spoken(found.seconds)} in all: {losses}.",
     ]
 
@@ -253,42 +253,12 @@ def _lost(loss: float) -> str:
     return f"loses {100 * loss:.1f} points" if loss >= 0 else f"gains {-100 * loss:.1f} points"
 
 
-def _percent(stat: Mapping[str, Any] | None) -> str:
-    return _scaled(stat, 100, ".1f", " %")
+def _percent(stat: Stat | None) -> str:
+    return interval_text(stat, ".1f", scale=100, unit=" %")
 
 
-def _share(stat: Mapping[str, Any] | None) -> str:
-    return _scaled(stat, 1, ".3f", "")
-
-
-def _radius(stat: Stat | None) -> str:
-    return _scaled(stat, 1, ".1f", "")
-
-
-def _reach(stat: Stat | None, preset: Preset) -> str:
-    """`6.9/255 [6.5, 7.3]`; a map that holds at the largest radius attacked holds at least so far."""
-    if stat is None or stat["value"] is None:
-        return UNKNOWN
-    least = "at least " if stat["value"] >= 255 * max(preset.radii) - 1e-9 else ""
-    return least + _scaled(stat, 1, ".1f", "/255")
-
-
-def _points(stat: Mapping[str, Any] | None) -> str:
-    return _scaled(stat, 100, "+.1f", "")
-
-
-def _signed(change: Interval | None) -> str:
-    return _scaled(plain(change), 1, "+.3f", "")
-
-
-def _scaled(stat: Mapping[str, Any] | None, scale: int, form: str, unit: str) -> str:
-    """`6.9 [6.5, 7.3]`; a single value has no interval."""
-    if stat is None:
-        return UNKNOWN
-    value = f"{scale * stat['value']:{form}}{unit}"
-    if stat["low"] is None or stat["high"] is None:
-        return value
-    return f"{value} [{scale * stat['low']:{form}}, {scale * stat['high']:{form}}]"
+def _points(stat: Stat | None) -> str:
+    return interval_text(stat, "+.1f", scale=100)
 
 
 def mean(values: Sequence[float | None]) -> float:

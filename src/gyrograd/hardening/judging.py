@@ -9,8 +9,10 @@ from typing import Any
 
 from gyrograd.audit import Card, Preset, audit
 from gyrograd.audit.presets import preset_of
-from gyrograd.audit.table import STEADY, Stat, kept_over_eps, mean_over, method_columns
+from gyrograd.audit.table import STEADY, kept_over_eps
 from gyrograd.data import Dataset
+from gyrograd.measurement import mean_over
+from gyrograd.numerics.statistics import Stat
 from gyrograd.types import Model
 
 REACH = (1 / 255, 16 / 255)
@@ -64,8 +66,9 @@ def _reach(method: Mapping[str, Any]) -> float:
 
 def _held(card: Card, preset: Preset, method: Mapping[str, Any]) -> Held:
     name = method["name"]
-    _, kept, _ = kept_over_eps(card.records, name, preset)
-    insertion = method_columns(card.records, name, preset)["insertion"]
+    assert card.table is not None  # an audit that just ran has it
+    _, kept, _ = kept_over_eps(card.table, name, preset)
+    insertion = mean_over(card.table.curve(method=name, metric="insertion"))
     return Held(
         name,
         method["label"],

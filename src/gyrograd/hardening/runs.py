@@ -27,16 +27,13 @@ from gyrograd.models.opening import checked, image_size, notes, opened, place_of
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
 from gyrograd.occupancy import sole_writer
-from gyrograd.training import snapshots
-from gyrograd.training.building import Resume, check_fit
-from gyrograd.training.cookbook import merged
-from gyrograd.training.loop import fit, predictions
-from gyrograd.training.measuring import Columns, record, weights_digest
+from gyrograd.training import fit, predictions, snapshots
+from gyrograd.training.building import Resume, Split, check_fit, held_out, split_of
 from gyrograd.training.objective import equal_when_fast, objective_of
 from gyrograd.training.processes import launched
-from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, settings_from
-from gyrograd.training.splits import Split, held_out, split_of
+from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, merged, settings_from
 from gyrograd.training.steady import without_curvature
+from gyrograd.training.trials import Columns, record, weights_digest
 from gyrograd.types import Model
 
 Says = Callable[[dict[str, Any]], None]

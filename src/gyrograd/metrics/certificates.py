@@ -57,6 +57,7 @@ class PixelCertificate:
     paper="own",
     equation="Anani et al. 2025; Cohen et al. 2019, Theorem 1",
     direction="higher is better",
+    group="certificate",
 )
 @dataclass(frozen=True)
 class CertifiedPixels:
@@ -151,6 +152,7 @@ class DirectionCertificate:
     paper="own",
     equation="Salman et al. 2019, Lemma 2, of the part along a fixed direction",
     direction="higher is better",
+    group="certificate",
 )
 @dataclass(frozen=True)
 class CertifiedCosine:

@@ -46,6 +46,7 @@ AGREEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     paper="tan2023",
     equation="Definition 3.4 (Eq. 1), Eq. 5, Appendix B.4",
     direction="higher is better",
+    group="faithfulness",
 )
 @dataclass(frozen=True)
 class Faithfulness:
@@ -130,7 +131,14 @@ def over_groups(map: Inputs, groups: Segments) -> PerGroup:
     return sums.scatter_add(1, groups.flatten(1), pixels)
 
 
-@register("metric", "infidelity", paper="own", equation="Yeh et al. 2019, Eq. 1", direction="lower is better")
+@register(
+    "metric",
+    "infidelity",
+    paper="own",
+    equation="Yeh et al. 2019, Eq. 1",
+    direction="lower is better",
+    group="faithfulness",
+)
 @dataclass(frozen=True)
 class Infidelity:
     """Mean square of I . map - (f(x) - f(x - I)) over random perturbations I.

@@ -142,6 +142,7 @@ class PixelGame:
     paper="joo2023",
     equation="Metrics, Insertion",
     direction="higher is better",
+    group="faithfulness",
 )
 def insertion(
     ratios: Ratios = "paper",
@@ -164,6 +165,7 @@ def insertion(
     paper="joo2023",
     equation="Metrics, Insertion, reversed (Petsiuk et al. 2018)",
     direction="lower is better",
+    group="faithfulness",
 )
 def deletion(
     ratios: Ratios = "paper",
@@ -184,6 +186,7 @@ def deletion(
     paper="joo2023",
     equation="Metrics, Adv-Insertion",
     direction="higher is better",
+    group="faithfulness",
 )
 def adversarial_insertion(
     ratios: Ratios = "paper",

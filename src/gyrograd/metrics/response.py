@@ -8,6 +8,7 @@ Two zero maps have not moved: similarities 1, distances 0 (the mass on the k lar
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -22,7 +23,7 @@ from gyrograd.numerics import similarity as alike
 from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.maps import frame_target, mass_center, normalize
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
+from gyrograd.types import Attribution, Inputs, Metric, Model, PerExample, Seed, Targets
 
 VARIANTS = ("code", "supplement")
 
@@ -181,6 +182,7 @@ class AttackResponse:
     paper="wang2020",
     equation="Evaluation Metrics, k-in",
     direction="higher is better",
+    group="attack",
 )
 def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_sum") -> AttackResponse:
     """Share of the k largest pixels kept ("code"), or of the new map's mass on the old k ("supplement").
@@ -197,6 +199,7 @@ def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_s
     paper="wang2020",
     equation="Evaluation Metrics, cor",
     direction="higher is better",
+    group="attack",
 )
 def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
     """Spearman's rank correlation of the clean and the attacked map."""
@@ -210,6 +213,7 @@ def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
     paper="wang2020",
     equation="Evaluation Metrics, cdl",
     direction="lower is better",
+    group="attack",
 )
 def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> AttackResponse:
     """Distance in pixels of the maps' centres of mass ("code"), or the sum of |z - z'| ("supplement")."""
@@ -223,6 +227,7 @@ def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> Attack
     paper="wang2020",
     equation="Evaluation Metrics, cosd",
     direction="lower is better",
+    group="attack",
 )
 def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
     """1 - cosine of the clean and the attacked map."""
@@ -235,6 +240,7 @@ def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
     paper="joo2023",
     equation="Metrics, the S of RPS",
     direction="higher is better",
+    group="attack",
 )
 def similarity_to_clean(
     similarity: str = "cosine", reduce: str = "abs_sum", normalize: str = "max"
@@ -249,6 +255,7 @@ def similarity_to_clean(
     paper="joo2023",
     equation="Metrics, the S of RPS, to AAM's target map",
     direction="lower is better",
+    group="attack",
 )
 @dataclass(frozen=True)
 class SimilarityToTarget:
@@ -281,6 +288,12 @@ class SimilarityToTarget:
         aim = normalize(_aim(target_map, after), self.normalize)
         # The target first: SSIM takes its range from the second map.
         return SIMILARITIES[self.similarity](aim, after)
+
+
+def looks_at_attacked(metric: Metric) -> bool:
+    """True if the metric is of attacked inputs and takes them as `perturbed=`."""
+    takes = "perturbed" in inspect.signature(type(metric).__call__).parameters
+    return takes and bool(getattr(metric, "attacked", True))
 
 
 def attacked_map(

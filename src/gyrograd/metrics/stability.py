@@ -34,6 +34,7 @@ Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     paper="joo2023",
     equation="Metrics, RPS",
     direction="higher is better",
+    group="noise",
 )
 @dataclass(frozen=True)
 class RandomPerturbationSimilarity:
@@ -88,6 +89,7 @@ class RandomPerturbationSimilarity:
     paper="tan2023",
     equation="Definition 3.1, Eq. 4, Appendix B.3",
     direction="lower is better",
+    group="noise",
 )
 @dataclass(frozen=True)
 class LocalLipschitz:
@@ -133,7 +135,12 @@ class LocalLipschitz:
 
 
 @register(
-    "metric", "max_sensitivity", paper="own", equation="Yeh et al. 2019, Eq. 2", direction="lower is better"
+    "metric",
+    "max_sensitivity",
+    paper="own",
+    equation="Yeh et al. 2019, Eq. 2",
+    direction="lower is better",
+    group="noise",
 )
 @dataclass(frozen=True)
 class MaxSensitivity:
@@ -179,7 +186,12 @@ class MaxSensitivity:
 
 
 @register(
-    "metric", "model_lipschitz", paper="tan2023", equation="Definition 3.2", direction="lower is better"
+    "metric",
+    "model_lipschitz",
+    paper="tan2023",
+    equation="Definition 3.2",
+    direction="lower is better",
+    group="noise",
 )
 @dataclass(frozen=True)
 class ModelLipschitz:
@@ -220,7 +232,12 @@ class ModelLipschitz:
 
 
 @register(
-    "metric", "model_smoothness", paper="tan2023", equation="Definition 3.3", direction="lower is better"
+    "metric",
+    "model_smoothness",
+    paper="tan2023",
+    equation="Definition 3.3",
+    direction="lower is better",
+    group="noise",
 )
 @dataclass(frozen=True)
 class ModelSmoothness:

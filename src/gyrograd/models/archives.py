@@ -9,12 +9,13 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from safetensors import SafetensorError, safe_open
 
 from gyrograd.errors import UserError
 from gyrograd.models.weights import is_pickled
+from gyrograd.records import JsonObject
 
 Content = Literal["checkpoint", "safetensors", "torchscript", "export", "pickle", "other"]
 
@@ -83,7 +84,7 @@ def repacked(contents: Mapping[str, bytes]) -> io.BytesIO:
     return buffer
 
 
-def json_object(path: Path, content: bytes) -> dict[str, Any]:
+def json_object(path: Path, content: bytes) -> JsonObject:
     """The JSON object in a file of an archive."""
     try:
         document = json.loads(content)

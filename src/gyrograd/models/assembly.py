@@ -17,7 +17,7 @@ from gyrograd.models.sources import from_source
 from gyrograd.models.specs import ModelSpec, attach_spec
 from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import NORMALIZATIONS, Normalized, Probability
-from gyrograd.registry import lookup, make
+from gyrograd.registry import Settings, lookup, make
 
 Statistics = Sequence[Sequence[float | int]]
 """A pair: mean and standard deviation, one number for each channel."""
@@ -96,7 +96,7 @@ def _said_plainly(what: str) -> Iterator[None]:
 
 
 def _backbone(
-    name: str, num_classes: Any, pretrained: bool, settings: dict[str, Any]
+    name: str, num_classes: Any, pretrained: bool, settings: Settings
 ) -> tuple[nn.Module, Statistics | None]:
     """The model without wrappers, with its spec, and the statistics of pretrained weights."""
     if num_classes is not None and (type(num_classes) is not int or not 1 <= num_classes <= MOST_CLASSES):

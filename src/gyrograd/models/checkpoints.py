@@ -19,12 +19,12 @@ from gyrograd.models.assembly import rebuilt
 from gyrograd.models.checksums import check_digest, damaged, read_note, signed_bytes
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import check_kinds, fit, is_pickled
-from gyrograd.records import write_bytes
+from gyrograd.records import JsonObject, write_bytes
 
 SCHEMA = 1
 
 
-def save(path: Path | str, model: nn.Module, *, facts: dict[str, Any] | None = None) -> None:
+def save(path: Path | str, model: nn.Module, *, facts: JsonObject | None = None) -> None:
     """Write the model whole or not at all; `facts` are JSON values to keep with it (accuracy, epochs)."""
     spec = spec_of(model)
     if spec is None:
@@ -67,14 +67,14 @@ def _check_extent(path: Path | str, spec: ModelSpec, elements: int) -> None:
             raise UserError(f"{path} describes a model much larger than itself ({value}); write it again.")
 
 
-def facts(path: Path | str) -> dict[str, Any]:
+def facts(path: Path | str) -> JsonObject:
     """The facts that were saved with a checkpoint."""
     note, _ = _contents(Path(path))
-    kept: dict[str, Any] = note["facts"]
+    kept: JsonObject = note["facts"]
     return kept
 
 
-def _contents(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _contents(path: Path) -> tuple[JsonObject, dict[str, Tensor]]:
     """Note and tensors of a checkpoint, after every check a file can fail."""
     if not path.is_file():
         raise UserError(f"There is no checkpoint at {path}; check the path.")
@@ -104,7 +104,7 @@ def _unreadable(path: Path, wrong: Exception) -> str:
     return f"{path} is not a gyrograd checkpoint (nor safetensors); check the path."
 
 
-def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonObject:
     """The note, if its schema is known, it was signed together with these tensors, and it describes a model."""
     note = read_note(path, text)
     schema = note.get("schema")

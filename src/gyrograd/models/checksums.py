@@ -18,6 +18,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gyrograd.errors import UserError
+from gyrograd.records import JsonObject
 
 
 def signed_bytes(entry: str, note: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
@@ -36,7 +37,7 @@ def check_tensors(path: Path | str, words: Mapping[str, str], tensors: Mapping[s
             check_digest(path, note, tensors)
 
 
-def read_note(path: Path | str, text: str) -> dict[str, Any]:
+def read_note(path: Path | str, text: str) -> JsonObject:
     """The note of a file, which must be a JSON object."""
     try:
         note = json.loads(text)

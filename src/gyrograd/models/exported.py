@@ -27,6 +27,7 @@ from gyrograd.models.archives import json_object, members, repacked
 from gyrograd.models.expressions import is_guard, is_size
 from gyrograd.models.operators import DEVICES, allows
 from gyrograd.models.piecewise import FORMS
+from gyrograd.records import JsonObject
 
 DEEPEST = 60
 """Levels of the program's JSON; torch writes about a dozen."""
@@ -161,9 +162,9 @@ def _pickled_anew(path: Path, file: str, content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def _checked_program(path: Path, document: dict[str, Any]) -> dict[str, Any]:
+def _checked_program(path: Path, document: JsonObject) -> JsonObject:
     """The program without notes about its source, once every text and number in it has passed."""
-    program: dict[str, Any] = _checked(path, document, "", DEEPEST)
+    program: JsonObject = _checked(path, document, "", DEEPEST)
     try:
         # An expression in here stands for a name, and the names are checked as names.
         program["graph_module"]["treespec_namedtuple_fields"] = {}
@@ -277,7 +278,7 @@ def _is_plain_tree(tree: Any, depth: int) -> bool:
     )
 
 
-def _check_growth(path: Path, nodes: list[dict[str, Any]]) -> None:
+def _check_growth(path: Path, nodes: list[JsonObject]) -> None:
     """Bound the whole numbers that Python computes: each product of two has as many bits as both together."""
     bits: dict[str, int] = {}
     for node in nodes:

@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from gyrograd.errors import UserError, did_you_mean
+from gyrograd.registry import Settings
 
 
 def made_by_file(path: Path, name: str, classes: int | None = None) -> nn.Module:
@@ -61,7 +62,7 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def _settings(path: Path, name: str, factory: Any, classes: int | None) -> dict[str, Any]:
+def _settings(path: Path, name: str, factory: Any, classes: int | None) -> Settings:
     if classes is None:
         return {}
     try:
@@ -73,7 +74,7 @@ def _settings(path: Path, name: str, factory: Any, classes: int | None) -> dict[
     return {"num_classes": classes}
 
 
-def _called(path: Path, name: str, factory: Any, settings: dict[str, Any]) -> Any:
+def _called(path: Path, name: str, factory: Any, settings: Settings) -> Any:
     try:
         return factory(**settings)
     except Exception as wrong:

@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from gyrograd.errors import UserError, check_name
+from gyrograd.registry import Settings
 
 # Models with auxiliary heads return tuples in train mode; these settings make them return logits only.
 _SINGLE_OUTPUT = {
@@ -55,7 +56,7 @@ def from_source(
     return _MAKERS[source](name, 10 if num_classes is None else num_classes, pretrained, settings)
 
 
-def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: dict[str, Any]) -> Sourced:
+def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
     library = importlib.import_module("torchvision.models")
     _check_known("torchvision", name, library.list_models(module=library))
     settings = {**_SINGLE_OUTPUT.get(name, {}), **settings}
@@ -71,7 +72,7 @@ def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: d
     return Sourced(model, (tuple(preset.mean), tuple(preset.std)))
 
 
-def _from_timm(name: str, num_classes: int, pretrained: bool, settings: dict[str, Any]) -> Sourced:
+def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
     library = _timm()
     _check_known("timm", name, [*library.list_models(), *library.list_pretrained()])
     if "in_channels" in settings:
@@ -87,7 +88,7 @@ def _from_timm(name: str, num_classes: int, pretrained: bool, settings: dict[str
     return Sourced(model, (tuple(trained["mean"]), tuple(trained["std"])))
 
 
-_MAKERS: dict[str, Callable[[str, int, bool, dict[str, Any]], Sourced]] = {
+_MAKERS: dict[str, Callable[[str, int, bool, Settings], Sourced]] = {
     "torchvision": _from_torchvision,
     "timm": _from_timm,
 }

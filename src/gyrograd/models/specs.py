@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from gyrograd.errors import UserError
+from gyrograd.records import JsonObject
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ def attach_spec(model: nn.Module, spec: ModelSpec | None) -> None:
     model.__dict__["spec"] = spec
 
 
-def _plain(settings: Mapping[str, Any], owner: str) -> dict[str, Any]:
+def _plain(settings: Mapping[str, Any], owner: str) -> JsonObject:
     try:
-        plain: dict[str, Any] = json.loads(json.dumps(dict(settings), allow_nan=False))
+        plain: JsonObject = json.loads(json.dumps(dict(settings), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         raise UserError(
             f"The settings of '{owner}' must be numbers, strings, lists or None, not {dict(settings)}."

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.models.piecewise import CALLS, IN_PLACE, SETTINGS
+from gyrograd.registry import Settings
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Spelled:
 
     form: str
     z: Tensor
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
     in_place: bool = False
 
 

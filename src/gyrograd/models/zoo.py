@@ -9,13 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import checkpoints
-from gyrograd.records import read_json, write_text
+from gyrograd.records import JsonObject, read_json, write_text
 
 HOME = Path(__file__).parent / "zoo"
 
@@ -26,7 +25,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(HOME).with_suffix("").as_posix() for path in found))
 
 
-def card(name: str) -> dict[str, Any]:
+def card(name: str) -> JsonObject:
     """What is known of a model; `sha256` is that of its checkpoint."""
     path = _file(name, ".json")
     try:
@@ -50,7 +49,7 @@ def load(name: str) -> nn.Module:
     return checkpoints.load(path)
 
 
-def add(name: str, model: nn.Module, facts: dict[str, Any], home: Path | None = None) -> Path:
+def add(name: str, model: nn.Module, facts: JsonObject, home: Path | None = None) -> Path:
     """Write a model built by gyrograd and its card into the zoo (or another folder); returns the card's path."""
     parts = name.split("/")
     if not all(part and part not in {".", ".."} and "\\" not in part for part in parts):

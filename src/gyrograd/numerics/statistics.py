@@ -5,7 +5,7 @@ A missing value (None or NaN: an image an attack could not use) is left out and 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,15 @@ Statistic: TypeAlias = Callable[[Numbers], Any]
 _PART = 1 << 22
 
 
+class Stat(TypedDict):
+    """An interval as JSON holds it: a mean over n examples and its bounds, null where unknown."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+
+
 @dataclass(frozen=True)
 class Interval:
     """A statistic of n values between its bounds; `missing` values were left out."""
@@ -31,6 +40,11 @@ class Interval:
     high: float
     n: int
     missing: int = 0
+
+    def plain(self) -> Stat:
+        """The interval for JSON; an unknown bound (of a single value) is null."""
+        low, high = (bound if np.isfinite(bound) else None for bound in (self.low, self.high))
+        return {"value": self.value, "low": low, "high": high, "n": self.n}
 
     @property
     def excludes_zero(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gyrograd.attacks import Pgd
 from gyrograd.attributions.gradient import score
@@ -21,6 +20,9 @@ from gyrograd.types import Images, Labels, Model, PerExample, Seed
     aliases=("madry",),
     paper="tan2023",
     equation="Section 5 (adversarial training, after Madry et al. 2018)",
+    capturable=True,
+    second_order=False,
+    replaces_cross_entropy=True,
 )
 @dataclass(frozen=True)
 class Adversarial:
@@ -33,7 +35,6 @@ class Adversarial:
     (`batchnorm="train"`).
     """
 
-    replaces_cross_entropy: ClassVar[bool] = True
     eps: float = 8 / 255
     norm: str = "linf"
     steps: int = 7

@@ -6,7 +6,7 @@ import copy
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,6 +90,9 @@ class Samples(NamedTuple):
     "atex",
     paper="joo2023",
     equation="Appendix A, baseline 'ATEX' (after Tang et al. 2022)",
+    capturable=True,
+    second_order=False,
+    replaces_cross_entropy=True,
 )
 @dataclass(frozen=True)
 class Atex:
@@ -104,7 +107,6 @@ class Atex:
     units of `space`; joo2023 names none. SmoothGrad explains the label's logit with `draws` draws, in evaluation mode.
     """
 
-    replaces_cross_entropy: ClassVar[bool] = True
     teacher: str | Path | Model | Teacher | None = None
     protocol: str = "paper"
     eps: float | None = None

@@ -11,7 +11,14 @@ from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_batch,
 from gyrograd.types import Inputs, Labels, Logits, Model, PerExample, Seed
 
 
-@register("regularizer", "max_entropy", paper="joo2023", equation="Figure 1c")
+@register(
+    "regularizer",
+    "max_entropy",
+    paper="joo2023",
+    equation="Figure 1c",
+    capturable=True,
+    second_order=False,
+)
 @dataclass(frozen=True)
 class MaxEntropy:
     """Minus the entropy of the predicted probabilities, sum p log p: between -log k and 0.

@@ -31,6 +31,7 @@ from gyrograd.types import Images, Labels, Model, PerExample, Seed
     aliases=("rar",),
     paper="wang2020",
     equation="Table 1, baseline 'IG-NORM' (after Chen et al. 2019)",
+    capturable=True,
 )
 @dataclass(frozen=True)
 class IgNorm:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,6 +50,8 @@ class View(NamedTuple):
     "iga",
     paper="joo2023",
     equation="Appendix A, baseline 'IGA' (after Singh et al. 2020)",
+    capturable=True,
+    replaces_cross_entropy=True,
 )
 @dataclass(frozen=True)
 class Iga:
@@ -63,7 +65,6 @@ class Iga:
     here it is one net. Only the cross-entropy's pass moves running statistics (`batchnorm="train"`).
     """
 
-    replaces_cross_entropy: ClassVar[bool] = True
     eps: float = 8 / 255
     steps: int = 3
     step_size: float | None = None

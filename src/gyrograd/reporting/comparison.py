@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gyrograd.numerics.statistics import Interval, paired_difference
+from gyrograd.numerics.statistics import paired_difference
+from gyrograd.numerics.wording import interval_text, number, radius_text
 from gyrograd.reporting.charts import Chart, change_chart
 from gyrograd.reporting.schema import card_path, read_card
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.templates import rendered
 from gyrograd.reporting.values import Column, Measured, read_values, values_behind
-from gyrograd.reporting.wording import Stat, counted_images, known, number, signed
+from gyrograd.reporting.wording import Stat, counted_images, known, signed
 
 Verdict = Literal["better", "worse", "no clear change", "not comparable"]
 TITLES = ("Improved", "Got worse", "Better for some methods, worse for others")
@@ -36,9 +37,9 @@ class Change:
     method: str
     label: str
     column: dict[str, Any]
-    a: dict[str, Any] | None
-    b: dict[str, Any] | None
-    change: dict[str, Any] | None
+    a: Stat | None
+    b: Stat | None
+    change: Stat | None
     paired: bool
     verdict: Verdict
     why: str = ""
@@ -101,7 +102,11 @@ class Comparison:
                 title: [finding.sentence for finding in found] for title, found in self.findings.items()
             },
             "notes": list(self.notes),
-            "changes": [_plain(change) for change in self.changes],
+            "changes": [
+                {key: value for key, value in vars(each).items() if key not in ("label", "only")}
+                | {"column": each.column["key"]}
+                for each in self.changes
+            ],
         }
 
 
@@ -181,7 +186,7 @@ def _change(
 ) -> Change:
     key = column["key"]
     before, after = _stat(a, method, key), _stat(b, method, key)
-    label = _label(a, method) or _label(b, method) or method
+    label = next((label for card in (a, b) if (label := _method(card, method).get("label"))), method)
     if before is None or after is None:
         only = names[before is None]
         return Change(
@@ -202,18 +207,14 @@ def _obstacle(a: dict[str, Any], b: dict[str, Any], key: str) -> str:
     return ""
 
 
-def _paired(a: Column | None, b: Column | None) -> dict[str, Any] | None:
+def _paired(a: Column | None, b: Column | None) -> Stat | None:
     """b - a over the examples both have a value of, or None where there are not two of them."""
     if a is None or b is None:
         return None
     both = [(a[i], b[i]) for i in a if i in b and a[i] is not None and b[i] is not None]
     if len(both) < 2:
         return None
-    return _as_stat(paired_difference([y for _, y in both], [x for x, _ in both]))
-
-
-def _as_stat(found: Interval) -> dict[str, Any]:
-    return {"value": found.value, "low": found.low, "high": found.high, "n": found.n}
+    return paired_difference([y for _, y in both], [x for x, _ in both]).plain()
 
 
 def _sentence(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]) -> str:
@@ -266,11 +267,10 @@ def _largest_radius(card: dict[str, Any]) -> float:
 
 def _held(key: str, name: str, label: str, stat: Stat, largest: float) -> str:
     if key == "steady_radius":
-        ends = "" if stat["low"] is None else f" [{stat['low']:.1f}, {stat['high']:.1f}]"
-        radius = f"{'at least ' if stat['value'] >= largest - 1e-6 else ''}{stat['value']:.1f}/255{ends}"
+        radius = radius_text(stat, largest)
         return f"{label} on {name} keeps half of its top pixels up to {radius} under attack"
-    ends = "" if stat["low"] is None else f" [{stat['low'] * 100:.0f}, {stat['high'] * 100:.0f}]"
-    return f"{label} on {name} keeps {stat['value'] * 100:.0f} %{ends} of its top pixels under attack"
+    kept = interval_text(stat, ".0f", scale=100, unit=" %")
+    return f"{label} on {name} keeps {kept} of its top pixels under attack"
 
 
 def _count(changes: Sequence[Change], names: tuple[str, str]) -> str:
@@ -339,29 +339,12 @@ def _column(card: dict[str, Any], key: str) -> dict[str, Any]:
     return next((column for column in card["columns"] if column["key"] == key), {})
 
 
-def _label(card: dict[str, Any], method: str) -> str | None:
-    return _method(card, method).get("label")
-
-
 def _about(card: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": card["model"],
         "data": {key: card["data"][key] for key in ("source", "images", "sha256")},
         "grade": card["verdict"]["grade"],
         "accuracy": card["accuracy"],
-    }
-
-
-def _plain(change: Change) -> dict[str, Any]:
-    return {
-        "method": change.method,
-        "column": change.column["key"],
-        "a": change.a,
-        "b": change.b,
-        "change": change.change,
-        "paired": change.paired,
-        "verdict": change.verdict,
-        "why": change.why,
     }
 
 

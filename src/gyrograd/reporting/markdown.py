@@ -7,9 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.numerics.wording import interval_text, number
+from gyrograd.registry import readable
 from gyrograd.reporting.charts import Chart
 from gyrograd.reporting.table import Row
-from gyrograd.reporting.wording import counted_images, duration, notes_of, number, readable, with_interval
+from gyrograd.reporting.wording import counted_images, duration, notes_of
 
 if TYPE_CHECKING:
     from gyrograd.reporting.card import Contents
@@ -43,7 +45,7 @@ def _head(shown: Contents) -> list[str]:
     card = shown.card
     unfinished = "> **This audit was interrupted.** What follows is what it had measured by then."
     sentences = " ".join(escaped(sentence) for sentence in card["verdict"]["sentences"])
-    accuracy = f"Accuracy {with_interval(card['accuracy'])}." if card["accuracy"] else ""
+    accuracy = f"Accuracy {interval_text(card['accuracy'])}." if card["accuracy"] else ""
     data = card["data"]
     return [
         f"# {escaped(card['title'])}",

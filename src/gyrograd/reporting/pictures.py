@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gyrograd.errors import UserError
-from gyrograd.reporting.figures import MAP_COLOURS, figure_png
+from gyrograd.reporting.figures import MAP_COLOURS, picture_grid
 
 Array = NDArray[Any]
 
@@ -104,11 +104,11 @@ def attack_pictures(arrays: dict[str, Array], row: int) -> AttackPictures | None
     image, attacked, clean, moved = (np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS)
     end = shared_scale(clean, moved)
     return AttackPictures(
-        _address(image),
-        _address(attacked),
-        _address(difference(image, attacked)),
-        _address(coloured(clean, end)),
-        _address(coloured(moved, end)),
+        data_address(image),
+        data_address(attacked),
+        data_address(difference(image, attacked)),
+        data_address(coloured(clean, end)),
+        data_address(coloured(moved, end)),
         end,
     )
 
@@ -153,30 +153,26 @@ def png(picture: Array) -> bytes:
 
 def scale_bar() -> str:
     """The map colours from zero to the end of the scale."""
-    return _address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
+    return data_address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
 
 
 def attack_sheet(arrays: dict[str, Array], rows: list[int], titles: list[str]) -> bytes:
     """The attacks below one another as one PNG file, a row each."""
-    from matplotlib.figure import Figure
-
-    names = ("image", "attacked", f"difference x {CHANGE}", "map before", "map after")
-    figure = Figure(figsize=(1.5 * len(names), 1.75 * len(rows)), dpi=120, layout="constrained")
-    axes = figure.subplots(len(rows), len(names), squeeze=False)
-    for line, (row, title) in enumerate(zip(rows, titles, strict=True)):
-        image, attacked, clean, moved = (np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS)
-        end = shared_scale(clean, moved)
-        cells = (image, attacked, difference(image, attacked), coloured(clean, end), coloured(moved, end))
-        for axis, name, cell in zip(axes[line], names, cells, strict=True):
-            axis.imshow(cell.clip(0, 1), interpolation="nearest")
-            axis.set(xticks=[], yticks=[])
-            axis.set_title(name, fontsize=8)
-            axis.spines[:].set_visible(False)
-        axes[line, 0].set_ylabel(title, fontsize=7, parse_math=False)
-    return figure_png(figure)
+    chosen = [[np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS] for row in rows]
+    images, attacked, clean, moved = ([parts[at] for parts in chosen] for at in range(len(ARRAYS)))
+    ends = [shared_scale(*maps) for maps in zip(clean, moved, strict=True)]
+    columns = {
+        "image": images,
+        "attacked": attacked,
+        f"difference x {CHANGE}": [difference(*pair) for pair in zip(images, attacked, strict=True)],
+        "map before": [coloured(*map) for map in zip(clean, ends, strict=True)],
+        "map after": [coloured(*map) for map in zip(moved, ends, strict=True)],
+    }
+    return picture_grid({"": columns}, titles)
 
 
-def _address(picture: Array, grow: bool = True) -> str:
+def data_address(picture: Array, grow: bool = True) -> str:
+    """A picture `h w 3` in [0, 1] as PNG inside an address; `grow` enlarges small ones, each pixel a square."""
     from PIL import Image
 
     image = Image.fromarray((picture.clip(0, 1) * 255).round().astype(np.uint8))

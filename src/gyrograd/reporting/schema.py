@@ -1,11 +1,14 @@
-"""The audit card as a file: read, checked against what a report needs, one sentence where it does not fit."""
+"""The audit card: its one specification, and the reader that holds files to it, one sentence where they do not fit."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import NoneType, UnionType
+from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.statistics import Stat
 from gyrograd.records import read_json
 
 SCHEMA = 1
@@ -15,157 +18,210 @@ LARGEST = 1e100
 """Of any number on a card: bounds of theorems can be astronomic, measurements are not."""
 
 
-class _OneOf(NamedTuple):
-    """A value out of a few."""
-
-    choices: tuple[str | None, ...]
+Group = Literal["noise", "attack", "certificate", "faithfulness", "other"]
+Direction = Literal["higher", "lower"]
 
 
-class _Maybe(NamedTuple):
-    """A field that may be null or left out."""
+class AuditedModel(TypedDict):
+    """Which model."""
 
-    shape: Any
-
-
-class _Each(NamedTuple):
-    """An object whose keys are names."""
-
-    shape: Any
+    source: str
+    description: str | None
+    parameters: int | None
+    sha256: str | None
+    classes: int | None
 
 
-_NUMBER = (int, float)
-_STAT = _Maybe({"value": _Maybe(_NUMBER), "low": _Maybe(_NUMBER), "high": _Maybe(_NUMBER), "n": _Maybe(int)})
-_CLASS = {"label": str, "probability": _Maybe(_NUMBER)}
-_CURVE_LINE = {
-    "method": str,
-    "x": [_NUMBER],
-    "y": [_Maybe(_NUMBER)],
-    "low": _Maybe([_Maybe(_NUMBER)]),
-    "high": _Maybe([_Maybe(_NUMBER)]),
-}
-_CURVE = _Maybe({"label": _Maybe(str), "x_label": _Maybe(str), "lines": [_CURVE_LINE]})
-_SHAPE: dict[str, Any] = {
-    "kind": _OneOf(("audit",)),
-    "title": str,
-    "model": {
-        "source": str,
-        "description": _Maybe(str),
-        "parameters": _Maybe(int),
-        "sha256": _Maybe(str),
-        "classes": _Maybe(int),
-    },
-    "data": {
-        "source": str,
-        "images": int,
-        "labelled": _Maybe(bool),
-        "shape": _Maybe([int]),
-        "sha256": _Maybe(str),
-        "classes": _Maybe([str]),
-    },
-    "settings": _Maybe(dict),
-    "complete": _Maybe(bool),
-    "accuracy": _STAT,
-    "verdict": {"grade": _OneOf(("steady", "shaky", "unsafe", None)), "sentences": [str]},
-    "columns": [
-        {
-            "key": str,
-            "label": str,
-            "detail": _Maybe(str),
-            "group": _OneOf(("noise", "attack", "faithfulness")),
-            "direction": _OneOf(("higher", "lower")),
-            "range": _Maybe([_NUMBER]),
-        }
-    ],
-    "methods": [
-        {
-            "name": str,
-            "label": _Maybe(str),
-            "settings": _Maybe(dict),
-            "columns": _Each(_STAT),
-            "notes": _Maybe([str]),
-            "recommended": _Maybe(bool),
-        }
-    ],
-    "curves": _Maybe(
-        {
-            "eps": _Maybe(
-                {
-                    "label": _Maybe(str),
-                    "x_label": _Maybe(str),
-                    "lines": [{"method": str, "label": str, "x": [_NUMBER], "y": [_STAT]}],
-                }
-            ),
-            "insertion": _CURVE,
-            "deletion": _CURVE,
-        }
-    ),
-    "plane": _Maybe(
-        {
-            "x_label": _Maybe(str),
-            "y_label": _Maybe(str),
-            "points": [
-                {
-                    "method": str,
-                    "setting": _Maybe(_NUMBER),
-                    "setting_name": _Maybe(str),
-                    "robustness": _STAT,
-                    "faithfulness": _STAT,
-                    "pareto": _Maybe(bool),
-                }
-            ],
-            "recommended": _Maybe({"method": str, "setting": _Maybe(_NUMBER), "why": _Maybe(str)}),
-        }
-    ),
-    "bounds": _Maybe(
-        [
-            {
-                "label": str,
-                "reference": _Maybe(str),
-                "bound": _Maybe(_NUMBER),
-                "measured": _Maybe(_NUMBER),
-                "holds": _Maybe(bool),
-                "note": _Maybe(str),
-            }
-        ]
-    ),
-    "worst": _Maybe(
-        [
-            {
-                "row": int,
-                "example": int,
-                "method": str,
-                "attack": _Maybe(str),
-                "eps": _Maybe(_NUMBER),
-                "cosine": _Maybe(_NUMBER),
-                "before": _Maybe(_CLASS),
-                "after": _Maybe(_CLASS),
-            }
-        ]
-    ),
-    "pictures": _Maybe(str),
-    "flags": _Maybe(
-        [
-            {
-                "name": str,
-                "where": _Maybe(str),
-                "raised_if": str,
-                "explanation": str,
-                "what_to_do": str,
-                "measured": _Maybe(_NUMBER),
-            }
-        ]
-    ),
-    "rerun": _Maybe(
-        {
-            "command": _Maybe(str),
-            "versions": _Maybe(_Each(str)),
-            "hardware": _Maybe(str),
-            "seconds": _Maybe(_NUMBER),
-            "peak_memory_mb": _Maybe(_NUMBER),
-            "seed": _Maybe(int),
-        }
-    ),
-}
+class AuditedData(TypedDict):
+    """Which images."""
+
+    source: str
+    images: int
+    labelled: bool | None
+    shape: list[int] | None
+    sha256: str | None
+    classes: list[str] | None
+
+
+class Verdict(TypedDict):
+    """The grade and what is said with it."""
+
+    grade: Literal["steady", "shaky", "unsafe"] | None
+    sentences: list[str]
+
+
+class CardColumn(TypedDict):
+    """A column of the table of methods."""
+
+    key: str
+    label: str
+    detail: str | None
+    group: Group
+    direction: Direction
+    range: list[float] | None
+
+
+class MethodRow(TypedDict):
+    """A method: its number in each column."""
+
+    name: str
+    label: str | None
+    settings: dict[str, Any] | None
+    columns: dict[str, Stat | None]
+    grade: str | None
+    notes: list[str] | None
+    recommended: bool | None
+
+
+class EpsLine(TypedDict):
+    """A method over eps, under attack or under noise."""
+
+    method: str
+    label: str
+    x: list[float]
+    y: list[Stat | None]
+
+
+class EpsCurves(TypedDict):
+    """What stays of the map as eps grows."""
+
+    label: str | None
+    x_label: str | None
+    lines: list[EpsLine]
+
+
+class PixelLine(TypedDict):
+    """A method's insertion or deletion curve."""
+
+    method: str
+    x: list[float]
+    y: list[float | None]
+    low: list[float | None] | None
+    high: list[float | None] | None
+
+
+class PixelCurves(TypedDict):
+    """Probability over the share of pixels put in or taken out."""
+
+    label: str | None
+    x_label: str | None
+    lines: list[PixelLine]
+
+
+class Curves(TypedDict):
+    """All curves."""
+
+    eps: EpsCurves | None
+    insertion: PixelCurves | None
+    deletion: PixelCurves | None
+
+
+class PlanePoint(TypedDict):
+    """A method, or a width of one, between robustness and faithfulness."""
+
+    method: str
+    label: str | None
+    setting: float | None
+    setting_name: str | None
+    robustness: Stat | None
+    faithfulness: Stat | None
+    pareto: bool | None
+
+
+class Recommended(TypedDict):
+    """The point to use."""
+
+    method: str
+    setting: float | None
+    why: str | None
+
+
+class Plane(TypedDict):
+    """Robust or faithful."""
+
+    x_label: str | None
+    y_label: str | None
+    points: list[PlanePoint]
+    recommended: Recommended | None
+
+
+class Bound(TypedDict):
+    """A theorem's bound beside what was measured."""
+
+    label: str
+    reference: str | None
+    bound: float | None
+    measured: float | None
+    holds: bool | None
+    note: str | None
+
+
+class Predicted(TypedDict):
+    """A class and its probability."""
+
+    label: str
+    probability: float | None
+
+
+class WorstAttack(TypedDict):
+    """One of the most damaging attacks; `row` is its place in the pictures."""
+
+    row: int
+    example: int
+    method: str
+    attack: str | None
+    eps: float | None
+    cosine: float | None
+    before: Predicted | None
+    after: Predicted | None
+
+
+class CardFlag(TypedDict):
+    """A reason to doubt a number."""
+
+    name: str
+    where: str | None
+    raised_if: str
+    explanation: str
+    what_to_do: str
+    measured: float | None
+
+
+class Rerun(TypedDict):
+    """How and where the audit was made."""
+
+    command: str | None
+    versions: dict[str, str] | None
+    hardware: str | None
+    seconds: float | None
+    peak_memory_mb: float | None
+    seed: int | None
+
+
+class AuditCard(TypedDict):
+    """The card of an audit: what `audit` makes, card.json holds and reports show. This is its one specification.
+
+    A field that may be None may be left out of the file. Its numbers are plain: `Stat` for means with intervals.
+    """
+
+    schema: int
+    kind: Literal["audit"]
+    title: str
+    model: AuditedModel
+    data: AuditedData
+    settings: dict[str, Any] | None
+    complete: bool | None
+    accuracy: Stat | None
+    verdict: Verdict
+    columns: list[CardColumn]
+    methods: list[MethodRow]
+    curves: Curves | None
+    plane: Plane | None
+    bounds: list[Bound] | None
+    worst: list[WorstAttack] | None
+    pictures: str | None
+    flags: list[CardFlag] | None
+    rerun: Rerun | None
 
 
 def card_path(place: Path | str) -> Path:
@@ -198,90 +254,96 @@ def checked(card: Any, where: str = "The card") -> dict[str, Any]:
             f"{where} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
             "upgrade it: pip install -U gyrograd."
         )
-    trouble = _misfit(card, _SHAPE, "") or _uneven(card)
-    if trouble:
-        raise UserError(f"{where} is not a card a report can show: {trouble}; run the audit again.")
-    whole: dict[str, Any] = _completed(card, _SHAPE)
+    try:
+        whole: dict[str, Any] = fitted(card, AuditCard, "")
+        _check_relations(whole)
+    except CardError as trouble:
+        raise UserError(f"{where} is not a card a report can show: {trouble}; run the audit again.") from None
     return whole
 
 
-def _completed(value: Any, shape: Any) -> Any:
-    """The value with the fields it leaves out as None, so that no page has to ask whether they are there."""
-    if isinstance(shape, _Maybe):
-        return None if value is None else _completed(value, shape.shape)
-    if isinstance(shape, _Each):
-        return {key: _completed(item, shape.shape) for key, item in value.items()}
-    if isinstance(shape, list):
-        return [_completed(item, shape[0]) for item in value]
-    if isinstance(shape, dict):
-        return {**value, **{key: _completed(value.get(key), inner) for key, inner in shape.items()}}
+class CardError(ValueError):
+    """What is wrong with a value, and where."""
+
+
+def fitted(value: Any, kind: Any, at: str) -> Any:
+    """The value if it is of this kind, with the fields it leaves out as None: no page has to ask if they are there.
+
+    `kind` is a type of the specification; `at` says where the value stands.
+
+    Raises:
+        CardError: It is of another kind.
+    """
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return None if value is None else fitted(value, next(k for k in inner if k is not NoneType), at)
+    if kind is Any:
+        return value
+    if origin is Literal:
+        if value not in inner:
+            raise CardError(f"'{at}' is {value!r}, known: {', '.join(inner)}")
+        return value
+    if origin is list:
+        _expect(isinstance(value, list), at, value, "a list")
+        return [fitted(item, inner[0], f"{at}[{index}]") for index, item in enumerate(value)]
+    if origin is dict:
+        _expect(isinstance(value, dict), at, value, "an object")
+        return {key: fitted(item, inner[1], f"{at}.{key}") for key, item in value.items()}
+    if is_typeddict(kind):
+        _expect(isinstance(value, dict), at, value, "an object")
+        fields = {}
+        for key, field in _fields(kind).items():
+            place = f"{at}.{key}".lstrip(".")
+            if key not in value and NoneType not in get_args(field):
+                raise CardError(f"'{place}' is missing")
+            fields[key] = fitted(value.get(key), field, place)
+        return {**value, **fields}
+    # True is an int to Python and no number to a reader; JSON writes 1.0 as 1.
+    fits = isinstance(value, int | float if kind is float else kind) and (
+        kind is bool or not isinstance(value, bool)
+    )
+    _expect(fits, at, value, WANTED[kind])
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:
+        raise CardError(f"'{at}' is too large to be a measurement")
     return value
 
 
-def _misfit(value: Any, shape: Any, at: str) -> str | None:
-    """What is wrong with a value and where, or None."""
-    if isinstance(shape, _Maybe):
-        return None if value is None else _misfit(value, shape.shape, at)
-    if isinstance(shape, _OneOf):
-        known = ", ".join(str(choice) for choice in shape.choices)
-        return None if value in shape.choices else f"'{at}' is {value!r}, known: {known}"
-    if isinstance(shape, dict | _Each):
-        return _object_misfit(value, shape, at)
-    if isinstance(shape, list):
-        return _list_misfit(value, shape[0], at)
-    # True is an int to Python and no number to a reader.
-    fits = isinstance(value, shape) and (shape is bool or not isinstance(value, bool))
-    if fits and isinstance(value, int | float) and not abs(value) <= LARGEST:
-        return f"'{at}' is too large to be a measurement"
-    return None if fits else f"'{at}' is {_named(value)} where {_wanted(shape)} belongs"
+_fields = cache(get_type_hints)
+WANTED = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+NAMED = {dict: "an object", list: "a list", str: "text", bool: "true or false", NoneType: "nothing"}
 
 
-def _object_misfit(value: Any, shape: dict[str, Any] | _Each, at: str) -> str | None:
-    if not isinstance(value, dict):
-        return f"'{at}' is {_named(value)} where an object belongs"
-    shapes = dict.fromkeys(value, shape.shape) if isinstance(shape, _Each) else shape
-    for key, inner in shapes.items():
-        place = f"{at}.{key}".lstrip(".")
-        if key not in value and not isinstance(inner, _Maybe):
-            return f"'{place}' is missing"
-        trouble = _misfit(value.get(key), inner, place)
-        if trouble:
-            return trouble
-    return None
+def _expect(fits: bool, at: str, value: Any, wanted: str) -> None:
+    if not fits:
+        raise CardError(f"'{at}' is {NAMED.get(type(value), 'a number')} where {wanted} belongs")
 
 
-def _list_misfit(value: Any, shape: Any, at: str) -> str | None:
-    if not isinstance(value, list):
-        return f"'{at}' is {_named(value)} where a list belongs"
-    found = (_misfit(item, shape, f"{at}[{index}]") for index, item in enumerate(value))
-    return next((trouble for trouble in found if trouble), None)
-
-
-def _uneven(card: dict[str, Any]) -> str | None:
+def _check_relations(card: dict[str, Any]) -> None:
     """What fields say of one another: lengths, ranges, names given twice, and pictures beside the card."""
     names = [method["name"] for method in card["methods"]]
     if len(set(names)) < len(names):
-        return "'methods' names a method twice"
+        raise CardError("'methods' names a method twice")
     for column in card["columns"]:
         span = column.get("range")
         if span is not None and (len(span) != 2 or span[0] >= span[1]):
-            return f"the range of column '{column['key']}' is not two rising numbers"
+            raise CardError(f"the range of column '{column['key']}' is not two rising numbers")
         outside = span and next(
             (m["name"] for m in card["methods"] if _is_outside(m, column["key"], span)), None
         )
         if outside:
-            return f"'{column['key']}' of {outside} lies outside its range of {span[0]} to {span[1]}"
+            raise CardError(
+                f"'{column['key']}' of {outside} lies outside its range of {span[0]} to {span[1]}"
+            )
     pictures = card.get("pictures")
     if pictures is not None and (Path(pictures).name != pictures or "\\" in pictures or "\0" in pictures):
-        return f"'pictures' is {pictures!r}, which is no file beside the card"
+        raise CardError(f"'pictures' is {pictures!r}, which is no file beside the card")
     if any(attack["row"] < 0 or attack["example"] < 0 for attack in card.get("worst") or ()):
-        return "'worst' names a row or an image below 0"
+        raise CardError("'worst' names a row or an image below 0")
     for name in ("eps", "insertion", "deletion"):
         for line in ((card.get("curves") or {}).get(name) or {}).get("lines", ()):
             rows = [line[key] for key in ("x", "y", "low", "high") if line.get(key) is not None]
             if len({len(row) for row in rows}) > 1:
-                return f"a line of 'curves.{name}' has {len(line['x'])} x and not as many values"
-    return None
+                raise CardError(f"a line of 'curves.{name}' has {len(line['x'])} x and not as many values")
 
 
 def _is_outside(method: dict[str, Any], key: str, span: list[Any]) -> bool:
@@ -289,13 +351,3 @@ def _is_outside(method: dict[str, Any], key: str, span: list[Any]) -> bool:
     value = (method["columns"].get(key) or {}).get("value")
     slack = 1e-3 * (span[1] - span[0])
     return value is not None and not span[0] - slack <= value <= span[1] + slack
-
-
-def _named(value: Any) -> str:
-    names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "nothing"}
-    return names.get(type(value), "a number")
-
-
-def _wanted(shape: Any) -> str:
-    names = {str: "text", bool: "true or false", int: "a whole number", dict: "an object"}
-    return names.get(shape, "a number") if isinstance(shape, type) else "a number"

@@ -11,7 +11,7 @@ import numpy as np
 
 from gyrograd.errors import UserError
 from gyrograd.records import write_bytes
-from gyrograd.reporting.figures import Array, figure_png
+from gyrograd.reporting.figures import Array, Pictures, picture_grid
 from gyrograd.reporting.pictures import overlay, shared_scale
 
 MOST_ROWS = 8
@@ -52,54 +52,32 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
     b'\\x89PNG'
     """
     if hasattr(x, "map_clean"):
-        attacked = x
-        images = {"image": _images(attacked.x_clean), "attacked": _images(attacked.x)}
-        before, after = (
-            _strength(attacked.map_clean, images["image"]),
-            _strength(attacked.map, images["image"]),
-        )
-        ends = [[shared_scale(b, a)] * 2 for b, a in zip(before, after, strict=True)]
-        named = {"map before": (before, "image"), "map after": (after, "attacked")}
+        images, attacked = _images(x.x_clean), _images(x.x)
+        before, after = _strength(x.map_clean, images), _strength(x.map, images)
+        ends = [shared_scale(*pair) for pair in zip(before, after, strict=True)]
+        columns: dict[str, Pictures] = {
+            "image": images,
+            "attacked": attacked,
+            "map before": [overlay(*cell) for cell in zip(images, before, ends, strict=True)],
+            "map after": [overlay(*cell) for cell in zip(attacked, after, ends, strict=True)],
+        }
     else:
         if maps is None:
             raise UserError("There are no maps to show; give show(images, maps), or the result of an attack.")
-        images = {"image": _images(x)}
-        several = maps if isinstance(maps, Mapping) else {"map": maps}
-        named = {name: (_strength(map, images["image"]), "image") for name, map in several.items()}
-        ends = [
-            [shared_scale(m[row], m[row]) for m, _ in named.values()] for row in range(len(images["image"]))
-        ]
-    count = len(images["image"])
+        images = _images(x)
+        columns = {"image": images}
+        for name, several in (maps if isinstance(maps, Mapping) else {"map": maps}).items():
+            strengths = _strength(several, images)
+            columns[name] = [
+                overlay(image, map, shared_scale(map, map))
+                for image, map in zip(images, strengths, strict=True)
+            ]
+    count = len(images)
     if labels is not None and len(labels) != count:
         raise UserError(f"There are {len(labels)} labels for {count} images; give one for each.")
-    return Sheet(_drawn(images, named, ends, labels or [""] * count))
-
-
-def _drawn(
-    images: dict[str, Array],
-    maps: dict[str, tuple[Array, str]],
-    ends: list[list[float]],
-    labels: Sequence[str],
-) -> bytes:
-    from matplotlib.figure import Figure
-
-    rows, columns = min(len(labels), MOST_ROWS), len(images) + len(maps)
-    figure = Figure(figsize=(1.5 * columns, 1.6 * rows + 0.4), dpi=120, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for row in range(rows):
-        cells = {name: pictures[row] for name, pictures in images.items()}
-        for (name, (map, under)), end in zip(maps.items(), ends[row], strict=True):
-            cells[name] = overlay(images[under][row], map[row], end)
-        for axis, (name, cell) in zip(axes[row], cells.items(), strict=True):
-            axis.imshow(cell.clip(0, 1), interpolation="nearest")
-            axis.set(xticks=[], yticks=[])
-            axis.spines[:].set_visible(False)
-            if row == 0:
-                axis.set_title(name, fontsize=8, parse_math=False)
-        axes[row, 0].set_ylabel(labels[row], fontsize=8, parse_math=False)
-    if rows < len(labels):
-        figure.supxlabel(f"the first {rows} of {len(labels)} images", fontsize=7)
-    return figure_png(figure)
+    rows = (labels or [""] * count)[:MOST_ROWS]
+    note = f"the first {MOST_ROWS} of {count} images" if count > MOST_ROWS else ""
+    return Sheet(picture_grid({"": columns}, rows, note=note))
 
 
 def _array(values: Any) -> Array:

@@ -5,9 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gyrograd.reporting.wording import Number, Stat, bracket, known, number
+from gyrograd.numerics.wording import Number, bracket, number
+from gyrograd.reporting.wording import Stat, known
 
-GROUPS = {"noise": "Under noise", "attack": "Under attack", "faithfulness": "Faithfulness"}
+GROUPS = {
+    "noise": "Under noise",
+    "attack": "Under attack",
+    "certificate": "Certified",
+    "faithfulness": "Faithfulness",
+    "other": "Other",
+}
+"""Parts of the table by the `group` of a metric's registry entry, in their order."""
 Mark = Literal["best", "level", ""]
 
 
@@ -49,7 +57,7 @@ class Row:
 
 
 def grouped_columns(card: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """The columns by group, in the order noise, attack, faithfulness; empty groups are left out."""
+    """The columns by group, in the order of `GROUPS`; empty groups are left out."""
     groups = [(title, [c for c in card["columns"] if c["group"] == key]) for key, title in GROUPS.items()]
     return [(title, columns) for title, columns in groups if columns]
 

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from gyrograd.errors import printable
+from gyrograd.numerics import wording as numbers
+from gyrograd.registry import readable
 from gyrograd.reporting import wording
 from gyrograd.reporting.palette import DARK, LIGHT
 
 FILTERS = {
-    "number": wording.number,
-    "bracket": wording.bracket,
-    "with_interval": wording.with_interval,
+    "number": numbers.number,
+    "bracket": numbers.bracket,
+    "with_interval": numbers.interval_text,
     "signed": wording.signed,
-    "eps_text": wording.eps_text,
+    "eps_text": numbers.eps_text,
     "duration": wording.duration,
-    "readable": wording.readable,
+    "readable": readable,
     "counted_images": wording.counted_images,
     "notes_of": wording.notes_of,
 }

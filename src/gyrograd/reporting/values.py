@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gyrograd import records
-from gyrograd.reporting.wording import Number, Stat, known
+from gyrograd.numerics.wording import Number
+from gyrograd.reporting.wording import Stat, known
 
 Column = Mapping[int, Number | None]
 """Example to value; None where there is none."""

@@ -1,50 +1,19 @@
-"""Numbers as people read them: three digits, intervals in brackets, eps as a share of 255."""
+"""What reports say of a card in words; how numbers are written is `numerics.wording`'s."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-UNKNOWN = "–"
-"""What stands where nothing was measured."""
+from gyrograd.numerics.wording import UNKNOWN, Number, interval_text, signed_number
 
-Number = float | int
-"""JSON writes 1.0 as 1."""
 Stat = Mapping[str, Any]
-"""`value`, `low`, `high` and `n`: a mean over n examples and its interval. Any of them may be None."""
-
-
-def number(value: Number | None) -> str:
-    """Three decimals; very large and very small numbers with three digits."""
-    if value is None or math.isnan(value):
-        return UNKNOWN
-    if value == 0 or 0.001 <= abs(value) < 1000:
-        return f"{value:.3f}"
-    return f"{value:.3g}"
-
-
-def bracket(stat: Stat | None) -> str:
-    """The interval in brackets, or nothing where it is not known."""
-    if not known(stat) or stat is None or stat.get("low") is None or stat.get("high") is None:
-        return ""
-    return f"[{number(stat['low'])}, {number(stat['high'])}]"
-
-
-def with_interval(stat: Stat | None) -> str:
-    """`0.631 [0.580, 0.677]`."""
-    if not known(stat) or stat is None:
-        return UNKNOWN
-    return f"{number(stat['value'])} {bracket(stat)}".strip()
+"""`numerics.statistics.Stat` as read from a file."""
 
 
 def signed(stat: Stat | None) -> str:
     """A difference with its interval: `+0.310 [+0.270, +0.350]`."""
-    if not known(stat) or stat is None:
-        return UNKNOWN
-    if stat.get("low") is None or stat.get("high") is None:
-        return _plus(stat["value"])
-    return f"{_plus(stat['value'])} [{_plus(stat['low'])}, {_plus(stat['high'])}]"
+    return interval_text(stat, signed_number)
 
 
 def notes_of(card: Mapping[str, Any]) -> list[str]:
@@ -77,16 +46,6 @@ def known(stat: Stat | None) -> bool:
     return stat is not None and stat.get("value") is not None
 
 
-def eps_text(eps: Number | None) -> str:
-    """`8/255` where eps is a whole number of grey levels, the number itself elsewhere."""
-    if eps is None:
-        return UNKNOWN
-    levels = eps * 255
-    if levels >= 0.99 and abs(levels - round(levels)) < 0.02:
-        return f"{round(levels)}/255"
-    return f"{eps:.3g}"
-
-
 def duration(seconds: Number | None) -> str:
     """`93 s`, `12 min`, `3.5 h`."""
     if seconds is None:
@@ -94,14 +53,3 @@ def duration(seconds: Number | None) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def readable(name: str) -> str:
-    """`zero_derivative` as `Zero derivative`."""
-    words = name.replace("_", " ").strip()
-    return words[:1].upper() + words[1:]
-
-
-def _plus(value: Number) -> str:
-    text = number(value)
-    return text if text.startswith("-") else f"+{text}"

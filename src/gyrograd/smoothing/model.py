@@ -7,7 +7,9 @@ holds still.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -92,6 +94,19 @@ class Smoothed(nn.Module):
 
     def extra_repr(self) -> str:
         return f"kernel={self.kernel}, draws={self.draws}, seed={self.seed}"
+
+
+@contextmanager
+def in_one_pass(model: nn.Module) -> Iterator[None]:
+    """For the block, smoothed models inside run all their draws at once: for methods that look at a layer's values."""
+    parts = [(module, module.max_batch) for module in model.modules() if isinstance(module, Smoothed)]
+    try:
+        for module, _ in parts:
+            module.max_batch = sys.maxsize
+        yield
+    finally:
+        for module, max_batch in parts:
+            module.max_batch = max_batch
 
 
 def smoothed(

@@ -2,21 +2,38 @@
 
 `fit(model, data, settings)` trains what is at hand; `train(settings, out)` builds everything from plain values and
 keeps the run in a folder; `recipe(name)` gives the settings of a paper; `Steady(model)` is a loss for anyone's loop,
-whose nets hold under attack. Files: settings, cookbook, steady (what is asked for), building (model and data),
-objective, steps (one update), schedules, augmentation, loop, runs (what happens between steps), snapshots (the run on
-disk), stopping (signals), processes (several), logs.
+whose nets hold under attack.
+
+To know how a net is trained, read these, in this order: loop (the steps of an epoch, and one step), objective (what a
+step makes small), runs (train, fit, and what happens between steps), settings (what is asked for, and recipes),
+building (model, data and checks before the first step), processes (several). Beside them: capture (a step as one CUDA
+graph), snapshots (the run on disk), steady, and sweep, trials, clusters, tables (many runs).
 """
 
-from gyrograd.training.cookbook import recipe, recipes
-from gyrograd.training.logs import read_log
-from gyrograd.training.loop import fit, predictions, train
+import sys
+
+from gyrograd.training import building, loop, runs, settings
+from gyrograd.training.loop import Average
 from gyrograd.training.objective import Objective, Term, objective_of
-from gyrograd.training.runs import Trained
-from gyrograd.training.settings import TrainSettings, settings_from
+from gyrograd.training.runs import Stopped, Trained, fit, predictions, read_log, train
+from gyrograd.training.settings import TrainSettings, recipe, recipes, settings_from
 from gyrograd.training.steady import Steady, steady_settings
-from gyrograd.training.stopping import Stopped
+
+# Modules that were merged; their names keep working for one release.
+_MERGED = {
+    "cookbook": settings,
+    "files": runs,
+    "logs": runs,
+    "schedules": loop,
+    "splits": building,
+    "steps": loop,
+    "stopping": runs,
+}
+for _name, _module in _MERGED.items():
+    sys.modules[f"{__name__}.{_name}"] = globals()[_name] = _module
 
 __all__ = [
+    "Average",
     "Objective",
     "Steady",
     "Stopped",

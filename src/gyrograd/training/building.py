@@ -1,25 +1,31 @@
-"""A run's model and data out of its settings, and what can be known to go wrong before the first step."""
+"""Before the first step: a run's model and data out of its settings, the checks, and images held out."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
 import torch
 
 from gyrograd.data import Dataset
+from gyrograd.data.folder import SPLITS
+from gyrograd.data.opening import is_labelled, is_registered, opened
 from gyrograd.errors import UserError, check_name
 from gyrograd.models import build, load
+from gyrograd.numerics import random
 from gyrograd.numerics.modes import evaluating
 from gyrograd.registry import make
 from gyrograd.training import snapshots
-from gyrograd.training.augmentation import check_augmentation
 from gyrograd.training.objective import Objective
 from gyrograd.training.processes import Group
 from gyrograd.training.settings import TrainSettings, plain_values
 from gyrograd.types import Model
 
 Resume = Literal["auto", "never", "changed"]
+HELD_OUT = 0.2
+"""Share of a class that is judged on where the set has no split of its own."""
+_STREAM = 1 << 34  # apart from the order of an epoch and from the choice of a subset
 
 
 def datasets(settings: TrainSettings) -> tuple[Dataset, Dataset | None]:
@@ -59,7 +65,7 @@ def check_fit(
     group: Group,
 ) -> None:
     """Refuse what cannot train: classes that do not fit, bf16 under second derivatives, too many processes."""
-    check_augmentation(data, settings)
+    _check_augmentation(data, settings)
     _check_classes(model, data, test)
     if settings.precision == "bf16" and objective.second_order and not settings.allow_bf16:
         raise UserError(
@@ -76,6 +82,15 @@ def check_fit(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
             "regularise; give another batch_size, a larger part, or fewer processes."
         )
+
+
+def _check_augmentation(data: Dataset, settings: TrainSettings) -> None:
+    """Refuse to move what is not a picture."""
+    asked = [key for key in ("crop", "flip") if getattr(settings, key)] + ["zoom"] * (settings.zoom < 1)
+    if asked and data.images.dim() != 4:
+        raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
+    if settings.crop >= min(data.images.shape[2:], default=1 << 30):
+        raise UserError(f"crop is {settings.crop}, as large as the images of {data.name}; give fewer pixels.")
 
 
 def _check_classes(model: Model, data: Dataset, test: Dataset | None) -> None:
@@ -104,3 +119,71 @@ def _start_from(model: Model, path: Path) -> None:
             f"The weights in {path} do not fit this model; give the settings it was trained with."
         )
     model.load_state_dict(there)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Two sets of one kind, and a sentence on where the second comes from."""
+
+    train: Dataset
+    test: Dataset
+    how: str
+
+
+def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, seed: int = 0) -> Split:
+    """The splits of a registered set or a folder; a folder without any is cut by `held_out`.
+
+    Args:
+        text: a name of `gyrograd list dataset`, or a folder with a sub-folder for each class, perhaps below train
+            and val (valid, validation, test).
+        size: side of the square images; a folder needs it.
+        share: of each class, held out where there are no splits.
+        seed: which images are held out.
+    """
+    if is_registered(text):
+        pair = [opened(text, split=split, size=size) for split in ("train", "test")]
+        return Split(pair[0], pair[1], f"the test split of {text}")
+    path = Path(text).expanduser()
+    judged = _split_folder(path)
+    if judged is None:
+        return held_out(opened(text, size=size, labelled=True), share=share, seed=seed)
+    pair = [opened(text, split=split, size=size, labelled=True) for split in ("train", judged)]
+    return Split(pair[0], pair[1], f"the folder {path / judged}")
+
+
+def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
+    """Every class cut in two by the seed; a class of one image is learnt from alone."""
+    if not 0 < share < 1:
+        raise UserError(f"The share held out is {share}; give a number between 0 and 1, such as 0.2.")
+    if not is_labelled(data) or len(data.classes) < 2:
+        raise UserError(
+            f"{data.name} has one class, {data.classes[0]!r}; training needs at least two, a folder for each."
+        )
+    judged: list[int] = []
+    for label in range(len(data.classes)):
+        rows = (data.labels == label).nonzero()[:, 0].cpu()
+        order = random.permutation(random.keys(seed, 1), len(rows), stream=_STREAM + label)[0]
+        judged += rows[order[: _count(len(rows), share)]].tolist()
+    if not judged:
+        raise UserError(
+            f"{data.name} has one image a class, so none can be held out; give more, or test images."
+        )
+    chosen = torch.zeros(len(data), dtype=torch.bool)
+    chosen[judged] = True
+    how = f"{len(judged):,} of {len(data):,} images, {share:.0%} of each class, held out by seed {seed}"
+    train, test = data.rows((~chosen).nonzero()[:, 0]), data.rows(chosen.nonzero()[:, 0])
+    return Split(
+        replace(train, name=f"{data.name} (learnt)"), replace(test, name=f"{data.name} (held out)"), how
+    )
+
+
+def _count(n: int, share: float) -> int:
+    """At least one image held out and one left, where there are two."""
+    return 0 if n < 2 else min(n - 1, max(1, round(share * n)))
+
+
+def _split_folder(path: Path) -> str | None:
+    """The split a folder is judged on: the first it has beside train."""
+    if not (path / "train").is_dir():
+        return None
+    return next((name for name in SPLITS[1:] if (path / name).is_dir()), None)

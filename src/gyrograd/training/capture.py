@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrograd.training.steps import Step
+from gyrograd.training.loop import Step
 from gyrograd.types import Inputs, Labels
 
 WARM_UP = 3

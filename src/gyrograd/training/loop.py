@@ -1,170 +1,224 @@
-"""One loop: any model, any data set, any objective, on one process or many. Killed at any moment, it loses nothing.
+"""The training itself: the steps of an epoch, and one step. Files, signals and logs are in `runs`.
 
-Top to bottom: `train` (settings to files), `fit` (a model and data at hand), the loop itself.
+Top to bottom: `Loop.epoch` takes the steps, `Step` is one (objective, backward, clip, update), then what it needs: the
+optimizer, the learning rate, the average of the weights, the batches.
 """
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from gyrograd.data import Dataset, batches
-from gyrograd.data.batches import order
-from gyrograd.models import save
+from gyrograd.data import Dataset, augment
+from gyrograd.data.batches import order, zoomed
 from gyrograd.numerics import random
-from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.random import Keys
-from gyrograd.training import logs
-from gyrograd.training.augmentation import augmented
-from gyrograd.training.building import check_fit, check_resume, datasets, model_for
-from gyrograd.training.objective import Objective, objective_of
-from gyrograd.training.processes import Group, launched
-from gyrograd.training.runs import OnEpoch, Run, Trained
-from gyrograd.training.schedules import learning_rate
+from gyrograd.training.objective import Objective
+from gyrograd.training.processes import Group
 from gyrograd.training.settings import TrainSettings
-from gyrograd.training.snapshots import Place
-from gyrograd.training.steps import set_learning_rate
-from gyrograd.training.stopping import Request, stop_requests
 from gyrograd.types import Inputs, Labels, Model
 
 T = TypeVar("T")
 
-AHEAD = 16
+PREFETCH_BATCHES = 16
 """Batches a GPU prepares at once."""
+ONE_CYCLE_RISE, ONE_CYCLE_START, ONE_CYCLE_END = 0.3, 1 / 25, 1 / 25e4
+"""Share of the run in which the rate rises, and where it starts and ends as parts of lr: torch's own choice."""
 
 
-def train(
-    settings: TrainSettings, out: Path | str, *, resume: str = "auto", on_epoch: OnEpoch | None = None
-) -> Trained:
-    """Build model and data, train, and write `model.safetensors`, `log.jsonl` and a checkpoint into the folder.
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A model on its way through its data. `step`: a `Step`, or one held in a CUDA graph (`capture`)."""
 
-    With test images the best epoch is kept too, as `best.safetensors`. A run that was killed goes on from its last
-    checkpoint; on a CPU the weights come out bit for bit as if it had not been.
+    group: Group
+    model: Model
+    data: Dataset
+    settings: TrainSettings
+    optimizer: torch.optim.Optimizer
+    step: Callable[..., dict[str, Tensor]]
+    average: Average | None
 
-    Args:
-        settings: what to train, on what, for what, how.
-        out: the run's folder.
-        resume: auto (go on with the folder's run, if it is this one), never (the folder must hold no run) or
-            changed (go on with the folder's run under these settings, whatever its own were).
-        on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
+    @property
+    def steps(self) -> int:
+        """Steps of one epoch; the last may have fewer images."""
+        return -(-len(self.data) // self.settings.batch_size)
+
+    @cached_property
+    def _keys(self) -> Keys:
+        """A random key for each image."""
+        return random.keys(self.settings.seed, len(self.data), self.group.device)
+
+    def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, dict[str, Tensor], int]]:
+        """Take the steps of an epoch from batch `first` on. After each: its number in the run, its losses, its images.
+
+        All that a step depends on (order, augmentation, draws, rate) is a function of (settings, epoch, batch), so a
+        run can begin at any of them, and one that was killed goes on with the same bits.
+        """
+        self.model.train()
+        for batch, (x, y, keys, count) in enumerate(self._batches(epoch, first), first):
+            number = epoch * self.steps + batch
+            set_learning_rate(self.optimizer, learning_rate(self.settings, epoch, batch, self.steps))
+            # torch's generators (dropout) begin anew at every step: a resumed run needs no state of theirs
+            process = self.group.share.index
+            torch.manual_seed(((self.settings.seed * 0x9E3779B1 + number) * 4096 + process) % (1 << 63))
+            losses = self.step(x, y, keys, count, number)
+            if self.average is not None:
+                self.average.update(self.model, number)
+            yield number, losses, count
+
+    def _batches(self, epoch: int, first: int) -> Iterator[tuple[Inputs, Labels, Keys, int]]:
+        """Images, labels and keys of this process's rows, and the rows over all processes.
+
+        A GPU makes several batches at once: they are small, and launching their kernels would cost more than the work.
+        """
+        s, device, own_rows = self.settings, self.group.device, self.group.share.rows
+        left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
+        at_once = PREFETCH_BATCHES if device.type == "cuda" else 1
+
+        def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+            rows = torch.cat([batch[own_rows] for batch in some])
+            # One key for each (example, epoch): draws depend on neither batch size nor number of processes.
+            keys = random.subkeys(self._keys[rows], epoch)
+            x = self.data.pixels(rows)
+            if s.zoom < 1:
+                x = zoomed(x, keys, s.zoom)
+            if s.crop or s.flip:
+                x = augment(x, keys, pad=s.crop, flip=s.flip)
+            return x, self.data.labels[rows], keys
+
+        groups = [left[start : start + at_once] for start in range(0, len(left), at_once)]
+        for some, columns in zip(groups, _one_ahead(made, groups, device), strict=True):
+            sizes = [len(batch[own_rows]) for batch in some]
+            for batch, *parts in zip(some, *(column.split(sizes) for column in columns), strict=True):
+                yield parts[0], parts[1], parts[2], len(batch)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """`step(x, y, keys)`: objective, backward, the processes' sum, clipping and the update.
+
+    In tensors only: no number is read back, so a CUDA graph can hold all of it (`capture`). The loss and its parts come
+    back as tensors on the device. `whole`: rows of the batch over all processes; `number`: which step of the run it is.
     """
-    check_resume(resume, Path(out))
-    group = launched(settings)
-    data, test = datasets(settings)
-    model = model_for(settings, data)
-    objective = objective_of(settings)
-    check_fit(model, data, test, settings, objective, group)
-    path = Path(out) / "model.safetensors"
-    with group.alone_in(Path(out)):
-        done = _fit(group, model, data, settings, objective, test, Path(out), resume, on_epoch)
-        if group.first:
-            last = {key: value for key, value in done.history[-1].items() if key != "seconds"}
-            save(path, done.model, facts={"data": data.name, "last_epoch": last})
-    return replace(done, path=path)
+
+    model: Model
+    optimizer: torch.optim.Optimizer
+    objective: Objective
+    group: Group
+    clip: float | int | None = None
+
+    def __call__(
+        self, x: Inputs, y: Labels, keys: Labels, whole: int | None = None, number: int = 0
+    ) -> dict[str, Tensor]:
+        self.optimizer.zero_grad(set_to_none=True)
+        with self.group.autocast():
+            total, losses = self.objective(
+                self.model, x, y, seed=keys, share=self.group.share, whole=whole, number=number
+            )
+        total.backward()
+        losses = self.group.joined(self.model, losses)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+        self.optimizer.step()
+        return losses
 
 
-def fit(
-    model: Model,
-    data: Dataset,
-    settings: TrainSettings,
-    *,
-    objective: Objective | None = None,
-    test: Dataset | None = None,
-    out: Path | str | None = None,
-    resume: str = "auto",
-    on_epoch: OnEpoch | None = None,
-) -> Trained:
-    """Train the model in place, on the settings' device. Without a folder nothing is written.
+def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer:
+    """The optimizer the settings name, over every weight that learns; one kernel a step where it can be captured."""
+    weights = [p for p in model.parameters() if p.requires_grad]
+    lr, decay = settings.lr, settings.weight_decay
+    fused = settings.fast and all(p.is_cuda for p in weights)
+    if settings.optimizer == "sgd":
+        return torch.optim.SGD(
+            weights,
+            lr=lr,
+            momentum=settings.momentum,
+            nesterov=settings.nesterov,
+            weight_decay=decay,
+            fused=fused or None,
+        )
+    kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
+    return kind(weights, lr=lr, weight_decay=decay, capturable=fused, fused=fused or None)
 
-    Same seed, same weights on a CPU; torch's generators are left as they were.
 
-    Args:
-        model: any module from images to logits.
-        data: what it learns from.
-        settings: how; its model, start, data and test are not read.
-        objective: what is minimised, if not what the settings say.
-        test: images the accuracy is measured on after each epoch.
-        out: folder for checkpoint and log.
-        resume: as in `train`.
-        on_epoch: as in `train`.
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """The rate of the next step; a rate that is a tensor (inside a CUDA graph) is overwritten in place."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def learning_rate(settings: TrainSettings, epoch: int, batch: int, batches: int) -> float:
+    """The rate of step `batch` of `batches` in this epoch, warm-up included.
+
+    A function of where the run is: nothing to save, nothing to restore.
     """
-    objective = objective_of(settings) if objective is None else objective
-    folder = None if out is None else Path(out)
-    check_resume(resume, folder)
-    group = launched(settings)
-    check_fit(model, data, test, settings, objective, group)
-    with group.alone_in(folder):
-        return _fit(group, model, data, settings, objective, test, folder, resume, on_epoch)
+    s, place = settings, epoch + batch / batches
+    at = place if s.schedule_every == "step" else float(epoch)
+    warm = min(1.0, (place + 1 / batches) / s.warmup) if s.warmup else 1.0
+    factor = 1.0
+    if s.schedule == "cosine":
+        factor = (1 + math.cos(math.pi * at / s.epochs)) / 2
+    elif s.schedule == "multi_step":
+        factor = float(s.gamma ** sum(at >= milestone for milestone in s.milestones))
+    elif s.schedule == "one_cycle":
+        factor = _one_cycle(epoch * batches + batch, s.epochs * batches)
+    return s.lr * warm * factor
 
 
-def _fit(
-    group: Group,
-    model: Model,
-    data: Dataset,
-    settings: TrainSettings,
-    objective: Objective,
-    test: Dataset | None,
-    out: Path | None,
-    resume: str,
-    on_epoch: OnEpoch | None,
-) -> Trained:
-    run = Run.of(group, model, data, settings, objective, test, out, on_epoch)
-    place = run.begun(resume)
-    with _left_as_found(settings, group), stop_requests() as request:
-        _loop(run, place, request)
-    return run.finished(place)
+def _one_cycle(step: int, steps: int) -> float:
+    top = ONE_CYCLE_RISE * steps - 1
+    if step < top:
+        start, end, share = ONE_CYCLE_START, 1.0, step / top
+    else:
+        start, end, share = 1.0, ONE_CYCLE_END, (step - top) / (steps - 1 - top)
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
 
-def _loop(run: Run, place: Place, request: Request) -> None:
-    """What a step needs is a function of (settings, epoch, batch): the loop can begin at any place."""
-    s, group, data = run.settings, run.group, run.data
-    keys = random.keys(s.seed, len(data), group.device)
-    steps = -(-len(data) // s.batch_size)
-    with logs.bar(s.epochs * steps, s.epochs, shown=group.first) as bar, run.scalars(place) as scalars:
-        while place.epoch < s.epochs and not place.ended:
-            started = time.monotonic()
-            run.model.train()
-            for x, y, own, count in _prepared(run, keys, place):
-                number = place.epoch * steps + place.batch
-                rate = learning_rate(s, place.epoch, place.batch, steps)
-                set_learning_rate(run.step.optimizer, rate)
-                _seed_generators(s.seed, number, group.share.index)
-                losses = run.step(x, y, own, count, number)
-                run.follow(number)
-                place.add(losses, count)
-                if run.looks(number, last=place.batch == steps):
-                    bar(number + 1, place.epoch, run.watched(place))
-                run.keep(place, request, last=place.batch == steps)
-            run.close_epoch(place, steps, time.monotonic() - started, scalars)
+class Average:
+    """An exponential average of the weights; buffers are those of the model.
 
-
-def _prepared(run: Run, keys: Keys, place: Place) -> Iterator[tuple[Inputs, Labels, Keys, int]]:
-    """The epoch's batches from the place on: images, labels, keys, and rows over all processes.
-
-    A GPU makes several at once: they are small, and their kernels' launches would cost more than their work.
+    It begins quickly, with decay (1 + n) / (10 + n) at step n, so that the first weights are soon forgotten.
     """
-    s, group, data = run.settings, run.group, run.data
-    left = order(len(data), s.seed, place.epoch, group.device).split(s.batch_size)[place.batch :]
-    at_once = AHEAD if group.device.type == "cuda" else 1
 
-    def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        together = torch.cat([batch[group.share.rows] for batch in some])
-        # One key for each (example, epoch): draws depend on neither batch size nor number of processes.
-        own = random.subkeys(keys[together], place.epoch)
-        return augmented(data.pixels(together), own, s), data.labels[together], own
+    def __init__(self, model: Model, decay: float | int) -> None:
+        self.decay = decay
+        self.values = {key: value.detach().clone() for key, value in model.state_dict().items()}
 
-    groups = [left[first : first + at_once] for first in range(0, len(left), at_once)]
-    for some, columns in zip(groups, _one_ahead(made, groups, group.device), strict=True):
-        sizes = [len(batch[group.share.rows]) for batch in some]
-        for batch, *parts in zip(some, *(column.split(sizes) for column in columns), strict=True):
-            yield parts[0], parts[1], parts[2], len(batch)
+    @torch.no_grad()
+    def update(self, model: Model, step: int) -> None:
+        """Move towards the weights after this step."""
+        share = 1 - min(self.decay, (1 + step) / (10 + step))
+        now = model.state_dict()
+        learnt = [name for name, _ in model.named_parameters()]
+        kept = sorted(now.keys() - set(learnt))
+        # One kernel each instead of one per tensor: a small net's step is shorter than their launches.
+        torch._foreach_lerp_([self.values[k] for k in learnt], [now[k] for k in learnt], share)
+        if kept:
+            torch._foreach_copy_([self.values[k] for k in kept], [now[k] for k in kept])
+
+    def give_to(self, model: Model) -> None:
+        """The model takes the averaged weights."""
+        model.load_state_dict(self.values)
+
+    @contextmanager
+    def worn_by(self, model: Model) -> Iterator[None]:
+        """The model has the averaged weights for the block, and its own again afterwards."""
+        own = {key: value.detach().clone() for key, value in model.state_dict().items()}
+        self.give_to(model)
+        try:
+            yield
+        finally:
+            model.load_state_dict(own)
 
 
 def _one_ahead(
@@ -190,34 +244,3 @@ def _one_ahead(
         for column in columns:
             column.record_stream(here)  # its memory is not given away before this stream is done with it
         yield columns
-
-
-def _seed_generators(seed: int, number: int, process: int) -> None:
-    """torch's generators (dropout) begin anew at every step: a resumed run needs no state of theirs."""
-    torch.manual_seed(((seed * 0x9E3779B1 + number) * 4096 + process) % (1 << 63))
-
-
-@contextmanager
-def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
-    """Random generators, the precision of float32 products and the search for kernels are put back after the run."""
-    products: tuple[Any, ...] = (torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn).conv)
-    before, searched = [place.fp32_precision for place in products], torch.backends.cudnn.benchmark
-    devices = [group.device] if group.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            for place in products:
-                place.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
-            # a step that is captured runs long enough to make up for trying every kernel once
-            torch.backends.cudnn.benchmark = searched or settings.fast
-            yield
-        finally:
-            torch.backends.cudnn.benchmark = searched
-            for place, value in zip(products, before, strict=True):
-                place.fp32_precision = value
-
-
-@torch.no_grad()
-def predictions(model: Model, data: Dataset, batch_size: int = 512) -> Labels:
-    """The class the model gives each example."""
-    with evaluating(model):
-        return torch.cat([model(x).argmax(1) for x, _, _ in batches(data, batch_size)])

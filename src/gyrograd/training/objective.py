@@ -17,16 +17,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.numerics.normalization import ExactNormalization
-from gyrograd.registry import lookup, make
-from gyrograd.regularizers import Adversarial, Atex, Hessian, Iga, IgNorm, L2Cosine, MaxEntropy, Ssr
+from gyrograd.registry import fact, lookup, make
+from gyrograd.regularizers import L2Cosine
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
 from gyrograd.training.processes import Share
 from gyrograd.training.settings import TrainSettings, plain_values
 from gyrograd.types import Inputs, Labels, Model, PerExample, Regularizer, Seed
-
-NEVER_LOOK = (Adversarial, Atex, Hessian, Iga, IgNorm, MaxEntropy, Ssr)
-"""Terms that read no value of the batch on their way, so that a CUDA graph can hold them."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +44,9 @@ def runs_fast(terms: Iterable[Term]) -> bool:
     An alignment shares its passes with cross-entropy (`regularizers.joint`), and with nothing else; the other terms are
     computed as written.
     """
-    kinds = [type(term.regularizer) for term in terms]
-    return kinds == [L2Cosine] or all(kind in NEVER_LOOK for kind in kinds)
+    every = [term.regularizer for term in terms]
+    joint = [type(one) for one in every] == [L2Cosine]
+    return joint or all(fact("regularizer", one, "capturable") for one in every)
 
 
 def equal_when_fast(objective: Objective, model: Model) -> bool:
@@ -167,9 +165,7 @@ class Objective:
     @property
     def second_order(self) -> bool:
         """Whether a term differentiates a gradient, which half precision does not carry."""
-        return any(
-            not isinstance(t.regularizer, Adversarial | Atex | MaxEntropy) for t in self.terms.values()
-        )
+        return any(fact("regularizer", term.regularizer, "second_order") for term in self.terms.values())
 
     def fewest_rows(self, whole: int) -> int:
         """Of a batch, how many rows the term that sees least of it sees."""
@@ -246,7 +242,7 @@ def _aligning(term: Term) -> L2Cosine:
 
 
 def _replaces(term: Term) -> bool:
-    return bool(getattr(term.regularizer, "replaces_cross_entropy", False))
+    return bool(fact("regularizer", term.regularizer, "replaces_cross_entropy"))
 
 
 def _takes_clean(term: Term) -> bool:

@@ -1,14 +1,23 @@
-"""What happens around the steps of a run: looking at the losses, keeping checkpoints, closing an epoch."""
+"""A training run: `train` and `fit`, and what happens around the steps: checkpoints, logs, signals, the best epoch.
+
+Killed at any moment, it loses nothing. Top to bottom: `train` (settings to files), `fit` (a model and data at hand),
+`Run` (between two steps), being asked to stop, the log, when to write.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -16,24 +25,27 @@ from gyrograd.data import Dataset, batches
 from gyrograd.errors import UserError
 from gyrograd.models import save, spec_of
 from gyrograd.numerics.modes import evaluating
-from gyrograd.training import logs, snapshots
+from gyrograd.records import os_error_as_user_error, replace_file
+from gyrograd.training import snapshots
+from gyrograd.training.building import check_fit, check_resume, datasets, model_for
 from gyrograd.training.capture import CapturedStep
-from gyrograd.training.files import Written, remove_leftovers, told_of_trouble
-from gyrograd.training.objective import Objective
-from gyrograd.training.processes import Group
-from gyrograd.training.schedules import learning_rate
+from gyrograd.training.loop import Average, Loop, Step, learning_rate, optimizer_of
+from gyrograd.training.objective import Objective, objective_of
+from gyrograd.training.processes import Group, launched
 from gyrograd.training.settings import TrainSettings
 from gyrograd.training.snapshots import Place
-from gyrograd.training.steps import Average, Step, optimizer_of
-from gyrograd.training.stopping import Request, Stopped
-from gyrograd.types import Model
+from gyrograd.types import Labels, Model
 
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
 """Called with an epoch's log entry and the model as it would be saved; True ends the run there."""
-WATCHED = 50
+LOOK_EVERY = 50
 """Steps between two looks at the losses: each look waits for the device."""
-AGREED = 10
+SYNC_EVERY = 10
 """Steps between two questions among processes whether one was asked to stop: few, since torchrun waits 30 s."""
+PAUSE = 50
+"""After a writing passes at least so many times the seconds it took: files cost a run a fiftieth of its time."""
+LOG = "log.jsonl"
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,16 +58,163 @@ class Trained:
     path: Path | None = None
 
 
+def train(
+    settings: TrainSettings, out: Path | str, *, resume: str = "auto", on_epoch: OnEpoch | None = None
+) -> Trained:
+    """Build model and data, train, and write `model.safetensors`, `log.jsonl` and a checkpoint into the folder.
+
+    With test images the best epoch is kept too, as `best.safetensors`. A run that was killed goes on from its last
+    checkpoint; on a CPU the weights come out bit for bit as if it had not been.
+
+    Args:
+        settings: what to train, on what, for what, how.
+        out: the run's folder.
+        resume: auto (go on with the folder's run, if it is this one), never (the folder must hold no run) or
+            changed (go on with the folder's run under these settings, whatever its own were).
+        on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
+    """
+    check_resume(resume, Path(out))
+    group = launched(settings)
+    data, test = datasets(settings)
+    model = model_for(settings, data)
+    objective = objective_of(settings)
+    check_fit(model, data, test, settings, objective, group)
+    path = Path(out) / "model.safetensors"
+    with group.alone_in(Path(out)):
+        done = _fit(group, model, data, settings, objective, test, Path(out), resume, on_epoch)
+        if group.first:
+            last = {key: value for key, value in done.history[-1].items() if key != "seconds"}
+            save(path, done.model, facts={"data": data.name, "last_epoch": last})
+    return replace(done, path=path)
+
+
+def fit(
+    model: Model,
+    data: Dataset,
+    settings: TrainSettings,
+    *,
+    objective: Objective | None = None,
+    test: Dataset | None = None,
+    out: Path | str | None = None,
+    resume: str = "auto",
+    on_epoch: OnEpoch | None = None,
+) -> Trained:
+    """Train the model in place, on the settings' device. Without a folder nothing is written.
+
+    Same seed, same weights on a CPU; torch's generators are left as they were.
+
+    Args:
+        model: any module from images to logits.
+        data: what it learns from.
+        settings: how; its model, start, data and test are not read.
+        objective: what is minimised, if not what the settings say.
+        test: images the accuracy is measured on after each epoch.
+        out: folder for checkpoint and log.
+        resume: as in `train`.
+        on_epoch: as in `train`.
+    """
+    objective = objective_of(settings) if objective is None else objective
+    folder = None if out is None else Path(out)
+    check_resume(resume, folder)
+    group = launched(settings)
+    check_fit(model, data, test, settings, objective, group)
+    with group.alone_in(folder):
+        return _fit(group, model, data, settings, objective, test, folder, resume, on_epoch)
+
+
+def _fit(
+    group: Group,
+    model: Model,
+    data: Dataset,
+    settings: TrainSettings,
+    objective: Objective,
+    test: Dataset | None,
+    out: Path | None,
+    resume: str,
+    on_epoch: OnEpoch | None,
+) -> Trained:
+    """The loop: the steps of every epoch, and after each what is due."""
+    run = Run.of(group, model, data, settings, objective, test, out, on_epoch)
+    place, steps, epochs = run.begun(resume), run.loop.steps, settings.epochs
+    with (
+        _left_as_found(settings, group),
+        stop_requests() as request,
+        bar(epochs * steps, epochs, shown=group.first) as show,
+        run.scalars(place) as scalars,
+    ):
+        while place.epoch < epochs and not place.ended:
+            started = time.monotonic()
+            for number, losses, images in run.loop.epoch(place.epoch, place.batch):
+                place.add(losses, images)
+                last = place.batch == steps
+                if last or (number + 1) % LOOK_EVERY == 0:
+                    show(number + 1, place.epoch, run.watched(place))
+                run.keep(place, request, last=last)
+            run.close_epoch(place, time.monotonic() - started, scalars)
+    if run.loop.average is not None:
+        run.loop.average.give_to(model)
+    return Trained(model.eval(), place.history, place.best)
+
+
+@contextmanager
+def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
+    """Random generators, the precision of float32 products and the search for kernels are put back after the run."""
+    products: tuple[Any, ...] = (torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn).conv)
+    before, searched = [place.fp32_precision for place in products], torch.backends.cudnn.benchmark
+    devices = [group.device] if group.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            for place in products:
+                place.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
+            # a step that is captured runs long enough to make up for trying every kernel once
+            torch.backends.cudnn.benchmark = searched or settings.fast
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = searched
+            for place, value in zip(products, before, strict=True):
+                place.fp32_precision = value
+
+
+@torch.no_grad()
+def predictions(model: Model, data: Dataset, batch_size: int = 512) -> Labels:
+    """The class the model gives each example."""
+    with evaluating(model):
+        return torch.cat([model(x).argmax(1) for x, _, _ in batches(data, batch_size)])
+
+
+@dataclass
+class Written:
+    """What of a run is on disk, and whether now is a time to write more: one answer for all of its files."""
+
+    epoch: int = 0
+    """Epochs in the last checkpoint."""
+    saved: float = -math.inf
+    """When it was written."""
+    lines: int | None = 0
+    """Lines of the log; None: there is a log, but of what is not known."""
+    ended: float = -math.inf
+    """When anything was written last."""
+    cost: float = 0.0
+    """The seconds that took."""
+
+    def may_write(self) -> bool:
+        """Whether the last writing is long enough ago. Epochs of minutes always find it so."""
+        return time.monotonic() - self.ended >= PAUSE * self.cost
+
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """The block writes: how long it takes decides how soon the next may come."""
+        begun = time.monotonic()
+        yield
+        self.ended = time.monotonic()
+        self.cost = self.ended - begun
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run's parts, and what is done with them between two steps."""
+    """A loop, its folder, and what is done between two of its steps."""
 
-    group: Group
-    model: Model
-    data: Dataset
-    settings: TrainSettings
-    step: Step | CapturedStep
-    average: Average | None
+    loop: Loop
     test: Dataset | None
     out: Path | None
     mark: str
@@ -80,11 +239,17 @@ class Run:
         captured = settings.fast and group.device.type == "cuda" and group.share.of == 1
         if captured:
             model.to(memory_format=torch.channels_last)
-        plain = Step(model, optimizer_of(model, settings), objective, group, settings.clip)
+        optimizer = optimizer_of(model, settings)
+        plain = Step(model, optimizer, objective, group, settings.clip)
         step = CapturedStep(plain) if captured else plain
         average = Average(model, settings.ema) if settings.ema else None
-        data, test = data.to(group.device), None if test is None else test.to(group.device)
-        return Run(group, model, data, settings, step, average, test, out, mark, on_epoch)
+        loop = Loop(group, model, data.to(group.device), settings, optimizer, step, average)
+        return Run(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where this process writes: the first of several writes for all."""
+        return self.out if self.loop.group.first else None
 
     @property
     def checkpoint(self) -> Path | None:
@@ -98,37 +263,29 @@ class Run:
         """
         if self.checkpoint is None:
             return Place()
-        if self.group.first:
+        loop = self.loop
+        if loop.group.first:
             remove_leftovers(self.checkpoint.parent)
-        if (self.checkpoint.parent / logs.NAME).exists():
+        if (self.checkpoint.parent / LOG).exists():
             self.written.lines = None
-        found = self.group.told(snapshots.read(self.checkpoint) if self.group.first else None)
+        found = loop.group.told(snapshots.read(self.checkpoint) if loop.group.first else None)
         if found is None or found.note["epoch"] == found.note["batch"] == 0:
             # A run that took no step (its first one was refused, say) holds nothing to keep or to contradict.
             self.save(Place())
             return Place()
         if resume != "changed":
-            snapshots.check_same_run(self.checkpoint, found, self.settings, self.mark)
+            snapshots.check_same_run(self.checkpoint, found, loop.settings, self.mark)
         self.written.saved, self.written.epoch = time.monotonic(), found.note["epoch"]
-        place = snapshots.restore(found, self.model, self.step.optimizer, self.average)
+        place = snapshots.restore(found, loop.model, loop.optimizer, loop.average)
         self._write_best(place)
         self._write_log(place)
         return place
-
-    def follow(self, number: int) -> None:
-        """The averaged weights follow the model's."""
-        if self.average is not None:
-            self.average.update(self.model, number)
-
-    def looks(self, number: int, *, last: bool) -> bool:
-        """Whether the losses are looked at after this step."""
-        return last or (number + 1) % WATCHED == 0
 
     def watched(self, place: Place) -> dict[str, float]:
         """The mean losses of this epoch so far; a loss that is no number, or too large, ends the run."""
         losses = place.means()
         worst = losses.get("loss", 0.0)
-        if not math.isfinite(worst) or worst > self.settings.loss_limit:
+        if not math.isfinite(worst) or worst > self.loop.settings.loss_limit:
             raise UserError(self._diverged(place, losses))
         return losses
 
@@ -137,12 +294,12 @@ class Run:
 
         Processes must end at the same step, so several of them ask one another, now and then; one alone stops here.
         """
-        asked = request.number is not None
-        if self.group.share.of > 1:
-            asked = self.group.any(asked) if last or place.batch % AGREED == 0 else False
+        asked, group = request.number is not None, self.loop.group
+        if group.share.of > 1:
+            asked = group.any(asked) if last or place.batch % SYNC_EVERY == 0 else False
         if asked:
             self._stop(place, request)
-        elif self.group.first and self._due_in_seconds() and not last:
+        elif group.first and self._due_in_seconds() and not last:
             self.save(place)
 
     def save(self, place: Place) -> None:
@@ -151,11 +308,11 @@ class Run:
         In this order a kill leaves no best model the checkpoint does not know, and one it came too soon for is in the
         checkpoint.
         """
-        if self.checkpoint is None or not self.group.first:
+        loop = self.loop
+        if self.checkpoint is None or not loop.group.first:
             return
         with self.written.measured():
-            optimizer = self.step.optimizer
-            now = snapshots.taken(self.model, optimizer, self.average, place, self.settings, self.mark)
+            now = snapshots.taken(loop.model, loop.optimizer, loop.average, place, loop.settings, self.mark)
             if not snapshots.finite(now):
                 raise UserError(self._diverged(place, place.means()))
             snapshots.write(self.checkpoint, now)
@@ -163,40 +320,41 @@ class Run:
             self._write_log(place)
         self.written.saved, self.written.epoch = self.written.ended, place.epoch
 
-    def close_epoch(self, place: Place, steps: int, seconds: float, scalars: Any) -> None:
+    def close_epoch(self, place: Place, seconds: float, scalars: Any) -> None:
         """Measure, note the epoch, hold the best, and write what is due."""
-        epoch = place.epoch + 1
-        rate = learning_rate(self.settings, place.epoch, steps - 1, steps)
+        loop, steps, epoch = self.loop, self.loop.steps, place.epoch + 1
+        rate = learning_rate(loop.settings, place.epoch, steps - 1, steps)
         entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.watched(place)}
         entry["seconds"] = round(seconds, 3)
-        with nullcontext() if self.average is None else self.average.worn_by(self.model):
+        with nullcontext() if loop.average is None else loop.average.worn_by(loop.model):
             if self.test is not None:
                 entry["accuracy"] = self.accuracy(self.test)
                 self._hold_best(place, entry)
-            ends = self.on_epoch is not None and bool(self.on_epoch(entry, self.model))
+            ends = self.on_epoch is not None and bool(self.on_epoch(entry, loop.model))
         place.history.append(entry)
         place.next_epoch()
         place.ended = ends
-        self._write_due(place, last=ends or place.epoch == self.settings.epochs)
+        self._write_due(place, last=ends or place.epoch == loop.settings.epochs)
         if scalars is not None:
-            logs.write_scalars(scalars, entry)
+            write_scalars(scalars, entry)
 
     @torch.no_grad()
     def accuracy(self, data: Dataset, batch_size: int = 512) -> float:
         """The share of images whose class is found; the processes share the work."""
-        right = torch.zeros((), dtype=torch.float64, device=self.group.device)
-        with evaluating(self.model):
+        model, group = self.loop.model, self.loop.group
+        right = torch.zeros((), dtype=torch.float64, device=group.device)
+        with evaluating(model):
             for number, (x, y, _) in enumerate(batches(data, batch_size)):
-                if number % self.group.share.of == self.group.share.index:
-                    right += (self.model(x).argmax(1) == y).sum()
-        return float(self.group.summed(right)) / len(data)
+                if number % group.share.of == group.share.index:
+                    right += (model(x).argmax(1) == y).sum()
+        return float(group.summed(right)) / len(data)
 
     @contextmanager
     def scalars(self, place: Place) -> Iterator[Any]:
         """TensorBoard's writer, where it is asked for. However the block is left, the log is whole afterwards."""
         writer = None
-        if self.out is not None and self.settings.tensorboard and self.group.first:
-            writer = logs.tensorboard_writer(self.out, place.epoch)
+        if self.folder is not None and self.loop.settings.tensorboard:
+            writer = tensorboard_writer(self.folder, place.epoch)
         try:
             yield writer
         finally:
@@ -204,26 +362,20 @@ class Run:
                 writer.close()
             self._write_log(place)
 
-    def finished(self, place: Place) -> Trained:
-        """The model as it is used: averaged if it was, in evaluation mode."""
-        if self.average is not None:
-            self.average.give_to(self.model)
-        return Trained(self.model.eval(), place.history, place.best)
-
     def _hold_best(self, place: Place, entry: dict[str, Any]) -> None:
         if place.best is not None and entry["accuracy"] <= place.best["accuracy"]:
             return
         place.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
-        if self.out is not None and self.group.first and spec_of(self.model) is not None:
-            place.best_weights = Average(self.model, 0.0)
+        if self.folder is not None and spec_of(self.loop.model) is not None:
+            place.best_weights = Average(self.loop.model, 0.0)
 
     def _due_in_seconds(self) -> bool:
-        return time.monotonic() - self.written.saved >= self.settings.checkpoint_seconds
+        return time.monotonic() - self.written.saved >= self.loop.settings.checkpoint_seconds
 
     def _write_due(self, place: Place, *, last: bool) -> None:
         """After an epoch: all files, or the log alone where `checkpoint_epochs` lets the others wait."""
         may = self.written.may_write()
-        enough = place.epoch - self.written.epoch >= self.settings.checkpoint_epochs
+        enough = place.epoch - self.written.epoch >= self.loop.settings.checkpoint_epochs
         if last or self._due_in_seconds() or (may and enough):
             self.save(place)
         elif may:
@@ -231,16 +383,18 @@ class Run:
                 self._write_log(place)
 
     def _write_best(self, place: Place) -> None:
-        if place.best_weights is not None and self.out is not None and self.group.first:
-            path = self.out / "best.safetensors"
-            with place.best_weights.worn_by(self.model), told_of_trouble(path):
-                save(path, self.model, facts=place.best)
+        if place.best_weights is not None and self.folder is not None:
+            path = self.folder / "best.safetensors"
+            with place.best_weights.worn_by(self.loop.model), os_error_as_user_error(path):
+                save(path, self.loop.model, facts=place.best)
         place.best_weights = None
 
     def _write_log(self, place: Place) -> None:
         lines = len(place.history)
-        if self.out is not None and self.group.first and self.written.lines != lines:
-            logs.write_log(self.out, place.history)
+        if self.folder is not None and self.written.lines != lines:
+            # The whole log, one line an epoch: a function of the history, so a resumed run repeats no line.
+            text = "".join(json.dumps(entry) + "\n" for entry in place.history)
+            replace_file(self.folder / LOG, text.encode())
             self.written.lines = lines
 
     def _stop(self, place: Place, request: Request) -> None:
@@ -258,20 +412,122 @@ class Run:
 
     def _diverged(self, place: Place, losses: dict[str, float]) -> str:
         """What happened, what is left, what to try."""
-        bad = [
-            f"{name} {value:.3g}"
-            for name, value in losses.items()
-            if not abs(value) <= self.settings.loss_limit
-        ]
+        s = self.loop.settings
+        bad = [f"{name} {value:.3g}" for name, value in losses.items() if not abs(value) <= s.loss_limit]
         what = ", ".join(bad) or "a weight is not finite"
         good = None if self.checkpoint is None else snapshots.read(self.checkpoint)
         kept = ""
         if good is not None:
             at = f"epoch {good.note['epoch'] + 1}, step {good.note['batch']}"
             kept = f"the last good checkpoint is {self.checkpoint} ({at}): go on from it with --resume changed and "
-        hints = (
-            f"a lower lr (now {self.settings.lr:g}), a smaller weight or clip {self.settings.clip or 0.5:g}"
-        )
+        hints = f"a lower lr (now {s.lr:g}), a smaller weight or clip {s.clip or 0.5:g}"
         return (
             f"Training diverged in epoch {place.epoch + 1}, step {place.batch} ({what}); {kept}try {hints}."
         )
+
+
+class Stopped(KeyboardInterrupt):
+    """A run that ended early because a signal asked for it. Its checkpoint is written; running again goes on."""
+
+    def __init__(self, sentence: str, number: int) -> None:
+        super().__init__(sentence)
+        self.number = number
+
+    @property
+    def exit_code(self) -> int:
+        """The shell's 128 + signal: 130 for Ctrl-C, 143 for SIGTERM. Not 0, since the work is not done."""
+        return 128 + self.number
+
+
+@dataclass
+class Request:
+    """The signal that asked to stop, if one did."""
+
+    number: int | None = None
+
+
+@contextmanager
+def stop_requests() -> Iterator[Request]:
+    """Signals are noted instead of obeyed; the second one is obeyed at once. Handlers are put back.
+
+    Only a main thread may handle signals: elsewhere (a sweep's worker) they are left as they are.
+    """
+    request = Request()
+    if threading.current_thread() is not threading.main_thread():
+        yield request
+        return
+    before: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def note(number: int, _: FrameType | None) -> None:
+        request.number = number
+        restore()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in SIGNALS:
+        signal.signal(number, note)
+    try:
+        yield request
+    finally:
+        restore()
+
+
+class Bar(Protocol):
+    """Where a run is, and its losses."""
+
+    def __call__(self, step: int, epoch: int, losses: Mapping[str, float]) -> None: ...
+
+
+@contextmanager
+def bar(steps: int, epochs: int, *, shown: bool) -> Iterator[Bar]:
+    """A bar with the loss and its parts; silent in logs, pipes and tests."""
+    if not (shown and sys.stderr.isatty()):
+        yield lambda step, epoch, losses: None  # noqa: ARG005
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("training", total=steps)
+
+        def show(step: int, epoch: int, losses: Mapping[str, float]) -> None:
+            parts = "  ".join(f"{name} {value:.3g}" for name, value in losses.items())
+            progress.update(task, completed=step, description=f"epoch {epoch + 1}/{epochs}  {parts}")
+
+        yield show
+
+
+def read_log(out: Path | str) -> list[dict[str, Any]]:
+    """The entries of a run's log, oldest first."""
+    path = Path(out) / LOG
+    if not path.is_file():
+        raise UserError(f"There is no log at {path}; give the folder of a training run.")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def tensorboard_writer(out: Path, epoch: int) -> Any:
+    """A writer for TensorBoard; what an interrupted run wrote from this epoch on is taken back."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("tensorboard true needs it installed: pip install 'gyrograd[tensorboard]'.") from None
+    return SummaryWriter(out / "tensorboard", purge_step=epoch + 1)
+
+
+def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
+    """An epoch's numbers for TensorBoard."""
+    numbers = {f"losses/{name}": value for name, value in entry["losses"].items()}
+    numbers |= {key: entry[key] for key in ("lr", "accuracy", "seconds") if key in entry}
+    for name, value in numbers.items():
+        writer.add_scalar(name, value, entry["epoch"])
+    writer.flush()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Take away the half-written files that a kill in the middle of a write leaves beside the whole ones."""
+    for pattern in (".*.safetensors.*", ".*.jsonl.*"):
+        for path in folder.glob(pattern):
+            path.unlink(missing_ok=True)

@@ -1,4 +1,9 @@
-"""Everything a training run is told, in plain values: the same in Python, in YAML and on the command line."""
+"""Everything a training run is told, in plain values: the same in Python, in YAML and on the command line.
+
+Recipes are settings by name, the papers' and some short ones of our own, out of the YAML files of `recipes/`. A file
+is a tree. Each node may have `about`, `settings` and `variants`; a recipe is a leaf, its name the file's name and the
+variants' joined by dashes, its settings those on the way, the deeper ones first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,12 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, get_args
+
+import yaml  # type: ignore[import-untyped]
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 
@@ -83,8 +93,6 @@ class TrainSettings:
     """fp32, tf32 (CUDA: faster, ten bits of mantissa) or bf16 (autocast)."""
     allow_bf16: bool = False
     """Take bf16 although the objective differentiates gradients."""
-    static_graph: bool = False
-    """Refused: it is silently wrong for losses that differentiate a gradient."""
     seed: int = 0
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
@@ -102,15 +110,14 @@ class TrainSettings:
         _check_types(vars(self))
         _check_names(self)
         _check_numbers(self)
-        if self.static_graph:
-            raise UserError(
-                "static_graph=True makes DDP keep the graph of the first step, and the gradients of losses that "
-                "differentiate a gradient come out silently wrong; leave it out."
-            )
 
 
-WITHOUT_EFFECT = ("device", "checkpoint_seconds", "checkpoint_epochs", "loss_limit", "tensorboard")
-"""Settings a run may be resumed with other values of: they do not decide what it computes."""
+WITHOUT_EFFECT = (
+    "device", "checkpoint_seconds", "checkpoint_epochs", "loss_limit", "tensorboard", "static_graph",
+)  # fmt: skip
+"""Settings that may change on resume: they do not decide what a run computes. static_graph is in older checkpoints."""
+DEEPEST, MOST_VALUES = 50, 10_000
+"""Levels and values of a user's own file of settings."""
 
 LARGEST_LR = 1000
 """Above it one step throws the weights so far that no loss is seen before the run is over."""
@@ -137,6 +144,92 @@ def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
 def as_tree(settings: TrainSettings) -> dict[str, Any]:
     """The settings as plain JSON values; `settings_from` gives equal settings back."""
     return {**asdict(settings), "milestones": list(settings.milestones)}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named tree of settings, and a line about it."""
+
+    name: str
+    about: str
+    tree: Mapping[str, Any]
+
+
+def recipe(name: str, **changes: Any) -> TrainSettings:
+    """The settings of a recipe with these changes: `recipe("joo2023-lenet-l2-cosine", epochs=20)`."""
+    return settings_from(merged(recipe_tree(name), changes))
+
+
+def recipe_tree(name: str) -> Mapping[str, Any]:
+    """The settings of a recipe as they stand in its file; a near miss is suggested."""
+    known = recipes()
+    check_name("recipe", name, known)
+    return known[name].tree
+
+
+@cache
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by name."""
+    found: dict[str, Recipe] = {}
+    folder = files("gyrograd.training") / "recipes"
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        stem, dot, ending = file.name.rpartition(".")
+        if dot and ending == "yaml":
+            found |= {r.name: r for r in _leaves(stem, "", {}, yaml.safe_load(file.read_text("utf-8")))}
+    return found
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """The settings of a user's own YAML file; its `recipe`, if it names one, is what they change."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as wrong:
+        raise UserError(f"{path} cannot be read ({wrong.strerror}); give a YAML file of settings.") from None
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as wrong:
+        reason = " ".join(str(wrong).split())[:200]
+        raise UserError(f"{path} is not valid YAML ({reason}); mend it there.") from None
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no settings; write `key: value` lines, such as `epochs: 5`.")
+    _check_extent(path, tree)
+    name = tree.pop("recipe", None)
+    return tree if name is None else merged(recipe_tree(str(name)), tree)
+
+
+def _check_extent(path: Path, tree: Any) -> None:
+    """Refuse a tree that is too deep or, by repeating parts of itself, too large for settings."""
+    level, count = [tree], 0
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list | tuple | set)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        count += len(level)
+        if not level:
+            return
+        if count > MOST_VALUES:
+            break
+    raise UserError(f"{path} is nested too deep or repeats itself too often for settings; mend it there.")
+
+
+def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both trees in one; where they meet, settings by name are merged and anything else is replaced."""
+    both = dict(under)
+    for key, value in over.items():
+        old = both.get(key)
+        both[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return both
+
+
+def _leaves(name: str, about: str, tree: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Recipe]:
+    about = f"{about} {node.get('about', '')}".strip()
+    tree = merged(tree, node.get("settings", {}))
+    if not node.get("variants"):
+        yield Recipe(name, about, tree)
+        return
+    for variant, below in node["variants"].items():
+        yield from _leaves(f"{name}-{variant}", about, tree, below or {})
 
 
 def with_numbers(value: Any) -> Any:

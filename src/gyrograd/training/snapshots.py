@@ -23,9 +23,9 @@ from torch import Tensor
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.models.checksums import check_digest, read_note, signed_bytes
-from gyrograd.training.files import replace_file
+from gyrograd.records import replace_file
+from gyrograd.training.loop import Average
 from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, first_difference
-from gyrograd.training.steps import Average
 from gyrograd.types import Model
 
 SCHEMA = 2

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.regularizers import Hessian
+from gyrograd.training.loop import Average
 from gyrograd.training.objective import objective_of
 from gyrograd.training.settings import settings_from
-from gyrograd.training.steps import Average
 from gyrograd.types import Inputs, Labels, Model
 
 EPS = 1 / 255

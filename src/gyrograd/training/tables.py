@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_difference
+from gyrograd.numerics.statistics import Interval, Stat, bootstrap_interval, paired_difference
+from gyrograd.numerics.wording import UNKNOWN, interval_text
 
-UNKNOWN = "–"
+__all__ = ["UNKNOWN", "Table", "across", "difference", "interval", "plain", "shown", "signed"]
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,17 @@ def difference(after: Sequence[float | None], before: Sequence[float | None]) ->
 
 def shown(found: Interval | None) -> str:
     """`0.631 [0.580, 0.677]`."""
-    return UNKNOWN if found is None else f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+    return interval_text(found, ".3f")
 
 
 def signed(found: Interval | None) -> str:
     """`+0.310 [+0.270, +0.350]`."""
-    return UNKNOWN if found is None else f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+    return interval_text(found, "+.3f")
 
 
-def plain(found: Interval | None) -> dict[str, float | int | None] | None:
-    """The interval for JSON; an unknown bound (of a single value) is null."""
-    if found is None:
-        return None
-    low, high = (bound if math.isfinite(bound) else None for bound in (found.low, found.high))
-    return {"value": found.value, "low": low, "high": high, "n": found.n}
+def plain(found: Interval | None) -> Stat | None:
+    """The interval for JSON."""
+    return None if found is None else found.plain()
 
 
 def across(columns: Sequence[Sequence[float | None]]) -> list[float | None]:

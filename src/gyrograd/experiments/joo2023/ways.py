@@ -1,46 +1,45 @@
-"""The ways to train of joo2023, as data: the recipes, every weight of its tables, and those it selected."""
+"""The ways to train of joo2023: a row is a recipe of `training/recipes/joo2023.yaml` and the weights of its terms.
+
+Everything else about a net (optimizer, clipping, activation, BatchNorm, batch size, ...) stands in the recipe alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, TypeAlias
 
+from gyrograd.experiments import subjects
 from gyrograd.experiments.nets import Net
-from gyrograd.experiments.scales import CHANGES, picked
+from gyrograd.experiments.scales import picked
+from gyrograd.training import recipe
+from gyrograd.training.settings import recipe_tree
 
 Terms: TypeAlias = dict[str, dict[str, Any]]
-"""Regularisers by name: their weight and their settings."""
+"""Regularisers by name, with their settings, as a recipe has them."""
 
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "cifar10-lenet-fast": ("cifar10-lenet", {"fast": True, "precision": "tf32", "part": 3 / 16, "every": 3}),
-}
-"""Openly cheaper training of a setting of the paper, for all rows alike: the paper's setting, and the changes."""
+VARIANTS = {"cifar10-lenet-fast": "cifar10-lenet"}
+"""Openly cheaper training of a setting of the paper, for all rows alike: `CHEAPER` of its recipe l2-cosine-fast."""
+CHEAPER = ("fast", "precision", "part", "every")
 SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18", *VARIANTS)
 """The paper's three, an openly named stand-in for its third, whose images are not free to pass on, and variants."""
 IMAGENETS = SETTINGS[2:4]
-TRAIN_EPS = 4 / 255
-"""Of l2 and cosine, in every run of the released scripts; the paper does not state it."""
-BETA, IGA_BETA = 3, 50
-
-RECIPES: dict[str, dict[str, Any]] = {
-    "lenet": {"optimizer": "adam", "lr": 1e-3, "weight_decay": 4e-5, "milestones": (0.5, 0.75)},
-    "resnet18": {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 1e-2, "milestones": (0.5, 0.75)},
-    "imagenet": {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 1e-2, "milestones": (4 / 9, 6 / 9, 8 / 9)},
-    "iga": {
-        "optimizer": "sgd",
-        "lr": 0.1,
-        "momentum": 0.9,
-        "nesterov": True,
-        "weight_decay": 2e-4,
-        "milestones": (0.25, 0.4, 0.75),
-    },
+RECIPES = {
+    "cifar10-lenet": "joo2023-lenet",
+    "cifar10-resnet18": "joo2023-resnet18",
+    **dict.fromkeys(IMAGENETS, "joo2023-imagenet100"),
 }
-"""Appendix A. Milestones are shares of the epochs (100 and 150 of 200; 40, 60 and 80 of 90; 50, 80 and 150 of 200)."""
-SHARED = {"clip": 0.5, "batch_size": 128, "flip": True}
-"""The released code clips the global norm in every run; the paper does not say so."""
-CUTS: dict[str, dict[str, Any]] = {"imagenet": {"zoom": 0.08}}
-"""Random resized crops on ImageNet; elsewhere a crop that moves up to 4 pixels."""
-RECIPE_OF = {"cifar10-lenet": "lenet", "cifar10-resnet18": "resnet18", **dict.fromkeys(IMAGENETS, "imagenet")}
+"""The beginning of a setting's recipes; the row's `ENDS` follows."""
+ENDS = {
+    "ce": "ce",
+    "atex": "atex",
+    "iga": "iga",
+    "hessian": "hessian",
+    "l2": "l2-cosine",
+    "cosine": "l2-cosine",
+    "l2_cosine": "l2-cosine",
+}
+"""l2 and cosine alone are the pair with one weight 0, so that all three see the same neighbours."""
 
 HESSIAN = {
     "cifar10-lenet": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
@@ -58,64 +57,58 @@ IGA_WEIGHTS, IGA_EPS = (0.1, 0.5, 1.0), (0.4, 1.0)
 COSINE_ALONE = (0.1, 1.0, 10.0, 100.0)
 """Appendix Figure 6 names 10 and 100; the smaller ones are those of the tables."""
 
-SELECTED: dict[str, dict[str, tuple[float, ...]]] = {
-    "cifar10-lenet": {
-        "ce": (),
-        "atex": (3.0, 2.0),
-        "iga": (1.0, 1.0),
-        "hessian": (1e-3,),
-        "l2": (0.1,),
-        "l2_cosine": (0.1, 1.0),
-    },
-    "cifar10-resnet18": {"ce": (), "hessian": (1e-5,), "l2": (1.0,), "l2_cosine": (0.1, 1.0)},
-    **{s: {"ce": (), "hessian": (1e-4,), "l2": (0.3,), "l2_cosine": (1.0, 1.0)} for s in IMAGENETS},
+SELECTED = {
+    "cifar10-lenet": ("ce", "atex", "iga", "hessian", "l2", "l2_cosine"),
+    **dict.fromkeys(("cifar10-resnet18", *IMAGENETS), ("ce", "hessian", "l2", "l2_cosine")),
 }
-"""The weights behind Table 1: highest RPS of the gradient within one point of accuracy (matched value by value)."""
+"""The rows of Table 1."""
 ATTACK_EPS = {"cifar10-lenet": 4, "cifar10-resnet18": 2, **dict.fromkeys(IMAGENETS, 2)}
 """Of 255, in the main text."""
 
 
 def paper_setting(setting: str) -> str:
     """The paper's setting that this one is, or is a variant of."""
-    return VARIANTS[setting][0] if setting in VARIANTS else setting
+    return VARIANTS.get(setting, setting)
 
 
 def terms_of(way: str, weights: tuple[float, ...]) -> Terms:
-    """What stands beside, or in place of, the cross-entropy. Radii of IGA count in pixels of 255 (not stated)."""
+    """The weights of a row where its recipe has them. Radii of IGA count in pixels of 255 (not stated)."""
     if way == "ce":
         return {}
-    if way == "atex":
-        return {"atex": {"weight": 1.0, "settings": {"weight": weights[0], "eps": weights[1]}}}
-    if way == "iga":
-        return {"iga": {"weight": 1.0, "settings": {"weight": weights[0], "eps": weights[1] / 255}}}
     if way == "hessian":
-        return {"hessian": {"weight": weights[0], "settings": {}}}
+        return {"hessian": {"weight": weights[0]}}
+    if way in ("atex", "iga"):
+        return {way: {"weight": weights[0], "eps": weights[1] / (255 if way == "iga" else 1)}}
     l2, cosine = {"l2": (*weights, 0.0), "cosine": (0.0, *weights), "l2_cosine": weights}[way]
-    return {"l2_cosine": {"weight": 1.0, "settings": {"l2": l2, "cosine": cosine, "eps": TRAIN_EPS}}}
+    return {"l2_cosine": {"l2": l2, "cosine": cosine}}
+
+
+@cache
+def selected_weights(setting: str) -> dict[str, tuple[float, ...]]:
+    """The rows of Table 1 with the weights of their recipes.
+
+    The paper chose the highest RPS of the gradient within one point of accuracy (matched value by value).
+    """
+    base = paper_setting(setting)
+    return {way: _weights(f"{RECIPES[base]}-{way.replace('_', '-')}", way) for way in SELECTED[base]}
+
+
+def _weights(recipe_name: str, way: str) -> tuple[float, ...]:
+    term = recipe(recipe_name).terms.get(way, {})
+    keys = {"ce": (), "l2_cosine": ("l2", "cosine"), "atex": ("weight", "eps"), "iga": ("weight", "eps")}
+    found = [float(term[key]) for key in keys.get(way, ("weight",))]
+    return (found[0], found[1] * 255) if way == "iga" else tuple(found)
 
 
 def net_of(sizes: Mapping[str, Any], setting: str, way: str, weights: tuple[float, ...], seed: int) -> Net:
     """The net trained this way. ATEX learns from the CE net of the same seed, and starts from it."""
-    iga = way == "iga"
-    kind = RECIPE_OF[paper_setting(setting)]
-    _, changes = VARIANTS.get(setting, (setting, {}))
-    recipe = {
-        **RECIPES["iga" if iga else kind],
-        **SHARED,
-        **CUTS.get(kind, {"crop": 4}),
-        **changes,
-        **sizes.get(CHANGES, {}),
-    }
+    base = RECIPES[paper_setting(setting)]
+    changes: dict[str, Any] = {"terms": terms_of(way, weights)}
+    if setting in VARIANTS:
+        cheaper = recipe_tree(f"{base}-l2-cosine-fast")
+        changes |= {key: cheaper[key] for key in CHEAPER}
     teacher = net_of(sizes, setting, "ce", (), seed) if way == "atex" else None
-    return Net(
-        label=row_name(way, weights),
-        model={**sizes["model"], "activation": "softplus", "beta": IGA_BETA if iga else BETA},
-        sizes={key: sizes[key] for key in ("data", "side", "train", "epochs", "batch_size") if key in sizes},
-        recipe=recipe,
-        terms=terms_of(way, weights),
-        seed=seed,
-        teacher=teacher,
-    )
+    return subjects.net_of(f"{base}-{ENDS[way]}", sizes, row_name(way, weights), seed, changes, teacher)
 
 
 def row_name(way: str, weights: tuple[float, ...]) -> str:
@@ -155,7 +148,7 @@ def every_way(setting: str, grid: int | None = None) -> list[Way]:
         lists["iga"] = [(weight, eps) for weight in IGA_WEIGHTS for eps in IGA_EPS]
     return [
         ("ce", ()),
-        *((way, w) for way, all in lists.items() for w in _some(all, grid, SELECTED[base][way])),
+        *((way, w) for way, all in lists.items() for w in _some(all, grid, selected_weights(base)[way])),
     ]
 
 

@@ -1,0 +1,183 @@
+"""Attention rollout and gradient x attention: where a vision transformer's class token looks, layer by layer.
+
+Both read the attention weights, `b heads n n`, out of the record of a run (`replay`), which writes fused attention down
+in the products it is made of; so torchvision's, timm's and hand-written transformers are all alike. Nets without
+attention between all patches (convolutional ones, Swin with its windows) are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.feature_maps import token_grid
+from gyrograd.attributions.replay import Tape, Traced, record
+from gyrograd.attributions.rules import AFFINE, DROPOUTS
+from gyrograd.errors import UserError, check_name
+from gyrograd.numerics.checks import check_logits, check_target
+from gyrograd.numerics.modes import without_autocast
+from gyrograd.numerics.quantities import check_quantity, quantity_of
+from gyrograd.registry import register
+from gyrograd.smoothing import in_one_pass
+from gyrograd.types import Inputs, Model, Targets
+
+HEADS: dict[str, Callable[[Tensor], Tensor]] = {
+    "mean": lambda weights: weights.mean(1),
+    "max": lambda weights: weights.amax(1),
+    "min": lambda weights: weights.amin(1),
+}
+
+
+@register(
+    "attribution",
+    "attention_rollout",
+    aliases=("rollout",),
+    paper="Abnar et al. 2020",
+    equation="Equation 1 (attention rollout)",
+    differentiable=True,
+    order=78,
+    about="Which patches the transformer's class token looks at, through all layers; the same for every class.",
+)
+@dataclass(frozen=True)
+class AttentionRollout:
+    """The product of (A_l + I) / 2 over the layers l, A_l the attention averaged over heads (Abnar and Zuidema 2020).
+
+    The row of the class token, without class tokens themselves, is the map; of nets without one the mean over patches.
+    `heads` may be "max" or "min" instead, rows then being scaled to sum to one. The map is the same for every class and
+    `quantity`.
+    """
+
+    heads: str = "mean"
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        check_name("head fusion", self.heads, HEADS)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def flow(weights: list[Tensor], _: Tensor) -> Tensor:
+            rolled = _identity(weights[0][:, 0])
+            for layer in weights:
+                mixed = HEADS[self.heads](layer) + _identity(layer[:, 0])
+                rolled = mixed / mixed.sum(2, keepdim=True) @ rolled
+            return rolled
+
+        return _attention_map(flow, self.quantity, self.max_batch, model, x, target, create_graph)
+
+
+@register(
+    "attribution",
+    "gradient_x_attention",
+    aliases=("chefer", "gradient_attention"),
+    paper="Chefer et al. 2021",
+    equation="Equations 5 and 6",
+    differentiable=True,
+    order=79,
+    about="Which patches the class token looks at and that speak for the class, through all layers.",
+)
+@dataclass(frozen=True)
+class GradientXAttention:
+    """R <- R + mean_heads(relu(g_l A_l)) R over the layers l, from R = I (Chefer et al. 2021, self-attention).
+
+    A_l is the attention of a layer and g_l the gradient of the explained number to it. The row of the class token,
+    without class tokens themselves, is the map; of nets without one the mean over patches.
+    """
+
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        draws = rows_per_example(model)
+
+        def flow(weights: list[Tensor], explained: Tensor) -> Tensor:
+            slopes = torch.autograd.grad(explained.sum(), weights, create_graph=create_graph)
+            relevance = _identity(weights[0][:, 0])
+            for layer, slope in zip(weights, slopes, strict=True):
+                # A smoothed model hands each draw 1 / draws of the gradient.
+                relevance = relevance + (draws * slope * layer).relu().mean(1) @ relevance
+            return relevance
+
+        return _attention_map(flow, self.quantity, self.max_batch, model, x, target, create_graph)
+
+
+def _attention_map(
+    flow: Callable[[list[Tensor], Tensor], Tensor],
+    quantity: str,
+    max_batch: int,
+    model: Model,
+    x: Inputs,
+    target: Targets,
+    create_graph: bool,
+) -> Inputs:
+    """Maps of `flow`, a function of the layers' attention and of the explained numbers to `b n n`."""
+    draws = rows_per_example(model)
+
+    def explain(x: Tensor, target: Tensor) -> Tensor:
+        tape = _taped(model, x, create_graph)
+        logits = check_logits(tape.logits.value, x)
+        if not create_graph:
+            check_target(target, *logits.shape)
+        layers = attention_layers(tape, len(x) * draws)
+        with torch.enable_grad(), without_autocast(x):
+            rows = flow([layer.value for layer in layers], quantity_of(logits, target, quantity))
+        extra, (height, width) = token_grid(layers[-1], tape, rows.shape[1])
+        # The class token is the first; without one the head takes the mean of all patches.
+        seen = rows[:, 0, extra:] if extra else rows.mean(1)
+        small = seen.unflatten(0, (draws, len(x))).mean(0).reshape(len(x), 1, height, width)
+        large = F.interpolate(small.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
+        map = large.expand_as(x) / x.shape[1]
+        return map if create_graph else map.detach()
+
+    with in_one_pass(model):
+        return explain_in_parts(
+            explain, model, x, target, rows=draws, max_batch=max_batch, create_graph=create_graph
+        )
+
+
+def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:
+    if x.dim() != 4:
+        raise UserError(
+            f"Attention maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or 'integrated_gradients'."
+        )
+    if create_graph:
+        return record(model, x if x.requires_grad else x.detach().requires_grad_(), create_graph=True)
+    return record(model, x, create_graph=False, apart=True)
+
+
+def attention_layers(tape: Tape, rows: int) -> list[Traced]:
+    """The attention weights of each layer: what a softmax over the last axis hands to a product of two values."""
+    mixed = {_before_dropout(item) for call in tape.path if call.name in AFFINE for item in call.inputs[:1]}
+    found = [call.outputs[0] for call in tape.path if call.name == "softmax" and call.outputs[0] in mixed]
+    if not found:
+        raise UserError(
+            "The model has no attention (a softmax whose weights average other values), so there is no attention map; "
+            "use 'grad_cam' or 'lrp'."
+        )
+    tokens = found[0].value.shape[-1]
+    for layer in found:
+        shape = tuple(layer.value.shape)
+        if len(shape) != 4 or shape[0] != rows or shape[2:] != (tokens, tokens):
+            raise UserError(
+                f"The model's attention of shape {shape} is not between all patches of an image (windows, pooled or "
+                "cross attention), so layers cannot be multiplied; use 'grad_cam' or 'lrp'."
+            )
+    return found
+
+
+def _before_dropout(item: Traced) -> Traced:
+    while item.call is not None and item.call.name in DROPOUTS:
+        item = item.call.inputs[0]
+    return item
+
+
+def _identity(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).expand_as(like)

@@ -1,0 +1,279 @@
+"""Class activation maps: a late layer's feature maps, weighted by how much the class depends on them.
+
+Grad-CAM, Grad-CAM++, Layer-CAM and HiRes-CAM differ in one line each, the weights. The rest is one mechanism: the
+model is recorded once (`replay`), so that functional nets and in-place activations are seen and no hook stays behind;
+without a graph only the calls after the layer are differentiated.
+
+With A the feature maps `c h w` of the layer and g the gradient of the explained number to them, the map is a sum over
+channels of weights times A, cut at zero, enlarged to the image (bilinear) and divided evenly among the colour channels:
+their sum is the class activation map, which `reduce` shows.
+
+The layer is the last activation, normalisation or sum with height and width. In a transformer with a class token that
+is the normalisation before the last attention, since later patches do not reach the class. `layer` names another
+module, such as "features.denseblock4". On a smoothed model the map is the mean of the maps of its draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.feature_maps import FeatureMaps, candidates, module_named, named_maps, no_layer
+from gyrograd.attributions.layout import in_fast_layout
+from gyrograd.attributions.replay import Tape, gradient_inside, record
+from gyrograd.errors import UserError
+from gyrograd.numerics.checks import check_logits, check_target
+from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import check_quantity, quantity_of
+from gyrograd.registry import register
+from gyrograd.smoothing import in_one_pass
+from gyrograd.types import Images, Inputs, Model, Targets
+
+Weigh = Callable[[Tensor, Tensor], Tensor]
+"""Feature maps and the gradient to them, both `b c h w`, to class activation maps `b h w`."""
+
+
+@runtime_checkable
+class _Settings(Protocol):
+    """What the four methods share."""
+
+    @property
+    def layer(self) -> str | None: ...
+    @property
+    def relu(self) -> bool: ...
+    @property
+    def quantity(self) -> str: ...
+    @property
+    def max_batch(self) -> int: ...
+
+
+@register(
+    "attribution",
+    "grad_cam",
+    aliases=("gradcam", "cam"),
+    paper="Selvaraju et al. 2017",
+    equation="Equations 1 and 2",
+    differentiable=True,
+    label="Grad-CAM",
+    about="Where the last layer sees what speaks for the class, channels weighted by their mean gradient.",
+    order=74,
+)
+@dataclass(frozen=True)
+class GradCAM:
+    """Grad-CAM: relu(sum_k w_k A^k), w_k the mean of the gradient over places (Selvaraju et al. 2017).
+
+    `relu=False` keeps what speaks against the class. See the module for the choice of the layer.
+    """
+
+    layer: str | None = None
+    relu: bool = True
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def weigh(maps: Tensor, gradient: Tensor) -> Tensor:
+            return (gradient.mean((2, 3), keepdim=True) * maps).sum(1)
+
+        return _activation_map(weigh, self, model, x, target, create_graph)
+
+    def chosen(self, model: Model, x: Images) -> str:
+        """The layer looked at, in words."""
+        return _layer_in_words(self, model, x)
+
+
+@register(
+    "attribution",
+    "grad_cam_plus_plus",
+    aliases=("gradcam++", "grad_cam++"),
+    paper="Chattopadhay et al. 2018",
+    equation="Equations 10, 11 and 19",
+    differentiable=True,
+    label="Grad-CAM++",
+    about="As Grad-CAM, with weights that give several objects of a class their share.",
+    order=75,
+)
+@dataclass(frozen=True)
+class GradCAMPlusPlus:
+    """Grad-CAM++: relu(sum_k w_k A^k), w_k = sum_ij alpha_ij relu(g_ij) (Chattopadhay et al. 2018).
+
+    alpha = g^2 / (2 g^2 + S g^3) = 1 / (2 + S g), S the sum of A^k over places. The paper explains exp of the number,
+    which multiplies the whole map by it; left out here, as in its users' code. `eps` is added to the denominator
+    2 g^2 + S g^3: pytorch-grad-cam adds 1e-6, which outweighs the rest where gradients are below 1e-3.
+    """
+
+    layer: str | None = None
+    relu: bool = True
+    eps: float = 0.0
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        if self.eps < 0:
+            raise UserError(f"eps={self.eps} is added to a denominator; give 0 or more, such as 1e-6.")
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        return _activation_map(self._weigh, self, model, x, target, create_graph)
+
+    def chosen(self, model: Model, x: Images) -> str:
+        """The layer looked at, in words."""
+        return _layer_in_words(self, model, x)
+
+    def _weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
+        total = maps.sum((2, 3), keepdim=True)
+        # Where the gradient is not positive the weight is zero, so any other value may stand in for it.
+        slope = torch.where(gradient > 0, gradient, 1)
+        square = slope.square()
+        share = square / (square * (2 + total * slope) + self.eps) if self.eps else 1 / (2 + total * slope)
+        weights = (share * gradient.relu()).sum((2, 3), keepdim=True)
+        return (weights * maps).sum(1)
+
+
+@register(
+    "attribution",
+    "layer_cam",
+    aliases=("layercam",),
+    paper="Jiang et al. 2021",
+    equation="Equations 6 and 7",
+    differentiable=True,
+    label="Layer-CAM",
+    about="As Grad-CAM, weighted place by place with what speaks for the class.",
+    order=76,
+)
+@dataclass(frozen=True)
+class LayerCAM:
+    """Layer-CAM: relu(sum_k relu(g^k) A^k), place by place (Jiang et al. 2021). Early layers can be shown too."""
+
+    layer: str | None = None
+    relu: bool = True
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def weigh(maps: Tensor, gradient: Tensor) -> Tensor:
+            return (gradient.relu() * maps).sum(1)
+
+        return _activation_map(weigh, self, model, x, target, create_graph)
+
+    def chosen(self, model: Model, x: Images) -> str:
+        """The layer looked at, in words."""
+        return _layer_in_words(self, model, x)
+
+
+@register(
+    "attribution",
+    "hires_cam",
+    aliases=("hirescam",),
+    paper="Draelos et al. 2020",
+    equation="Equation 3",
+    differentiable=True,
+    label="HiRes-CAM",
+    about="As Grad-CAM, weighted place by place: what each place of the layer adds to the score.",
+    order=77,
+)
+@dataclass(frozen=True)
+class HiResCAM:
+    """HiRes-CAM: relu(sum_k g^k A^k), the gradient times the feature maps, place by place (Draelos and Carin 2020).
+
+    With `relu=False` and a linear head after the layer, the map sums to the logit less its bias.
+    """
+
+    layer: str | None = None
+    relu: bool = True
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def weigh(maps: Tensor, gradient: Tensor) -> Tensor:
+            return (gradient * maps).sum(1)
+
+        return _activation_map(weigh, self, model, x, target, create_graph)
+
+    def chosen(self, model: Model, x: Images) -> str:
+        """The layer looked at, in words."""
+        return _layer_in_words(self, model, x)
+
+
+def _activation_map(
+    weigh: Weigh, settings: _Settings, model: Model, x: Inputs, target: Targets, create_graph: bool
+) -> Inputs:
+    draws = rows_per_example(model)
+
+    def explain(x: Tensor, target: Tensor) -> Tensor:
+        tape = _taped(settings, model, x, create_graph)
+
+        def score(logits: Tensor) -> Tensor:
+            if not create_graph:
+                check_target(target, *check_logits(logits, x).shape)
+            return quantity_of(logits, target, settings.quantity)
+
+        found, gradient = _layer(settings, tape, len(x) * draws, score, create_graph)
+        # A smoothed model hands each draw 1 / draws of the gradient, and holds the rows of a draw side by side.
+        maps, slopes = found.fold(found.at.value), found.fold(gradient) * draws
+        cam = weigh(maps, slopes)
+        cam = cam.relu() if settings.relu else cam
+        cam = cam.unflatten(0, (draws, len(x))).mean(0).unsqueeze(1)
+        large = F.interpolate(cam.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
+        return large.expand_as(x) / x.shape[1]
+
+    with in_one_pass(model):
+        return explain_in_parts(
+            explain, model, x, target, rows=draws, max_batch=settings.max_batch, create_graph=create_graph
+        )
+
+
+def _taped(settings: _Settings, model: Model, x: Tensor, create_graph: bool) -> Tape:
+    if x.dim() != 4:
+        raise UserError(
+            f"Class activation maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or "
+            "'integrated_gradients'."
+        )
+    mark = None if settings.layer is None else module_named(model, settings.layer)
+    if create_graph:
+        leaf = x if x.requires_grad else x.detach().requires_grad_()
+        return record(model, leaf, create_graph=True, mark=mark)
+
+    def taped(x: Tensor) -> Tape:
+        return record(model, x, create_graph=False, mark=mark)
+
+    return in_fast_layout(model, x, taped, taped)
+
+
+def _layer(
+    settings: _Settings, tape: Tape, rows: int, score: Callable[[Tensor], Tensor], create_graph: bool
+) -> tuple[FeatureMaps, Tensor]:
+    """The layer, and the gradient of the score to it."""
+    if settings.layer is not None:
+        named = named_maps(tape, settings.layer, rows)
+        return named, gradient_inside(tape, named.at, score, create_graph=create_graph)
+    for found in candidates(tape, rows):
+        gradient = gradient_inside(tape, found.at, score, create_graph=create_graph)
+        # After the last attention a class token is read alone: the patches beside it have a gradient of exact zeros.
+        if not found.has_extra_tokens or bool(found.fold(gradient).detach().any()):
+            return found, gradient
+    raise no_layer(tape)
+
+
+def _layer_in_words(settings: _Settings, model: Model, x: Images) -> str:
+    with evaluating(model), in_one_pass(model):
+        tape = _taped(settings, model, x[:1], create_graph=False)
+
+        def score(logits: Tensor) -> Tensor:
+            return logits.sum(1)
+
+        return str(_layer(settings, tape, rows_per_example(model), score, create_graph=False)[0])

@@ -1,0 +1,180 @@
+"""DeepLIFT and DeepSHAP: how much of the change from a baseline each pixel carries, layer by layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
+from gyrograd.attributions.batching import (
+    MAX_BATCH,
+    explain_in_parts,
+    graph_if,
+    rows_at_once,
+    rows_per_example,
+)
+from gyrograd.attributions.differences import Change, Differences, quantity_change
+from gyrograd.attributions.replay import modified_gradient, record
+from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.errors import UserError
+from gyrograd.numerics import random
+from gyrograd.numerics.checks import check_logits, check_target
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.registry import register
+from gyrograd.types import Inputs, Model, Targets
+
+
+@register(
+    "attribution",
+    "deep_lift",
+    aliases=("deeplift",),
+    paper="Shrikumar et al. 2017",
+    equation="Section 3.5.1 (rescale rule)",
+    differentiable=True,
+    order=72,
+    label="DeepLIFT",
+    passes=2,
+    about="How much of the change from a black image each pixel carries, handed back layer by layer.",
+)
+@dataclass(frozen=True, eq=False)
+class DeepLift:
+    """(x - baseline) times the multipliers of the rescale rule (Shrikumar et al. 2017).
+
+    A multiplier is a change over a change: those of layers are their weights, that of an activation is (a - a0) / (z -
+    z0), with z0 and a0 from the run of the baseline. They chain as derivatives do. Max-pools hand their change to the
+    winner of the run with the larger maximum (Captum's rule, whose own code loses some of it beside activations).
+    Products (gates, attention), softmax and normalisations, which the paper has no rule for, are made of changes of
+    products and of functions of one value. The map sums to the change of the explained number, whichever `quantity`
+    that is. It is recorded and replayed, so that its derivative to x and to every weight is exact.
+    """
+
+    baseline: Baseline = "zero"
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        check_baseline(self.baseline)
+
+    def __eq__(self, other: object) -> bool:
+        return same_settings(self, other)
+
+    def __hash__(self) -> int:
+        return settings_hash(self)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
+            return _change_map(model, x, target, start, self.quantity, create_graph)
+
+        x = x if create_graph else x.detach()
+        with graph_if(create_graph):
+            start = baseline_of(x, self.baseline)
+        return explain_in_parts(
+            explain,
+            model,
+            x,
+            target,
+            rows=2 * rows_per_example(model),
+            max_batch=self.max_batch,
+            create_graph=create_graph,
+            others=(start,),
+        )
+
+
+@register(
+    "attribution",
+    "deep_shap",
+    aliases=("deepshap",),
+    paper="Lundberg et al. 2017",
+    equation="Section 4.2 (Deep SHAP)",
+    differentiable=True,
+    order=73,
+    label="DeepSHAP",
+    passes="draws",
+    about="How much of the change from other images each pixel carries, handed back layer by layer.",
+)
+@dataclass(frozen=True, eq=False)
+class DeepShap:
+    """The mean of DeepLIFT's maps over several baselines (Lundberg and Lee 2017).
+
+    `baseline` is a tensor of examples, of which at most `draws` are taken, without repetition; or "noise": each pixel
+    of each of `draws` baselines is uniform on [0, 1]. All examples share them. The map sums to f(x) less the mean
+    f(baseline), exactly.
+    """
+
+    draws: int = 10
+    baseline: str | Tensor = "noise"
+    seed: int = 0
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        if self.draws < 1:
+            raise UserError(f"DeepSHAP needs at least one baseline, not draws={self.draws}; 10 is usual.")
+        if isinstance(self.baseline, str) and self.baseline != "noise":
+            raise UserError(
+                f"DeepSHAP's baselines are 'noise' or a tensor of several examples, not '{self.baseline}'; for a "
+                "single baseline use 'deep_lift'."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return same_settings(self, other)
+
+    def __hash__(self) -> int:
+        return settings_hash(self)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def explain(x: Tensor, target: Tensor) -> Tensor:
+            starts = self.baselines(x)
+            at_once = max(1, rows_at_once(self.max_batch, x) // (2 * len(x) * rows_per_example(model)))
+            total = torch.zeros_like(x)
+            for some in starts.split(at_once):
+                rows = x.repeat(len(some), *[1] * (x.dim() - 1))
+                against = some.repeat_interleave(len(x), 0)
+                map = _change_map(model, rows, target.repeat(len(some)), against, self.quantity, create_graph)
+                total = total + map.unflatten(0, (len(some), len(x))).sum(0)
+            return total / len(starts)
+
+        return explain_in_parts(
+            explain,
+            model,
+            x if create_graph else x.detach(),
+            target,
+            rows=2 * self.draws * rows_per_example(model),
+            max_batch=self.max_batch,
+            create_graph=create_graph,
+        )
+
+    def baselines(self, x: Inputs) -> Float[Tensor, "n ..."]:
+        """The baselines of the seed for examples of this shape."""
+        key = random.keys(self.seed, 1, x.device)
+        if isinstance(self.baseline, str):
+            return random.uniform(key, (self.draws, *x.shape[1:]), dtype=x.dtype)[0]
+        if self.baseline.shape[1:] != x.shape[1:] or not len(self.baseline):
+            raise UserError(
+                f"The baselines are shaped {tuple(self.baseline.shape)} for examples of {tuple(x.shape[1:])}; give "
+                "several examples of that shape."
+            )
+        order = random.permutation(key, len(self.baseline))[0]
+        return self.baseline.to(x.device, x.dtype)[order[: self.draws]]
+
+
+def _change_map(
+    model: Model, x: Tensor, target: Tensor, start: Tensor, quantity: str, create_graph: bool
+) -> Tensor:
+    tape = record(model, x, create_graph=create_graph)
+    reference = record(model, start, create_graph=create_graph)
+    step = Differences.between(tape, reference)
+    logits = tape.logits.value
+    check_logits(logits, x)
+    if not create_graph:
+        check_target(target, *logits.shape)
+    with torch.enable_grad():
+        moved = torch.zeros_like(logits, requires_grad=True)
+        changed = quantity_change(Change(logits, reference.logits.value, moved), target, quantity)
+        (cotangent,) = torch.autograd.grad(changed.sum(), moved, create_graph=create_graph)
+    return (x - start) * modified_gradient(tape, step, cotangent, create_graph=create_graph)

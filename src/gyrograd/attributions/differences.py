@@ -1,0 +1,243 @@
+"""DeepLIFT's step of the replay: each operation as a linear map from the change of its input to that of its output.
+
+The change is that from a reference run (the baseline) to the true run. An operation's map is its mean slope on the
+straight way between the two: itself if it is affine; for a function of one value (an activation) the ratio of the
+changes, which is DeepLIFT's rescale rule; for a product a b the change of a times the mean of b, and the other way
+round. Softmax and normalisations are made of these. No change is lost in any of them, so that the maps sum to what the
+explained number changed by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.attributions.replay import Call, Tape, Traced, Values, no_rule, refuse_unknown
+from gyrograd.attributions.rules import (
+    ACTIVATIONS,
+    AFFINE,
+    AVERAGES,
+    CENTRED,
+    DROPOUTS,
+    ELEMENTWISE,
+    FUNCTIONS,
+    MAX_POOLS,
+    RECIPROCALS,
+    STRUCTURAL,
+    arguments,
+    batchnorm_scale_and_shift,
+    is_constant_multiple,
+    per_channel,
+    refuse_unsteady,
+)
+from gyrograd.errors import UserError
+from gyrograd.numerics.second_order import single
+
+PIECEWISE_LINEAR = frozenset({
+    "relu", "relu6", "leaky_relu", "prelu", "rrelu", "hardtanh", "hardsigmoid", "threshold", "softshrink",
+    "hardshrink", "clamp", "clamp_min", "abs",
+})  # fmt: skip
+
+
+class Change(NamedTuple):
+    """A value of the true run, that of the reference run, and the replayed change between them."""
+
+    true: Tensor
+    reference: Tensor
+    moved: Tensor
+
+
+def pointwise(function: Callable[[Tensor], Tensor], change: Change, *, kinked: bool = False) -> Change:
+    """A function of each value by itself: the ratio of the changes; where they are tiny the slope in the middle.
+
+    The ratio's derivative loses digits as the square of the change, the slope is off by that square: they meet at the
+    fourth root of the precision. A function with kinks has no such slope, but few digits to lose.
+    """
+    true, reference = function(change.true), function(change.reference)
+    step = single(change.true) - single(change.reference)
+    precision = torch.finfo(step.dtype).eps
+    tiny = step.abs() < (precision**0.5 if kinked else precision**0.25)
+    with torch.enable_grad():
+        # Where a mask is -inf in both runs nothing changes; a number takes its place.
+        middle = (change.true / 2 + change.reference / 2).clamp(min=torch.finfo(change.true.dtype).min)
+        middle = middle if middle.requires_grad else middle.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(function(middle).sum(), middle, create_graph=True)
+    tiny = tiny | ~step.isfinite()
+    ratio = (single(true) - single(reference)) / torch.where(tiny, 1, step)
+    ratio = torch.where(tiny, single(slope), ratio).to(change.moved.dtype)
+    return Change(true, reference, change.moved * ratio)
+
+
+def product(one: Change, other: Change) -> Change:
+    """The change of a product: each factor's change times the mean of the other."""
+    moved = one.moved * (other.true + other.reference) / 2 + other.moved * (one.true + one.reference) / 2
+    return Change(one.true * other.true, one.reference * other.reference, moved)
+
+
+def linear(function: Callable[[Tensor], Tensor], change: Change) -> Change:
+    """A linear function, of all three alike."""
+    return Change(*(function(part) for part in change))
+
+
+def softmax(change: Change, dim: int) -> Change:
+    """exp over its sum. Both runs are shifted by one number, which changes no softmax and keeps exp in range."""
+    top = torch.maximum(change.true, change.reference).amax(dim, keepdim=True).detach()
+    powers = pointwise(torch.exp, Change(change.true - top, change.reference - top, change.moved))
+    total = linear(lambda t: t.sum(dim, keepdim=True), powers)
+    return product(powers, pointwise(torch.reciprocal, total))
+
+
+def log_softmax(change: Change, dim: int) -> Change:
+    """The value less the logarithm of the sum of exp."""
+    top = torch.maximum(change.true, change.reference).amax(dim, keepdim=True).detach()
+    shifted = Change(change.true - top, change.reference - top, change.moved)
+    total = linear(lambda t: t.sum(dim, keepdim=True), pointwise(torch.exp, shifted))
+    return Change(*(a - b for a, b in zip(shifted, pointwise(torch.log, total), strict=True)))
+
+
+def quantity_change(logits: Change, target: Tensor, quantity: str) -> Tensor:
+    """The change of the explained number."""
+    if quantity == "probability":
+        logits = softmax(logits, 1)
+    elif quantity != "logit":
+        logits = log_softmax(logits, 1)
+    chosen = logits.moved.gather(1, target[:, None])[:, 0]
+    return -chosen if quantity == "loss" else chosen
+
+
+@dataclass(eq=False)
+class Differences:
+    """The step of the replay, with the values of the reference run."""
+
+    references: dict[Traced, Tensor]
+
+    @classmethod
+    def between(cls, tape: Tape, reference: Tape) -> Differences:
+        """The step for two runs of one model, which must have taken the same operations."""
+        refuse_unknown("DeepLIFT", tape, _STEPS)
+        for call in tape.path:
+            refuse_unsteady(call, "DeepLIFT")
+        pairs = list(zip(tape.path, reference.path, strict=False))
+        if len(tape.path) != len(reference.path) or any(a.name != b.name for a, b in pairs):
+            raise UserError(
+                "The model takes other operations for the baseline than for the image, so their runs cannot be "
+                "compared; use 'integrated_gradients'."
+            )
+        values = {tape.x: reference.x.value}
+        for call, other in pairs:
+            values |= {a: b.value for a, b in zip(call.outputs, other.outputs, strict=True)}
+        return cls(values)
+
+    def __call__(self, call: Call, values: Values) -> Any:
+        return _STEPS[call.name](self, call, values)
+
+    def change(self, item: Traced, values: Values) -> Change:
+        """What is known of an input."""
+        return Change(item.value, self.references[item], values[item])
+
+    def itself(self, call: Call, values: Values) -> Any:
+        """Affine operations. Their constants move nothing: only slopes are taken of what is replayed."""
+        return call.run(values)
+
+    def function(self, call: Call, values: Values) -> Tensor:
+        """A function of one value."""
+        inside = call.inputs[0]
+        if len(call.inputs) != 1:
+            raise no_rule("DeepLIFT", call, "more than its input depends on x")
+        kinked = call.name in PIECEWISE_LINEAR
+        change = pointwise(lambda t: call.run({inside: t}), self.change(inside, values), kinked=kinked)
+        return change.moved
+
+    def elementwise(self, call: Call, values: Values) -> Tensor:
+        """Sums are linear, and so is a product or ratio with a constant; of two values a product is shared."""
+        if call.name not in {"mul", "div"} or is_constant_multiple(call):
+            same: Tensor = self.itself(call, values)
+            return same
+        if len(call.inputs) == 1:  # a constant over a value
+            return self.function(call, values)
+        first, second = (self.change(item, values) for item in call.inputs)
+        if call.name == "div":
+            if call.kwargs.get("rounding_mode"):
+                raise no_rule("DeepLIFT", call, "it rounds")
+            second = pointwise(torch.reciprocal, second)
+        return product(first, second).moved
+
+    def affine(self, call: Call, values: Values) -> Tensor:
+        """A layer; if its weights depend on x as well (attention), a product."""
+        if len(call.inputs) > 2 or len(set(call.inputs)) < len(call.inputs):
+            raise no_rule("DeepLIFT", call, "it is not the product of two different tensors")
+        means = {item: (item.value + self.references[item]) / 2 for item in call.inputs}
+        parts: list[Tensor] = [call.run(means | {item: values[item]}) for item in call.inputs]
+        return sum(parts[1:], parts[0])
+
+    def batch_norm(self, call: Call, values: Values) -> Tensor:
+        """Its scale, one number per channel."""
+        inside = call.inputs[0]
+        scale, _ = batchnorm_scale_and_shift(call)
+        return (values[inside] * per_channel(scale, inside.value.dim())).to(inside.value.dtype)
+
+    def max_pool(self, call: Call, values: Values) -> Tensor:
+        """The winner of the run with the larger maximum carries the change of the maximum."""
+        given = arguments(call)
+        inside = given.pop("input")
+        given.pop("return_indices", None)
+        axes, pool = int(call.name[-2]), getattr(F, call.name)
+
+        def winners(value: Tensor) -> Tensor:
+            places: Tensor = pool(value.detach(), **given, return_indices=True)[1]
+            return places.flatten(-axes)
+
+        change = self.change(inside, values)
+        top, low = call.outputs[0].value, self.references[call.outputs[0]]
+        first = (top >= low).flatten(-axes)
+        place = torch.where(first, winners(change.true), winners(change.reference))
+        true, reference, moved = (part.flatten(-axes).gather(-1, place).view_as(top) for part in change)
+        step = true - reference
+        # There the maximum stays where and what it was.
+        still = step == 0
+        return torch.where(still, 1, (top - low) / torch.where(still, 1, step)) * moved
+
+    def softmax(self, call: Call, values: Values) -> Tensor:
+        """exp over its sum."""
+        return softmax(self.change(call.inputs[0], values), arguments(call)["dim"]).moved
+
+    def norm(self, call: Call, values: Values) -> Tensor:
+        """LayerNorm and its like: the centred value times the reciprocal root of its mean square."""
+        given = arguments(call)
+        change = self.change(call.inputs[0], values)
+        shape = change.true.shape
+        if call.name in {"group_norm", "instance_norm"}:
+            if given.get("running_mean") is not None and not given.get("use_input_stats", True):
+                raise no_rule("DeepLIFT", call, "it normalises by stored statistics")
+            inner, axes = [shape[0], given.get("num_groups", shape[1]), -1], [-1]
+        else:
+            inner, axes = list(shape), list(range(-len(given["normalized_shape"]), 0))
+        centred = linear(lambda t: t.reshape(inner), change)
+        if call.name != "rms_norm":
+            centred = linear(lambda t: t - t.mean(axes, keepdim=True), centred)
+        square = linear(lambda t: t.mean(axes, keepdim=True), product(centred, centred))
+        eps = given.get("eps", 1e-5)
+        eps = torch.finfo(change.true.dtype).eps if eps is None else eps
+        moved = product(centred, pointwise(lambda t: (t + eps).rsqrt(), square)).moved.reshape(shape)
+        weight = given.get("weight")
+        if weight is None:
+            return moved
+        per_place = call.name not in {"group_norm", "instance_norm"}
+        return moved * (weight if per_place else per_channel(weight, len(shape)))
+
+
+_STEPS: dict[str, Any] = {
+    **dict.fromkeys(AFFINE, Differences.affine),
+    **dict.fromkeys(ACTIVATIONS | FUNCTIONS | RECIPROCALS, Differences.function),
+    **dict.fromkeys(STRUCTURAL | DROPOUTS | AVERAGES | {"pad"}, Differences.itself),
+    "batch_norm": Differences.batch_norm,
+    **dict.fromkeys(MAX_POOLS, Differences.max_pool),
+    **dict.fromkeys(CENTRED, Differences.norm),
+    **dict.fromkeys(ELEMENTWISE, Differences.elementwise),
+    "softmax": Differences.softmax,
+}

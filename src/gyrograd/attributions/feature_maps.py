@@ -1,0 +1,173 @@
+"""The layer a class activation map looks at, and its values as feature maps `b c h w`.
+
+Three layouts occur: channels first (convolutional nets), channels last (Swin), and a row of tokens, of which some
+belong to no place (class tokens, registers). They are folded to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from gyrograd.attributions.replay import Call, Tape, Traced
+from gyrograd.attributions.rules import ACTIVATIONS, NORMS
+from gyrograd.errors import UserError, did_you_mean
+from gyrograd.types import Images, Model
+
+LAYERS = ACTIVATIONS | NORMS | {"batch_norm", "add", "cat", "conv2d", "conv_transpose2d"}
+"""Operations whose result may be the chosen layer. Pools, dropout and reshaping are not, so that the choice falls on
+what they are given; nor are the products inside attention."""
+
+MAX_EXTRA_TOKENS = 8
+"""Class, distillation and register tokens before those of the patches."""
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureMaps:
+    """A value inside the model, and how it (or its gradient) is folded to `b c h w`."""
+
+    at: Traced
+    fold: Callable[[Tensor], Tensor]
+    has_extra_tokens: bool = False
+
+    def __str__(self) -> str:
+        size = " x ".join(map(str, self.fold(self.at.value).shape[1:]))
+        call = self.at.call
+        return f"'{call.name}' after layer '{call.after}', {size}" if call else size
+
+
+def module_named(model: Model, name: str) -> nn.Module:
+    """The submodule of this name; wrappers such as `core.` may be left out where the rest is unique."""
+    modules = dict(model.named_modules())
+    full = [known for known in modules if known == name] or [
+        known for known in modules if known.endswith(f".{name}")
+    ]
+    if len(full) != 1:
+        raise UserError(
+            f"The model has no layer '{name}': {did_you_mean(name, [key for key in modules if key])}"
+        )
+    found: nn.Module = modules[full[0]]
+    return found
+
+
+def named_maps(tape: Tape, name: str, rows: int) -> FeatureMaps:
+    """The output of the module that the tape marks."""
+    at = tape.marked
+    if at is None or at.call not in tape.path:
+        raise UserError(
+            f"The logits do not depend on the output of layer '{name}'; name a layer before them."
+        )
+    found = _folded(at, tape, rows)
+    if found is None:
+        raise UserError(
+            f"The output of layer '{name}' has shape {tuple(at.value.shape)}, which is no grid of places for images "
+            f"of {_size(tape.x.value)}; name a layer with height and width."
+        )
+    return found
+
+
+def candidates(tape: Tape, rows: int) -> Iterator[FeatureMaps]:
+    """Values that could be the last layer with places, the last one first."""
+    scores = {item for call in tape.path if call.name == "softmax" for item in call.inputs}
+    for call in reversed(tape.path):
+        if call.name in LAYERS and call.outputs[0] not in scores:
+            found = _folded(call.outputs[0], tape, rows)
+            if found is not None:
+                yield found
+
+
+def no_layer(tape: Tape) -> UserError:
+    """The sentence for a model without a last layer."""
+    return UserError(
+        f"The model has no layer of several places between images of {_size(tape.x.value)} and its logits that the "
+        "logits depend on, so there is no class activation map; give larger images, name a layer with layer=, or use "
+        "'gradient'."
+    )
+
+
+def _folded(at: Traced, tape: Tape, rows: int) -> FeatureMaps | None:
+    shape, image = at.value.shape, tape.x.value
+    if len(shape) == 3 and shape[0] == rows:
+        return _token_maps(at, tape)
+    if len(shape) != 4 or shape[0] != rows:
+        return None
+    last = _is_grid(shape[1:3], image)
+    # A layer norm over one axis normalises the channels, so that axis is theirs.
+    if _is_grid(shape[2:], image) and not (last and _normalises_last_axis(at.call)):
+        return FeatureMaps(at, _as_it_is)
+    return FeatureMaps(at, _channels_first) if last else None
+
+
+def token_grid(at: Traced, tape: Tape, tokens: int) -> tuple[int, tuple[int, int]]:
+    """How many of the tokens at this value belong to no place, and the height and width of the others."""
+    for height, width in _grids(at, tape, tokens):
+        extra = tokens - height * width
+        if 0 <= extra <= MAX_EXTRA_TOKENS:
+            return extra, (height, width)
+    raise UserError(
+        f"The model's {tokens} tokens are no grid of places for images of {_size(tape.x.value)}, with up to "
+        f"{MAX_EXTRA_TOKENS} class tokens; use 'gradient' or 'lrp'."
+    )
+
+
+def _token_maps(at: Traced, tape: Tape) -> FeatureMaps | None:
+    """Tokens `b n c` as maps, if n is a grid of places and a few more."""
+    try:
+        extra, sides = token_grid(at, tape, at.value.shape[1])
+    except UserError:
+        return None
+    return FeatureMaps(at, _TokenGrid(*sides), has_extra_tokens=extra > 0)
+
+
+def _grids(at: Traced, tape: Tape, tokens: int) -> Iterator[tuple[int, int]]:
+    """The places the tokens may belong to: those of the convolution before them, else a grid shaped like the image."""
+    number = at.call.number if at.call else 0
+    for call in reversed(tape.path):
+        if call.number < number and call.name == "conv2d":
+            height, width = call.outputs[0].value.shape[2:]
+            yield height, width
+            break
+    h, w = tape.x.value.shape[2:]
+    for extra in range(min(tokens, MAX_EXTRA_TOKENS + 1)):
+        height = round(((tokens - extra) * h / w) ** 0.5)
+        if height and (tokens - extra) % height == 0:
+            width = (tokens - extra) // height
+            if _is_grid((height, width), tape.x.value):
+                yield height, width
+
+
+def _is_grid(sides: tuple[int, ...], image: Images) -> bool:
+    """True if the sides could be those of the image over a stride; one place is no grid."""
+    (height, width), (h, w) = sides, image.shape[2:]
+    return height * width > 1 and height <= h and width <= w and abs(height * w - width * h) <= max(h, w)
+
+
+def _normalises_last_axis(call: Call | None) -> bool:
+    return call is not None and call.name in {"layer_norm", "rms_norm"}
+
+
+def _as_it_is(value: Tensor) -> Tensor:
+    return value
+
+
+def _channels_first(value: Tensor) -> Tensor:
+    return value.movedim(-1, 1)
+
+
+@dataclass(frozen=True)
+class _TokenGrid:
+    """Tokens `b n c` to maps `b c h w`: the last h w of them, since class tokens come first."""
+
+    height: int
+    width: int
+
+    def __call__(self, value: Tensor) -> Tensor:
+        places = value[:, value.shape[1] - self.height * self.width :]
+        maps: Tensor = places.transpose(1, 2).unflatten(2, (self.height, self.width))
+        return maps
+
+
+def _size(x: Tensor) -> str:
+    return " x ".join(map(str, x.shape[2:]))

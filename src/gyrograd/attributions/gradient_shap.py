@@ -1,0 +1,133 @@
+"""GradientSHAP, also called expected gradients: integrated gradients averaged over many baselines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
+from gyrograd.attributions.batching import (
+    MAX_BATCH,
+    explain_in_parts,
+    graph_if,
+    rows_at_once,
+    rows_per_example,
+)
+from gyrograd.attributions.gradient import score
+from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.errors import UserError
+from gyrograd.numerics import random
+from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.quantities import check_quantity
+from gyrograd.registry import register
+from gyrograd.types import Inputs, Model, Targets
+
+POSITION, CHOICE, NOISE, BASELINE = range(4)
+"""Streams of random numbers."""
+
+
+@register(
+    "attribution",
+    "gradient_shap",
+    aliases=("expected_gradients", "eg"),
+    paper="Erion et al. 2021",
+    equation="Equation 3 (expected gradients)",
+    differentiable=True,
+    order=35,
+    label="GradientSHAP",
+    passes="draws",
+    about="The gradient averaged on the ways from many other images to this one, times what differs.",
+)
+@dataclass(frozen=True, eq=False)
+class GradientShap:
+    """E[(x - x') df/dx (x' + a (x - x'))], a uniform on [0, 1], x' a random baseline (Erion et al. 2021).
+
+    Each draw takes a position a and a baseline x': one of the images given (a tensor of several examples); or "noise",
+    each pixel uniform on [0, 1]; or one of the fixed ones of integrated gradients. `sigma` adds normal noise to x
+    first, as Captum's GradientShap does. All examples share the draws of a seed, so the map is a fixed function of its
+    example and can be differentiated again. It sums to f(x) less the mean f(x'), up to the error of sampling.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(2, 3, 32, 32)
+    >>> others = torch.rand(20, 3, 32, 32)
+    >>> gg.attribution("gradient_shap", baseline=others, draws=4)(model, x, torch.tensor([0, 1])).shape
+    torch.Size([2, 3, 32, 32])
+    """
+
+    draws: int = 50
+    baseline: Baseline = "noise"
+    sigma: float = 0.0
+    seed: int = 0
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+        if self.baseline != "noise":
+            check_baseline(self.baseline)
+        if self.draws < 1 or self.sigma < 0:
+            raise UserError(
+                f"draws={self.draws} and sigma={self.sigma}; give at least one draw (50 is usual) and a sigma of 0 or "
+                "more."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return same_settings(self, other)
+
+    def __hash__(self) -> int:
+        return settings_hash(self)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def explain(x: Tensor, target: Tensor) -> Tensor:
+            return self._map(model, x, target, create_graph)
+
+        return explain_in_parts(
+            explain,
+            model,
+            x if create_graph else x.detach(),
+            target,
+            rows=self.draws * rows_per_example(model),
+            max_batch=self.max_batch,
+            create_graph=create_graph,
+        )
+
+    def _map(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> Tensor:
+        at_once = max(1, rows_at_once(self.max_batch, x) // (len(x) * rows_per_example(model)))
+        key = random.keys(self.seed, 1, x.device)
+        axes = [1] * x.dim()
+        positions = random.uniform(key, (self.draws,), stream=POSITION, dtype=x.dtype)[0].reshape(-1, *axes)
+        with graph_if(create_graph):
+            starts = self._starts(x, key)
+            total = torch.zeros_like(x)
+            for first in range(0, self.draws, at_once):
+                part = slice(first, first + at_once)
+                start = starts[part] if len(starts) > 1 else starts
+                way = self._ends(x, key)[part] - start if self.sigma else x - start
+                points = (start + positions[part] * way).flatten(0, 1)
+                repeated = target.repeat(len(points) // len(x))
+                once = not create_graph
+                explained = score(model, repeated, self.quantity, check=once, any_layout=once)
+                slope = input_gradient(explained, points, create_graph=create_graph)
+                total = total + (way * slope.unflatten(0, (-1, len(x)))).sum(0)
+            return total / self.draws
+
+    def _starts(self, x: Tensor, key: Tensor) -> Tensor:
+        """Baselines, `n b ...` with 1 in the place of n or b where they are shared."""
+        shape = (self.draws, *x.shape[1:])
+        if isinstance(self.baseline, str) and self.baseline == "noise":
+            return random.uniform(key, shape, stream=BASELINE, dtype=x.dtype)[0].unsqueeze(1)
+        if isinstance(self.baseline, Tensor) and self.baseline.dim() == x.dim():
+            if self.baseline.shape[1:] != x.shape[1:] or not len(self.baseline):
+                raise UserError(
+                    f"The baselines are shaped {tuple(self.baseline.shape)} for examples of {tuple(x.shape[1:])}; give "
+                    "several examples of that shape."
+                )
+            chosen = random.integers(key, (self.draws,), len(self.baseline), stream=CHOICE)[0]
+            return self.baseline.to(x.device, x.dtype)[chosen].unsqueeze(1)
+        return baseline_of(x, self.baseline).unsqueeze(0)
+
+    def _ends(self, x: Tensor, key: Tensor) -> Tensor:
+        noise = random.normal(key, (self.draws, *x.shape[1:]), stream=NOISE, dtype=x.dtype)[0]
+        return x.unsqueeze(0) + self.sigma * noise.unsqueeze(1)

@@ -1,0 +1,287 @@
+"""What an audit measures, as plans.
+
+model           correct, probability, chance (insertion of a random order)
+each method     clean: rps, insertion, deletion, and metrics asked for
+                under noise and each attack, at each radius: cosine, kept, prediction_kept; adversarial_insertion at eps
+sweep           rps and insertion of smoothed gradients: the points of the plane
+bounds          constants of the theorems and what was measured
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gyrograd.attacks.doubts import DOUBTS
+from gyrograd.attributions.settings import passes_of
+from gyrograd.audit.methods import Method, built
+from gyrograd.audit.presets import AIMED, Preset
+from gyrograd.audit.theorems import constants
+from gyrograd.errors import UserError
+from gyrograd.measurement import CLEAN, Condition, Look, Metric, Plan, Sample, attacked, noise, registered
+from gyrograd.measurement.plan import described, having
+from gyrograd.metrics import (
+    MapSimilarity,
+    PixelGame,
+    RandomPerturbationSimilarity,
+    TopKIntersection,
+    deletion,
+    insertion,
+)
+from gyrograd.metrics.passes import logits_in_parts
+from gyrograd.registry import in_order
+from gyrograd.types import Attribution, Labels, Model
+
+NOISE = "noise"
+MODEL, BOUNDS = "model", "bounds"
+"""Rows of the table that are of the model alone."""
+
+# Guessed costs, for the progress bar, in forward passes of one image: a gradient is about three, a step of an attack
+# about twelve (a map with its graph, that graph's derivative, the verdict). What a pass takes, and what a second
+# derivative takes beside it, differs from net to net by factors of two to three: the bar measures both kinds.
+GRADIENT, STEP = 3, 12
+ATTACK, OTHER = "attack", "other"
+
+
+@dataclass(frozen=True, eq=False)
+class AuditInputs:
+    """A model, images with the class explained of each, how they are called, and how much is measured.
+
+    `identity` names model and data by their hashes; max_batch is the number of images in one pass.
+    """
+
+    model: Model
+    sample: Sample
+    preset: Preset
+    seed: int
+    identity: dict[str, str]
+    max_batch: int
+    model_name: str
+    data_name: str
+    labelled: bool
+    classes: tuple[str, ...] | None
+
+    def rows(self, examples: Sequence[int]) -> tuple[Tensor, Labels, Tensor]:
+        """Images, classes and random streams of these examples, where the model is."""
+        device = next((p.device for p in self.model.parameters()), self.sample.x.device)
+        return self.sample.rows(examples, self.seed, device)
+
+    @property
+    def top(self) -> int:
+        """How many pixels count as the top of a map."""
+        return max(1, round(self.preset.kept * self.sample.x[0, 0].numel()))
+
+
+@dataclass(frozen=True)
+class SweepPoint:
+    """A smoothed gradient of one width; `name` is its row of the table."""
+
+    method: str
+    setting: float
+    attribution: Attribution
+
+    @property
+    def name(self) -> str:
+        """Such as "smoothgrad at sigma 0.1"."""
+        return f"{self.method} at {swept_setting(self.method)} {self.setting:.6g}"
+
+
+def audit_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
+    """Every plan of an audit, cheap ones and those of the first method first."""
+    preset, seed = inputs.preset, inputs.seed
+    metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs))
+    rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
+    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), seed=seed)]
+    for number, method in enumerate(methods):
+        conditions = _conditions(inputs, method, number)
+        plans.append(Plan({method.name: method.attribution}, conditions, metrics, seed=seed))
+    points = {point.name: point.attribution for point in sweep_points(inputs, methods)}
+    if points:
+        passes = GRADIENT * preset.sweep_draws * (1 + preset.sweep_noise) + preset.points
+        swept = replace(CLEAN, effort=(OTHER, float(passes)))
+        plans.append(Plan(points, (swept,), _sweep_metrics(inputs), preset.sweep_images, seed))
+    return [*plans, Plan({BOUNDS: None}, (rest,), (_bounds_metric(inputs),), preset.bound_images, seed)]
+
+
+def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condition, ...]:
+    """Clean, under noise, under each attack; with what each is guessed to cost."""
+    preset = inputs.preset
+    look = GRADIENT * method.passes + preset.points
+    clean = GRADIENT * method.passes * (1 + preset.draws) + 2 * preset.points
+    curve = preset.radii if number < preset.curve_methods else (preset.eps,)
+    rows = passes_of(method.search or method.attribution)
+    attacks = []
+    for name in preset.searches:
+        radii = radii_of(preset, name, number)
+        passes = len(radii) * (STEP * rows * steps_of(preset, method, name) + look)
+        attacks.append(replace(search(inputs, method, name, radii), effort=(ATTACK, float(passes))))
+    return (
+        replace(CLEAN, effort=(OTHER, float(clean))),
+        noise(curve, images=preset.attacked_images, effort=(OTHER, float(len(curve) * look))),
+        *attacks,
+    )
+
+
+def search(inputs: AuditInputs, method: Method, attack: str, radii: tuple[float, ...]) -> Condition:
+    """An attack on a method with the audit's settings, as far as it has them."""
+    preset, name = inputs.preset, "auto" if attack in AIMED else attack
+    given = {
+        "steps": steps_of(preset, method, attack),
+        "column": AIMED.get(attack, "top_kept"),
+        "top_fraction": preset.kept,
+        "ratios": preset.ratios,
+        "transfer_from": method.search,
+        "max_batch": max(1, inputs.max_batch // 2),
+    }
+    settings = having("attack", name, given)
+    return attacked(name, radii, name=attack, images=preset.attacked_images, **settings)
+
+
+def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
+    """The radii an attack is run at, of the method with this number."""
+    curve = attack == "auto" or ("auto" not in preset.attacks and number < preset.curve_methods)
+    return preset.radii if curve else (preset.eps,)
+
+
+def steps_of(preset: Preset, method: Method, attack: str) -> int:
+    """How many steps an attack on this method takes: fewer where each looks at many passes, and half where `auto` is
+    not aimed at the top pixels, by which maps are graded."""
+    many = passes_of(method.search or method.attribution) > 1
+    steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
+    return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
+
+
+def swept_setting(method: str) -> str:
+    """The setting of a method's width, which is swept on the plane."""
+    widths = {entry.name: entry.width for entry in in_order("attribution") if entry.width}
+    if method not in widths:
+        known = ", ".join(widths)
+        raise UserError(f"The sweep names '{method}', which has no width; sweep one that has: {known}.")
+    return widths[method]
+
+
+def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPoint]:
+    """The points of the plane that are measured as such: not those that are one of the methods, draw for draw."""
+    preset = inputs.preset
+    known = {described(repr(method.attribution)) for method in methods}
+    every = [
+        SweepPoint(
+            name,
+            width,
+            built(name, {swept_setting(name): width, "draws": preset.sweep_draws}, inputs.max_batch),
+        )
+        for name, widths in preset.sweep.items()
+        for width in widths
+    ]
+    return [point for point in every if described(repr(point.attribution)) not in known]
+
+
+def _model_metric(inputs: AuditInputs) -> Metric:
+    """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
+    game = insertion(ratios=inputs.preset.ratios, max_batch=inputs.max_batch)
+
+    def values(at: Look) -> dict[str, Tensor]:
+        logits = logits_in_parts(at.model, at.x, inputs.max_batch)
+        probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
+        chance = game.chance(at.model, at.x, at.target, seed=at.seed)
+        return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
+
+    return Metric("model", values, settings={"ratios": inputs.preset.ratios})
+
+
+def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
+    """Still under noise, and true to the model? RPS of every draw, curves of insertion and deletion."""
+    preset, most = inputs.preset, inputs.max_batch
+    rps = RandomPerturbationSimilarity(eps=preset.noise_eps, draws=preset.draws, max_batch=most)
+
+    def curve(name: str, game: PixelGame) -> Metric:
+        return Metric(
+            name,
+            lambda at: game.curve_of_map(at.model, at.map, at.x, at.target),
+            settings={"ratios": preset.ratios},
+        )
+
+    further = (registered(name, max_batch=most) for name in preset.metrics)
+    return (
+        Metric(
+            "rps",
+            lambda at: rps.per_draw(at.model, at.attribution, at.x, at.target, seed=at.seed),
+            settings={"eps": preset.noise_eps, "draws": preset.draws},
+        ),
+        curve("insertion", insertion(ratios=preset.ratios, max_batch=most)),
+        curve("deletion", deletion(ratios=preset.ratios, max_batch=most)),
+        *(metric for metric in further if metric.of == "clean"),
+    )
+
+
+def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
+    """What an attack did to the map; all look at the same attacked images."""
+    preset, most = inputs.preset, inputs.max_batch
+    game = insertion(ratios=preset.ratios, max_batch=most)
+
+    def adversarial_insertion(at: Look) -> Tensor:
+        """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured,
+        since a curve costs as much as a step of an attack."""
+        hit = at.attack
+        if hit.settings.get("column") == "insertion":
+            return hit.value
+        if hit.eps != preset.eps:
+            return torch.full_like(hit.value, torch.nan)
+        return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
+
+    def doubts(at: Look) -> dict[str, Tensor]:
+        """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
+        hit = at.attack
+        if hit.name != "auto":
+            return {}
+        nothing = torch.zeros_like(hit.stuck)
+        beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
+        return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
+
+    cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
+    further = (registered(name, max_batch=most) for name in preset.metrics)
+    return (
+        Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
+        Metric("kept", lambda at: kept(at.attack.map_clean, at.attack.map), "attacked", {"k": inputs.top}),
+        Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
+        Metric(
+            "adversarial_insertion",
+            adversarial_insertion,
+            "attacked",
+            {"ratios": preset.ratios, "eps": preset.eps},
+        ),
+        Metric("doubts", doubts, "attacked"),
+        *(metric for metric in further if metric.of == "attacked"),
+    )
+
+
+def _sweep_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
+    """Robustness and faithfulness of a point of the plane, with fewer draws than the methods have."""
+    preset, most = inputs.preset, inputs.max_batch
+    rps = RandomPerturbationSimilarity(eps=preset.noise_eps, draws=preset.sweep_noise, max_batch=most)
+    game = insertion(ratios=preset.ratios, max_batch=most)
+    return (
+        Metric(
+            "rps",
+            lambda at: rps(at.model, at.attribution, at.x, at.target, seed=at.seed),
+            settings={"eps": preset.noise_eps, "draws": preset.sweep_noise},
+        ),
+        Metric(
+            "insertion",
+            lambda at: game.curve_of_map(at.model, at.map, at.x, at.target).mean(1),
+            settings={"ratios": preset.ratios},
+        ),
+    )
+
+
+def _bounds_metric(inputs: AuditInputs) -> Metric:
+    """The constants the theorems ask for, and what they speak of, as measured."""
+    sigma, draws = inputs.preset.bound_sigma, inputs.preset.bound_draws
+    return Metric(
+        "constants",
+        lambda at: constants(at.model, at.x, at.target, at.seed, sigma, draws, inputs.max_batch),
+        settings={"sigma": sigma, "draws": draws},
+    )

@@ -1,0 +1,221 @@
+"""`measure`: a plan on a model and images, kept in shards, resumable."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gyrograd.attacks.runs import shared_clean_looks
+from gyrograd.data import Dataset
+from gyrograd.errors import UserError
+from gyrograd.measurement.cells import Cell, finished, forget, run_cells, streams
+from gyrograd.measurement.plan import Condition, Look, Plan, described
+from gyrograd.measurement.table import Source, Table
+from gyrograd.records import Record
+from gyrograd.registry import load_plugins
+from gyrograd.types import Attribution, Images, Labels, Model
+
+VERSION = 3
+"""Raise it when a change of the code changes values: records of older versions are then measured again."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Measuring was stopped. `table`: the examples finished in every cell, None if there are none."""
+
+    def __init__(self, table: Table | None) -> None:
+        super().__init__()
+        self.table = table
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Images, the class explained of each, and their positions in the data set they come from."""
+
+    x: Images
+    target: Labels
+    index: tuple[int, ...]
+    _last: dict[tuple[tuple[int, ...], int], tuple[Images, Labels, Tensor]] = field(
+        default_factory=dict, repr=False
+    )
+
+    @staticmethod
+    def of(data: Dataset) -> Sample:
+        """All examples of a data set, explained for their labels."""
+        return Sample(data.pixels(), data.labels, tuple(range(len(data))))
+
+    def rows(
+        self, positions: Sequence[int], seed: int, device: torch.device
+    ) -> tuple[Images, Labels, Tensor]:
+        """Images, classes and random streams of these examples, on the device.
+
+        The last ones asked for are the same tensors again, so that attacks can share what they say of clean images.
+        """
+        asked = (tuple(positions), seed)
+        if asked not in self._last:
+            here = torch.tensor([self._row[p] for p in positions])
+            keys = streams(seed, torch.tensor(positions, dtype=torch.int64))
+            self._last.clear()
+            self._last[asked] = (self.x[here].to(device), self.target[here].to(device), keys.to(device))
+        return self._last[asked]
+
+    @cached_property
+    def _row(self) -> dict[int, int]:
+        return {example: row for row, example in enumerate(self.index)}
+
+
+@dataclass(eq=False)
+class Remembering:
+    """An attribution that makes the maps of one batch once and any others as they come."""
+
+    attribution: Attribution
+    x: Tensor = field(repr=False)
+    map: Tensor | None = field(default=None, repr=False)
+
+    def __call__(self, model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        same = not create_graph and x.shape == self.x.shape and x.data_ptr() == self.x.data_ptr()
+        if not same:
+            return self.attribution(model, x, target, create_graph=create_graph)
+        if self.map is None:
+            self.map = self.attribution(model, x, target).detach()
+        return self.map
+
+
+def measure(
+    model: Model,
+    data: Dataset | Sample,
+    plan: Plan | Sequence[Plan],
+    out: Path | None = None,
+    *,
+    shard: int = 100,
+    fresh: bool = False,
+    what: str = "measuring",
+    identity: Mapping[str, str] | None = None,
+) -> Table:
+    """The table of a plan, or of several; with `out`, what an earlier run finished is read.
+
+    Args:
+        model: left as it is; it should be in evaluation mode.
+        data: a data set, or images with their classes.
+        plan: what to measure.
+        out: folder for the shards.
+        shard: images in one file. A smaller one loses less when the run is killed.
+        fresh: forget what an earlier run finished.
+        what: stands beside the progress bar.
+        identity: names of model and data that differ whenever they do; hashes of both by default.
+
+    Raises:
+        Interrupted: A KeyboardInterrupt came; it holds the table of what is finished.
+
+    >>> import gyrograd as gg
+    >>> from gyrograd.measurement import CLEAN, Plan, registered
+    >>> model, data = gg.model("lenet", num_classes=10, seed=0).eval(), gg.dataset("shapes", split="test", n=2)
+    >>> plan = Plan({"gradient": gg.attribution("gradient")}, (CLEAN,), (registered("insertion"),))
+    >>> list(measure(model, data, plan).of(method="gradient", metric="insertion"))
+    [0, 1]
+    """
+    plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
+    sample = data if isinstance(data, Sample) else Sample.of(data)
+    named = identity or {"model": model_hash(model), "data": data_hash(sample.x, sample.target)}
+    planned = [
+        (method, condition, _cell(model, sample, named, each, method, condition))
+        for each in plans
+        for method in each.methods
+        for condition in each.conditions
+    ]
+    cells = [cell for _, _, cell in planned]
+
+    def table(found: Mapping[str, Record]) -> Table:
+        return Table(Source(m, c.name, c.radii, found[cell.name]) for m, c, cell in planned)
+
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        place = Path(folder)
+        if fresh:
+            forget(cells, place)
+        _tell_of_other_records(cells, place)
+        try:
+            with shared_clean_looks():
+                return table(run_cells(cells, sample.index, place, shard=shard, what=what))
+        except KeyboardInterrupt:
+            done = finished(cells, sample.index, place, shard=shard)
+            raise Interrupted(table(done) if len(done) == len(cells) else None) from None
+
+
+def _cell(
+    model: Model, sample: Sample, named: Mapping[str, str], plan: Plan, method: str, condition: Condition
+) -> Cell:
+    attribution, metrics = plan.methods[method] or _no_method, plan.metrics_of(condition)
+    device = next((p.device for p in model.parameters()), sample.x.device)
+
+    def columns(positions: Tensor) -> dict[str, Tensor]:
+        x, target, seed = sample.rows(positions.tolist(), plan.seed, device)
+        if condition.attack is None:
+            look = Look(model, Remembering(attribution, x), x, target, seed)
+            return {name: column for metric in metrics for name, column in metric.columns(look).items()}
+        made: dict[str, Tensor] = {}
+        for at, hit in enumerate(condition.attack(model, attribution, x, target, seed=seed)):
+            look = Look(model, attribution, hit.x_clean, hit.target, seed, hit)
+            for metric in metrics:
+                for name, column in metric.columns(look).items():
+                    # Nothing is said of images whose search stood still.
+                    stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
+                    made[f"{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
+            made[f"stuck[{at}]"] = hit.stuck.double()
+        return made
+
+    settings = {
+        **named,
+        "seed": plan.seed,
+        "version": VERSION,
+        **({"plugins": plugins} if (plugins := load_plugins()) else {}),
+        "method": None if attribution is _no_method else described(repr(attribution)),
+        **condition.settings,
+        "metrics": {metric.name: dict(metric.settings) for metric in metrics},
+    }
+    limits = [limit for limit in (plan.images, condition.images) if limit is not None]
+    name = method if condition.attack is None else f"{method} under {condition.name}"
+    return Cell(name, settings, columns, min(limits, default=None), condition.effort)
+
+
+def _no_method(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001
+    """In place of the method where the model alone is measured."""
+    raise UserError("This metric looks at maps, and the plan measures the model alone; give its methods.")
+
+
+def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
+    """Records of another version or with other settings stay where they are and are not read."""
+    kept = [p.name for p in (place / "records").glob("*-*") if p.is_dir()]
+    if kept and not {cell.folder for cell in cells} & set(kept):
+        print(
+            f"gyrograd: measuring anew: {place / 'records'} holds numbers of other settings or of an earlier version.",
+            file=sys.stderr,
+        )
+
+
+def model_hash(model: Model) -> str:
+    """The sha256 of the architecture as printed and of every weight and buffer."""
+    total = hashlib.sha256(str(model).encode())
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(_bytes(tensor))
+    return total.hexdigest()
+
+
+def data_hash(x: Tensor, target: Tensor) -> str:
+    """The sha256 of the pixels and of the classes explained."""
+    total = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
+    total.update(_bytes(x))
+    total.update(_bytes(target))
+    return total.hexdigest()
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

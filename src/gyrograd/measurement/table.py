@@ -1,0 +1,127 @@
+"""What a plan found: one value for each method, condition, eps, metric and example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from gyrograd.errors import UserError
+from gyrograd.records import Record
+
+Column: TypeAlias = dict[int, float | None]
+"""Example to value; None where nothing can be said."""
+
+
+class Key(NamedTuple):
+    """What a column holds. eps: the radius of an attack, None on clean images. point: of a curve."""
+
+    method: str
+    condition: str
+    eps: float | None
+    metric: str
+    point: int | None
+
+
+class Row(NamedTuple):
+    """One number of the table."""
+
+    key: Key
+    example: int
+    value: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A record and what it is of. Columns are named METRIC[POINT], or METRIC[RADIUS][POINT] under an attack."""
+
+    method: str
+    condition: str
+    radii: tuple[float, ...]
+    record: Record
+
+    def columns(self) -> Iterator[tuple[Key, Column]]:
+        """The columns by their typed keys."""
+        for name, values in self.record.values.items():
+            metric, *places = re.split(r"\[(\d+)\]", name)
+            numbers = [int(place) for place in places[::2]]
+            eps = _rounded(self.radii[numbers.pop(0)]) if self.radii else None
+            point = numbers[0] if numbers else None
+            key = Key(self.method, self.condition, eps, metric, point)
+            yield key, dict(zip(self.record.examples, values, strict=True))
+
+
+class Table:
+    """The numbers of a plan. `sources` are the records behind it."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self.sources = list(sources)
+        self._columns = {key: column for source in self.sources for key, column in source.columns()}
+        self._radii = {(source.method, source.condition): source.radii for source in self.sources}
+
+    @property
+    def records(self) -> dict[str, Record]:
+        """The records by their names."""
+        return {source.record.name: source.record for source in self.sources}
+
+    def of(self, *, method: str, metric: str, condition: str = "clean", eps: float | None = None) -> Column:
+        """One column: a value for each example."""
+        return self._found(Key(method, condition, _rounded(eps), metric, None))
+
+    def curve(
+        self, *, method: str, metric: str, condition: str = "clean", eps: float | None = None
+    ) -> list[Column]:
+        """A column for each point of a curve."""
+        first = Key(method, condition, _rounded(eps), metric, 0)
+        self._found(first)
+        points: list[Column] = []
+        while (key := first._replace(point=len(points))) in self._columns:
+            points.append(self._columns[key])
+        return points
+
+    def has(self, *, method: str, metric: str, condition: str = "clean", eps: float | None = None) -> bool:
+        """True if this column, or a curve of it, was measured."""
+        keys = [Key(method, condition, _rounded(eps), metric, point) for point in (None, 0)]
+        return any(key in self._columns for key in keys)
+
+    def metrics(
+        self, *, method: str, condition: str = "clean", eps: float | None = None
+    ) -> dict[str, Column]:
+        """Every column of a method in a condition, by metric; curves are left out."""
+        place = (method, condition, _rounded(eps))
+        return {k.metric: column for k, column in self._columns.items() if k[:3] == place and k.point is None}
+
+    def radii(self, *, method: str, condition: str) -> tuple[float, ...]:
+        """The radii a method was attacked at under a condition, rising as the plan has them."""
+        return self._radii[method, condition]
+
+    def __iter__(self) -> Iterator[Row]:
+        """Every number."""
+        for key, column in self._columns.items():
+            for example, value in column.items():
+                yield Row(key, example, value)
+
+    def _found(self, key: Key) -> Column:
+        if key not in self._columns:
+            alike = [k for k in self._columns if (k.method, k.condition) == (key.method, key.condition)]
+            known = sorted({f"{k.metric} at eps {k.eps}" if k.eps else k.metric for k in alike})
+            raise UserError(
+                f"The table has no {key.metric} of {key.method} under {key.condition}, eps {key.eps}; there it has: "
+                f"{', '.join(known) or 'nothing'}."
+            )
+        return self._columns[key]
+
+
+def mean_over(columns: Sequence[Column]) -> Column:
+    """The mean of several columns, example by example; None where one misses."""
+    means: Column = {}
+    for example in columns[0]:
+        present = [v for v in (c[example] for c in columns) if v is not None]
+        means[example] = sum(present) / len(present) if len(present) == len(columns) else None
+    return means
+
+
+def _rounded(eps: float | None) -> float | None:
+    """eps as a key: 8 / 255 and 0.03137254902 are the same radius."""
+    return None if eps is None else round(eps, 9)
