@@ -17,7 +17,7 @@ from gyrograd.metrics.response import looks_at_attacked
 from gyrograd.numerics import random
 from gyrograd.numerics.balls import ball
 from gyrograd.registry import Entry, lookup, make
-from gyrograd.types import Model
+from gyrograd.types import Images, Model
 
 EXAMPLES, CLASSES, SIDE = 4, 3, 8
 ROUNDING = 1e-6
@@ -26,12 +26,16 @@ SLOPE_ERROR = 1e-3
 """Allowed difference between a derivative and central differences, as a share of its size."""
 
 
-def check(kind: str, name: str, **settings: Any) -> None:
+def check(
+    kind: str, name: str, *, model: Model | None = None, images: Images | None = None, **settings: Any
+) -> None:
     """Raise a `UserError` that names the promise this method breaks; return nothing if it keeps them all.
 
     Args:
         kind: "attribution", "attack", "metric" or "regularizer".
         name: as registered.
+        model, images: what to try it on, both in float64 and with three classes or more, if the method is made for
+            other nets than convolutional ones.
         settings: of the method; small ones make the checks quick.
 
     >>> check("attribution", "smoothgrad", draws=3)
@@ -45,7 +49,9 @@ def check(kind: str, name: str, **settings: Any) -> None:
     require(
         make(kind, name, **settings) == made, "is not equal to itself built twice; make it a frozen dataclass"
     )
-    model, x, target = _net(), _images(), torch.arange(EXAMPLES) % CLASSES
+    model = _net() if model is None else model
+    x = _drawn(random.uniform, 0) if images is None else images
+    target = torch.arange(len(x)) % CLASSES
     before, drawn = _state(model), torch.get_rng_state()
     _CHECKS[kind](entry, made, model, x, target)
     require(_state(model) == before, "changes the model (weights, modes, hooks or grad); leave it as it was")
@@ -85,7 +91,7 @@ def _check_attribution(entry: Entry, explain: Any, model: Model, x: Tensor, targ
         require(
             False, "takes create_graph=True but is not registered as differentiable; register or refuse it"
         )
-    along, weights = _noise(1), _noise(2)
+    along, weights = _noise_like(x, 1), _noise_like(x, 2)
     (slope,) = torch.autograd.grad((explain(model, leaf, target, create_graph=True) * weights).sum(), leaf)
     step = 1e-5
     ahead, behind = (explain(model, x + sign * step * along, target) for sign in (1, -1))
@@ -122,22 +128,22 @@ def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Te
         entry.direction != "none",
         "has no direction; register it with direction='higher is better' or the other",
     )
-    moved = (x + 0.02 * _noise(3)).clamp(0, 1)
+    moved = (x + 0.02 * _noise_like(x, 3)).clamp(0, 1)
 
     def measured(n: int) -> Tensor:
         further = {"perturbed": moved[:n]} if looks_at_attacked(metric) else {}
         values: Tensor = metric(model, explain, x[:n], target[:n], seed=0, **further)
         return values
 
-    values = measured(EXAMPLES)
+    values = measured(len(x))
     require(
-        values.shape == (EXAMPLES,),
-        f"returns shape {tuple(values.shape)} for {EXAMPLES} examples, not one each",
+        values.shape == (len(x),),
+        f"returns shape {tuple(values.shape)} for {len(x)} examples, not one each",
     )
     low, high = getattr(metric, "range", (-torch.inf, torch.inf))
     inside = (values >= low - ROUNDING) & (values <= high + ROUNDING)
     require(bool((inside | values.isnan()).all()), f"returns values outside its range [{low:g}, {high:g}]")
-    require(_close(measured(EXAMPLES), values), "returns other values with the same seed; draw by the seed")
+    require(_close(measured(len(x)), values), "returns other values with the same seed; draw by the seed")
     require(
         _close(measured(1), values[:1]),
         "measures an image differently alone and in a batch; treat every example by itself",
@@ -146,11 +152,11 @@ def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Te
 
 def _check_regularizer(entry: Entry, penalty: Any, model: Model, x: Tensor, target: Tensor) -> None:
     require = _Promise(entry)
-    seed = torch.arange(EXAMPLES)
+    seed = torch.arange(len(x))
     values = penalty(model, x, target, seed=seed)
     require(
-        values.shape == (EXAMPLES,),
-        f"returns shape {tuple(values.shape)} for {EXAMPLES} examples, not one each",
+        values.shape == (len(x),),
+        f"returns shape {tuple(values.shape)} for {len(x)} examples, not one each",
     )
     require(bool(values.isfinite().all()), "returns values that are not finite; define the penalty there")
     require(values.requires_grad, "has no derivative to the weights; keep the graph")
@@ -191,12 +197,14 @@ def _net() -> Model:
     return net.double().eval()
 
 
-def _images() -> Tensor:
-    return random.uniform(random.keys(0, EXAMPLES), (3, SIDE, SIDE), dtype=torch.float64)
+def _drawn(
+    how: Callable[..., Tensor], stream: int, shape: tuple[int, ...] = (EXAMPLES, 3, SIDE, SIDE)
+) -> Tensor:
+    return how(random.keys(0, shape[0]), shape[1:], stream=stream, dtype=torch.float64)
 
 
-def _noise(stream: int) -> Tensor:
-    return random.normal(random.keys(0, EXAMPLES), (3, SIDE, SIDE), stream=stream, dtype=torch.float64)
+def _noise_like(x: Tensor, stream: int) -> Tensor:
+    return _drawn(random.normal, stream, tuple(x.shape))
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

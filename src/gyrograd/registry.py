@@ -73,6 +73,7 @@ class Entry:
     group: str = ""
     order: int = 100
     passes: int | str = 1
+    width: str = ""
     capturable: bool = False
     second_order: bool = True
     replaces_cross_entropy: bool = False
@@ -106,6 +107,7 @@ def register(
     group: str = "",
     order: int = 100,
     passes: int | str = 1,
+    width: str = "",
     capturable: bool = False,
     second_order: bool = True,
     replaces_cross_entropy: bool = False,
@@ -128,6 +130,7 @@ def register(
             Attacks: "map", "prediction" or "noise", for what they move.
         order: place in lists that are not sorted by name, lower first; those with equal order are sorted by name.
         passes: attributions: model passes per map, or the name of the setting that holds their number ("draws").
+        width: attributions that smooth: the setting of how widely ("sigma"), which audits sweep.
         capturable: regularisers that read no value of the batch on the host, so that a CUDA graph can hold them.
         second_order: regularisers that differentiate a gradient, for which half precision is too coarse. True unless
             declared otherwise.
@@ -139,19 +142,20 @@ def register(
             name,
             kind,
             factory,
-            paper,
-            equation,
-            aliases,
-            direction,
-            differentiable,
-            label or readable(name),
-            about,
-            group,
-            order,
-            passes,
-            capturable,
-            second_order,
-            replaces_cross_entropy,
+            paper=paper,
+            equation=equation,
+            aliases=aliases,
+            direction=direction,
+            differentiable=differentiable,
+            label=label or readable(name),
+            about=about,
+            group=group,
+            order=order,
+            passes=passes,
+            width=width,
+            capturable=capturable,
+            second_order=second_order,
+            replaces_cross_entropy=replaces_cross_entropy,
         )
         for key in (name, *aliases):
             if (kind, key) in _entries:
@@ -203,8 +207,11 @@ _plugins: dict[EntryPoint, UserError | None] = {}
 """Plug-ins that were loaded or tried, and what is wrong with them."""
 
 
-def load_plugins() -> tuple[str, ...]:
-    """Import the installed plug-in packages, once, and return their names; one that cannot be imported is an error."""
+def load_plugins() -> dict[str, str]:
+    """Import the installed plug-in packages, once; one that cannot be imported is an error.
+
+    Returns their versions by name: numbers that plug-ins may have made are recorded with them.
+    """
     for plugin in _installed_plugins():
         if plugin not in _plugins:
             _plugins[plugin] = None  # before its import: a plug-in may look names up while it is imported
@@ -214,7 +221,7 @@ def load_plugins() -> tuple[str, ...]:
                 _plugins[plugin] = UserError(_unusable(plugin, wrong))
         if (known := _plugins[plugin]) is not None:
             raise known
-    return tuple(_package_of(plugin) for plugin in _plugins)
+    return {_package_of(plugin): plugin.dist.version if plugin.dist else "unknown" for plugin in _plugins}
 
 
 @lru_cache(maxsize=1)

@@ -15,14 +15,14 @@ import gyrograd as gg
 from gyrograd.cli.reproduce import reproduce as command
 from gyrograd.data import shapes
 from gyrograd.errors import UserError
-from gyrograd.experiments import Given, Net, Run, nets, read_results, reproduce, states, trained
+from gyrograd.experiments import Given, Net, Run, nets, read_results, reproduce, runs, states, trained
 from gyrograd.experiments.claims import Value
-from gyrograd.experiments.joo2023.table1 import table1
 from gyrograd.experiments.nets import net_key, net_path, train_settings
 from gyrograd.experiments.runs import HOME, verdicts_of
 from gyrograd.experiments.samples import images_of, smaller
 from gyrograd.experiments.scales import picked, read_scale
 from gyrograd.models import save
+from gyrograd.registry import lookup
 
 NET = Net(
     label="l2 0.1",
@@ -176,7 +176,9 @@ def test_a_residual_net_with_batchnorm_goes_through_table_1(tmp_path):
     sizes = smoke.settings["cifar10-resnet18"] | {"model": {"name": "resnet20", "normalize": "cifar10"}}
     scale = replace(smoke, settings={"cifar10-resnet18": sizes})
     run = Run(scale, tmp_path, (0,), rows=("l2_cosine",))
-    found = [record for _, _, _, record in table1().measure(run).records]
+    found = [
+        record for _, _, _, record in lookup("experiment", "joo2023-table1").factory().measure(run).records
+    ]
     assert len(found) == 13
     assert all(value is not None for record in found for column in record.values.values() for value in column)
 
@@ -198,6 +200,30 @@ def test_the_first_words_of_a_row_and_of_a_measurement_are_enough(tmp_path):
         reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), parts=("lrp",))
     with pytest.raises(UserError, match="has no row 'nat'"):
         reproduce("wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("nat",))
+
+
+def test_every_net_is_trained_before_anything_is_measured(tmp_path, monkeypatch, capsys):
+    done = []
+    fit, cells = nets.fit, runs.run_cells
+    monkeypatch.setattr(nets, "fit", lambda *a, **k: done.append("fit") or fit(*a, **k))
+    monkeypatch.setattr(runs, "run_cells", lambda *a, **k: done.append("measure") or cells(*a, **k))
+    reproduce("joo2023-figure3b", "smoke", tmp_path, **FEW)
+    assert done == ["fit", "fit", "measure", "measure"]
+    assert "training net 2 of 2: l2 0.1" in capsys.readouterr().err
+    # What is measured needs no net: nothing is trained for it, though the nets are gone.
+    for path in (tmp_path / "smoke/nets").iterdir():
+        path.unlink()
+    reproduce("joo2023-figure3b", "smoke", tmp_path, **FEW)
+    assert done == ["fit", "fit", *["measure"] * 4]
+    # One image more, and they are trained again, first.
+    reproduce("joo2023-figure3b", "smoke", tmp_path, **FEW, images=4)
+    assert done[6:] == ["fit", "fit", "measure", "measure"]
+
+
+def test_a_net_that_was_not_trained_first_is_not_trained_while_measuring(tmp_path):
+    with pytest.raises(RuntimeError, match="measured before it is trained"):
+        run_of(tmp_path).net(NET)
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_training_is_another_net_and_its_values_are_not_compared(tmp_path, monkeypatch):
@@ -230,8 +256,8 @@ def test_every_papers_nets_take_the_changes(name, tmp_path):
     setting = "cifar10" if paper == "wang2020" else "resnet18"
     run = Run(smoke, tmp_path, (0,), settings=(setting,), train={"epochs": 3, "lr": 0.5, "precision": "tf32"})
     ways = importlib.import_module(f"gyrograd.experiments.{paper}.ways")
-    subjects = ways.trained(run, (setting,), ("natural",)) if paper == "wang2020" else ways.trained(run)
-    settings = train_settings(subjects[0].net)
+    nets = ways.trained((setting,), ("natural",)) if paper == "wang2020" else ways.trained()
+    settings = train_settings(nets(run)[0].net)
     assert (settings.epochs, settings.lr, settings.precision) == (3, 0.5, "tf32")
 
 

@@ -88,7 +88,8 @@ def reproduce(out: Path) -> Numbers:
     results = json.loads((out / "smoke" / "joo2023-table1" / "results.json").read_text(encoding="utf-8"))
     found = record_numbers(out / "smoke" / "records") | flat("results", results)
     for path in sorted((out / "smoke" / "nets").glob("*.safetensors")):
-        found |= weight_numbers(f"net {path.stem.rpartition('-')[0]}", path)
+        # Nets of several settings share a name up to its hash; one that has another hash is found by its weights.
+        found |= weight_numbers(f"net {path.stem}", path)
     return found
 
 

@@ -110,6 +110,24 @@ def test_ssr_is_the_largest_eigenvalue_of_the_losss_hessian_of_a_relu_net(space)
     torch.testing.assert_close(found, torch.stack(expected), rtol=1e-8, atol=1e-12)
 
 
+def test_ssr_counted_in_bytes_is_the_curvature_of_a_net_that_is_fed_bytes():
+    """As the released code has it: the same net behind a division by 255, its pixels from 0 to 255."""
+    model, (x, y) = relu_net(), batch(3, side=4)
+    fed_bytes = nn.Sequential(Scaled(), model)
+    found = gg.regularizer("ssr", scale=1e6, pixels="byte")(model, x, y)
+    torch.testing.assert_close(found, gg.regularizer("ssr", scale=1e6)(fed_bytes, 255 * x, y))
+    torch.testing.assert_close(found, gg.regularizer("ssr", scale=1e6 / 65025)(model, x, y))
+    with pytest.raises(UserError, match="unit of pixels 'bits'"):
+        gg.regularizer("ssr", pixels="bits")
+
+
+class Scaled(nn.Module):
+    """Bytes to pixels in [0, 1]."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 255
+
+
 def test_ssr_with_mean_channels_is_the_released_formula():
     x, y = batch(3, side=4)
     model = net("residual")

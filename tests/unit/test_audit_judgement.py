@@ -241,6 +241,7 @@ def test_the_plane_marks_what_nothing_beats() -> None:
     assert drawn["recommended"]["method"] == "smoothgrad"
     assert drawn["recommended"]["setting"] == 0.1
     assert [p["setting_name"] for p in drawn["points"]] == [None, "sigma", "sigma"]
+    assert [p["label"] for p in drawn["points"]] == ["Gradient", "SmoothGrad", "SmoothGrad"]
     assert [spoken(p) for p in placed] == [
         "Gradient",
         "SmoothGrad with sigma 0.1",

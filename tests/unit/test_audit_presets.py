@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -152,3 +153,10 @@ def test_the_card_says_how_long_the_attacks_searched_and_that_this_guarantees_no
             if "guarantee" in n
         ]
         assert took in told
+
+
+def test_python_and_the_command_line_audit_by_the_same_preset() -> None:
+    from gyrograd.cli.audit import audit as command
+
+    presets = [inspect.signature(function).parameters["preset"].default for function in (audit, command)]
+    assert presets == ["quick", "quick"]

@@ -8,22 +8,24 @@ from typing import Any
 
 import pytest
 import torch
+from nets import TinyViT, batch
+from small_attributions import NEEDS_ATTENTION, SMALL
 
 import gyrograd as gg
 from gyrograd import contracts, registry
 from gyrograd.contracts import check
 from gyrograd.errors import UserError
 
-SMALL: dict[tuple[str, str], dict[str, Any]] = {
-    ("attribution", "integrated_gradients"): {"steps": 3},
-    ("attribution", "smoothgrad"): {"draws": 3},
-    ("attribution", "unigrad"): {"draws": 3, "eps": 0.1},
-    ("attribution", "lime"): {"draws": 20, "segments": "grid", "grid": 4},
-    ("attribution", "shap"): {"draws": 20, "segments": "grid", "grid": 4},
-    ("metric", "faithfulness"): {"grid": 3},
-    ("metric", "top_k_intersection"): {"k": 10},
-    ("metric", "certified_pixels"): {"draws": 30, "held_out": 5, "radius": 0.005},
-    ("metric", "certified_cosine"): {"draws": 30, "held_out": 5, "radius": 0.005, "alpha": 0.5},
+FEW: dict[str, dict[str, dict[str, Any]]] = {
+    "attribution": SMALL | {"occlusion": {"patch": 4, "stride": 4}},
+    "attack": {name: {"steps": 2} for name in gg.available("attack") if name != "random"},
+    "metric": {
+        "faithfulness": {"grid": 3},
+        "top_k_intersection": {"k": 10},
+        "certified_pixels": {"draws": 30, "held_out": 5, "radius": 0.005},
+        "certified_cosine": {"draws": 30, "held_out": 5, "radius": 0.005, "alpha": 0.5},
+    },
+    "regularizer": {},
 }
 KINDS = ("attribution", "attack", "metric", "regularizer")
 OURS = [
@@ -33,8 +35,8 @@ OURS = [
 
 @pytest.mark.parametrize(("kind", "name"), OURS)
 def test_gyrograds_own_methods_keep_what_plug_ins_are_asked_to(kind, name):
-    few = {"steps": 2} if kind == "attack" and name != "random" else {}
-    check(kind, name, **SMALL.get((kind, name), few))
+    transformer = {"model": TinyViT(), "images": batch(4)[0]} if name in NEEDS_ATTENTION else {}
+    check(kind, name, **transformer, **FEW[kind].get(name, {}))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from torch import nn
 
 import gyrograd as gg
 from gyrograd import hardening
-from gyrograd.audit import Card, Preset
+from gyrograd.audit import Preset
 from gyrograd.cli import harden as verb
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
@@ -98,7 +98,9 @@ def trained(activation: nn.Module | None = None) -> nn.Module:
 
 def without_pages(patch) -> None:
     """Audits write no page here: drawing it takes longer than all else, and its own tests look at it."""
-    patch(Card, "_write_report", lambda card, folder: folder / "report.html")
+    from gyrograd.reporting import card as page
+
+    patch(page, "write_report", lambda card, folder: folder / "report.html")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -87,9 +87,8 @@ def test_what_was_not_measured_is_one_sentence_that_names_what_was(table: Table)
 
 
 def test_every_number_is_a_row(table: Table) -> None:
-    rows = list(table)
-    kept = [row for row in rows if row.metric == "top_k_intersection" and row.method == "calm"]
-    assert {(row.condition, row.eps and round(row.eps * 255), row.example) for row in kept} == {
+    kept = [row for row in table if row.key.metric == "top_k_intersection" and row.key.method == "calm"]
+    assert {(row.key.condition, row.key.eps and round(row.key.eps * 255), row.example) for row in kept} == {
         *(("noise", eps, example) for eps in (4, 8) for example in (10, 11, 12, 13)),
         ("top_k", 8, 10),
         ("top_k", 8, 11),
@@ -178,6 +177,19 @@ def test_records_of_other_settings_are_left_alone_and_said_so(
     assert capsys.readouterr().err == ""
     measure(small_net(1), sample(2), plan(**few), tmp_path)
     assert "measuring anew" in capsys.readouterr().err
+
+
+def test_the_settings_of_a_metric_tell_two_measurements_apart(tmp_path: Path) -> None:
+    once, twice = (
+        measure(
+            small_net(),
+            sample(2),
+            plan(methods={"gradient": GRADIENT}, conditions=(CLEAN,), metrics=(registered("rps", draws=n),)),
+            tmp_path,
+        ).of(method="gradient", metric="random_perturbation_similarity")
+        for n in (1, 2)
+    )
+    assert once != twice
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import torch
 
 import gyrograd as gg
 from gyrograd import cli, registry
+from gyrograd.attacks.settings import BallAttack, MapSearch
 from gyrograd.contracts import check
 from gyrograd.errors import UserError
 from gyrograd.reporting.table import grouped_columns
@@ -91,10 +92,19 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
     (row,) = card.document["methods"]
     assert row["label"] == "Left Half"
     assert row["columns"]["left_mass"]["value"] == 1.0
+    assert "left_half under left_shift" in card.records
+    assert card.document["rerun"]["versions"]["gyrograd-halves"] == "1.0"
+    assert card.records["left_half"].settings["plugins"] == {"gyrograd-halves": "1.0"}
     groups = {
         title: [column["label"] for column in columns] for title, columns in grouped_columns(card.document)
     }
     assert groups["Other"] == ["Left mass"]
+
+
+def test_only_methods_with_a_width_can_be_swept(halves):
+    model, images = gg.model("lenet", num_classes=3, seed=0), torch.rand(1, 3, 32, 32)
+    with pytest.raises(UserError, match="'left_half', which has no width.*: smoothgrad, unigrad"):
+        gg.audit(model, images, preset="quick", methods=["gradient"], sweep={"left_half": (0.1,)})
 
 
 def test_an_attack_of_a_plug_in_needs_only_its_objective(halves):
@@ -106,6 +116,13 @@ def test_an_attack_of_a_plug_in_needs_only_its_objective(halves):
     assert gg.attack("random", like="left_shift").plan().name == "random"
     with pytest.raises(UserError, match="left_shift has no protocol 'papre': known: own"):
         gg.attack("left_shift", protocol="papre")
+
+
+def test_an_attack_without_an_objective_is_told_to_write_one():
+    model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(1, 3, 32, 32)
+    for attack, missing in ((MapSearch(steps=1), "objective"), (BallAttack(), "plan")):
+        with pytest.raises(UserError, match=f"has no {missing};.* write {missing}"):
+            attack(model, gg.attribution("gradient"), x, torch.tensor([0]))
 
 
 def test_the_explorer_offers_a_plug_ins_method_in_its_own_words(halves):

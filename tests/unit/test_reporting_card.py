@@ -440,10 +440,13 @@ def test_the_plane_names_settings_in_their_unit_and_methods_the_table_lacks():
         "8/255",
     )
     assert setting_text({"setting": None}) == ""
-    assert labels_of(checked(card))["smoothgrad"] == "Smoothgrad"
+    assert labels_of(checked(card))["smoothgrad"] == "Smoothgrad"  # a card written before points had labels
+    for point in card["plane"]["points"]:
+        point["label"] = f"{point['method']} in words"
+    assert labels_of(checked(card))["smoothgrad"] == "smoothgrad in words"
     card["plane"]["points"] = [*card["plane"]["points"][:4], point | {"method": "lime", "robustness": None}]
     chart = plane_chart(checked(card))
-    assert chart.alt == "Robustness and faithfulness of 4 settings. Recommended: Smoothgrad 0.1."
+    assert chart.alt == "Robustness and faithfulness of 4 settings. Recommended: smoothgrad in words 0.1."
     assert [row[4] for row in chart.rows] == ["", "", "recommended", "Pareto"]
     card["plane"]["recommended"] = None
     assert plane_chart(checked(card)).alt.endswith("No setting is recommended.")

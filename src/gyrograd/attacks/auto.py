@@ -51,7 +51,7 @@ from gyrograd.attacks.objectives import (
 )
 from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.runs import STAND_IN, Attacked, AttackPlan, asker, look
-from gyrograd.attacks.settings import Attack, check_goal, plan_of
+from gyrograd.attacks.settings import BallAttack, check_goal, plan_of
 from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import Guide
 from gyrograd.attributions.batching import MAX_BATCH
@@ -109,7 +109,7 @@ class Column:
     about="Drains the top tenth of the map by every way it knows; the one to judge by.",
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Auto(Attack):
+class Auto(BallAttack):
     """The strongest attack here, aimed at the number that is reported; judge explanations by this one.
 
     column, the number that is made small:
@@ -164,7 +164,7 @@ class Auto(Attack):
         """One result for each radius, with what it doubts of itself."""
         if self.mask is not None:
             check_mask(self.mask, x)
-        results = Attack.every_radius(self, model, attribution, x, target, seed=seed)
+        results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed)
         return tuple(replace(r, flags=(*r.flags, *doubts(r))) for r in results)
 
     def plan(self) -> AttackPlan:

@@ -33,7 +33,7 @@ from gyrograd.attacks.objectives import (
 from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.runs import AttackPlan, transferred
 from gyrograd.attacks.settings import (
-    Attack,
+    BallAttack,
     MapSearch,
     check_search,
     check_words,
@@ -238,7 +238,7 @@ class Manipulate(MapSearch):
     about="No attack: noise of the same size, the yardstick for the others.",
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Noise(Attack):
+class Noise(BallAttack):
     """Noise of the same budget, no gradient: the yardstick every attack must beat.
 
     like: the attack whose objective judges it. fill: "surface" (full budget: the sign of normal noise in the
@@ -305,7 +305,7 @@ def is_map_search(factory: object) -> bool:
     about="Attacks the prediction, not the map; the map is only looked at.",
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pgd(Attack):
+class Pgd(BallAttack):
     """Change the prediction, not the map: projected gradient ascent on the loss of the target.
 
     loss: "cross_entropy", or "margin" (the class's logit over the best other one, below zero when changed).
@@ -353,7 +353,7 @@ def _no_map(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = Fal
 
 def transfer(
     model: Model,
-    attack: Attack,
+    attack: BallAttack,
     source: Attribution,
     targets: Mapping[str, Attribution],
     x: Images,

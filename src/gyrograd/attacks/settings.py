@@ -61,8 +61,8 @@ LEFT_OPEN: Settings = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Attack:
-    """What every attack here has: radii, a plan, and one way to be run."""
+class BallAttack:
+    """What every attack here has: the radii of a ball, a plan, and one way to be run."""
 
     eps: Radii = 8 / 255
     norm: str = "linf"
@@ -91,7 +91,7 @@ class Attack:
 
     def plan(self) -> AttackPlan:
         """The search and the objective."""
-        raise NotImplementedError
+        raise UserError(f"The attack {self.name} has no plan; derive it from MapSearch, or write plan(self).")
 
     def check(self) -> None:
         """Refuse settings that cannot be meant."""
@@ -109,7 +109,7 @@ class Attack:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class MapSearch(Attack):
+class MapSearch(BallAttack):
     """An attack on a map is this and an `objective`. None leaves a choice to the protocol.
 
     eps: radius in pixel units (8 / 255), or several. norm: "linf" or "l2". steps, step_size (pixel units; open:
@@ -149,9 +149,9 @@ class MapSearch(Attack):
     reduce: str = "abs_sum"
     max_batch: int = MAX_BATCH
 
-    def objective(self, scene: Scene) -> Objective:
+    def objective(self, scene: Scene) -> Objective:  # noqa: ARG002
         """What is made small, as a function of the map."""
-        raise NotImplementedError
+        raise UserError(f"The attack {self.name} has no objective; write objective(self, scene).")
 
     def judge(self, scene: Scene) -> Objective | None:
         """What picks the iterate and is reported, if that is not the objective."""
@@ -228,7 +228,7 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | tuple | list | None) else repr(value)
 
 
-def check_words(attack: Attack, own: Mapping[str, tuple[str, ...]]) -> None:
+def check_words(attack: BallAttack, own: Mapping[str, tuple[str, ...]]) -> None:
     """Every setting that is a name must be one that exists."""
     for setting, known in {**CHOICES, **own}.items():
         value = getattr(attack, setting, known[0])

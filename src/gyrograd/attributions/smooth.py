@@ -83,6 +83,7 @@ class OnSmoothed:
     order=40,
     label="SmoothGrad",
     passes="draws",
+    width="sigma",
     about="The gradient averaged over copies of the image with normal noise on them.",
 )
 def smoothgrad(
@@ -105,6 +106,7 @@ def smoothgrad(
     order=50,
     label="UniGrad",
     passes="draws",
+    width="eps",
     about="The gradient averaged over copies with noise of at most a given size.",
 )
 def unigrad(

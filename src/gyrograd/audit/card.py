@@ -43,11 +43,18 @@ class Card:
 
     def save(self, folder: Path | str) -> Path:
         """Write card.json, pictures.npz, the records that are not there yet, and the report; returns its path."""
+        from gyrograd.reporting.card import write_report
+
         folder = Path(folder)
         for record in self.records.values():
-            self._write_record(folder / "records", record)
-        self._write_card(folder)
-        return self._write_report(folder)
+            # An audit with a folder has its shards there already; one without writes each record whole.
+            known = fingerprint([record.name, record.settings])
+            if not any((folder / "records").glob(f"*-{known}")):
+                disk.write(folder / "records" / f"{known}.json", record)
+        self._write_pictures(folder)
+        disk.write_text(folder / "card.json", json.dumps(self.document, indent=1, allow_nan=False) + "\n")
+        write_report(self.document, folder)
+        return folder / "report.html"
 
     def to_html(self, path: Path | str) -> Path:
         """Write the page alone, self-contained."""
@@ -73,20 +80,3 @@ class Card:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **self.pictures)  # type: ignore[arg-type]
             disk.write_bytes(folder / PICTURES, buffer.getvalue())
-
-    def _write_card(self, folder: Path) -> None:
-        self._write_pictures(folder)
-        text = json.dumps(self.document, indent=1, allow_nan=False)
-        disk.write_text(folder / "card.json", text + "\n")
-
-    def _write_report(self, folder: Path) -> Path:
-        from gyrograd.reporting.card import write_report
-
-        write_report(self.document, folder)
-        return folder / "report.html"
-
-    def _write_record(self, folder: Path, record: Record) -> None:
-        """An audit with a folder has its shards there already; one without writes each record whole."""
-        known = fingerprint([record.name, record.settings])
-        if not any(folder.glob(f"*-{known}")):
-            disk.write(folder / f"{known}.json", record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from gyrograd.audit.card import PICTURES, Card
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
-from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
+from gyrograd.audit.plane import choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.presets import Preset, preset_of
 from gyrograd.audit.steady import steady_radius
@@ -45,15 +45,7 @@ from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.statistics import Stat
 from gyrograd.occupancy import sole_writer
 from gyrograd.registry import lookup
-from gyrograd.reporting.schema import (
-    SCHEMA,
-    AuditCard,
-    AuditedData,
-    AuditedModel,
-    CardFlag,
-    MethodRow,
-    WorstAttack,
-)
+from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, WorstAttack
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.types import Attribution, Model, Targets
@@ -106,15 +98,13 @@ def audit(
         "left_out": left_out,
         "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
     }
-    report = _Report(inputs, tried, settings, command, started)
     with nullcontext() if out is None else sole_writer(out):
         place = None if out is None else Path(out)
         try:
-            plans = audit_plans(inputs, tried)
             table = measure(
                 model,
                 inputs.sample,
-                plans,
+                audit_plans(inputs, tried),
                 place,
                 shard=chosen.shard,
                 fresh=fresh,
@@ -124,9 +114,10 @@ def audit(
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
-                report.card(stopped.table, complete=False).save(place)
+                seconds = time.monotonic() - started
+                _card(inputs, tried, stopped.table, settings, command, seconds, complete=False).save(place)
             raise
-        card = report.card(table)
+        card = _card(inputs, tried, table, settings, command, time.monotonic() - started)
         if place is not None:
             for method in tried:
                 write_values(place, method.name, method_columns(table, method.name, chosen))
@@ -143,130 +134,103 @@ def _warnings(n: int, preset: Preset) -> list[str]:
     ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Report:
-    """All that turns a table into a card."""
+def _card(
+    inputs: AuditInputs,
+    methods: list[Method],
+    table: Table,
+    settings: dict[str, Any],
+    command: str | None,
+    seconds: float,
+    *,
+    complete: bool = True,
+) -> Card:
+    """The card of a table; of an unfinished run without flags and pictures, which need the model again."""
+    preset, first = inputs.preset, methods[0]
+    flags: list[CardFlag] = []
+    worst: list[WorstAttack] = []
+    arrays: Arrays = {}
+    if complete:
+        flags = doubts(inputs, table, methods) + challenges(table, methods, preset)
+        worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
+    hollow = suspects(flags) | masked(flags)
 
-    inputs: AuditInputs
-    methods: list[Method]
-    settings: dict[str, Any]
-    command: str | None
-    started: float
+    columns = {method.name: _stats(table, method.name, preset) for method in methods}
+    placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
+    own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
+    passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
+    chosen = choice(placed, first, hollow, passes, {key: stats.get(STEADY) for key, stats in own.items()})
+    judged = first
+    if chosen is not None and chosen.radius is not None:
+        judged = next(method for method in methods if method.name == chosen.point.method)
+    graded, empty = columns[judged.name], judged.name in hollow
+    # What an attack leaves of the chosen map, if it is one that was attacked.
+    attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
+    kept = attacked["top_k_kept"] if attacked else None
+    told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=first)
 
-    def card(self, table: Table, *, complete: bool = True) -> Card:
-        """The card; of an unfinished run without flags and pictures, which need the model again."""
-        preset = self.inputs.preset
-        flags: list[CardFlag] = []
-        rows: list[WorstAttack] = []
-        arrays: Arrays = {}
-        if complete:
-            flags = doubts(self.inputs, table, self.methods) + challenges(table, self.methods, preset)
-            damages = most_damaging(table, self.methods, preset)
-            rows, arrays = pictured(self.inputs, damages, self.methods)
-        document = self._document(table, flags, rows, arrays, complete)
-        return Card(cast(dict[str, Any], document), table.records, arrays, table)
-
-    def _document(
-        self,
-        table: Table,
-        flags: list[CardFlag],
-        worst: list[WorstAttack],
-        arrays: Arrays,
-        complete: bool,
-    ) -> AuditCard:
-        inputs, preset, first = self.inputs, self.inputs.preset, self.methods[0]
-        names = [method.name for method in self.methods]
-        placed = plane_points(table, self.methods, sweep_points(inputs, self.methods), preset)
-        hollow = suspects(flags) | masked(flags)
-        columns = {name: self._stats(table, name) for name in names}
-        own = {(m.name, own_setting(m)): columns[m.name] for m in self.methods}
-        passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in self.methods}
-        chosen = choice(placed, first, hollow, passes, {key: stats.get(STEADY) for key, stats in own.items()})
-        judged = first
-        if chosen is not None and chosen.radius is not None:
-            judged = next(method for method in self.methods if method.name == chosen.point.method)
-        graded, empty = columns[judged.name], judged.name in hollow
-        # What an attack leaves of the chosen map, if it is one that was attacked.
-        attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
-        kept = attacked["top_k_kept"] if attacked else None
-        told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=first)
-        correct = table.of(method=MODEL, metric="correct")
-        seconds = time.monotonic() - self.started
-        return {
-            "schema": SCHEMA,
-            "kind": "audit",
-            "title": f"{inputs.model_name} on {inputs.data_name}",
-            "model": self._model(),
-            "data": self._data(len(correct)),
-            "settings": self._settings(),
-            "complete": complete,
-            "accuracy": stat(correct) if inputs.labelled else None,
-            "verdict": {"grade": grade_of(graded, suspect=empty), "sentences": told},
-            "columns": card_columns(preset),
-            "methods": [
-                self._method(method, columns[method.name], chosen, hollow) for method in self.methods
-            ],
-            "curves": {
-                "eps": eps_curves(table, names, preset),
-                "insertion": pixel_curves(table, names, "insertion", preset),
-                "deletion": pixel_curves(table, names, "deletion", preset),
-            },
-            "plane": plane(placed, chosen, preset),
-            "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma),
-            "worst": worst,
-            "pictures": PICTURES if arrays else None,
-            "flags": flags,
-            "rerun": identity.rerun(inputs.model, self.command, seconds, inputs.seed),
-        }
-
-    def _stats(self, table: Table, name: str) -> dict[str, Stat | None]:
-        preset = self.inputs.preset
-        stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
-        if "auto" in preset.attacks:
-            radii, kept, _ = kept_over_eps(table, name, preset)
-            stats[STEADY] = steady_radius(kept, radii)
-        return stats
-
-    def _method(
-        self, method: Method, columns: dict[str, Stat | None], chosen: Choice | None, hollow: set[str]
-    ) -> MethodRow:
-        return {
-            "name": method.name,
-            "label": method.label,
-            "settings": method.settings,
-            "columns": columns,
-            "grade": grade_of(columns, suspect=method.name in hollow),
-            "notes": list(method.notes),
-            "recommended": chosen is not None and chosen.point.method == method.name,
-        }
-
-    def _model(self) -> AuditedModel:
-        inputs = self.inputs
-        with torch.no_grad(), evaluating(inputs.model):
-            classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
-        return {
+    names = [method.name for method in methods]
+    correct = table.of(method=MODEL, metric="correct")
+    with torch.no_grad(), evaluating(inputs.model):
+        classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
+    explained = "label" if inputs.labelled else "prediction"
+    document: AuditCard = {
+        "schema": SCHEMA,
+        "kind": "audit",
+        "title": f"{inputs.model_name} on {inputs.data_name}",
+        "model": {
             "source": inputs.model_name,
             "description": identity.model_description(inputs.model),
             "parameters": identity.parameters(inputs.model),
             "sha256": inputs.identity["model"],
             "classes": int(classes),
-        }
-
-    def _data(self, images: int) -> AuditedData:
-        inputs = self.inputs
-        return {
+        },
+        "data": {
             "source": inputs.data_name,
-            "images": images,
+            "images": len(correct),
             "labelled": inputs.labelled,
             "shape": list(inputs.sample.x.shape[1:]),
             "sha256": inputs.identity["data"],
             "classes": None if inputs.classes is None else list(inputs.classes),
-        }
+        },
+        "settings": settings | _json(asdict(preset) | {"seed": inputs.seed, "explained": explained}),
+        "complete": complete,
+        "accuracy": stat(correct) if inputs.labelled else None,
+        "verdict": {"grade": grade_of(graded, suspect=empty), "sentences": told},
+        "columns": card_columns(preset),
+        "methods": [
+            {
+                "name": method.name,
+                "label": method.label,
+                "settings": method.settings,
+                "columns": columns[method.name],
+                "grade": grade_of(columns[method.name], suspect=method.name in hollow),
+                "notes": list(method.notes),
+                "recommended": chosen is not None and chosen.point.method == method.name,
+            }
+            for method in methods
+        ],
+        "curves": {
+            "eps": eps_curves(table, names, preset),
+            "insertion": pixel_curves(table, names, "insertion", preset),
+            "deletion": pixel_curves(table, names, "deletion", preset),
+        },
+        "plane": plane(placed, chosen, preset),
+        "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma),
+        "worst": worst,
+        "pictures": PICTURES if arrays else None,
+        "flags": flags,
+        "rerun": identity.rerun(inputs.model, command, seconds, inputs.seed),
+    }
+    return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
-    def _settings(self) -> dict[str, Any]:
-        explained = "label" if self.inputs.labelled else "prediction"
-        plain = {**asdict(self.inputs.preset), "seed": self.inputs.seed, "explained": explained}
-        return {**self.settings, **_json(plain)}
+
+def _stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
+    """The numbers of a method by their keys on the card."""
+    stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
+    if "auto" in preset.attacks:
+        radii, kept, _ = kept_over_eps(table, name, preset)
+        stats[STEADY] = steady_radius(kept, radii)
+    return stats
 
 
 def _inputs(

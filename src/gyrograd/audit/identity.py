@@ -9,6 +9,7 @@ import sys
 import torch
 
 from gyrograd.models import spec_of
+from gyrograd.registry import load_plugins
 from gyrograd.reporting.schema import Rerun
 from gyrograd.types import Model
 
@@ -25,10 +26,11 @@ def parameters(model: Model) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Of what decides the numbers."""
+    """Versions that affect the results."""
     from gyrograd import __version__
 
-    return {"gyrograd": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    own = {"gyrograd": __version__, "torch": torch.__version__, "python": platform.python_version()}
+    return own | load_plugins()
 
 
 def hardware(model: Model) -> str:

@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gyrograd.audit.methods import Method
-from gyrograd.audit.plans import SWEPT, SweepPoint
+from gyrograd.audit.plans import SweepPoint, swept_setting
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import stat
 from gyrograd.measurement import Column, Table, mean_over
 from gyrograd.numerics.statistics import Interval, Stat, bootstrap_interval, paired_difference
 from gyrograd.numerics.wording import eps_text
-from gyrograd.registry import label_of
+from gyrograd.registry import available, label_of
 from gyrograd.reporting.schema import Plane, Recommended
 from gyrograd.theory import Point, recommend
 
@@ -40,13 +40,10 @@ class Choice:
 def spoken(point: Point) -> str:
     """A point in words."""
     label = label_of("attribution", point.method)
-    return label if point.setting is None else f"{label} with {SWEPT[point.method]} {_number(point)}"
-
-
-def _number(point: Point) -> str:
     if point.setting is None:
-        return ""
-    return eps_text(point.setting) if SWEPT[point.method] == "eps" else f"{point.setting:g}"
+        return label
+    name = swept_setting(point.method)
+    return f"{label} with {name} {eps_text(point.setting) if name == 'eps' else f'{point.setting:g}'}"
 
 
 def plane_points(
@@ -75,7 +72,8 @@ def plane_points(
 
 def own_setting(method: Method) -> float | None:
     """The width of a smoothed gradient; None for a method that has none."""
-    width = getattr(getattr(method.attribution, "kernel", None), SWEPT.get(method.name, ""), None)
+    entry = available("attribution").get(method.name)
+    width = getattr(getattr(method.attribution, "kernel", None), entry.width if entry else "", None)
     return None if width is None else float(width)
 
 
@@ -163,8 +161,9 @@ def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> Pla
         "points": [
             {
                 "method": point.method,
+                "label": label_of("attribution", point.method),
                 "setting": point.setting,
-                "setting_name": None if point.setting is None else SWEPT[point.method],
+                "setting_name": None if point.setting is None else swept_setting(point.method),
                 "robustness": stat(dict(enumerate(point.robustness))),
                 "faithfulness": stat(dict(enumerate(point.faithfulness))),
                 "pareto": any(point is other for other in front),

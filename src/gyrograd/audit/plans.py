@@ -20,6 +20,7 @@ from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
+from gyrograd.errors import UserError
 from gyrograd.measurement import CLEAN, Condition, Look, Metric, Plan, Sample, attacked, noise, registered
 from gyrograd.measurement.plan import described, having
 from gyrograd.metrics import (
@@ -31,13 +32,12 @@ from gyrograd.metrics import (
     insertion,
 )
 from gyrograd.metrics.passes import logits_in_parts
+from gyrograd.registry import in_order
 from gyrograd.types import Attribution, Labels, Model
 
 NOISE = "noise"
 MODEL, BOUNDS = "model", "bounds"
 """Rows of the table that are of the model alone."""
-SWEPT = {"smoothgrad": "sigma", "unigrad": "eps"}
-"""The setting that is swept of each method on the plane."""
 
 # Guessed costs, for the progress bar, in forward passes of one image: a gradient is about three, a step of an attack
 # about twelve (a map with its graph, that graph's derivative, the verdict). What a pass takes, and what a second
@@ -86,7 +86,7 @@ class SweepPoint:
     @property
     def name(self) -> str:
         """Such as "smoothgrad at sigma 0.1"."""
-        return f"{self.method} at {SWEPT[self.method]} {self.setting:.6g}"
+        return f"{self.method} at {swept_setting(self.method)} {self.setting:.6g}"
 
 
 def audit_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
@@ -154,13 +154,24 @@ def steps_of(preset: Preset, method: Method, attack: str) -> int:
     return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
 
 
+def swept_setting(method: str) -> str:
+    """The setting of a method's width, which is swept on the plane."""
+    widths = {entry.name: entry.width for entry in in_order("attribution") if entry.width}
+    if method not in widths:
+        known = ", ".join(widths)
+        raise UserError(f"The sweep names '{method}', which has no width; sweep one that has: {known}.")
+    return widths[method]
+
+
 def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPoint]:
     """The points of the plane that are measured as such: not those that are one of the methods, draw for draw."""
     preset = inputs.preset
     known = {described(repr(method.attribution)) for method in methods}
     every = [
         SweepPoint(
-            name, width, built(name, {SWEPT[name]: width, "draws": preset.sweep_draws}, inputs.max_batch)
+            name,
+            width,
+            built(name, {swept_setting(name): width, "draws": preset.sweep_draws}, inputs.max_batch),
         )
         for name, widths in preset.sweep.items()
         for width in widths

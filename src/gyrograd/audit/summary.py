@@ -18,11 +18,12 @@ def summary(card: Mapping[str, Any], width: int | None = None) -> str:
     In so many columns; without a width every sentence is one line, as a file or another program wants it.
     """
     data, model, verdict = card["data"], card["model"], card["verdict"]
-    lines = [
-        card["title"],
-        f"{model['description']}; {counted_images(data['images'])}{_labels(data)}{_accuracy(card)}",
-        "",
-    ]
+    about = f"{model['description']}; {counted_images(data['images'])}"
+    if not data["labelled"]:
+        about += " without labels, so each is explained for the class the model predicts"
+    if card["accuracy"]:
+        about += f", accuracy {interval_text(card['accuracy'], '.3f')}"
+    lines = [card["title"], about, ""]
     if not card["complete"]:
         lines += ["Interrupted: these numbers are of the images finished so far.", ""]
     lines += [f"Verdict: {verdict['grade'] or 'unknown'}", *(f"  {s}" for s in verdict["sentences"]), ""]
@@ -40,14 +41,13 @@ def _folded(lines: Sequence[str], width: int | None) -> list[str]:
     """Long lines in several, each as far in as it began and two more."""
     if width is None:
         return list(lines)
-    return [part for line in lines for part in _fold(line, max(20, width))]
-
-
-def _fold(line: str, width: int) -> list[str]:
-    inner = " " * (len(line) - len(line.lstrip()) + 2)
-    bound = line.replace(" %", f"{HARD_SPACE}%")  # a number keeps its unit
-    parts = textwrap.wrap(bound, width, subsequent_indent=inner, break_on_hyphens=False) or [""]
-    return [part.replace(HARD_SPACE, " ") for part in parts]
+    folded: list[str] = []
+    for line in lines:
+        inner = " " * (len(line) - len(line.lstrip()) + 2)
+        bound = line.replace(" %", f"{HARD_SPACE}%")  # a number keeps its unit
+        parts = textwrap.wrap(bound, max(20, width), subsequent_indent=inner, break_on_hyphens=False)
+        folded += [part.replace(HARD_SPACE, " ") for part in parts or [""]]
+    return folded
 
 
 SHORT = {
@@ -70,19 +70,16 @@ def _table(card: Mapping[str, Any], width: int | None) -> list[str]:
     """Means and half the width of their intervals, in columns; in several tables where one would be too wide."""
     first = max(len(method["label"]) for method in card["methods"]) + 4
     fit = len(SHORT) if width is None else max(1, (width - first) // CELL)
-    keys = list(SHORT)
-    parts = [keys[at : at + fit] for at in range(0, len(keys), fit)]
-    tables = [_columns(card["methods"], part, first) for part in parts]
-    return [line for table in tables for line in ([""] if table is not tables[0] else []) + table]
-
-
-def _columns(methods: Sequence[Mapping[str, Any]], keys: Sequence[str], first: int) -> list[str]:
-    rows = [" " * first + "".join(f"{SHORT[key]:>{CELL}}" for key in keys)]
-    for method in methods:
-        cells = "".join(f"{_cell(method['columns'].get(key)):>{CELL}}" for key in keys)
-        mark = "* " if method["recommended"] else "  "
-        rows.append(f"{mark}{method['label']:<{first - 2}}{cells}")
-    return rows
+    lines: list[str] = []
+    for at in range(0, len(SHORT), fit):
+        keys = list(SHORT)[at : at + fit]
+        lines += [""] if lines else []
+        lines.append(" " * first + "".join(f"{SHORT[key]:>{CELL}}" for key in keys))
+        for method in card["methods"]:
+            cells = "".join(f"{_cell(method['columns'].get(key)):>{CELL}}" for key in keys)
+            mark = "* " if method["recommended"] else "  "
+            lines.append(f"{mark}{method['label']:<{first - 2}}{cells}")
+    return lines
 
 
 def _cell(stat: Mapping[str, Any] | None) -> str:
@@ -91,13 +88,3 @@ def _cell(stat: Mapping[str, Any] | None) -> str:
     if stat["low"] is None or stat["high"] is None:
         return f"{stat['value']:.3f}"
     return f"{stat['value']:.3f} ±{(stat['high'] - stat['low']) / 2:.3f}".replace("±0.", "±.")
-
-
-def _labels(data: Mapping[str, Any]) -> str:
-    return (
-        "" if data["labelled"] else " without labels, so each is explained for the class the model predicts"
-    )
-
-
-def _accuracy(card: Mapping[str, Any]) -> str:
-    return f", accuracy {interval_text(card['accuracy'], '.3f')}" if card["accuracy"] else ""

@@ -45,15 +45,16 @@ def constants(
         loss = score(model, target, "loss", check=True)
         calm = smoothgrad(sigma=sigma, draws=draws, max_batch=max_batch)
         with torch.no_grad():
-            largest = torch.stack(
-                [_at(logits_in_parts(model, p, max_batch), target).abs() for p in looked]
-            ).amax(0)
+            logits = [logits_in_parts(model, p, max_batch) for p in looked]
+            largest = torch.stack([_at(found, target).abs() for found in logits]).amax(0)
+        few = logits[0].shape[1] <= MOST_CLASSES
+        curvature = top_loss_curvature(model, x) if few else x.new_full((len(x),), torch.nan)
         return {
             "slope": measured.largest_slope(logit, looked),
             "largest": largest,
             "smoothgrad_slope": measured.steepest(lambda p: calm(model, p, target), x, near).ratio,
             "smoothed_slope": _smoothed_slope(model, x, target, near, sigma, draws, max_batch),
-            "curvature": _curvature(model, x),
+            "curvature": curvature,
             "gradient_change": measured.largest_change(lambda p: input_gradient(loss, p), x, near),
         }
 
@@ -65,12 +66,6 @@ def _smoothed_slope(
     calm = smoothed(QuantityHead(model, "probability"), Gaussian(sigma), draws, max_batch=max_batch).eval()
     with torch.no_grad():
         return measured.steepest(lambda p: _at(calm(p), target), x, near).ratio
-
-
-def _curvature(model: Model, x: Images) -> Tensor:
-    if logits_in_parts(model, x[:1]).shape[1] > MOST_CLASSES:
-        return x.new_full((len(x),), torch.nan)
-    return top_loss_curvature(model, x)
 
 
 def _at(values: Tensor, target: Labels) -> Tensor:
@@ -105,27 +100,22 @@ class Promise:
 def promises(found: Mapping[str, Column], sigma: float) -> list[Bound]:
     """Every theorem whose constants are known, from what `constants` gave for each image."""
     columns = {name: [float(v) for v in column.values() if v is not None] for name, column in found.items()}
-    made = [*_of_smoothing(columns, sigma), _of_curvature(columns)]
-    return [promise.row() for promise in made if promise.bound and len(promise.bound) == len(promise.found)]
-
-
-def _of_smoothing(columns: dict[str, list[float]], sigma: float) -> list[Promise]:
     estimated = "constants are the largest found, so estimates from below"
-    found, smooth = columns["smoothgrad_slope"], columns["smoothed_slope"]
-    return [
+    slope, smooth = columns["smoothgrad_slope"], columns["smoothed_slope"]
+    made = [
         Promise(
             f"slope of the SmoothGrad map, sigma {sigma:g}, from the model's slope",
             "tan2023 Theorem C.7",
             estimated,
             [bounds.smoothgrad_bound_from_lipschitz(one, sigma) for one in columns["slope"]],
-            found,
+            slope,
         ),
         Promise(
             f"slope of the SmoothGrad map, sigma {sigma:g}, from the largest logit",
             "wang2020 Theorem 2, sharp constant",
             estimated,
             [float(bounds.smoothgrad_bound_from_largest(one, sigma)) for one in columns["largest"]],
-            found,
+            slope,
         ),
         Promise(
             f"slope of the smoothed probability, sigma {sigma:g}",
@@ -134,14 +124,12 @@ def _of_smoothing(columns: dict[str, list[float]], sigma: float) -> list[Promise
             [bounds.smoothed_lipschitz(Gaussian(sigma), 1, spread=1.0)] * len(smooth),
             smooth,
         ),
+        Promise(
+            f"change of the loss gradient within l2 radius {RADIUS:g}",
+            "wang2020 Theorem 3 with Proposition 3",
+            "the bound holds to first order; kinks of the net inside the ball can break it",
+            [float(bounds.gradient_change_bound(RADIUS, one)) for one in columns["curvature"]],
+            columns["gradient_change"],
+        ),
     ]
-
-
-def _of_curvature(columns: dict[str, list[float]]) -> Promise:
-    return Promise(
-        f"change of the loss gradient within l2 radius {RADIUS:g}",
-        "wang2020 Theorem 3 with Proposition 3",
-        "the bound holds to first order; kinks of the net inside the ball can break it",
-        [float(bounds.gradient_change_bound(RADIUS, one)) for one in columns["curvature"]],
-        columns["gradient_change"],
-    )
+    return [promise.row() for promise in made if promise.bound and len(promise.bound) == len(promise.found)]

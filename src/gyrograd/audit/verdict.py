@@ -15,7 +15,7 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.plane import Choice
 from gyrograd.audit.presets import Preset
 from gyrograd.numerics.statistics import Stat
-from gyrograd.numerics.wording import eps_text, interval_text
+from gyrograd.numerics.wording import eps_text, interval_text, radius_text
 
 Grade = Literal["steady", "shaky", "unsafe"]
 
@@ -114,10 +114,8 @@ def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
 
 def _use(chosen: Choice, first: Method, preset: Preset) -> str:
     """The pair of model and explanation to use, and how far it holds."""
-    value = None if chosen.radius is None else chosen.radius["value"]
-    least = "at least " if value is not None and value >= 255 * max(preset.radii) - 1e-9 else ""
-    radius = interval_text(chosen.radius, ".1f", unit="/255")
-    holds = f"Use {chosen.name}: half of its top pixels stay up to {least}{radius} under attack"
+    radius = radius_text(chosen.radius, 255 * max(preset.radii))
+    holds = f"Use {chosen.name}: half of its top pixels stay up to {radius} under attack"
     if chosen.stay:
         return f"{holds}, and nothing measured holds further without being measurably less faithful."
     cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"

@@ -6,7 +6,7 @@ import json as json_format
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,10 @@ def bench(
     for job in jobs:
         job.run()  # the first run of anything is slower
     rounds = [[_seconds(job) for job in jobs] for _ in range(repeats)]
-    rows = [_row(job.name, [times[i] for times in rounds]) for i, job in enumerate(jobs)]
-    print(json_format.dumps(rows, indent=1)) if json else _print(rows, model, batch, side)
+    rows = [Timing.of(job.name, [times[i] for times in rounds]) for i, job in enumerate(jobs)]
+    print(json_format.dumps([asdict(row) for row in rows], indent=1)) if json else _print(
+        rows, model, batch, side
+    )
 
 
 def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
@@ -122,22 +124,32 @@ def _seconds(job: Job) -> float:
     return (time.perf_counter() - started) / job.share
 
 
-def _row(name: str, times: list[float]) -> dict[str, Any]:
-    return {"what": name, "seconds": statistics.median(times), "fastest": min(times), "slowest": max(times)}
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of one kind of work over its repetitions; `seconds` is their median."""
+
+    what: str
+    seconds: float
+    fastest: float
+    slowest: float
+
+    @classmethod
+    def of(cls, what: str, times: list[float]) -> Timing:
+        """The summary of these seconds."""
+        return cls(what, statistics.median(times), min(times), max(times))
 
 
-def _print(rows: list[dict[str, Any]], model: str, batch: int, side: int) -> None:
+def _print(rows: list[Timing], model: str, batch: int, side: int) -> None:
     from rich.table import Table
 
     from gyrograd.cli.terminal import Console
 
     table = Table("", "ms", "range", "x forward", title=f"{model}, {batch} images of {side} px", box=None)
     for row in rows:
-        ms = [1000 * row[key] for key in ("seconds", "fastest", "slowest")]
         table.add_row(
-            row["what"],
-            f"{ms[0]:.1f}",
-            f"{ms[1]:.1f} - {ms[2]:.1f}",
-            f"{row['seconds'] / rows[0]['seconds']:.1f}",
+            row.what,
+            f"{1000 * row.seconds:.1f}",
+            f"{1000 * row.fastest:.1f} - {1000 * row.slowest:.1f}",
+            f"{row.seconds / rows[0].seconds:.1f}",
         )
     Console().print(table)

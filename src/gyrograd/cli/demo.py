@@ -35,7 +35,7 @@ class Measured:
     seconds: float
     accuracy: float
     values: dict[str, list[float | None]]
-    model: Model | None = None
+    model: Any = None
 
     def mean(self, key: str) -> float:
         """Over the images that have a value."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.errors import printable
+from gyrograd.records import JsonObject
 
 if TYPE_CHECKING:
     from gyrograd.hardening import Hardened
@@ -124,7 +125,7 @@ def harden(
     return 0 if done.better else 1
 
 
-def _say(entry: dict[str, Any]) -> None:
+def _say(entry: JsonObject) -> None:
     """A line for each epoch, on stderr: stdout is the card's."""
     from gyrograd.hardening.search import spoken
     from gyrograd.progress import spoken as duration

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.errors import UserError, printable
+from gyrograd.records import JsonObject
 
 if TYPE_CHECKING:
     from gyrograd.training.clusters import Outcome
@@ -89,7 +90,7 @@ def rich_table(table: Table, *, unbroken: bool = False) -> Any:
     return shown
 
 
-def _plan(file: Path) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
+def _plan(file: Path) -> tuple[JsonObject, JsonObject, list[Any]]:
     """The file's settings, grid and seeds."""
     from gyrograd.training.settings import read_tree
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli import written
 from gyrograd.errors import printable
+from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
 
 if TYPE_CHECKING:
@@ -121,14 +122,14 @@ def _trained(settings: TrainSettings, out: Path, resume: str) -> Trained:
             flush=True,
         )
 
-    def say(entry: dict[str, Any], model: Model) -> None:  # noqa: ARG001
+    def say(entry: JsonObject, model: Model) -> None:  # noqa: ARG001
         if _first():
             print(_line(entry, settings.epochs), flush=True)
 
     return train(settings, out, resume=resume, on_epoch=say)
 
 
-def _line(entry: dict[str, Any], epochs: int) -> str:
+def _line(entry: JsonObject, epochs: int) -> str:
     losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
     accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""
     return f"epoch {entry['epoch']}/{epochs}  {losses}{accuracy}  {entry['seconds']:.1f} s"

@@ -72,16 +72,27 @@ def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
 
     Where another process trains it, this one waits and reads it: experiments of one folder may run at once.
     """
+    if not is_there(net, folder):
+        assert isinstance(net, Net)
+        path = net_path(net, folder)
+        with in_turn(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
+            if not path.exists():
+                _train(net, path, folder, device)
+    return read_net(net, folder, device)
+
+
+def is_there(net: Net | Given, folder: Path) -> bool:
+    """Whether the net needs no training: it was given, or an earlier run trained it."""
+    return isinstance(net, Given) or net_path(net, folder).exists()
+
+
+def read_net(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
+    """A net that is there, in evaluation mode on the device."""
     if isinstance(net, Given):
         settings = dict(net.model)
         given: Model = build(settings.pop("name"), weights=net.path, **settings)
         return given.to(device).eval()
-    path = net_path(net, folder)
-    if not path.exists():
-        with in_turn(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
-            if not path.exists():
-                _train(net, path, folder, device)
-    return load(path).to(device).eval()
+    return load(net_path(net, folder)).to(device).eval()
 
 
 def net_path(net: Net, folder: Path) -> Path:

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from gyrograd import records
 from gyrograd.errors import UserError
-from gyrograd.numerics.statistics import bootstrap_interval
+from gyrograd.numerics.statistics import Numbers, Statistic, bootstrap_interval, mean
 
 Pictures: TypeAlias = Mapping[str, NDArray[Any]]
 
 SEPARATOR = " | "
+MEDIAN = ", median"
+"""A column whose name ends so is summed up by the median over images: for values with a heavy tail."""
 RESAMPLED_NUMBERS = 2_000_000
 """Numbers drawn for one interval: 2000 resamples of 1000 images, fewer of more, whose intervals need fewer."""
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -86,8 +88,13 @@ class Results:
         return list(dict.fromkeys(q.setting for q in self.estimates))
 
 
-def estimate(by_seed: Sequence[Sequence[float | None]]) -> Estimate:
-    """The mean of values `seeds x images` with its interval.
+def median(values: Numbers) -> Any:
+    """The middle of the last axis."""
+    return np.median(values, axis=-1)
+
+
+def estimate(by_seed: Sequence[Sequence[float | None]], statistic: Statistic = mean) -> Estimate:
+    """The mean (or another statistic over images) of values `seeds x images` with its interval.
 
     Images are resampled for the mean over seeds (the seeds see the same images). With two seeds or more Student's
     interval of the seeds' means is added in quadrature, since the two errors are independent. With one seed the
@@ -100,8 +107,9 @@ def estimate(by_seed: Sequence[Sequence[float | None]]) -> Estimate:
     if absent.all():
         raise UserError("No image has a value in every seed; measure more images.")
     resamples = max(200, min(2000, RESAMPLED_NUMBERS // table.shape[1]))
-    over_images = bootstrap_interval(np.where(absent, np.nan, table.mean(0)), resamples=resamples)
-    means = tuple(float(mean) for mean in table[:, ~absent].mean(1))
+    over_seeds = np.where(absent, np.nan, table.mean(0))
+    over_images = bootstrap_interval(over_seeds, resamples=resamples, statistic=statistic)
+    means = tuple(float(one) for one in statistic(table[:, ~absent]))
     wobble = _seed_error(means)
     low = over_images.value - math.hypot(over_images.value - over_images.low, wobble)
     high = over_images.value + math.hypot(over_images.high - over_images.value, wobble)
@@ -137,7 +145,10 @@ def estimates(found: Iterable[tuple[str, str, int, records.Record]]) -> dict[Qua
         # In an order of their own: a record that is read back has lost the one they were measured in.
         for column, values in sorted(record.values.items(), key=lambda item: _by_numbers(item[0])):
             columns.setdefault(Quantity(setting, row, column), {})[seed] = values
-    return {q: estimate([seeds[seed] for seed in sorted(seeds)]) for q, seeds in columns.items()}
+    return {
+        q: estimate([seeds[seed] for seed in sorted(seeds)], median if q.column.endswith(MEDIAN) else mean)
+        for q, seeds in columns.items()
+    }
 
 
 def _by_numbers(name: str) -> list[tuple[bool, float, str]]:

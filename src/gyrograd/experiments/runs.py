@@ -7,8 +7,9 @@ import inspect
 import json
 import os
 import platform
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -21,42 +22,25 @@ from gyrograd import records
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_claims
-from gyrograd.experiments.nets import Given, Net, checked_changes, net_key, trained
+from gyrograd.experiments.nets import Given, Net, checked_changes, is_there, net_key, read_net, trained
 from gyrograd.experiments.report import experiment_page
 from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
 from gyrograd.experiments.samples import check_present, images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
-from gyrograd.measurement import Cell, run_cells, streams
+from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
+from gyrograd.measurement import Cell, finished, run_cells, streams
 from gyrograd.numerics.modes import denormals_flushed
 from gyrograd.occupancy import NAME, in_turn
-from gyrograd.registry import available, lookup
+from gyrograd.registry import available, lookup, register
 from gyrograd.reporting import Section, write_page
-from gyrograd.types import Inputs, Labels, Model
+from gyrograd.types import Model
 
 HOME = Path(__file__).parent
 CHANGED = "training was changed to"
 SHARD, CUDA_SHARD = 500, 2500
 """Images in one file of numbers. A GPU is not filled by 500 small ones."""
-Columns: TypeAlias = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One measurement of a net: its columns for the examples asked for.
-
-    `settings` is all that decides the values besides net, data and seed. `columns` takes the model, the images,
-    their labels, and a key for each image (a function of the run's seed and the image alone).
-    """
-
-    setting: str
-    row: str
-    seed: int
-    what: str
-    net: Net | Given
-    settings: Mapping[str, Any]
-    columns: Callable[[Model, Inputs, Labels, Tensor], Columns]
-
-
+TRAIN_IMAGES = 10_000
+"""Training images at most on which an accuracy of training images is taken."""
 Measured: TypeAlias = tuple[str, str, int, records.Record]
 """Setting, row, seed, and the record of every image."""
 
@@ -119,10 +103,21 @@ class Run:
         named = not self.rows or any(begins(part.row, wanted) for wanted in self.rows)
         return named and (not self.parts or part.what.startswith(self.parts))
 
+    def train_missing(self, nets: Iterable[Net | Given]) -> None:
+        """Train those of the nets that are not there yet: the first stage, before anything is measured."""
+        missing = {net_key(net): net for net in nets if not is_there(net, self.out / "nets")}
+        for number, net in enumerate(missing.values(), 1):
+            print(f"training net {number} of {len(missing)}: {net.label}", file=sys.stderr)
+            trained(net, self.out / "nets", self.device)
+
     def net(self, net: Net | Given) -> Model:
-        """The trained net, in evaluation mode on this run's device; trained first if it is not there."""
+        """A trained net, in evaluation mode on this run's device."""
+        if not is_there(net, self.out / "nets"):
+            raise RuntimeError(
+                f"{net.label} is measured before it is trained; name it among the experiment's nets."
+            )
         key = (net_key(net), self.device, str(self.out))
-        return _in_memory(key, lambda: laid_out(trained(net, self.out / "nets", self.device), self.device))
+        return _in_memory(key, lambda: laid_out(read_net(net, self.out / "nets", self.device), self.device))
 
     def test_images(self, setting: str) -> Dataset:
         """The images that are measured, on this run's device."""
@@ -134,21 +129,37 @@ class Run:
         n = min(images or self.sizes(setting)["images"], len(data))
         return [int(position) for position in data.chosen(n)]
 
+    def unfinished(self, parts: Sequence[Part]) -> list[Part]:
+        """Those parts, among the ones this run measures, of which not every image is in a record yet."""
+        left = []
+        for part in filter(self.measures, parts):
+            places, cell = self._places(part), self._cell(part)
+            found = finished([cell], places, self.out, shard=self._shard(part)).get(cell.name)
+            left += [part] if found is None or len(found.examples) < len(places) else []
+        return left
+
     def measured(self, parts: Sequence[Part]) -> tuple[Measured, ...]:
         """The records of the parts, net by net; what an earlier run finished is read."""
-        shard = SHARD if self.device == "cpu" else CUDA_SHARD
         found: list[Measured] = []
-        parts = [part for part in parts if self.measures(part)]
-        for key in dict.fromkeys((part.setting, part.row, part.seed) for part in parts):
-            cells = [self._cell(p) for p in parts if (p.setting, p.row, p.seed) == key]
-            what = f"measuring {key[0]}, {key[1]}, seed {key[2]}"
-            done = run_cells(cells, self.positions(key[0]), self.out, shard=shard, what=what)
-            found += [(*key, done[cell.name]) for cell in cells]
+        groups: dict[tuple[str, str, int, str], list[Part]] = {}
+        for part in filter(self.measures, parts):
+            groups.setdefault((part.setting, part.row, part.seed, part.split), []).append(part)
+        for (setting, row, seed, _), mine in groups.items():
+            cells, what = [self._cell(part) for part in mine], f"measuring {setting}, {row}, seed {seed}"
+            done = run_cells(cells, self._places(mine[0]), self.out, shard=self._shard(mine[0]), what=what)
+            found += [(setting, row, seed, done[cell.name]) for cell in cells]
         return tuple(found)
 
+    def _shard(self, part: Part) -> int:
+        return SHARD if self.device == "cpu" and part.split == "test" else CUDA_SHARD
+
+    def _places(self, part: Part) -> list[int]:
+        if part.split == "test":
+            return self.positions(part.setting)
+        return list(range(min(TRAIN_IMAGES, len(images_of(self.sizes(part.setting), "train")))))
+
     def _cell(self, part: Part) -> Cell:
-        sizes = self.sizes(part.setting)
-        data = images_of(sizes, "test")
+        data = images_of(self.sizes(part.setting), part.split)
         settings = {
             "net": net_key(part.net),
             "data": _digest(data),
@@ -170,16 +181,75 @@ def no_figures(results: Results) -> tuple[Section, ...]:  # noqa: ARG001
     return ()
 
 
+Nets: TypeAlias = Callable[[Run], Sequence[Subject]]
+"""Which nets a run needs."""
+Finish: TypeAlias = Callable[[Run, Sequence[Subject], tuple[Measured, ...]], Found]
+"""What is made of the nets and their records."""
+
+
+def no_nets(run: Run) -> list[Subject]:  # noqa: ARG001
+    """For what needs no net: toys, and steps of nets that are timed untrained."""
+    return []
+
+
+def as_measured(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
+    """The records are all there is."""
+    return Found(records)
+
+
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure. `measure` trains and measures what is missing; `sections`, pure, draws its figures.
+    """A table or figure, in two stages: its nets are trained, then measured.
 
-    `over`: what its intervals are over.
+    Args:
+        nets: which nets, by their rows.
+        measures: what is measured of each, net by net; a second group comes after the first is done for all nets.
+        finish: what is made of the records besides (pictures of maps, correlations between nets, timings).
+        looks: whether `finish` looks at the nets too, and not only at the records.
+        sections: the figures, a pure function of the results.
+        over: what the intervals are over.
     """
 
-    measure: Callable[[Run], Found]
+    nets: Nets = no_nets
+    measures: Sequence[Sequence[Maker]] = ()
+    finish: Finish = as_measured
+    looks: bool = False
     sections: Callable[[Results], tuple[Section, ...]] = no_figures
     over: str = "images"
+
+    def measure(self, run: Run) -> Found:
+        """Train the nets that are missing; then measure what is missing."""
+        subjects = self.nets(run)
+        groups = [[part for s in subjects for make in makers for part in make(s)] for makers in self.measures]
+        wanted = [part.net for group in groups for part in run.unfinished(group)]
+        run.train_missing([*wanted, *(subject.net for subject in subjects if self.looks)])
+        records = tuple(record for group in groups for record in run.measured(group))
+        return self.finish(run, subjects, records)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A row of a paper's table of experiments: its name, where it is in the paper, what it is, in words."""
+
+    name: str
+    where: str
+    about: str
+    experiment: Experiment
+
+
+def register_all(paper: str, table: Sequence[Listed]) -> None:
+    """Put a paper's table of experiments into the registry, as PAPER-NAME."""
+
+    def factory_of(listed: Listed) -> Callable[[], Experiment]:
+        def factory() -> Experiment:
+            return listed.experiment
+
+        factory.__doc__ = listed.about  # stands on the page and in `gyrograd list experiment`
+        return factory
+
+    for listed in table:
+        add = register("experiment", f"{paper}-{listed.name}", paper=paper, equation=listed.where)
+        add(factory_of(listed))
 
 
 def reproduce(

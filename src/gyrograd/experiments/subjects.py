@@ -1,16 +1,17 @@
-"""Nets out of the recipes of `training`, and what is measured of them."""
+"""Nets out of the recipes of `training`, and measurements of them, as values."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+from torch import Tensor
 
 from gyrograd.data import data_root
 from gyrograd.errors import UserError
 from gyrograd.experiments.nets import BATCHNORM, Given, Net
-from gyrograd.experiments.runs import Columns, Found, Part, Run
 from gyrograd.experiments.scales import CHANGES
 from gyrograd.numerics.random import Keys
 from gyrograd.registry import lookup
@@ -23,14 +24,34 @@ OF_NO_NET = ("model", "model_settings", "start", "data", "data_settings", "test"
 OF_THE_DATA = ("normalize",)
 """Settings of a recipe's model that belong to its images: a scale with other images brings its own, or none."""
 
+Columns: TypeAlias = dict[str, Tensor]
 Measurement = Callable[[Model, Inputs, Labels, Keys], Columns]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measurement of a net: its columns for the examples asked for.
+
+    `settings` is all that decides the values besides net, data and seed. `columns` takes the model, the images,
+    their labels, and a key for each image (a function of the run's seed and the image alone). `split` says which
+    images: those the run measures ("test"), or the first 10,000 that the net was trained on ("train").
+    """
+
+    setting: str
+    row: str
+    seed: int
+    what: str
+    net: Net | Given
+    settings: Mapping[str, Any]
+    columns: Measurement
+    split: Literal["test", "train"] = "test"
 
 
 @dataclass(frozen=True)
 class Subject:
     """A net of a run by what it is called there; `part` makes a measurement of it.
 
-    `way` says how it was trained. Rows carry the way and what is explained by, such as "ssr ig".
+    `way` says how it was trained. Rows carry the way and, where there are several, what is explained by: "ssr ig".
     """
 
     setting: str
@@ -39,22 +60,20 @@ class Subject:
     net: Net | Given
     sizes: Mapping[str, Any]
 
-    def part(self, row: str, what: str, settings: Mapping[str, Any], columns: Measurement) -> Part:
+    def part(
+        self,
+        row: str,
+        what: str,
+        settings: Mapping[str, Any],
+        columns: Measurement,
+        split: Literal["test", "train"] = "test",
+    ) -> Part:
         """One measurement of this net."""
-        return Part(self.setting, row, self.seed, what, self.net, settings, columns)
+        return Part(self.setting, row, self.seed, what, self.net, settings, columns, split)
 
 
-Maker = Callable[[Subject], Part]
-
-
-def all_of(run: Run, subjects: Sequence[Subject], *makers: Maker) -> Found:
-    """Every measurement of every net."""
-    return Found(run.measured([make(subject) for subject in subjects for make in makers]))
-
-
-def wanted(run: Run, way: str) -> bool:
-    """Whether the user left this way to train in."""
-    return bool(run.kept([way]))
+Maker: TypeAlias = Callable[[Subject], Sequence[Part]]
+"""What is measured of a net."""
 
 
 def net_of(

@@ -11,7 +11,7 @@ from gyrograd.audit import Card, Preset
 from gyrograd.hardening.judging import Held, all_held, best_held
 from gyrograd.hardening.search import Try, spoken
 from gyrograd.numerics.statistics import Interval, Stat
-from gyrograd.numerics.wording import UNKNOWN, interval_text
+from gyrograd.numerics.wording import UNKNOWN, interval_text, radius_text
 from gyrograd.training.building import Split
 from gyrograd.training.tables import Table, difference, interval, plain
 
@@ -184,10 +184,11 @@ def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
             f"{2 * found.settings['epochs']}) or a higher limit (--max_accuracy_loss {2 * found.limit or 0.01:g}); "
             "more --images make the intervals narrower.",
         ]
+    largest = 255 * max(found.preset.radii)
     return [
         f"The explanations hold further under attack: half of the top pixels of {after.label} stay up to "
-        f"{_reach(after.radius, found.preset)}, where before those of {before.label} stayed up to "
-        f"{_reach(before.radius, found.preset)}.",
+        f"{radius_text(after.radius, largest)}, where before those of {before.label} stayed up to "
+        f"{radius_text(before.radius, largest)}.",
         f"Averaged over the attacks {stays} ({_points(plain(gain))} points).",
         price,
         f"Insertion of the map goes from {mean(before.insertion):.3f} to {mean(after.insertion):.3f} "
@@ -258,13 +259,6 @@ def _percent(stat: Stat | None) -> str:
 
 def _points(stat: Stat | None) -> str:
     return interval_text(stat, "+.1f", scale=100)
-
-
-def _reach(stat: Stat | None, preset: Preset) -> str:
-    """`6.9/255 [6.5, 7.3]`; a map that holds at the largest radius attacked holds at least so far."""
-    value = None if stat is None else stat["value"]
-    least = "at least " if value is not None and value >= 255 * max(preset.radii) - 1e-9 else ""
-    return least + interval_text(stat, ".1f", unit="/255")
 
 
 def mean(values: Sequence[float | None]) -> float:

@@ -79,6 +79,11 @@ class Cell:
             Path(out) / "records" / self.folder / f"{part[0]:06d}-{len(part)}-{fingerprint(list(part))}.json"
         )
 
+    def guess(self, examples: int) -> Effort:
+        """What so many examples are guessed to take."""
+        kind, each = self.effort
+        return kind, each * examples
+
     def record(self, positions: list[int]) -> Record:
         """The values of these examples, measured now."""
         n = len(positions)
@@ -129,12 +134,7 @@ def run_cells(
     begun = {cell.name for cell, _ in pending}
     whole = {cell.path(part, out) for cell, part in wanted if ready[cell.name, part] is not None}
     earlier = {cell.name: _examples(cell, out, whole) for cell in known if cell.name in begun}
-
-    def effort(pair: tuple[Cell, Sequence[int]]) -> Effort:
-        kind, each = pair[0].effort
-        return kind, each * len(pair[1])
-
-    for cell, part in track(pending, len(pending), what, effort):
+    for cell, part in track(pending, len(pending), what, lambda pair: pair[0].guess(len(pair[1]))):
         record = _completed(cell, part, earlier[cell.name])
         records.write(cell.path(part, out), record)
         ready[cell.name, part] = record
@@ -188,14 +188,9 @@ def _rounds(
     places = tuple(int(position) for position in positions)
     rounds = []
     for first in range(0, len(places), shard):
-        pairs = [(cell, places[first : first + shard][: _left(cell, first, len(places))]) for cell in cells]
+        pairs = [(cell, places[: cell.limit][first : first + shard]) for cell in cells]
         rounds.append([(cell, part) for cell, part in pairs if part])
     return rounds
-
-
-def _left(cell: Cell, first: int, n: int) -> int:
-    """How many examples a limited cell may still take from this place on."""
-    return max(0, (n if cell.limit is None else cell.limit) - first)
 
 
 def _examples(cell: Cell, out: Path, besides: Set[Path]) -> dict[int, Row]:

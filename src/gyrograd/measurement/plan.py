@@ -14,6 +14,7 @@ from torch import Tensor
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.settings import settings_of
 from gyrograd.errors import UserError
+from gyrograd.metrics.response import looks_at_attacked
 from gyrograd.progress import Effort
 from gyrograd.registry import lookup, make
 from gyrograd.types import Attribution, Images, Labels, Model
@@ -113,9 +114,8 @@ def registered(name: str, **settings: Any) -> Metric:
     """A metric of the registry, with those of the settings that it has."""
     entry = lookup("metric", name)
     metric = make("metric", name, **having("metric", name, settings))
-    takes_attacked = "perturbed" in inspect.signature(type(metric).__call__).parameters
     own = {"settings": described(repr(metric))}
-    if takes_attacked and getattr(metric, "attacked", True):
+    if looks_at_attacked(metric):
         return Metric(
             entry.name,
             lambda at: metric(at.model, at.attribution, at.x, at.target, perturbed=at.attack.x),

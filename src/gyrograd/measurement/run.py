@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from gyrograd.measurement.cells import Cell, finished, forget, run_cells, stream
 from gyrograd.measurement.plan import Condition, Look, Plan, described
 from gyrograd.measurement.table import Source, Table
 from gyrograd.records import Record
+from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Images, Labels, Model
 
 VERSION = 3
@@ -128,7 +129,8 @@ def measure(
     def table(found: Mapping[str, Record]) -> Table:
         return Table(Source(m, c.name, c.radii, found[cell.name]) for m, c, cell in planned)
 
-    with _folder(out) as place:
+    with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
+        place = Path(folder)
         if fresh:
             forget(cells, place)
         _tell_of_other_records(cells, place)
@@ -166,6 +168,7 @@ def _cell(
         **named,
         "seed": plan.seed,
         "version": VERSION,
+        **({"plugins": plugins} if (plugins := load_plugins()) else {}),
         "method": None if attribution is _no_method else described(repr(attribution)),
         **condition.settings,
         "metrics": {metric.name: dict(metric.settings) for metric in metrics},
@@ -188,15 +191,6 @@ def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
             f"gyrograd: measuring anew: {place / 'records'} holds numbers of other settings or of an earlier version.",
             file=sys.stderr,
         )
-
-
-@contextmanager
-def _folder(out: Path | None) -> Iterator[Path]:
-    if out is not None:
-        yield Path(out)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
 
 
 def model_hash(model: Model) -> str:

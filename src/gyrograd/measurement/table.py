@@ -27,11 +27,7 @@ class Key(NamedTuple):
 class Row(NamedTuple):
     """One number of the table."""
 
-    method: str
-    condition: str
-    eps: float | None
-    metric: str
-    point: int | None
+    key: Key
     example: int
     value: float | None
 
@@ -104,7 +100,7 @@ class Table:
         """Every number."""
         for key, column in self._columns.items():
             for example, value in column.items():
-                yield Row(*key, example, value)
+                yield Row(key, example, value)
 
     def _found(self, key: Key) -> Column:
         if key not in self._columns:

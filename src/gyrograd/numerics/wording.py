@@ -65,5 +65,15 @@ def eps_text(eps: Number | None) -> str:
     return UNKNOWN if eps is None else f"{eps * 255:.3g}/255"
 
 
+def radius_text(stat: Mapping[str, Any] | None, largest: float) -> str:
+    """A steady radius, such as `6.9/255 [6.5, 7.3]`; what holds at the largest radius attacked holds at least so far.
+
+    `largest` counts in grey levels, as the radius does.
+    """
+    text = interval_text(stat, ".1f", unit="/255")
+    reached = stat is not None and stat.get("value") is not None and stat["value"] >= largest - 1e-6
+    return f"at least {text}" if reached else text
+
+
 def _written(value: Number, form: Form, scale: Number) -> str:
     return format(value * scale, form) if isinstance(form, str) else form(value * scale)

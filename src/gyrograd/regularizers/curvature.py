@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 from torch import Tensor
 
@@ -30,6 +30,10 @@ from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
 _ASKED = 4
 """Examples at which a net in training mode is asked whether it is piecewise linear."""
+
+
+PixelUnit = Literal["unit", "byte"]
+"""What pixels are counted in: from 0 to 1, or from 0 to 255."""
 
 
 @register(
@@ -97,17 +101,21 @@ class Ssr:
 
     The Hessian is the closed form W (diag p - p p^T) W^T, W the gradients of the logits: exact for piecewise linear
     nets, the Gauss-Newton part for others. Its top eigenvalue comes from a k x k problem (B1) and costs k backward
-    passes. No label is used. `scale` is the paper's s: 1 for pixels in [0, 1] (C2; 1e6 belongs to [0, 255]). The
-    paper mixes, beta s lambda + (1 - beta) CE; see docs/concepts/regularizers.md. `channels="mean"` averages W over
-    the colours first, as the released code does and the paper does not say.
+    passes. No label is used. `scale` is the paper's s, and `pixels` says in which units its eigenvalue is counted:
+    "unit" ([0, 1], as images are here; C2 finds s = 1 good) or "byte" ([0, 255], as in the released code, whose s is
+    1e6). The eigenvalue of bytes is 255^2 times smaller, so s = 1e6 there is scale 15.4 here. The paper mixes, beta s
+    lambda + (1 - beta) CE; see docs/concepts/regularizers.md. `channels="mean"` averages W over the colours first, as
+    the released code does and the paper does not say.
     """
 
     scale: float = 1.0
     channels: str = "all"
     space: str = "pixel"
     batchnorm: str = "batch"
+    pixels: str = "unit"
 
     def __post_init__(self) -> None:
+        check_choice("unit of pixels", self.pixels, PixelUnit)
         check_choice("treatment of channels", self.channels, Channels)
         check_choice("space", self.space, Space)
         check_choice("batchnorm", self.batchnorm, BatchNorm)
@@ -119,7 +127,9 @@ class Ssr:
         there, u = seen_in(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
             channels = cast(Channels, self.channels)
-            return self.scale * top_loss_curvature(there, u, channels=channels, create_graph=True)
+            # A derivative to bytes is 255 times smaller than one to pixels in [0, 1], and this one is taken twice.
+            factor = self.scale / (255**2 if self.pixels == "byte" else 1)
+            return factor * top_loss_curvature(there, u, channels=channels, create_graph=True)
 
 
 def _refuse_flat(penalty: Tensor) -> None:

@@ -78,12 +78,17 @@ def contents(card: dict[str, Any], folder: Path) -> Contents:
     attacks = [_attack(facts, card, arrays) for facts in worst]
     panels, sheet = eps_charts(card) or ([], None)
     games = [chart for name in ("insertion", "deletion") if (chart := game_chart(card, name))]
+    missing = arrays if isinstance(arrays, str) else None
+    if missing is None and any(attack.pictures is None for attack in attacks):
+        missing = (
+            "Some pictures are not here: the arrays hold fewer rows than the card names; run the audit again."
+        )
     return Contents(
         card,
         table.rows(card),
         table.grouped_columns(card),
         attacks,
-        arrays if isinstance(arrays, str) else _rows_missing(attacks),
+        missing,
         panels,
         sheet,
         games,
@@ -119,14 +124,6 @@ def _attack(facts: dict[str, Any], card: dict[str, Any], arrays: dict[str, Any] 
         parts.append(f"{facts['attack']} at eps {eps_text(facts.get('eps'))}")
     pictures = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"])
     return Attack(", ".join(parts), facts, pictures)
-
-
-def _rows_missing(attacks: list[Attack]) -> str | None:
-    if any(attack.pictures is None for attack in attacks):
-        return (
-            "Some pictures are not here: the arrays hold fewer rows than the card names; run the audit again."
-        )
-    return None
 
 
 def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:

@@ -62,8 +62,11 @@ def chart(
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
         svg = _themed(buffer.getvalue().decode("utf-8"), alt)
         figure.set_layout_engine("none")  # the places found once serve the second drawing
-        png = _png(figure) if image else b""
-    return Chart(name, alt, svg, _standalone(svg), png, header, tuple(rows))
+        raster = io.BytesIO()
+        if image:
+            paper = LIGHT["paper"]
+            figure.savefig(raster, format="png", dpi=160, facecolor=paper, metadata={"Software": None})
+    return Chart(name, alt, svg, _standalone(svg), raster.getvalue(), header, tuple(rows))
 
 
 def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
@@ -106,7 +109,10 @@ def game_chart(card: dict[str, Any], name: str) -> Chart | None:
         )
         _legend(axis)
 
-    rows = [_game_row(labels[line["method"]], line) for line in curve["lines"]]
+    rows = []
+    for line in curve["lines"]:
+        y = line["y"] or [None]
+        rows.append((labels[line["method"]], number(y[0]), number(y[len(y) // 2]), number(y[-1])))
     alt = f"{name.capitalize()} curves of {len(rows)} methods. " + "; ".join(
         f"{row[0]}: halfway {row[2]}" for row in rows
     )
@@ -116,7 +122,11 @@ def game_chart(card: dict[str, Any], name: str) -> Chart | None:
 def plane_chart(card: dict[str, Any]) -> Chart | None:
     """Robustness against faithfulness: each method and setting a point, the Pareto line, the point to take."""
     plane = card.get("plane")
-    points = [point for point in (plane or {}).get("points", ()) if _placed(point)]
+    points = [
+        point
+        for point in (plane or {}).get("points", ())
+        if known(point.get("robustness")) and known(point.get("faithfulness"))
+    ]
     if not plane or not points:
         return None
     labels, order = labels_of(card), _order(card)
@@ -134,16 +144,14 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
         _legend(axis)
 
     rows = [_plane_row(point, labels, chosen) for point in points]
-    alt = f"Robustness and faithfulness of {len(points)} settings. " + _recommended_words(
-        points, labels, chosen
-    )
+    found = [f"{labels[p['method']]} {setting_text(p)}".strip() for p in points if is_recommended(p, chosen)]
+    advice = f"Recommended: {found[0]}." if found else "No setting is recommended."
+    alt = f"Robustness and faithfulness of {len(points)} settings. {advice}"
     header = ("method", "setting", "robustness", "faithfulness", "")
     return chart("plane", alt, [draw], header=header, rows=rows, size=(4.3, 4.0))
 
 
-def change_chart(
-    name: str, column: dict[str, Any], points: Sequence[tuple[str, dict[str, Any], str]]
-) -> Chart:
+def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, Stat, str]]) -> Chart:
     """The change in one column: a dot and its interval for each method, against zero."""
     looks = {"better": (LIGHT["s2"], "^"), "worse": (LIGHT["s1"], "v")}
 
@@ -165,6 +173,8 @@ def change_chart(
 def labels_of(card: dict[str, Any]) -> dict[str, str]:
     """Method name to what stands in the report; lines may name methods the table does not have."""
     labels = {name: readable(name) for name in _order(card)}
+    points = (card.get("plane") or {}).get("points", ())
+    labels |= {point["method"]: point["label"] for point in points if point.get("label")}
     return labels | {m["name"]: m.get("label") or m["name"] for m in card["methods"]}
 
 
@@ -291,10 +301,6 @@ def _ring(axis: Axis, point: dict[str, Any]) -> None:
     )
 
 
-def _placed(point: dict[str, Any]) -> bool:
-    return known(point.get("robustness")) and known(point.get("faithfulness"))
-
-
 def _place(point: dict[str, Any]) -> tuple[Number, Number]:
     return point["robustness"]["value"], point["faithfulness"]["value"]
 
@@ -341,13 +347,6 @@ def _eps_table(
     return ("method", "pushed by", *(f"eps {x:g}" for x in eps)), rows
 
 
-def _game_row(label: str, line: dict[str, Any]) -> tuple[str, str, str, str]:
-    y = line["y"]
-    if not y:
-        return label, number(None), number(None), number(None)
-    return label, number(y[0]), number(y[len(y) // 2]), number(y[-1])
-
-
 def _plane_row(
     point: dict[str, Any], labels: dict[str, str], chosen: dict[str, Any] | None
 ) -> tuple[str, ...]:
@@ -357,13 +356,6 @@ def _plane_row(
         mark = "recommended"
     values = (interval_text(point["robustness"]), interval_text(point["faithfulness"]))
     return labels[point["method"]], words, *values, mark
-
-
-def _recommended_words(points: list[dict[str, Any]], labels: dict[str, str], chosen: Any) -> str:
-    found = [point for point in points if is_recommended(point, chosen)]
-    if not found:
-        return "No setting is recommended."
-    return f"Recommended: {labels[found[0]['method']]} {setting_text(found[0])}".strip() + "."
 
 
 def _ends(lines: list[dict[str, Any]]) -> str:
@@ -447,12 +439,6 @@ def _style(name: str) -> Any:
         "lines.linewidth": 1.8,
         "lines.markersize": 4.5,
     }
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=160, facecolor=LIGHT["paper"], metadata={"Software": None})
-    return buffer.getvalue()
 
 
 def _themed(svg: str, alt: str) -> str:

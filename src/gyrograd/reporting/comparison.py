@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gyrograd.numerics.statistics import paired_difference
-from gyrograd.numerics.wording import interval_text, number
+from gyrograd.numerics.wording import interval_text, number, radius_text
 from gyrograd.reporting.charts import Chart, change_chart
 from gyrograd.reporting.schema import card_path, read_card
 from gyrograd.reporting.table import GROUPS
@@ -102,7 +102,11 @@ class Comparison:
                 title: [finding.sentence for finding in found] for title, found in self.findings.items()
             },
             "notes": list(self.notes),
-            "changes": [_plain(change) for change in self.changes],
+            "changes": [
+                {key: value for key, value in vars(each).items() if key not in ("label", "only")}
+                | {"column": each.column["key"]}
+                for each in self.changes
+            ],
         }
 
 
@@ -182,7 +186,7 @@ def _change(
 ) -> Change:
     key = column["key"]
     before, after = _stat(a, method, key), _stat(b, method, key)
-    label = _label(a, method) or _label(b, method) or method
+    label = next((label for card in (a, b) if (label := _method(card, method).get("label"))), method)
     if before is None or after is None:
         only = names[before is None]
         return Change(
@@ -263,8 +267,7 @@ def _largest_radius(card: dict[str, Any]) -> float:
 
 def _held(key: str, name: str, label: str, stat: Stat, largest: float) -> str:
     if key == "steady_radius":
-        least = "at least " if stat["value"] >= largest - 1e-6 else ""
-        radius = least + interval_text(stat, ".1f", unit="/255")
+        radius = radius_text(stat, largest)
         return f"{label} on {name} keeps half of its top pixels up to {radius} under attack"
     kept = interval_text(stat, ".0f", scale=100, unit=" %")
     return f"{label} on {name} keeps {kept} of its top pixels under attack"
@@ -336,29 +339,12 @@ def _column(card: dict[str, Any], key: str) -> dict[str, Any]:
     return next((column for column in card["columns"] if column["key"] == key), {})
 
 
-def _label(card: dict[str, Any], method: str) -> str | None:
-    return _method(card, method).get("label")
-
-
 def _about(card: dict[str, Any]) -> dict[str, Any]:
     return {
         "model": card["model"],
         "data": {key: card["data"][key] for key in ("source", "images", "sha256")},
         "grade": card["verdict"]["grade"],
         "accuracy": card["accuracy"],
-    }
-
-
-def _plain(change: Change) -> dict[str, Any]:
-    return {
-        "method": change.method,
-        "column": change.column["key"],
-        "a": change.a,
-        "b": change.b,
-        "change": change.change,
-        "paired": change.paired,
-        "verdict": change.verdict,
-        "why": change.why,
     }
 
 

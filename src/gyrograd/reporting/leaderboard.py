@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -181,11 +182,8 @@ def _fits(board: Board, data: dict[str, Any], columns: dict[str, dict[str, Any]]
     """Same images by their hash (unknown fits nothing), and no column that means something else."""
     same = data["sha256"] is not None and data["sha256"] == board.sha256 and data["images"] == board.images
     shared = [key for key in columns if key in board.columns]
-    return same and all(_meaning(columns[key]) == _meaning(board.columns[key]) for key in shared)
-
-
-def _meaning(column: dict[str, Any]) -> tuple[Any, ...]:
-    return column["detail"], column["direction"]
+    meaning = itemgetter("detail", "direction")
+    return same and all(meaning(columns[key]) == meaning(board.columns[key]) for key in shared)
 
 
 def _places(audit: Audit, column: dict[str, Any] | None) -> list[Place]:

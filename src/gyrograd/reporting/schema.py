@@ -120,6 +120,7 @@ class PlanePoint(TypedDict):
     """A method, or a width of one, between robustness and faithfulness."""
 
     method: str
+    label: str | None
     setting: float | None
     setting_name: str | None
     robustness: Stat | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from gyrograd.experiments.joo2023.pictures import BAR, Arrays
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run
+from gyrograd.experiments.runs import Found, Measured, Run
+from gyrograd.experiments.subjects import Columns, Subject
 from gyrograd.measurement import Cell, run_cells
-from gyrograd.registry import make, register
+from gyrograd.registry import make
 from gyrograd.reporting import Figure, Section
 from gyrograd.theory.alignment_toy import PANELS, Panel, Turn, logit, sharpest_turn, trained_net
 from gyrograd.types import Model
@@ -22,16 +24,8 @@ WHERE = "toy2d"
 TICKS = 60
 
 
-@register("experiment", "joo2023-figure1", paper="joo2023", equation="Figure 1")
-def figure1() -> Experiment:
-    """Distance and cosine of two nearby gradients at the weakest place of the boundary, for four two-layer nets.
-
-    An "image" here is a draw of the data and of the first weights: the interval is over draws.
-    """
-    return Experiment(_measured, _drawn)
-
-
-def _measured(run: Run) -> Found:
+def measured(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
+    """Train the toys, each draw a cell of its own, and look where the gradient turns most."""
     if WHERE not in run.included((WHERE,)):
         return Found()
     sizes = run.sizes(WHERE)
@@ -74,7 +68,8 @@ def _level_curves(row: str, steps: int) -> Arrays:
     return {f"{row}{BAR}{name}": np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
 
 
-def _drawn(results: Results) -> tuple[Section, ...]:
+def drawn(results: Results) -> tuple[Section, ...]:
+    """Level curves and gradients of the first draw."""
     shown = [row for row in rows() if f"{row}{BAR}levels" in results.pictures]
     if not shown:
         return ()

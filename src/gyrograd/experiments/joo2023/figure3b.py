@@ -5,14 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyrograd.experiments.joo2023.measures import Subject, all_of, selected
 from gyrograd.experiments.plots import Line, curves
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Columns, Experiment, Found, Part, Run
 from gyrograd.experiments.scales import picked
+from gyrograd.experiments.subjects import Columns, Part, Subject
 from gyrograd.numerics import random
-from gyrograd.registry import register
 from gyrograd.reporting import Figure, Section
 from gyrograd.theory import cosine_criterion, product_bound, squared_bound
 from gyrograd.types import Inputs, Labels, Model
@@ -25,21 +23,8 @@ LINES = {
 }
 
 
-@register("experiment", "joo2023-figure3b", paper="joo2023", equation="Figure 3b")
-def figure3b() -> Experiment:
-    """The cosine criterion and the bound of Theorem 6 without its remainder, over eps, on LeNet.
-
-    The perturbation is uniform in the box of radius eps, as in training; the released code draws normal noise, and
-    the paper does not say over what its figure runs.
-    """
-    return Experiment(_measured, _drawn)
-
-
-def _measured(run: Run) -> Found:
-    return all_of(run, selected(run, ("cifar10-lenet",), ("ce", "l2", "l2_cosine")), _bound)
-
-
-def _bound(subject: Subject) -> Part:
+def criterion_and_bound(subject: Subject) -> list[Part]:
+    """Both over eps, without the bound's remainder."""
     draws, levels = int(subject.sizes["draws"]), picked(list(LEVELS), subject.sizes.get("levels"))
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
@@ -50,7 +35,7 @@ def _bound(subject: Subject) -> Part:
         # The level of training stands in the table too.
         return {**found, **{name: found[f"{name} {POINT}{levels[len(levels) // 2]}"] for name in LINES}}
 
-    return subject.part("bound", {"draws": draws, "levels": levels}, columns)
+    return [subject.part(subject.way, "bound", {"draws": draws, "levels": levels}, columns)]
 
 
 def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) -> Columns:
@@ -65,7 +50,8 @@ def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) 
     return totals
 
 
-def _drawn(results: Results) -> tuple[Section, ...]:
+def drawn(results: Results) -> tuple[Section, ...]:
+    """A panel a row."""
     panels = {row: _lines(results, row) for row in results.rows("cifar10-lenet")}
     png = curves(panels, "eps (of 255)", "mean over images", logarithmic=True)
     return (Section("Criterion and bound", (), None, (Figure(png, "Bands: 95 % intervals."),)),)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +27,9 @@ from gyrograd.experiments.joo2023.ways import (
     row_name,
     selected_weights,
 )
-from gyrograd.experiments.nets import Net
 from gyrograd.experiments.report import POINT
-from gyrograd.experiments.runs import Columns, Found, Part, Run
+from gyrograd.experiments.runs import Nets
+from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.metrics import Accuracy, MapSimilarity, insertion
 from gyrograd.metrics.insertion import PROTOCOLS
 from gyrograd.metrics.noise import UniformNoise, neighbours
@@ -68,39 +67,21 @@ ATTRIBUTIONS: dict[str, Attribution] = {
 }
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A net of a run by what it is called there; `part` makes a measurement of it."""
-
-    setting: str
-    row: str
-    seed: int
-    net: Net
-    sizes: dict[str, Any]
-
-    def part(self, what: str, settings: dict[str, Any], columns: Any) -> Part:
-        """One measurement of this net."""
-        return Part(self.setting, self.row, self.seed, what, self.net, settings, columns)
-
-
-def selected(run: Run, settings: Sequence[str], rows: Sequence[str] = ()) -> list[Subject]:
+def selected(*settings: str, rows: Sequence[str] = ()) -> Nets:
     """The nets behind Table 1, with the rows named like its rows."""
-    return [
-        Subject(
-            setting, row, seed, net_of(run.sizes(setting), setting, row, weights, seed), run.sizes(setting)
-        )
+    return lambda run: [
+        Subject(setting, row, seed, net_of(sizes, setting, row, weights, seed), sizes)
         for setting in run.included(settings)
+        for sizes in (run.sizes(setting),)
         for row, weights in selected_weights(setting).items()
         for seed in run.seeds
         if (not rows or row in rows) and run.kept([row])
     ]
 
 
-def every(
-    run: Run, settings: Sequence[str], ways: Callable[[str, int | None], list[Way]] = every_way
-) -> list[Subject]:
+def every(*settings: str, ways: Callable[[str, int | None], list[Way]] = every_way) -> Nets:
     """The nets behind the appendix' tables (or those of `ways`), with their weights in the rows' names."""
-    return [
+    return lambda run: [
         Subject(setting, row_name(*way), seed, net_of(sizes, setting, *way, seed), sizes)
         for setting in run.included(settings)
         for sizes in (run.sizes(setting),)
@@ -110,35 +91,29 @@ def every(
     ]
 
 
-def all_of(run: Run, subjects: Sequence[Subject], *makers: Callable[[Subject], Part]) -> Found:
-    """Every measurement of every net."""
-    return Found(run.measured([make(subject) for subject in subjects for make in makers]))
-
-
-def accuracy(subject: Subject) -> Part:
+def accuracy(subject: Subject) -> list[Part]:
     """100 where the net is right. On the measured images; the paper has the whole test set."""
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
         return {"accuracy": 100 * Accuracy()(model, None, x, y)}
 
-    return subject.part("accuracy", {}, columns)
+    return [subject.part(subject.way, "accuracy", {}, columns)]
 
 
-def rps(name: str, eps: int) -> Callable[[Subject], Part]:
+def rps(name: str, eps: int) -> Maker:
     """Random perturbation similarity of one attribution at one eps, in three similarities."""
-    return lambda subject: _rps(subject, name, eps)
 
+    def of(subject: Subject) -> list[Part]:
+        draws = int(subject.sizes["draws"])
 
-def _rps(subject: Subject, name: str, eps: int) -> Part:
-    draws = int(subject.sizes["draws"])
+        def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
+            found = similarities(model, ATTRIBUTIONS[name], x, y, eps=eps / 255, draws=draws, seed=keys)
+            return {f"{name} rps {kind} {eps}": values for kind, values in found.items()}
 
-    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
-        found = similarities(model, ATTRIBUTIONS[name], x, y, eps=eps / 255, draws=draws, seed=keys)
-        return {f"{name} rps {kind} {eps}": values for kind, values in found.items()}
+        settings = {"draws": draws, "attribution": repr(ATTRIBUTIONS[name])}
+        return [subject.part(subject.way, f"{name} rps {eps}", settings, columns)]
 
-    return subject.part(
-        f"{name} rps {eps}", {"draws": draws, "attribution": repr(ATTRIBUTIONS[name])}, columns
-    )
+    return of
 
 
 def similarities(
@@ -162,40 +137,41 @@ def similarities(
     return dict(zip(RPS_SIMILARITIES, means.unbind(1), strict=True))
 
 
-def insertion_game(name: str) -> Callable[[Subject], Part]:
+def insertion_game(name: str) -> Maker:
     """Insertion of one attribution: the two means, and the curve."""
-    return lambda subject: _insertion_game(subject, name)
+
+    def of(subject: Subject) -> list[Part]:
+        def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+            map = ATTRIBUTIONS[name](model, x, y).detach()
+            return game_columns(f"{name} ins", model, map, x, y)
+
+        settings = {"attribution": repr(ATTRIBUTIONS[name])}
+        return [subject.part(subject.way, f"{name} insertion", settings, columns)]
+
+    return of
 
 
-def _insertion_game(subject: Subject, name: str) -> Part:
-    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        map = ATTRIBUTIONS[name](model, x, y).detach()
-        return game_columns(f"{name} ins", model, map, x, y)
-
-    return subject.part(f"{name} insertion", {"attribution": repr(ATTRIBUTIONS[name])}, columns)
-
-
-def attacked_game(name: str, eps: int | None = None) -> Callable[[Subject], Part]:
+def attacked_game(name: str, eps: int | None = None) -> Maker:
     """The targeted attack on one attribution, what it does to the map, and Adv-Insertion.
 
     eps is the main text's for the setting if it is not given.
     """
-    return lambda subject: _attacked_game(subject, name, eps)
 
+    def of(subject: Subject) -> list[Part]:
+        radius = ATTACK_EPS[paper_setting(subject.setting)] if eps is None else eps
+        steps = int(subject.sizes.get("steps", ATTACK_STEPS))
 
-def _attacked_game(subject: Subject, name: str, eps: int | None) -> Part:
-    radius = ATTACK_EPS[paper_setting(subject.setting)] if eps is None else eps
-    steps = int(subject.sizes.get("steps", ATTACK_STEPS))
+        def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
+            hit = attacked(model, name, x, y, eps=radius, steps=steps, seed=keys)
+            game = game_columns(f"{name} a-ins {radius}", model, hit.map, x, y)
+            alike = MapSimilarity("cosine")(hit.map_clean, hit.map)
+            kept = 100 * hit.prediction_kept.to(x.dtype)
+            return {**game, f"{name} attacked cosine {radius}": alike, f"{name} label kept {radius}": kept}
 
-    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
-        hit = attacked(model, name, x, y, eps=radius, steps=steps, seed=keys)
-        game = game_columns(f"{name} a-ins {radius}", model, hit.map, x, y)
-        alike = MapSimilarity("cosine")(hit.map_clean, hit.map)
-        kept = 100 * hit.prediction_kept.to(x.dtype)
-        return {**game, f"{name} attacked cosine {radius}": alike, f"{name} label kept {radius}": kept}
+        settings = {"steps": steps, "protocol": PROTOCOL, "attribution": repr(ATTRIBUTIONS[name])}
+        return [subject.part(subject.way, f"{name} attack {radius}", settings, columns)]
 
-    settings = {"steps": steps, "protocol": PROTOCOL, "attribution": repr(ATTRIBUTIONS[name])}
-    return subject.part(f"{name} attack {radius}", settings, columns)
+    return of
 
 
 def attacked(

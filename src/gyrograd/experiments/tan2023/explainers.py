@@ -11,6 +11,7 @@ from typing import Any
 
 from gyrograd.attributions import Gradient, InputXGradient, IntegratedGradients, Lime, Shap, smoothgrad
 from gyrograd.attributions.smooth import OnSmoothed
+from gyrograd.experiments.scales import picked
 from gyrograd.types import Attribution
 
 NAMES = ("grad", "gi", "ig", "sg", "lime", "shap")
@@ -18,6 +19,8 @@ QUANTITY = "probability"
 SIGMA = 0.03
 """Of SmoothGrad in Table 1, and of the neighbours in every local Lipschitz constant."""
 SAMPLES = 100
+SIGMAS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.2, 0.3)
+"""Noise levels of SmoothGrad. The paper's are in its figures alone; these are ours, its default 0.03 among them."""
 
 
 def explainers(sizes: Mapping[str, Any]) -> dict[str, Attribution]:
@@ -34,6 +37,26 @@ def explainers(sizes: Mapping[str, Any]) -> dict[str, Attribution]:
     }
 
 
+def segmented(sizes: Mapping[str, Any]) -> dict[str, tuple[Lime | Shap, bool]]:
+    """LIME and SHAP by what their features are, and whether neighbours of an image have its own segments.
+
+    The paper segments by quickshift and does not say whether a neighbour x' is segmented anew:
+
+    - anew: every neighbour by itself. Segments jump under noise, and the map with them (the rows `lime`, `shap`).
+    - held: the clean image's segments for all its neighbours.
+    - pixels: every pixel a feature, near what Captum does without a mask (there every channel of it).
+    """
+    samples = int(sizes.get("samples", SAMPLES))
+    how = {"draws": samples, "quantity": QUANTITY, "allow_single": True}
+    kinds: dict[str, type[Lime] | type[Shap]] = {"lime": Lime, "shap": Shap}
+    found: dict[str, tuple[Lime | Shap, bool]] = {}
+    for name, kind in kinds.items():
+        found[f"{name} anew"] = kind(**how), False
+        found[f"{name} held"] = kind(**how), True
+        found[f"{name} pixels"] = kind(**how, segments="pixels"), False
+    return found
+
+
 def smooth(sigma: float) -> OnSmoothed:
     """SmoothGrad with the paper's draws: 10 below 0.01, else ten for each whole 0.01 of sigma."""
     return smoothgrad(sigma, draws_for(sigma), quantity=QUANTITY)
@@ -42,3 +65,9 @@ def smooth(sigma: float) -> OnSmoothed:
 def draws_for(sigma: float) -> int:
     """10 for sigma below 0.01, else floor(sigma / 0.01) times 10; 0.03 / 0.01 counts as the 3 that is meant."""
     return max(1, int(sigma / 0.01 + 1e-9)) * 10
+
+
+def sigmas_of(sizes: Mapping[str, Any]) -> list[float]:
+    """The noise levels of a scale; the paper's default always among them."""
+    some = picked(list(SIGMAS), sizes.get("levels"))
+    return [sigma for sigma in SIGMAS if sigma in some or sigma == SIGMA]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gyrograd.attributions import Gradient, predicted
-from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, grey, shown_positions
+from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, first_seed, grey, shown_positions
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Columns, Experiment, Found, Part, Run
-from gyrograd.experiments.subjects import Subject
-from gyrograd.experiments.tan2023.explainers import QUANTITY, smooth
-from gyrograd.experiments.tan2023.measures import smooth_faithfulness
-from gyrograd.experiments.tan2023.sweeps import sigmas_of
-from gyrograd.experiments.tan2023.ways import trained
+from gyrograd.experiments.runs import Found, Measured, Run
+from gyrograd.experiments.subjects import Columns, Part, Subject
+from gyrograd.experiments.tan2023.explainers import QUANTITY, sigmas_of, smooth
+from gyrograd.experiments.tan2023.measures import beside, smooth_faithfulness
 from gyrograd.measurement import streams
 from gyrograd.metrics.noise import GaussianNoise
 from gyrograd.numerics.maps import reduce
 from gyrograd.numerics.similarity import l2_distance
-from gyrograd.registry import register
 from gyrograd.reporting import Figure, Section, map_grid
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
@@ -27,23 +26,13 @@ NOISE = GaussianNoise(0.1)
 """The caption's N(0, 0.1 I), read as a deviation of 0.1."""
 
 
-@register("experiment", "tan2023-figure1", paper="tan2023", equation="Figure 1")
-def figure1() -> Experiment:
-    """How far maps of a jogged image move: of a natural and a robust ResNet18, and of SmoothGrad over its noise."""
-    return Experiment(_measured, _drawn)
-
-
-def _measured(run: Run) -> Found:
-    subjects = [s for s in trained(run) if s.setting == WHERE]
-    parts = [_moved(s, f"{s.way} grad", Gradient(QUANTITY)) for s in subjects]
-    for subject in subjects:
-        if subject.way == "natural":
-            for sigma in sigmas_of(subject.sizes):
-                parts += [
-                    _moved(subject, f"sigma {sigma:g}", smooth(sigma)),
-                    smooth_faithfulness(sigma)(subject),
-                ]
-    return Found(run.measured(parts), _pictures(run, subjects))
+def distances(subject: Subject) -> list[Part]:
+    """How far the map moves with a jogged image: Grad, and of the natural net SmoothGrad over its noise."""
+    parts = [_moved(subject, f"{subject.way} grad", Gradient(QUANTITY))]
+    if subject.way == "natural":
+        parts += [_moved(subject, f"sigma {s:g}", smooth(s)) for s in sigmas_of(subject.sizes)]
+        parts += smooth_faithfulness(subject)
+    return parts
 
 
 def _moved(subject: Subject, row: str, explain: Attribution) -> Part:
@@ -57,15 +46,14 @@ def _moved(subject: Subject, row: str, explain: Attribution) -> Part:
     return subject.part(row, f"{row} distance", {"noise": repr(NOISE), "explainer": repr(explain)}, columns)
 
 
-def _pictures(run: Run, subjects: list[Subject]) -> Arrays:
+def jogged(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
+    """Maps of a few images and of the same images jogged."""
     found: Arrays = {}
-    for subject in subjects:
-        if subject.seed != run.seeds[0]:
-            continue
+    for subject in first_seed(run, subjects):
         positions = torch.tensor(shown_positions(run, subject.setting))
         x = run.test_images(subject.setting).rows(positions).pixels()
-        jogged = NOISE(x, streams(subject.seed, positions).to(run.device), 0)
-        both = torch.stack([x, jogged], 1).flatten(0, 1)
+        moved = NOISE(x, streams(subject.seed, positions).to(run.device), 0)
+        both = torch.stack([x, moved], 1).flatten(0, 1)
         found["image"] = colours(both.clamp(0, 1))
         model = run.net(subject.net)
         target = predicted(model, x).repeat_interleave(2)
@@ -74,10 +62,11 @@ def _pictures(run: Run, subjects: list[Subject]) -> Arrays:
             explained |= {f"sigma {sigma:g}": smooth(sigma) for sigma in sigmas_of(subject.sizes)}
         for name, explain in explained.items():
             found[f"{name}{BAR}map"] = grey(reduce(explain(model, both, target).detach()))
-    return found
+    return Found(beside("sigma 0.03")(run, subjects, records).records, found)
 
 
-def _drawn(results: Results) -> tuple[Section, ...]:
+def drawn(results: Results) -> tuple[Section, ...]:
+    """Image and jogged image, a column a map."""
     if "image" not in results.pictures:
         return ()
     maps = {key.removesuffix(f"{BAR}map"): array for key, array in results.pictures.items() if BAR in key}

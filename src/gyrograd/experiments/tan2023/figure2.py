@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,10 @@ from gyrograd.attributions import smoothgrad
 from gyrograd.experiments.panels import figures_of
 from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Columns, Experiment, Found, Measured, Run
+from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.scales import picked
+from gyrograd.experiments.subjects import Columns, Subject
 from gyrograd.measurement import Cell, run_cells
-from gyrograd.registry import register
 from gyrograd.reporting import Section
 from gyrograd.theory.toy import TwoVariableToy, toy_gradient, toy_smoothgrad
 
@@ -23,16 +25,8 @@ SIGMAS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0)
 DRAWS = 1000
 
 
-@register("experiment", "tan2023-figure2", paper="tan2023", equation="Figure 2")
-def figure2() -> Experiment:
-    """SmoothGrad of the function of two variables at (D, -1.5 D) over its noise: drawn, and exact.
-
-    An "image" here is a seed of the noise.
-    """
-    return Experiment(_measured, _drawn)
-
-
-def _measured(run: Run) -> Found:
+def measured(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
+    """SmoothGrad of the toy at one point, by seeds of its noise."""
     if WHERE not in run.included((WHERE,)):
         return Found()
     sizes = run.sizes(WHERE)
@@ -58,8 +52,8 @@ def _cell(sigma: float | None, draws: int) -> Cell:
         columns = {f"x{i + 1}": exact[0, i].repeat(len(seeds)) for i in range(2)}
         if sigma is None:
             return columns
-        drawn = torch.cat([sampled(x, sigma, draws, int(seed)) for seed in seeds])
-        return {**columns, "x1 drawn": drawn[:, 0], "x2 drawn": drawn[:, 1]}
+        samples = torch.cat([sampled(x, sigma, draws, int(seed)) for seed in seeds])
+        return {**columns, "x1 drawn": samples[:, 0], "x2 drawn": samples[:, 1]}
 
     return Cell(f"{WHERE} {_row(sigma)}", {"sigma": sigma, "draws": draws}, measure)
 
@@ -70,7 +64,8 @@ def sampled(x: Tensor, sigma: float, draws: int, seed: int) -> Tensor:
     return smoothgrad(sigma, draws, seed)(TwoVariableToy().double(), x, target)
 
 
-def _drawn(results: Results) -> tuple[Section, ...]:
+def drawn(results: Results) -> tuple[Section, ...]:
+    """Exact and drawn, over the noise."""
     lines = [
         _line(results, column, group, style)
         for style, kind in enumerate(("", " drawn"))

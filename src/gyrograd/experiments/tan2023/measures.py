@@ -6,17 +6,28 @@ A row is a net and an explainer ("robust ig"); the net itself has the row "robus
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions import predicted
+from gyrograd.attributions import Lime, Shap, predicted
 from gyrograd.attributions.segments import segment
-from gyrograd.experiments.runs import Columns, Measured, Part
-from gyrograd.experiments.subjects import Maker, Subject
-from gyrograd.experiments.tan2023.explainers import NAMES, QUANTITY, SIGMA, explainers, smooth
+from gyrograd.experiments.results import MEDIAN
+from gyrograd.experiments.runs import Finish, Found, Measured, Run
+from gyrograd.experiments.subjects import Columns, Maker, Measurement, Part, Subject
+from gyrograd.experiments.tan2023.explainers import (
+    NAMES,
+    QUANTITY,
+    SIGMA,
+    explainers,
+    segmented,
+    sigmas_of,
+    smooth,
+)
+from gyrograd.experiments.tan2023.ways import BACKBONES, WAYS
 from gyrograd.metrics import Accuracy, Faithfulness, LocalLipschitz, ModelLipschitz
 from gyrograd.metrics.faithfulness import AGREEMENTS, over_groups
 from gyrograd.numerics.similarity import spearman
@@ -31,16 +42,21 @@ SIMILARITIES = {"faithfulness": "inverse_l2", "pearson": "pearson", "spearman": 
 GROUPS = 10
 """Parts of the images, each with a rank correlation of its own, for the interval."""
 MODEL = "model"
+RATIO = f"faithfulness ratio{MEDIAN}"
+TOGETHER = "backbones"
+"""The setting of what is said of all backbones together."""
 
 
 def lipschitz(name: str) -> Maker:
     """The local Lipschitz constant of an explainer (Eq. 4)."""
-    return lambda subject: _lipschitz(subject, f"{subject.way} {name}", name, explainers(subject.sizes)[name])
+    return lambda subject: [
+        _lipschitz(subject, f"{subject.way} {name}", name, explainers(subject.sizes)[name])
+    ]
 
 
-def smooth_lipschitz(sigma: float) -> Maker:
-    """The local Lipschitz constant of SmoothGrad with this noise; one row a noise level."""
-    return lambda subject: _lipschitz(subject, f"sigma {sigma:g}", f"sg {sigma:g}", smooth(sigma))
+def smooth_lipschitz(subject: Subject) -> list[Part]:
+    """The local Lipschitz constant of SmoothGrad over its noise; one row a noise level."""
+    return [_lipschitz(subject, f"sigma {s:g}", f"sg {s:g}", smooth(s)) for s in sigmas_of(subject.sizes)]
 
 
 def _lipschitz(subject: Subject, row: str, name: str, explain: Attribution) -> Part:
@@ -53,7 +69,41 @@ def _lipschitz(subject: Subject, row: str, name: str, explain: Attribution) -> P
     return subject.part(row, f"{name} lipschitz", {"draws": draws, "explainer": repr(explain)}, columns)
 
 
-def model_lipschitz(subject: Subject) -> Part:
+def by_segments(subject: Subject) -> list[Part]:
+    """The constants of LIME and SHAP with their three kinds of features, and the faithfulness of their maps."""
+    parts = []
+    for name, (explain, held) in segmented(subject.sizes).items():
+        row, constant = f"{subject.way} {name}", _lipschitz(subject, f"{subject.way} {name}", name, explain)
+        if held:
+            settings = {**constant.settings, "segments": "held"}
+            constant = replace(constant, settings=settings, columns=_with_held_segments(subject, explain))
+        parts += [constant, _faithfulness(subject, row, name, explain)]
+    return parts
+
+
+def _with_held_segments(subject: Subject, explain: Lime | Shap) -> Measurement:
+    draws = int(subject.sizes.get("draws", DRAWS))
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        target = predicted(model, x)
+        own = segment(x, "quickshift")
+        # One image at a time: all its neighbours have its segments.
+        found = [
+            LocalLipschitz(SIGMA, draws)(
+                model,
+                replace(explain, segments=own[i]),
+                x[i : i + 1],
+                target[i : i + 1],
+                seed=keys[i : i + 1],
+            )
+            for i in range(len(x))
+        ]
+        return {"lipschitz": torch.cat(found)}
+
+    return columns
+
+
+def model_lipschitz(subject: Subject) -> list[Part]:
     """The local Lipschitz constant of the net's own probability (Definition 3.2), and whether it is right."""
     draws = int(subject.sizes.get("draws", DRAWS))
 
@@ -62,19 +112,19 @@ def model_lipschitz(subject: Subject) -> Part:
         return {"lipschitz": slope, "accuracy": 100 * Accuracy()(model, None, x, y)}
 
     settings = {"draws": draws, "quantity": QUANTITY}
-    return subject.part(f"{subject.way} {MODEL}", "model lipschitz", settings, columns)
+    return [subject.part(f"{subject.way} {MODEL}", "model lipschitz", settings, columns)]
 
 
 def faithfulness(name: str) -> Maker:
     """Agreement of an explainer with what the removal of groups of pixels does (Eq. 1, Eq. 5, B.5)."""
-    return lambda subject: _faithfulness(
-        subject, f"{subject.way} {name}", name, explainers(subject.sizes)[name]
-    )
+    return lambda subject: [
+        _faithfulness(subject, f"{subject.way} {name}", name, explainers(subject.sizes)[name])
+    ]
 
 
-def smooth_faithfulness(sigma: float) -> Maker:
-    """The same of SmoothGrad with this noise; one row a noise level."""
-    return lambda subject: _faithfulness(subject, f"sigma {sigma:g}", f"sg {sigma:g}", smooth(sigma))
+def smooth_faithfulness(subject: Subject) -> list[Part]:
+    """The same of SmoothGrad over its noise; one row a noise level."""
+    return [_faithfulness(subject, f"sigma {s:g}", f"sg {s:g}", smooth(s)) for s in sigmas_of(subject.sizes)]
 
 
 def _faithfulness(subject: Subject, row: str, name: str, explain: Attribution) -> Part:
@@ -95,6 +145,51 @@ def agreements(model: Model, explain: Attribution, x: Inputs) -> Columns:
         column: AGREEMENTS[similarity](importance, contribution)
         for column, similarity in SIMILARITIES.items()
     }
+
+
+def ranked_by_level(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
+    """Figure 3: rank correlations over the levels of one backbone."""
+    ranks: tuple[Measured, ...] = ()
+    for where in dict.fromkeys(subject.setting for subject in subjects):
+        ways = dict.fromkeys(subject.way for subject in subjects if subject.setting == where)
+        ranks += rank_correlations(records, where, {"all levels": [(where, way) for way in ways]})
+    return Found(records + ranks)
+
+
+def ranked_by_backbone(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
+    """Table 1: rank correlations over the paper's backbones."""
+    lines = {
+        way: [
+            (s.setting, way)
+            for s in subjects
+            if s.setting in BACKBONES and (s.way, s.seed) == (way, run.seeds[0])
+        ]
+        for way in WAYS
+    }
+    ranks = rank_correlations(records, TOGETHER, lines) if run.included((TOGETHER,)) else ()
+    return Found(records + ranks)
+
+
+def beside(row: str) -> Finish:
+    """Faithfulness image by image over that of one row: what the orders of Figures 5 and 6 are judged by.
+
+    The inverse of a distance has a heavy tail: one image in a hundred had 86 where the median was 0.5, and a mean over
+    images says how near the nearest map came. The ratio of two maps of the same image has none.
+    """
+
+    def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
+        found = {m[:3]: m[3] for m in records if "faithfulness" in m[3].values}
+        made: list[Measured] = []
+        for (setting, own, seed), record in found.items():
+            if (setting, row, seed) in found:
+                base = found[setting, row, seed].values["faithfulness"]
+                pairs = zip(record.values["faithfulness"], base, strict=True)
+                ratios = [None if a is None or not b else a / b for a, b in pairs]
+                settings = {**record.settings, "beside": row}
+                made.append((setting, own, seed, Record(RATIO, settings, record.examples, {RATIO: ratios})))
+        return Found(records + tuple(made))
+
+    return finish
 
 
 def rank_correlations(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyrograd.experiments.nets import Net
-from gyrograd.experiments.runs import Run
+from gyrograd.experiments.runs import Nets, Run
 from gyrograd.experiments.scales import picked
-from gyrograd.experiments.subjects import Subject, net_of, wanted
+from gyrograd.experiments.subjects import Subject, net_of
 
 BACKBONES = ("swin", "vgg16", "resnet18", "resnet50", "googlenet")
 """From the most to the least robust, as in Table 1; each is a setting."""
@@ -21,31 +21,26 @@ LEVELS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 """Figure 3: radii of adversarial training, of 255. The paper has ten nets and does not say which."""
 
 
-def trained(run: Run, ways: tuple[str, ...] = tuple(WAYS)) -> list[Subject]:
+def trained(ways: Sequence[str] = tuple(WAYS), backbones: Sequence[str] = SETTINGS) -> Nets:
     """The nets of Table 1."""
-    return [
-        Subject(backbone, way, seed, way_net(run.sizes(backbone), backbone, way, seed), run.sizes(backbone))
-        for backbone in run.included(SETTINGS)
-        for way in ways
+    return lambda run: [
+        Subject(backbone, way, seed, way_net(sizes, backbone, way, seed), sizes)
+        for backbone in run.included(backbones)
+        for sizes in (run.sizes(backbone),)
+        for way in run.kept(ways)
         for seed in run.seeds
-        if wanted(run, way)
     ]
 
 
 def over_levels(run: Run) -> list[Subject]:
     """ResNet18, and LeNet, trained against radii from 0 to 8 of 255."""
     return [
-        Subject(
-            backbone,
-            f"eps {level:g}",
-            seed,
-            level_net(run.sizes(backbone), backbone, level, seed),
-            run.sizes(backbone),
-        )
+        Subject(backbone, f"eps {level:g}", seed, level_net(sizes, backbone, level, seed), sizes)
         for backbone in run.included(BY_LEVEL)
-        for level in picked(list(LEVELS), run.sizes(backbone).get("levels"))
+        for sizes in (run.sizes(backbone),)
+        for level in picked(list(LEVELS), sizes.get("levels"))
         for seed in run.seeds
-        if wanted(run, f"eps {level:g}")
+        if run.kept([f"eps {level:g}"])
     ]
 
 

@@ -1,31 +1,9 @@
 """wang2020, Wang et al.: Smoothed Geometry for Robust Attribution (supplementary material).
 
-ways: how nets are trained; maps: what is attacked; measures: what is measured; sweeps: nets over a setting; pictures:
-what is drawn. The other files are one table or figure each.
+experiments: every table and figure, a row each; ways: how nets are trained; maps: what is attacked; measures: what is
+measured; sweeps: nets over a setting; pictures: what is drawn.
 """
 
-from gyrograd.experiments.wang2020 import (
-    figure6,
-    figure7,
-    figure8,
-    figure9,
-    figure10,
-    table2,
-    table3,
-    table4,
-    table5,
-    table6,
-)
+from gyrograd.experiments.wang2020 import experiments
 
-__all__ = [
-    "figure6",
-    "figure7",
-    "figure8",
-    "figure9",
-    "figure10",
-    "table2",
-    "table3",
-    "table4",
-    "table5",
-    "table6",
-]
+__all__ = ["experiments"]

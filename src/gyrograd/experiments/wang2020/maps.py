@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gyrograd.attributions import InputXGradient, IntegratedGradients, smoothgrad, unigrad
+from gyrograd.attributions import (
+    LRP,
+    Gradient,
+    GuidedBackprop,
+    InputXGradient,
+    IntegratedGradients,
+    smoothgrad,
+    unigrad,
+)
+from gyrograd.experiments.scales import picked
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
 NAMES = ("sm", "ig", "sg", "ug")
@@ -15,6 +24,7 @@ DRAWS = 50
 QUANTITY = "probability"
 """Of IG, SG and UG in the released code; its saliency map explains the logit."""
 IMAGENET_NOISE = 0.2
+UNIGRAD_RADII = (2, 4, 8, 16, 32, 64)
 NOISE = {"sg": 0.1, "ug": 4 / 255}
 
 
@@ -44,3 +54,18 @@ def maps_of(setting: str, sizes: Mapping[str, Any]) -> dict[str, Attribution]:
         "sg": TimesInput(smoothgrad(noise["sg"], draws, quantity=QUANTITY), draws),
         "ug": TimesInput(unigrad(noise["ug"], draws, quantity=QUANTITY), draws),
     }
+
+
+def seven_maps(setting: str, sizes: Mapping[str, Any]) -> dict[str, Attribution]:
+    """The paper's four, and three more; which seven Figure 9 draws is not in its text."""
+    others: dict[str, Attribution] = {"gradient": Gradient(), "gbp": GuidedBackprop(), "lrp": LRP()}
+    return {**maps_of(setting, sizes), **others}
+
+
+def unigrads(setting: str, sizes: Mapping[str, Any]) -> dict[str, Attribution]:  # noqa: ARG001
+    """The saliency map, and UniGrad with several radii (Figure 10)."""
+    draws = int(sizes.get("draws", DRAWS))
+    maps: dict[str, Attribution] = {"sm": InputXGradient(QUANTITY)}
+    for radius in picked(list(UNIGRAD_RADII), sizes.get("levels")):
+        maps[f"ug {radius}"] = TimesInput(unigrad(radius / 255, draws, quantity=QUANTITY), draws)
+    return maps

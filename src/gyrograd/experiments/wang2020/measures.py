@@ -7,21 +7,19 @@ column an attack and a metric ("top_k k-in"). An image whose attack had no deriv
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult, Manipulate, MassCenter, TopK, transfer
-from gyrograd.experiments.nets import net_key
 from gyrograd.experiments.report import POINT
-from gyrograd.experiments.runs import Columns, Measured, Part, Run
+from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.scales import picked
-from gyrograd.experiments.subjects import Maker, Subject
+from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.experiments.wang2020.maps import NAMES, maps_of
-from gyrograd.measurement import Cell, run_cells
 from gyrograd.metrics import Accuracy
 from gyrograd.metrics.response import (
     CenterDislocation,
@@ -45,10 +43,6 @@ ATTACKS = ("top_k", "manipulate")
 METRICS = ("k-in", "cor", "cdl", "cosd")
 MISTAKEN_K = 1000 / 32**2
 """The released UniGrad attack has k = 1000 whatever the image: 98 % of CIFAR-10's pixels."""
-TRAIN_IMAGES = 10_000
-"""Training images at most on which the training accuracy is taken."""
-Goal: TypeAlias = Float[Tensor, "1 c h w"]
-"""An image whose map is aimed at."""
 
 
 def top_share(setting: str) -> float:
@@ -71,23 +65,23 @@ def metrics_of(setting: str, map_name: str, pixels: int) -> dict[str, Measure]:
     return found
 
 
-def attacked(run: Run, attack: str, map_name: str) -> Maker:
+def attacked(attack: str, map_name: str) -> Maker:
     """An attack on a map: its areas, and each eps as a point of the curve."""
-    return lambda subject: _attacked(run, subject, attack, map_name)
 
+    def of(subject: Subject) -> list[Part]:
+        settings = _attack_settings(subject)
+        map = maps_of(subject.setting, subject.sizes)[map_name]
 
-def _attacked(run: Run, subject: Subject, attack: str, map_name: str) -> Part:
-    settings = _attack_settings(subject)
-    map = maps_of(subject.setting, subject.sizes)[map_name]
-    goal = _goal(run, subject.setting) if attack == "manipulate" else None
+        def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
+            search = _search(attack, settings, x, subject)
+            hits = search(model, map, x, y, seed=keys)
+            measures = metrics_of(subject.setting, map_name, x[0, 0].numel())
+            return {**_areas(attack, settings["eps"], measures, hits), f"{attack} moved": _moved(hits)}
 
-    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
-        hits = _search(attack, settings, x, subject.setting, goal)(model, map, x, y, seed=keys)
-        measures = metrics_of(subject.setting, map_name, x[0, 0].numel())
-        return {**_areas(attack, settings["eps"], measures, hits), f"{attack} moved": _moved(hits)}
+        about = {**settings, "map": repr(map), "goal": attack == "manipulate"}
+        return [subject.part(f"{subject.way} {map_name}", f"{map_name} {attack}", about, columns)]
 
-    about = {**settings, "map": repr(map), "goal": attack == "manipulate"}
-    return subject.part(f"{subject.way} {map_name}", f"{map_name} {attack}", about, columns)
+    return of
 
 
 def _attack_settings(subject: Subject) -> dict[str, Any]:
@@ -101,21 +95,17 @@ def _attack_settings(subject: Subject) -> dict[str, Any]:
 
 
 def _search(
-    attack: str, settings: Mapping[str, Any], x: Images, setting: str, goal: Goal | None
+    attack: str, settings: Mapping[str, Any], x: Images, subject: Subject
 ) -> Callable[..., tuple[AttackResult, ...]]:
     shared = {**settings, "eps": tuple(eps / 255 for eps in settings["eps"])}
     if attack == "manipulate":
-        return Manipulate(goal=goal, **shared)  # type: ignore[return-value, arg-type]
-    return TopK(k=max(1, round(top_share(setting) * x[0, 0].numel())), **shared)  # type: ignore[return-value]
-
-
-def _goal(run: Run, setting: str) -> Goal:
-    """The image whose map the manipulate attack aims at: the one that is measured last of all.
-
-    The released code reads its goal for CIFAR-10 from a file it does not have; for ImageNet it is the last image.
-    """
-    data = run.test_images(setting)
-    return data.rows(data.chosen(len(data))[-1:]).pixels()
+        # The goal is the map of the image that would be measured last of all. The released code reads its goal for
+        # CIFAR-10 from a file it does not have; for ImageNet it is the last image.
+        data = images_of(subject.sizes, "test")
+        goal = data.rows(data.chosen(len(data))[-1:]).pixels().to(x.device)
+        return Manipulate(goal=goal, **shared)  # type: ignore[return-value]
+    k = max(1, round(top_share(subject.setting) * x[0, 0].numel()))
+    return TopK(k=k, **shared)  # type: ignore[return-value]
 
 
 def _areas(
@@ -146,51 +136,26 @@ def _moved(hits: Sequence[AttackResult]) -> Tensor:
     return 100.0 * (~hits[-1].unmoved).double()
 
 
-def accuracy(subject: Subject) -> Part:
+def accuracy(subject: Subject) -> list[Part]:
     """100 where the net is right about a test image. The paper's accuracies are of training images."""
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
         return {"test accuracy": 100 * Accuracy()(model, None, x, y)}
 
-    return subject.part(subject.way, "accuracy", {}, columns)
+    return [subject.part(subject.way, "accuracy", {}, columns)]
 
 
-def train_accuracy(run: Run, subjects: Sequence[Subject]) -> tuple[Measured, ...]:
+def train_accuracy(subject: Subject) -> list[Part]:
     """100 where the net is right about a training image: the accuracy the paper prints."""
-    found: list[Measured] = []
-    for subject in subjects:
-        data = images_of(subject.sizes, "train")
-        cell = _train_cell(run, subject)
-        n = min(TRAIN_IMAGES, len(data))
-        what = f"training accuracy of {subject.way}"
-        (record,) = run_cells([cell], range(n), run.out, shard=2000, what=what).values()
-        found.append((subject.setting, subject.way, subject.seed, record))
-    return tuple(found)
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        return {"train accuracy": 100 * Accuracy()(model, None, x, y)}
+
+    return [subject.part(subject.way, "train accuracy", {}, columns, split="train")]
 
 
-def _train_cell(run: Run, subject: Subject) -> Cell:
-    data = images_of(subject.sizes, "train")
-
-    def measure(positions: Tensor) -> Columns:
-        here = data.rows(positions).to(run.device)
-        right = Accuracy()(run.net(subject.net), None, here.pixels(), here.labels)
-        return {"train accuracy": 100 * right.cpu()}
-
-    settings = {"net": net_key(subject.net), "data": data.digest()}
-    return Cell(f"{subject.setting} {subject.net.label} {subject.seed} train accuracy", settings, measure)
-
-
-def transferred(run: Run, subjects: Sequence[Subject]) -> tuple[Measured, ...]:
-    """The mass-centre attack on the saliency map, seen by all four maps (Table 6): a row for each."""
-    found = run.measured([_transfer(subject) for subject in subjects])
-    return tuple(
-        (setting, f"{way} {name}", seed, of_map(record, name))
-        for setting, way, seed, record in found
-        for name in NAMES
-    )
-
-
-def _transfer(subject: Subject) -> Part:
+def transferred(subject: Subject) -> list[Part]:
+    """The mass-centre attack on the saliency map, seen by all four maps (Table 6)."""
     settings = _attack_settings(subject)
     maps = maps_of(subject.setting, subject.sizes)
 
@@ -204,7 +169,18 @@ def _transfer(subject: Subject) -> Part:
         return found
 
     about = {**settings, "maps": {name: repr(map) for name, map in maps.items()}}
-    return subject.part(subject.way, "sm mass_center transfer", about, columns)
+    return [subject.part(subject.way, "sm mass_center transfer", about, columns)]
+
+
+def rows_by_map(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
+    """A row for each map that saw the transferred attack."""
+    return Found(
+        tuple(
+            (setting, f"{way} {name}", seed, of_map(record, name))
+            for setting, way, seed, record in records
+            for name in NAMES
+        )
+    )
 
 
 def _mass_center(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions import predicted
-from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, grey, shown_positions
+from gyrograd.experiments.joo2023.pictures import (
+    BAR,
+    Arrays,
+    colours,
+    first_seed,
+    grey,
+    shown_positions,
+)
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Columns, Found, Part, Run
-from gyrograd.experiments.subjects import Maker, Subject, all_of
-from gyrograd.experiments.wang2020.ways import SETTINGS, trained
+from gyrograd.experiments.runs import Finish, Found, Measured, Run
+from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid
 from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
@@ -23,23 +29,14 @@ Maps = Callable[[str, Mapping[str, Any]], dict[str, Attribution]]
 """The maps of a setting by name."""
 
 
-def maps_and_roughness(run: Run, maps: Maps, beside: str | None = None) -> Found:
-    """Roughness of every map of the natural nets, and a few images with their maps.
+def looks_of(maps: Maps, beside: str | None = None) -> Maker:
+    """Roughness of every map. With `beside`, also brightness: the mean pixel over that map's, of one quantity."""
 
-    With `beside`, also brightness: the mean pixel over that map's, for maps of one quantity.
-    """
-    subjects = trained(run, SETTINGS, ("natural",))
-    found = [
-        record
-        for subject in subjects
-        for name in maps(subject.setting, subject.sizes)
-        for record in all_of(run, [subject], _looked_at(maps, name, beside)).records
-    ]
-    return Found(tuple(found), _pictures(run, subjects, maps))
+    def of(subject: Subject) -> list[Part]:
+        every = maps(subject.setting, subject.sizes)
+        return [_look(subject, every, name, beside) for name in every]
 
-
-def _looked_at(maps: Maps, name: str, beside: str | None) -> Maker:
-    return lambda subject: _look(subject, maps(subject.setting, subject.sizes), name, beside)
+    return of
 
 
 def _look(subject: Subject, maps: dict[str, Attribution], name: str, beside: str | None) -> Part:
@@ -66,19 +63,23 @@ def roughness(map: Float[Tensor, "b h w"]) -> PerExample:
     return steps / size.flatten(1).mean(1)
 
 
-def _pictures(run: Run, subjects: list[Subject], maps: Maps) -> Arrays:
-    found: Arrays = {}
-    for subject in subjects:
-        if subject.seed != run.seeds[0]:
-            continue
-        positions = torch.tensor(shown_positions(run, subject.setting))
-        x = run.test_images(subject.setting).rows(positions).pixels()
-        model = run.net(subject.net)
-        target = predicted(model, x)
-        found[f"{subject.setting}{BAR}image"] = colours(x)
-        for name, explain in maps(subject.setting, subject.sizes).items():
-            found[f"{subject.setting}{BAR}{name}{BAR}map"] = grey(reduce(explain(model, x, target).detach()))
-    return found
+def shown(maps: Maps) -> Finish:
+    """A few images with their maps."""
+
+    def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
+        found: Arrays = {}
+        for subject in first_seed(run, subjects):
+            positions = torch.tensor(shown_positions(run, subject.setting))
+            x = run.test_images(subject.setting).rows(positions).pixels()
+            model = run.net(subject.net)
+            target = predicted(model, x)
+            found[f"{subject.setting}{BAR}image"] = colours(x)
+            for name, explain in maps(subject.setting, subject.sizes).items():
+                map = reduce(explain(model, x, target).detach())
+                found[f"{subject.setting}{BAR}{name}{BAR}map"] = grey(map)
+        return Found(records, found)
+
+    return finish
 
 
 def map_sections(results: Results) -> tuple[Section, ...]:

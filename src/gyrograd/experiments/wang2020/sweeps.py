@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gyrograd.experiments.nets import Net
@@ -11,16 +12,24 @@ from gyrograd.experiments.plots import Line
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.runs import Run
 from gyrograd.experiments.scales import picked
-from gyrograd.experiments.subjects import Subject, wanted
+from gyrograd.experiments.subjects import Subject
 from gyrograd.experiments.wang2020.maps import NAMES
 from gyrograd.experiments.wang2020.measures import METRICS
 from gyrograd.experiments.wang2020.ways import BETAS, RADII, RESNET20, ball_net, ssr_net, way_net
 from gyrograd.reporting import Section
 
+OTHERS = ("natural", "adversarial", "ig_norm")
+"""Beside the SSR nets of Figure 6."""
+
 
 def over_betas(run: Run) -> list[Subject]:
     """SSR nets of Table 4 and Figure 8."""
     return _over(run, "beta", BETAS, ssr_net)
+
+
+def over_betas_of_bytes(run: Run) -> list[Subject]:
+    """The same with the released scale, on [0, 255]: which of the two gives Table 4's accuracies?"""
+    return _over(run, "bytes beta", BETAS, partial(ssr_net, way="ssr_bytes"))
 
 
 def over_radii(run: Run) -> list[Subject]:
@@ -35,7 +44,7 @@ def repeated(run: Run, way: str, nets: int = 11) -> list[Subject]:
         for setting in run.included(RESNET20)
         for sizes in (run.sizes(setting),)
         for seed in range(int(sizes.get("rounds", nets)))
-        if wanted(run, way)
+        if run.kept([way])
     ]
 
 
@@ -48,18 +57,22 @@ def _over(
         for sizes in (run.sizes(setting),)
         for value in picked(list(values), sizes.get("grid"))
         for seed in run.seeds
-        if wanted(run, f"{what} {value:g}")
+        if run.kept([f"{what} {value:g}"])
     ]
 
 
-def drawn_over(results: Results, what: str, values: Sequence[float], label: str) -> tuple[Section, ...]:
+def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Results], tuple[Section, ...]]:
     """A panel a metric: the area of the top-k attack over the setting, a line a map."""
-    panels = {
-        metric: [_line(results, name, group, what, values, metric) for group, name in enumerate(NAMES)]
-        for metric in METRICS
-    }
-    figures = figures_of(panels, label, "area over eps", "Bands: 95 % intervals.")
-    return (Section("The top-k attack", (), None, figures),) if figures else ()
+
+    def drawn(results: Results) -> tuple[Section, ...]:
+        panels = {
+            metric: [_line(results, name, group, what, values, metric) for group, name in enumerate(NAMES)]
+            for metric in METRICS
+        }
+        figures = figures_of(panels, label, "area over eps", "Bands: 95 % intervals.")
+        return (Section("The top-k attack", (), None, figures),) if figures else ()
+
+    return drawn
 
 
 def _line(results: Results, name: str, group: int, what: str, values: Sequence[float], metric: str) -> Line:
@@ -69,3 +82,26 @@ def _line(results: Results, name: str, group: int, what: str, values: Sequence[f
     ]
     points: list[tuple[float, Estimate]] = [(value, point) for value, point in found if point is not None]
     return Line(name, tuple(float(value) for value, _ in points), tuple(p for _, p in points), group)
+
+
+def drawn_net_by_net(results: Results) -> tuple[Section, ...]:
+    """A panel a metric: every SSR net, and the mean of the other ways to train."""
+    panels = {metric: _nets(results, metric) for metric in METRICS}
+    caption = "Solid: each SSR net. Dashed: the mean of the other ways to train, with its 95 % interval."
+    figures = figures_of(panels, "SSR net", "area over eps", caption)
+    return (Section("SSR nets one by one", (), None, figures),) if figures else ()
+
+
+def _nets(results: Results, metric: str) -> list[Line]:
+    lines = []
+    ssr = results.column_of(RESNET20[0], "ssr sm", f"top_k {metric}")
+    nets = ssr.by_seed if ssr else ()
+    numbers = tuple(float(number) for number in range(1, len(nets) + 1))
+    if ssr:
+        lines.append(Line("ssr", numbers, tuple(Estimate(net, net, net, ssr.images) for net in nets)))
+    for group, way in enumerate(OTHERS, 1):
+        other = results.column_of(RESNET20[0], f"{way} sm", f"top_k {metric}")
+        if other:
+            ends = (1.0, float(max(2, len(nets))))
+            lines.append(Line(way, ends, (other, other), group, 1))
+    return lines

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyrograd.experiments.nets import Given, Net
-from gyrograd.experiments.runs import Run
-from gyrograd.experiments.subjects import Subject, given_or, net_of, wanted
+from gyrograd.experiments.runs import Nets
+from gyrograd.experiments.subjects import Subject, given_or, net_of
 
 SETTINGS = ("cifar10", "cifar10-public", "cifar10-released", "flowers", "imagenet", "imagenet-lite")
 """The paper's three; cifar10-public has a ResNet-20 whose weights others trained and published, cifar10-released the
@@ -19,6 +19,7 @@ OF_GIVEN = SETTINGS[1:3]
 WAYS = {
     "natural": "wang2020-resnet20-natural",
     "ssr": "wang2020-resnet20-ssr",
+    "ssr_bytes": "wang2020-resnet20-ssr-bytes",
     "adversarial": "wang2020-resnet20-adversarial",
     "ig_norm": "wang2020-resnet20-ig-norm",
     "robust": "wang2020-resnet20-robust",
@@ -30,14 +31,14 @@ RADII = (0.25, 0.5, 1.0, 2.0)
 """Figure 7, l2 in [0, 1] pixels: 0.25 is Table 3's; its others are not in the text, and these are ours."""
 
 
-def trained(run: Run, settings: Sequence[str], ways: Sequence[str]) -> list[Subject]:
+def trained(settings: Sequence[str], ways: Sequence[str]) -> Nets:
     """The nets of these rows in every setting, of every seed."""
-    return [
-        Subject(setting, way, seed, way_net(run.sizes(setting), way, seed), run.sizes(setting))
+    return lambda run: [
+        Subject(setting, way, seed, way_net(sizes, way, seed), sizes)
         for setting in run.included(settings)
-        for way in ways
+        for sizes in (run.sizes(setting),)
+        for way in run.kept(ways)
         for seed in run.seeds
-        if wanted(run, way)
     ]
 
 
@@ -46,11 +47,11 @@ def way_net(sizes: Mapping[str, Any], way: str, seed: int) -> Net | Given:
     return given_or(net_of(WAYS[way], sizes, way, seed), sizes, way)
 
 
-def ssr_net(sizes: Mapping[str, Any], beta: float, seed: int) -> Net:
-    """SSR with another share of the curvature, in half the epochs (C2: 25 of 50)."""
+def ssr_net(sizes: Mapping[str, Any], beta: float, seed: int, way: str = "ssr") -> Net:
+    """SSR, in either of its scales, with another share of the curvature, in half the epochs (C2: 25 of 50)."""
     changes = {"cross_entropy": 1 - beta, "terms": {"ssr": {"weight": beta}}}
     half = {**sizes, "epochs": max(1, int(sizes["epochs"]) // 2)}
-    return net_of(WAYS["ssr"], half, f"ssr beta {beta:g}", seed, changes)
+    return net_of(WAYS[way], half, f"{way} beta {beta:g}", seed, changes)
 
 
 def ball_net(sizes: Mapping[str, Any], radius: float, seed: int) -> Net:

@@ -1,0 +1,86 @@
+"""joo2023 Figure 2: insertion curves, and images put together in the order of the maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, SHARES, attacked
+from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, first_seed, grey, shown_positions
+from gyrograd.experiments.joo2023.ways import ATTACK_EPS
+from gyrograd.experiments.plots import Line, curves
+from gyrograd.experiments.report import POINT
+from gyrograd.experiments.results import Results
+from gyrograd.experiments.runs import Found, Measured, Run
+from gyrograd.experiments.subjects import Subject
+from gyrograd.measurement import streams
+from gyrograd.metrics import insertion
+from gyrograd.metrics.insertion import positions
+from gyrograd.numerics.maps import reduce
+from gyrograd.reporting import Figure, Section, map_grid
+
+SHOWN = (0.05, 0.2, 0.4, 0.6)
+ROWS = ("ce", "l2_cosine")
+
+
+def curves_drawn(results: Results) -> tuple[Section, ...]:
+    """A panel a setting, a colour a row."""
+    panels = {setting: _lines(results, setting) for setting in results.measured_in}
+    caption = "Solid: Insertion. Dashed: Adv-Insertion. Bands: 95 % intervals."
+    figure = Figure(curves(panels, "share of pixels", "probability of the label (%)"), caption)
+    return (Section("Insertion curves", (), None, (figure,)),)
+
+
+def _lines(results: Results, setting: str) -> list[Line]:
+    games = ("grad ins", f"grad a-ins {ATTACK_EPS[setting]}")
+    lines = []
+    for group, row in enumerate(results.rows(setting)):
+        for style, game in enumerate(games):
+            found = [results.column_of(setting, row, f"{game} {POINT}{share:g}") for share in SHARES]
+            points = tuple(point for point in found if point is not None)
+            lines.append(Line(row if style == 0 else f"{row}, attacked", SHARES, points, group, style))
+    return lines
+
+
+def put_together(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
+    """The first image of each net with a part of its pixels."""
+    pictures = {
+        key: array for s in first_seed(run, subjects) for key, array in _reconstructions(run, s).items()
+    }
+    return Found(records, pictures)
+
+
+def _reconstructions(run: Run, subject: Subject) -> Arrays:
+    """For the first image: the map and the images put together by it, clean and attacked."""
+    rows = torch.tensor(shown_positions(run, subject.setting)[:1])
+    here = run.test_images(subject.setting).rows(rows)
+    model, x = run.net(subject.net), here.pixels()
+    eps, steps = ATTACK_EPS[subject.setting], int(subject.sizes.get("steps", ATTACK_STEPS))
+    keys = streams(subject.seed, rows).to(run.device)
+    hit = attacked(model, "grad", x, here.labels, eps=eps, steps=steps, seed=keys)
+    both = torch.cat([reduce(hit.map_clean), reduce(hit.map)])
+    place, empty = positions(both[:, None]), insertion().empty_image(model, x)
+    found: Arrays = {f"{subject.way}{BAR}map": grey(both)}
+    for share in SHOWN:
+        inside = place < int(share * both[0].numel())
+        found[f"{subject.way}{BAR}{share:g}"] = colours(torch.where(inside, x, empty))
+    return found
+
+
+def images_drawn(results: Results) -> tuple[Section, ...]:
+    """Clean over attacked, a column a share of pixels."""
+    rows = [row for row in ROWS if f"{row}{BAR}map" in results.pictures]
+    if not rows:
+        return ()
+
+    def stacked(name: str) -> np.ndarray:
+        return np.concatenate([results.pictures[f"{row}{BAR}{name}"] for row in rows])
+
+    images = {f"{share:.0%}": stacked(f"{share:g}") for share in SHOWN}
+    labels = [f"{row}, {state}" for row in rows for state in ("clean", "attacked")]
+    png = map_grid(images, {"map": stacked("map")}, labels)
+    return (
+        Section("Reconstructions", (), None, (Figure(png, "Pixels in the order of the map on the right."),)),
+    )

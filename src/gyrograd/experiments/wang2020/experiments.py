@@ -1,0 +1,122 @@
+"""wang2020's tables and figures: which nets, what is measured of them, how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gyrograd.experiments.runs import Experiment, Listed, Run, register_all
+from gyrograd.experiments.subjects import Subject
+from gyrograd.experiments.wang2020.maps import NAMES, seven_maps, unigrads
+from gyrograd.experiments.wang2020.measures import (
+    ATTACKS,
+    accuracy,
+    attacked,
+    rows_by_map,
+    train_accuracy,
+    transferred,
+)
+from gyrograd.experiments.wang2020.pictures import looks_of, map_sections, shown
+from gyrograd.experiments.wang2020.sweeps import (
+    OTHERS,
+    drawn_net_by_net,
+    drawn_over,
+    over_betas,
+    over_betas_of_bytes,
+    over_radii,
+    repeated,
+)
+from gyrograd.experiments.wang2020.ways import BETAS, OF_GIVEN, RADII, RESNET20, SETTINGS, trained
+
+NATURAL = trained(SETTINGS, ("natural",))
+BOTH_ATTACKS = [attacked(attack, name) for attack in ATTACKS for name in NAMES]
+TOP_K = [attacked("top_k", name) for name in NAMES]
+
+
+def eleven_and_others(run: Run) -> Sequence[Subject]:
+    """SSR nets of many seeds, and one of each other way to train."""
+    return [*repeated(run, "ssr"), *trained(RESNET20, OTHERS)(run)]
+
+
+EXPERIMENTS = (
+    Listed(
+        "table2",
+        "Table 2",
+        "How far the top-k and the manipulate attack move SM, IG, SG and UG on three data sets: areas over eps.",
+        Experiment(NATURAL, (BOTH_ATTACKS,)),
+    ),
+    Listed(
+        "table3",
+        "Table 3",
+        """The top-k and the manipulate attack on ResNet-20 trained naturally, with SSR, adversarially and with IG-NORM.
+
+        SSR has two rows: ssr counts its curvature on pixels in [0, 1] with s = 1, as the text finds good; ssr_bytes on
+        [0, 255] with s = 1e6, as the released code does, which weighs it 15.4 times as much.
+        """,
+        Experiment(
+            trained(RESNET20 + OF_GIVEN, ("natural", "ssr", "ssr_bytes", "adversarial", "ig_norm")),
+            ([train_accuracy], [accuracy, *BOTH_ATTACKS]),
+        ),
+    ),
+    Listed(
+        "table4",
+        "Table 4",
+        """Training accuracy of ResNet-20 under SSR with the shares 0.3 to 0.9 of the curvature, in half the epochs.
+
+        Rows of "beta" have s = 1 on pixels in [0, 1], those of "bytes beta" s = 1e6 on [0, 255].
+        """,
+        Experiment(lambda run: [*over_betas(run), *over_betas_of_bytes(run)], ([train_accuracy], [accuracy])),
+    ),
+    Listed(
+        "table5",
+        "Table 5",
+        "The top-k and the manipulate attack on a net trained adversarially (l-inf, eps 8), beside the natural one.",
+        Experiment(trained(("imagenet",), ("natural", "robust")), (BOTH_ATTACKS,)),
+    ),
+    Listed(
+        "table6",
+        "Table 6",
+        "The mass-centre attack on the saliency map, and what it does to SM, IG, SG and UG.",
+        Experiment(NATURAL, ([transferred],), rows_by_map),
+    ),
+    Listed(
+        "figure6",
+        "Figure 6",
+        """The top-k attack on the saliency map of 11 ResNet-20 trained with SSR, beside the other ways to train.
+
+        The interval of SSR is over images and nets.
+        """,
+        Experiment(eleven_and_others, ([attacked("top_k", "sm")],), sections=drawn_net_by_net),
+    ),
+    Listed(
+        "figure7",
+        "Figure 7",
+        "The top-k attack on ResNet-20 trained adversarially in l2 balls, over their radius.",
+        Experiment(
+            over_radii,
+            ([accuracy, *TOP_K],),
+            sections=drawn_over("radius", RADII, "radius of the l2 ball in training"),
+        ),
+    ),
+    Listed(
+        "figure8",
+        "Figure 8",
+        "The top-k attack on the SSR nets of Table 4, over the share of the curvature in the loss.",
+        Experiment(over_betas, (TOP_K,), sections=drawn_over("beta", BETAS, "beta of SSR")),
+    ),
+    Listed(
+        "figure9",
+        "Figure 9",
+        "Seven maps of the same images, and how rough each is: mean step between neighbouring pixels over mean pixel.",
+        Experiment(NATURAL, ([looks_of(seven_maps)],), shown(seven_maps), looks=True, sections=map_sections),
+    ),
+    Listed(
+        "figure10",
+        "Figure 10",
+        "UniGrad maps for radii from 2 to 64 of 255, how rough each is, and how large beside the saliency map's.",
+        Experiment(
+            NATURAL, ([looks_of(unigrads, beside="sm")],), shown(unigrads), looks=True, sections=map_sections
+        ),
+    ),
+)
+
+register_all("wang2020", EXPERIMENTS)
