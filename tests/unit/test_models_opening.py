@@ -191,6 +191,26 @@ def test_a_zoo_model_is_found_by_name_with_its_card(home):
         assert not found.training
 
 
+def test_a_zoo_model_kept_in_half_precision_is_half_the_size_and_computes_in_single(home):
+    model = stocked()
+    zoo.add("tiny/lenet-half", model, {}, half=True)
+    whole, half = (home / "tiny" / name / "model.safetensors" for name in ("lenet-ce", "lenet-half"))
+    assert half.stat().st_size < 0.6 * whole.stat().st_size
+    found = zoo.load("tiny/lenet-half")
+    assert {w.dtype for w in found.parameters()} == {torch.float32}
+    torch.testing.assert_close(found(X), model(X), rtol=1e-2, atol=1e-2)
+    assert {w.dtype for w in model.parameters()} == {torch.float32}  # the one that was given is left alone
+
+
+def test_a_zoo_models_readme_tells_how_to_load_it_and_every_number_with_its_interval(home):
+    score = {"value": 0.9, "low": 0.8, "high": 0.95, "n": 10_000}
+    folder = zoo.add("tiny/a", gg.model("mlp", in_features=4), {"accuracy": score, "robustness": {"RPS": score}})
+    text = (folder / "README.md").read_text()
+    assert 'gg.load("tiny/a")' in text
+    assert "| accuracy | 0.9 | 0.8 to 0.95 | 10,000 |" in text
+    assert "| RPS | 0.9 |" in text
+
+
 def test_load_takes_paths_too_and_a_near_miss_is_suggested(home, tmp_path):
     model = stocked()
     save(tmp_path / "a.safetensors", model)
@@ -205,7 +225,7 @@ def test_load_takes_paths_too_and_a_near_miss_is_suggested(home, tmp_path):
 def test_a_zoo_model_whose_hash_is_not_the_cards_is_refused(home):
     stocked()
     other = gg.model("lenet", image_size=8, num_classes=3, seed=6)
-    save(home / "tiny" / "lenet-ce.safetensors", other)
+    save(home / "tiny" / "lenet-ce" / "model.safetensors", other)
     with pytest.raises(UserError, match="its hash is not the card's"):
         zoo.load("tiny/lenet-ce")
 
@@ -213,7 +233,7 @@ def test_a_zoo_model_whose_hash_is_not_the_cards_is_refused(home):
 @pytest.mark.parametrize("content", [None, "no json", "[]", json.dumps({"accuracy": 1})])
 def test_a_card_that_is_missing_or_damaged_is_one_sentence(home, content):
     stocked()
-    path = home / "tiny" / "lenet-ce.json"
+    path = home / "tiny" / "lenet-ce" / "config.json"
     path.unlink() if content is None else path.write_text(content)
     with pytest.raises(UserError, match="missing or damaged"):
         zoo.load("tiny/lenet-ce")

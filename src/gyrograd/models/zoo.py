@@ -1,13 +1,16 @@
-"""Trained models that come with gyrograd: a checkpoint and a card for each, read offline, verified by hash.
+"""Trained models that come with gyrograd, read offline and verified by hash.
 
-`cifar10/lenet-ce` is `zoo/cifar10/lenet-ce.safetensors` with `lenet-ce.json` beside it. A card holds what is known
-of the model (data, recipe, accuracy, robustness with its interval, command) and the sha256 of the checkpoint.
+`cifar10/lenet-ce` is the folder `zoo/cifar10/lenet-ce`, in the form model hubs take: `model.safetensors`, a card of what
+is known of the model (data, recipe, accuracy, robustness with its interval, command, the checkpoint's sha256) as
+`config.json`, and the same in words as `README.md`.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import nn
@@ -17,17 +20,18 @@ from gyrograd.models import checkpoints
 from gyrograd.records import JsonObject, read_json, write_text
 
 HOME = Path(__file__).parent / "zoo"
+WEIGHTS, CARD, README = "model.safetensors", "config.json", "README.md"
 
 
 def names() -> tuple[str, ...]:
     """Every model of the zoo, sorted."""
-    found = HOME.rglob("*.safetensors") if HOME.is_dir() else ()
-    return tuple(sorted(path.relative_to(HOME).with_suffix("").as_posix() for path in found))
+    found = HOME.rglob(WEIGHTS) if HOME.is_dir() else ()
+    return tuple(sorted(path.parent.relative_to(HOME).as_posix() for path in found))
 
 
 def card(name: str) -> JsonObject:
     """What is known of a model; `sha256` is that of its checkpoint."""
-    path = _file(name, ".json")
+    path = _folder(name) / CARD
     try:
         document = read_json(path)
     except (OSError, ValueError):
@@ -40,31 +44,61 @@ def card(name: str) -> JsonObject:
 
 
 def load(name: str) -> nn.Module:
-    """The model, on the CPU and in eval mode, once its hash is found to be the card's."""
-    path = _file(name, ".safetensors")
+    """The model, on the CPU, in single precision and in eval mode, once its hash is found to be the card's."""
+    path = _folder(name) / WEIGHTS
     if hashlib.sha256(path.read_bytes()).hexdigest() != card(name)["sha256"]:
         raise UserError(
             f"The zoo's '{name}' is damaged (its hash is not the card's); install gyrograd again."
         )
-    return checkpoints.load(path)
+    return checkpoints.load(path).float()
 
 
-def add(name: str, model: nn.Module, facts: JsonObject, home: Path | None = None) -> Path:
-    """Write a model built by gyrograd and its card into the zoo (or another folder); returns the card's path."""
+def add(
+    name: str, model: nn.Module, facts: JsonObject, home: Path | None = None, *, half: bool = False
+) -> Path:
+    """Write a model built by gyrograd into the zoo (or another folder); returns its folder.
+
+    half: keep the weights in half precision, at half the size; `load` gives single precision again.
+    """
     parts = name.split("/")
     if not all(part and part not in {".", ".."} and "\\" not in part for part in parts):
         raise UserError(f"'{name}' is no name for the zoo; give DATA/MODEL, such as cifar10/lenet-ce.")
-    path = (HOME if home is None else home).joinpath(*parts[:-1], f"{parts[-1]}.safetensors")
-    checkpoints.save(path, model, facts=facts)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    folder = (HOME if home is None else home).joinpath(*parts)
+    checkpoints.save(folder / WEIGHTS, copy.deepcopy(model).half() if half else model, facts=facts)
+    digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
     document = {**facts, "name": name, "sha256": digest}
-    write_text(path.with_suffix(".json"), json.dumps(document, indent=1, sort_keys=True) + "\n")
-    return path.with_suffix(".json")
+    write_text(folder / CARD, json.dumps(document, indent=1, sort_keys=True) + "\n")
+    write_text(folder / README, in_words(document))
+    return folder
 
 
-def _file(name: str, suffix: str) -> Path:
-    """A file of a model that exists; only listed names are looked up, so none leads out of the folder."""
+def in_words(document: Mapping[str, object]) -> str:
+    """A card as Markdown: what the model is, how to load it, every number with its interval and n."""
+    lines = [
+        "---", "library_name: gyrograd", "license: apache-2.0", "pipeline_tag: image-classification", "---",
+        f"# {document['name']}",
+    ]  # fmt: skip
+    lines += [f"- {key}: {document[key]}" for key in TOLD if key in document]
+    lines += ["", "```python", "import gyrograd as gg", "", f'model = gg.load("{document["name"]}")', "```"]
+    robustness = document.get("robustness")
+    measured = {"accuracy": document.get("accuracy")}
+    measured |= dict(robustness) if isinstance(robustness, Mapping) else {}
+    rows = {name: value for name, value in measured.items() if isinstance(value, Mapping)}
+    if rows:
+        lines += ["", "| measured | value | 95 % interval | n |", "|---|---|---|---|"]
+        lines += [
+            f"| {name} | {v['value']:g} | {v['low']:g} to {v['high']:g} | {v['n']:,} |" for name, v in rows.items()
+        ]
+    return "\n".join(lines) + "\n"
+
+
+TOLD = ("architecture", "data", "objective", "epochs", "seed", "command", "hardware", "measured_on")
+"""The facts that a README tells, in this order."""
+
+
+def _folder(name: str) -> Path:
+    """The folder of a model that exists; only listed names are looked up, so none leads out of the zoo."""
     known = names()
     if name not in known:
         raise UserError(f"There is no model '{name}' in the zoo: {did_you_mean(name, known)}")
-    return HOME / f"{name}{suffix}"
+    return HOME / name
