@@ -16,6 +16,7 @@ import torch
 
 import gyrograd as gg
 from gyrograd import cli, registry
+from gyrograd.attacks.settings import BallAttack, MapSearch
 from gyrograd.contracts import check
 from gyrograd.errors import UserError
 from gyrograd.reporting.table import grouped_columns
@@ -115,6 +116,13 @@ def test_an_attack_of_a_plug_in_needs_only_its_objective(halves):
     assert gg.attack("random", like="left_shift").plan().name == "random"
     with pytest.raises(UserError, match="left_shift has no protocol 'papre': known: own"):
         gg.attack("left_shift", protocol="papre")
+
+
+def test_an_attack_without_an_objective_is_told_to_write_one():
+    model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(1, 3, 32, 32)
+    for attack, missing in ((MapSearch(steps=1), "objective"), (BallAttack(), "plan")):
+        with pytest.raises(UserError, match=f"has no {missing};.* write {missing}"):
+            attack(model, gg.attribution("gradient"), x, torch.tensor([0]))
 
 
 def test_the_explorer_offers_a_plug_ins_method_in_its_own_words(halves):

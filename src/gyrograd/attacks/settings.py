@@ -91,7 +91,7 @@ class BallAttack:
 
     def plan(self) -> AttackPlan:
         """The search and the objective."""
-        raise NotImplementedError
+        raise UserError(f"The attack {self.name} has no plan; derive it from MapSearch, or write plan(self).")
 
     def check(self) -> None:
         """Refuse settings that cannot be meant."""
@@ -149,9 +149,9 @@ class MapSearch(BallAttack):
     reduce: str = "abs_sum"
     max_batch: int = MAX_BATCH
 
-    def objective(self, scene: Scene) -> Objective:
+    def objective(self, scene: Scene) -> Objective:  # noqa: ARG002
         """What is made small, as a function of the map."""
-        raise NotImplementedError
+        raise UserError(f"The attack {self.name} has no objective; write objective(self, scene).")
 
     def judge(self, scene: Scene) -> Objective | None:
         """What picks the iterate and is reported, if that is not the objective."""
