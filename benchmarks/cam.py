@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ from typing import Any
 import timm
 import torch
 import torchvision
+from timing import seconds
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -104,14 +104,10 @@ def scaled(map: Tensor) -> Tensor:
     return map
 
 
-def seconds(way: Callable[[], Any], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    start = time.perf_counter()
+def done(way: Callable[[], Any], device: torch.device) -> None:
     way()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def compared(name: str, args: argparse.Namespace, device: torch.device) -> list[str]:
@@ -132,15 +128,18 @@ def compared(name: str, args: argparse.Namespace, device: torch.device) -> list[
             "ours": partial(own_map, method, model, many, classes),
             "theirs": partial(peer_map, method, model, subject, many, classes),
         }
-        taken: dict[str, list[float]] = {key: [] for key in ways}
+        taken: dict[str, list[tuple[float, float]]] = {key: [] for key in ways}
         for repeat in range(args.repeats + 1):
             for key, way in ways.items():
-                spent = seconds(way, device)
+                spent = seconds(partial(done, way, device))
                 if repeat:  # the first warms up
                     taken[key].append(spent)
-        ours, peers = (statistics.median(taken[key]) for key in ways)
+        (ours, own_cpu), (peers, peer_cpu) = (
+            [statistics.median(column) for column in zip(*taken[key], strict=True)] for key in ways
+        )
         lines.append(
-            f"| {name} | {method} | {apart:.0e} | {largest:.2f} | {ours:.3f} | {peers:.3f} | {peers / ours:.1f} |"
+            f"| {name} | {method} | {apart:.0e} | {largest:.2f} | {ours:.3f} | {peers:.3f} | {peers / ours:.1f} "
+            f"| {peer_cpu / own_cpu:.1f} |"
         )
         print(lines[-1], flush=True)
     return lines
@@ -164,8 +163,8 @@ def main() -> None:
     lines = [
         f"torch {torch.__version__}, {where}; {args.images} images of {args.side} px, medians of {args.repeats}.",
         "",
-        "| net | method | apart (float64) | largest | ours s | pytorch-grad-cam s | ratio |",
-        "|---|---|---|---|---|---|---|",
+        "| net | method | apart (float64) | largest | ours s | pytorch-grad-cam s | ratio | ratio of processor s |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines))
     for name in args.nets:

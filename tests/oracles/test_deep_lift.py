@@ -11,7 +11,7 @@ from test_second_order import BAR, relative_errors
 from torch import Tensor, nn
 
 import gyrograd as gg
-from gyrograd.attributions.differences import Change, log_softmax, pointwise, softmax
+from gyrograd.attributions.differences import Change, log_softmax, normalised, pointwise, softmax
 from gyrograd.errors import UserError
 
 
@@ -144,6 +144,49 @@ def test_changes_of_a_softmax_add_up_also_where_a_mask_hides_values(function):
     difference = (out.true - out.reference)[:, :4]
     torch.testing.assert_close(out.moved[:, :4], difference)
     assert torch.isfinite(out.moved[:, :4]).all()
+
+
+@pytest.mark.parametrize("function", [softmax, log_softmax])
+def test_changes_of_a_softmax_add_up_for_runs_that_are_far_apart(function):
+    true, low = 1000 * torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0))
+    out = function(Change(true, low - 2000, true - (low - 2000)), 1)
+    torch.testing.assert_close(out.moved, out.true - out.reference, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("apart", [1e-6, 1e-2, 1.0, 1e3])
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_changes_of_a_normalisation_are_those_of_its_mean_slope(spread, apart):
+    generator = torch.Generator().manual_seed(0)
+    low = spread * torch.randn(3, 8, dtype=torch.float64, generator=generator)
+    step, along = apart * torch.randn(2, 3, 8, dtype=torch.float64, generator=generator)
+
+    def function(d: Tensor) -> Tensor:
+        return d / (d.square().mean(1, keepdim=True) + 1e-5).sqrt()
+
+    found = normalised(Change(low + step, low, step), [1], 1e-5)
+    torch.testing.assert_close(found, function(low + step) - function(low), rtol=1e-8, atol=1e-12)
+    if apart > 1:
+        return
+    # The mean slope along another direction, by many points on the way.
+    points = (torch.arange(20000, dtype=torch.float64)[:, None, None] + 0.5) / 20000
+    way = (low + points * step).flatten(0, 1)
+    slopes = torch.autograd.functional.jvp(function, way, along.repeat(20000, 1))[1]
+    found = normalised(Change(low + step, low, along), [1], 1e-5)
+    expected = slopes.unflatten(0, (20000, 3)).mean(0)
+    assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+def test_a_map_that_rounding_has_spoilt_is_refused():
+    class Amplified(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head((x + 3e7) - 3e7)
+
+    with pytest.raises(UserError, match="amplifies rounding"):
+        gg.attribution("deep_lift")(Amplified(), torch.rand(2, 4), 0)
 
 
 def test_a_tiny_change_takes_the_slope():

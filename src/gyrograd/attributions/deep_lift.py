@@ -22,9 +22,12 @@ from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_logits, check_target
-from gyrograd.numerics.quantities import check_quantity
+from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
+
+LOST = 0.05
+"""Share of the change that a map may lose to rounding."""
 
 
 @register(
@@ -177,4 +180,23 @@ def _change_map(
         moved = torch.zeros_like(logits, requires_grad=True)
         changed = quantity_change(Change(logits, reference.logits.value, moved), target, quantity)
         (cotangent,) = torch.autograd.grad(changed.sum(), moved, create_graph=create_graph)
-    return (x - start) * modified_gradient(tape, step, cotangent, create_graph=create_graph)
+    map = (x - start) * modified_gradient(tape, step, cotangent, create_graph=create_graph)
+    if not create_graph:
+        ends = [quantity_of(t, target, quantity) for t in (logits, reference.logits.value)]
+        _check_complete(map, *ends)
+    return map
+
+
+def _check_complete(map: Tensor, true: Tensor, reference: Tensor) -> None:
+    """The map must sum to the change. If it does not, rounding was amplified on the way."""
+    if map.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(map.device.type):
+        return  # half precision is rough, as whoever asks for it knows
+    gap = (map.flatten(1).sum(1) - (true - reference)).abs()
+    size = (true - reference).abs() + LOST * (true.abs() + reference.abs())
+    worst = int((gap - LOST * size).nan_to_num(torch.inf).argmax())
+    if not bool(gap[worst] <= LOST * size[worst] + torch.finfo(map.dtype).eps):
+        raise UserError(
+            f"DeepLIFT's map sums to {float(map[worst].sum()):.3g} where the explained number changes by "
+            f"{float(true[worst] - reference[worst]):.3g}: this model amplifies rounding; give model and images in "
+            "double precision or another baseline, or use 'integrated_gradients'."
+        )

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -85,19 +86,69 @@ def linear(function: Callable[[Tensor], Tensor], change: Change) -> Change:
 
 
 def softmax(change: Change, dim: int) -> Change:
-    """exp over its sum. Both runs are shifted by one number, which changes no softmax and keeps exp in range."""
-    top = torch.maximum(change.true, change.reference).amax(dim, keepdim=True).detach()
-    powers = pointwise(torch.exp, Change(change.true - top, change.reference - top, change.moved))
-    total = linear(lambda t: t.sum(dim, keepdim=True), powers)
-    return product(powers, pointwise(torch.reciprocal, total))
+    """exp of the logarithm of a softmax: so no large number is divided by a small one."""
+    return pointwise(torch.exp, log_softmax(change, dim))
 
 
 def log_softmax(change: Change, dim: int) -> Change:
-    """The value less the logarithm of the sum of exp."""
+    """The value less the logarithm of the sum of exp.
+
+    Both runs are shifted by one number, which changes no softmax; in double precision, since the sum of the run with
+    the smaller values may be very small.
+    """
+    true, reference = (part.log_softmax(dim) for part in change[:2])
     top = torch.maximum(change.true, change.reference).amax(dim, keepdim=True).detach()
-    shifted = Change(change.true - top, change.reference - top, change.moved)
+    shifted = Change(*((part - top).double() for part in change[:2]), change.moved.double())
     total = linear(lambda t: t.sum(dim, keepdim=True), pointwise(torch.exp, shifted))
-    return Change(*(a - b for a, b in zip(shifted, pointwise(torch.log, total), strict=True)))
+    step = total.true - total.reference
+    # The larger sum is at least one: what is not tiny is no rounding. The smaller may be zero, so logarithms of the
+    # sums are taken where they are in range.
+    tiny = step.abs() < torch.finfo(step.dtype).eps ** 0.25
+    logarithms = (part.double().logsumexp(dim, keepdim=True) for part in change[:2])
+    rise = torch.sub(*logarithms) / torch.where(tiny, 1, step)
+    slope = torch.where(tiny, 2 / (total.true + total.reference), rise)
+    return Change(true, reference, change.moved - (slope * total.moved).to(change.moved.dtype))
+
+
+def normalised(change: Change, axes: list[int], eps: float) -> Tensor:
+    """The change of d / sqrt(mean(d^2) + eps), d going straight from the reference to the true value.
+
+    Its slope along v is v q^-1/2 - d mean(d v) q^-3/2 with q = mean(d^2) + eps, and d and q are a line and a parabola
+    in the position t: the mean slope is made of integrals of t^k q^-1/2 and t^k q^-3/2 alone. Averages of the two ends
+    would add up as well, but where a reference has no spread (a black image) they are a thousand times as large and
+    cancel, layer after layer.
+    """
+
+    def mean(t: Tensor) -> Tensor:
+        return t.mean(axes, keepdim=True)
+
+    start, v = change.reference.double(), change.moved.double()
+    step = change.true.double() - start
+    first, second, third, fourth = _integrals(mean(step**2), 2 * mean(start * step), mean(start**2) + eps)
+    along, across = mean(start * v), mean(step * v)
+    moved = v * first - start * (along * second + across * third) - step * (along * third + across * fourth)
+    return moved.to(change.moved.dtype)
+
+
+def _integrals(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of q^-1/2, q^-3/2, t q^-3/2 and t^2 q^-3/2 over t from 0 to 1, with q = a t^2 + b t + c above zero."""
+    # Where q hardly changes the closed forms divide zero by zero; there a few points tell all.
+    flat = a < 1e-2 * c
+    points, weights = np.polynomial.legendre.leggauss(12)
+    powers = [torch.zeros_like(c) for _ in range(4)]
+    for t, weight in zip((points + 1) / 2, weights / 2, strict=True):
+        q = torch.where(flat, a * t**2 + b * t + c, 1)
+        powers[0] = powers[0] + weight * q**-0.5
+        powers[1:] = [part + weight * t**k * q**-1.5 for k, part in enumerate(powers[1:])]
+    a, b, c = (torch.where(flat, other, part) for part, other in ((a, 1.0), (b, 0.0), (c, 1.0)))
+    gap = 4 * a * c - b**2
+    end, root, last = (a + b + c).sqrt(), c.sqrt(), 2 * a + b
+    first = (torch.asinh(last / gap.sqrt()) - torch.asinh(b / gap.sqrt())) / a.sqrt()
+    second = 2 * (last / end - b / root) / gap
+    third = 2 * (2 * c / root - (b + 2 * c) / end) / gap
+    fourth = (((2 * b**2 - 4 * a * c) + 2 * b * c) / end - 2 * b * c / root) / (a * gap) + first / a
+    closed = (first, second, third, fourth)
+    return tuple(torch.where(flat, part, other) for part, other in zip(powers, closed, strict=True))  # type: ignore[return-value]
 
 
 def quantity_change(logits: Change, target: Tensor, quantity: str) -> Tensor:
@@ -207,7 +258,7 @@ class Differences:
         return softmax(self.change(call.inputs[0], values), arguments(call)["dim"]).moved
 
     def norm(self, call: Call, values: Values) -> Tensor:
-        """LayerNorm and its like: the centred value times the reciprocal root of its mean square."""
+        """LayerNorm and its like: the centred value over the root of its mean square."""
         given = arguments(call)
         change = self.change(call.inputs[0], values)
         shape = change.true.shape
@@ -220,10 +271,9 @@ class Differences:
         centred = linear(lambda t: t.reshape(inner), change)
         if call.name != "rms_norm":
             centred = linear(lambda t: t - t.mean(axes, keepdim=True), centred)
-        square = linear(lambda t: t.mean(axes, keepdim=True), product(centred, centred))
         eps = given.get("eps", 1e-5)
         eps = torch.finfo(change.true.dtype).eps if eps is None else eps
-        moved = product(centred, pointwise(lambda t: (t + eps).rsqrt(), square)).moved.reshape(shape)
+        moved = normalised(centred, axes, eps).reshape(shape)
         weight = given.get("weight")
         if weight is None:
             return moved
