@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,22 @@ from gyrograd.measurement import (
     measure,
     noise,
     registered,
+    run,
     streams,
 )
 from gyrograd.measurement.table import Source
+from gyrograd.numerics import wording
 from gyrograd.records import Record
 
 EPS = (4 / 255, 8 / 255)
 GRADIENT = gg.attribution("gradient")
+
+
+def test_the_examples_run() -> None:
+    for module in (run, wording):
+        outcome = doctest.testmod(module)
+        assert outcome.attempted > 0
+        assert outcome.failed == 0
 
 
 def plan(**changes: object) -> Plan:

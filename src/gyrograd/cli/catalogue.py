@@ -16,8 +16,8 @@ from typing import Any
 from gyrograd import registry
 from gyrograd.errors import UserError, check_name
 
-MARK = "@register("
-"""Files without it are not parsed, which is most of the time."""
+MARKS = ("@register(", "\nregister_all(")
+"""Files without them are not parsed, which is most of the time."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,33 @@ def _files(package: str) -> Iterator[Path]:
 def _listed(path: Path, kind: str) -> Iterator[Listed]:
     """What a file registers of this kind."""
     text = path.read_text(encoding="utf-8")
-    if MARK not in text:
+    if not any(mark in text for mark in MARKS):
         return
-    for node in ast.parse(text, path).body:
+    for node in (tree := ast.parse(text, path)).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
             yield from (_entry(call, summary) for call in _registrations(node, kind))
+        elif kind == "experiment" and isinstance(node, ast.Expr) and _is_call(node.value, "register_all"):
+            yield from _table_of_experiments(tree, ast.literal_eval(node.value.args[0]))  # type: ignore[attr-defined]
+
+
+def _table_of_experiments(tree: ast.Module, paper: str) -> Iterator[Listed]:
+    """The rows `Listed(name, where, about, ...)` of a paper's table."""
+    for call in ast.walk(tree):
+        if isinstance(call, ast.Call) and _is_call(call, "Listed"):
+            name, where, about = (ast.literal_eval(argument) for argument in call.args[:3])
+            name, summary = f"{paper}-{name}", about.partition("\n")[0]
+            yield Listed(name, (), summary, paper, where, False, registry.readable(name), "")
+
+
+def _is_call(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == name
 
 
 def _registrations(node: ast.ClassDef | ast.FunctionDef, kind: str) -> Iterator[ast.Call]:
     """The `register(kind, name, ...)` among a definition's decorators."""
     for call in node.decorator_list:
-        if isinstance(call, ast.Call) and ast.unparse(call.func) == "register":
+        if isinstance(call, ast.Call) and _is_call(call, "register"):
             yield from [call] if ast.literal_eval(call.args[0]) == kind else []
 
 

@@ -114,6 +114,13 @@ def measure(
 
     Raises:
         Interrupted: A KeyboardInterrupt came; it holds the table of what is finished.
+
+    >>> import gyrograd as gg
+    >>> from gyrograd.measurement import CLEAN, Plan, registered
+    >>> model, data = gg.model("lenet", num_classes=10, seed=0).eval(), gg.dataset("shapes", split="test", n=2)
+    >>> plan = Plan({"gradient": gg.attribution("gradient")}, (CLEAN,), (registered("insertion"),))
+    >>> list(measure(model, data, plan).of(method="gradient", metric="insertion"))
+    [0, 1]
     """
     plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
     sample = data if isinstance(data, Sample) else Sample.of(data)

@@ -7,6 +7,7 @@ and quantity its tables have, nor the segments of SHAP, the kernel of LIME and t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gyrograd.attributions import Gradient, InputXGradient, IntegratedGradients, Lime, Shap, smoothgrad
@@ -46,14 +47,13 @@ def segmented(sizes: Mapping[str, Any]) -> dict[str, tuple[Lime | Shap, bool]]:
     - held: the clean image's segments for all its neighbours.
     - pixels: every pixel a feature, near what Captum does without a mask (there every channel of it).
     """
-    samples = int(sizes.get("samples", SAMPLES))
-    how = {"draws": samples, "quantity": QUANTITY, "allow_single": True}
-    kinds: dict[str, type[Lime] | type[Shap]] = {"lime": Lime, "shap": Shap}
     found: dict[str, tuple[Lime | Shap, bool]] = {}
-    for name, kind in kinds.items():
-        found[f"{name} anew"] = kind(**how), False
-        found[f"{name} held"] = kind(**how), True
-        found[f"{name} pixels"] = kind(**how, segments="pixels"), False
+    for name in ("lime", "shap"):
+        explain = explainers(sizes)[name]
+        assert isinstance(explain, Lime | Shap)
+        found[f"{name} anew"] = explain, False
+        found[f"{name} held"] = explain, True
+        found[f"{name} pixels"] = replace(explain, segments="pixels"), False
     return found
 
 
