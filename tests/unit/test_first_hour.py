@@ -102,9 +102,11 @@ def test_images_from_0_to_255_are_refused_by_metrics(net, x, name):
         gg.metric(name)(net, gg.attribution("gradient"), 255 * x, TARGET)
 
 
-def test_one_image_without_a_batch_axis_is_told_apart(net, x):
+@pytest.mark.parametrize("name", ["gradient", "smoothgrad", "lrp", "lime"])
+def test_one_image_without_a_batch_axis_is_told_apart_by_a_model_at_first_sight(x, name):
+    unseen = gg.model("lenet", num_classes=10, seed=0).eval()
     with pytest.raises(gg.UserError, match=r"give x\[None\]"):
-        gg.attribution("gradient")(net, x[0], TARGET[:1])
+        gg.attribution(name)(unseen, x[0], TARGET[:1])
 
 
 def test_maps_are_shown_over_their_images(net, x, tmp_path):

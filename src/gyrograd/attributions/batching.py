@@ -85,8 +85,8 @@ def explain_in_parts(
         check_rows(x)
     else:
         check_inputs(x)
+    columns = (x, class_indices(target, x), *others)  # first: it knows one image without a batch axis
     try_model(model, x)
-    columns = (x, class_indices(target, x), *others)
 
     def part(rows: slice) -> Tensor:
         return explain(*(column[rows] for column in columns))

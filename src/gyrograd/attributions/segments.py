@@ -213,8 +213,8 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
             "the result."
         )
     check_inputs(x)
-    try_model(model, x)
     x, target = x.detach(), class_indices(target, x)
+    try_model(model, x)
     cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
     segments = segment(as_images(x), method.segments, **cut)
     return spread(method.coefficients(model, x, target, segments), segments, x)

@@ -63,6 +63,7 @@ class OnSmoothed:
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         check_rows(x)
+        target = class_indices(target, x)
         try_model(model, x)
         # Not while a run is recorded: guided backprop and LRP see to their layout themselves.
         core = QuantityHead(model, self.quantity, not create_graph and isinstance(self.explain, Gradient))
@@ -70,7 +71,7 @@ class OnSmoothed:
             # Draws are cut, and recomputed in backward, only where they leave the device no room.
             rows = max(self.max_batch, rows_at_once(self.max_batch, x))
             calm = Smoothed(core, self.kernel, self.draws, self.seed, rows)
-            return self.explain(calm, x, class_indices(target, x), create_graph=create_graph)
+            return self.explain(calm, x, target, create_graph=create_graph)
 
 
 @register(
