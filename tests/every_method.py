@@ -12,7 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from small_attributions import ON_ANY_NET
+from small_attributions import ONE_OF_EACH
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -103,7 +103,7 @@ def smoothed_by(name: str) -> Run:
 
 
 def _every() -> Iterator[tuple[str, Run]]:
-    for name, entry in ON_ANY_NET.items():
+    for name, entry in ONE_OF_EACH.items():
         yield f"map {name}", map_of(small("attribution", name))
         if entry.differentiable:
             yield f"slopes {name}", slopes_of(small("attribution", name))

@@ -31,10 +31,13 @@ CLASS_BLIND = {"attention_rollout"}
 """Their map is the same for every class and quantity."""
 NOT_ODD = {"guided_backprop", "lrp", "grad_cam_plus_plus", "layer_cam", *NEEDS_ATTENTION}
 """Explaining the opposite does not turn their map around: they treat positive and negative values differently."""
+SAME_MECHANISM = {"grad_cam_plus_plus", "hires_cam", "layer_cam", "deep_shap"}
+"""They differ from `grad_cam` and `deep_lift` in a formula alone: costly suites take those."""
 ON_ANY_NET = {
     name: entry for name, entry in gg.available("attribution").items() if name not in NEEDS_ATTENTION
 }
 """Entries by name that explain convolutional nets."""
+ONE_OF_EACH = {name: entry for name, entry in ON_ANY_NET.items() if name not in SAME_MECHANISM}
 
 
 def small(name: str, **settings: Any) -> Any:

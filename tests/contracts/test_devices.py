@@ -12,7 +12,7 @@ import torch
 from elsewhere import DEVICE, Elsewhere, elsewhere, fetched, moved, sent
 from every_method import EVERY, Run, attacked_by, map_of, measured_by, slopes_of, small, trained_with
 from nets import batch, net
-from small_attributions import ON_ANY_NET
+from small_attributions import ONE_OF_EACH
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -150,7 +150,7 @@ def test_doubts_and_running_metrics_are_the_same_on_another_device():
     torch.testing.assert_close(found[1], expected[1])  # kept on the host
 
 
-@pytest.mark.parametrize("name", sorted(set(ON_ANY_NET) - {"lime", "shap"}))
+@pytest.mark.parametrize("name", sorted(set(ONE_OF_EACH) - {"lime", "shap"}))
 def test_classes_on_another_device_are_one_sentence(name):
     x, y = batch(3)
     model = moved(net("residual"))

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from every_method import EVERY, Run, attacked_by, layers_of_cuda, map_of, measured_by, slopes_of, small
 from nets import batch, halved, net
-from small_attributions import ON_ANY_NET
+from small_attributions import ONE_OF_EACH
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -23,8 +23,8 @@ from gyrograd.numerics.second_order import all_layers
 from gyrograd.regularizers.joint import joint_loss
 
 HALVES = [torch.bfloat16, torch.float16]
-ATTRIBUTIONS = sorted(ON_ANY_NET)
-DIFFERENTIABLE = sorted(name for name, entry in ON_ANY_NET.items() if entry.differentiable)
+ATTRIBUTIONS = sorted(ONE_OF_EACH)
+DIFFERENTIABLE = sorted(name for name, entry in ONE_OF_EACH.items() if entry.differentiable)
 # These run a model's layers themselves, so that an autocast block applies to them.
 REPLAYED = {
     f"{kind} {name}"

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from nets import batch, net
-from small_attributions import ON_ANY_NET, small
+from small_attributions import ONE_OF_EACH, small
 from torch import Tensor
 
 import gyrograd as gg
@@ -28,7 +28,7 @@ from gyrograd.attacks.objectives import (
 from gyrograd.attacks.runs import derivative, look
 from gyrograd.numerics.maps import top_k_mask
 
-METHODS = [name for name, entry in ON_ANY_NET.items() if entry.differentiable]
+METHODS = [name for name, entry in ONE_OF_EACH.items() if entry.differentiable]
 H = 12
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import captum.attr as captum
 import pytest
 import torch
+import torch.nn.functional as F
 from nets import batch, net
 from torch import Tensor
 
 import gyrograd as gg
 from gyrograd.errors import UserError
+from gyrograd.numerics import random
 
 
 def occluded_by_hand(model, image: Tensor, c: int, patch: int, stride: int, fill: float) -> Tensor:
@@ -74,6 +76,19 @@ def test_rise_masks_are_moved_enlargements_of_small_tables():
     # A table of 4 x 4 cells of 5 pixels: neighbouring pixels differ by at most a fifth.
     assert (masks[:, 1:] - masks[:, :-1]).abs().max() <= 0.2 + 1e-6
     assert len({tuple(mask.flatten().tolist()) for mask in masks[:50]}) == 50
+
+
+def test_a_rise_mask_is_cut_out_of_the_enlarged_table_at_a_random_place():
+    x = torch.rand(1, 3, 18, 20)
+    masks = gg.attribution("rise", draws=6, grid=4, keep=0.3, seed=2).masks(x)
+    key = random.keys(2, 1)
+    tables = random.uniform(key, (6, 4, 4), stream=0)[0] < 0.3
+    tops, lefts = (random.integers(key, (6,), 5, stream=stream)[0].tolist() for stream in (1, 2))
+    assert len(set(tops)) > 1
+    assert len(set(lefts)) > 1
+    for mask, table, top, left in zip(masks, tables, tops, lefts, strict=True):
+        large = F.interpolate(table.float()[None, None], (25, 25), mode="bilinear")[0, 0]
+        torch.testing.assert_close(mask, large[top : top + 18, left : left + 20])
 
 
 def test_rise_masks_are_those_of_the_seed_and_more_draws_keep_the_first():

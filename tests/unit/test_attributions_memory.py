@@ -7,10 +7,10 @@ import gc
 import pytest
 import torch
 from nets import batch, net
-from small_attributions import ON_ANY_NET, small
+from small_attributions import ONE_OF_EACH, small
 
-GRAPHS = [(name, False) for name in sorted(ON_ANY_NET)]
-GRAPHS += [(name, True) for name, entry in sorted(ON_ANY_NET.items()) if entry.differentiable]
+GRAPHS = [(name, False) for name in sorted(ONE_OF_EACH)]
+GRAPHS += [(name, True) for name, entry in sorted(ONE_OF_EACH.items()) if entry.differentiable]
 
 
 def tensors() -> int:

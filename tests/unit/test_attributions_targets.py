@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from nets import batch, net
-from small_attributions import ON_ANY_NET, small
+from small_attributions import ONE_OF_EACH, small
 from torch import Tensor
 
 import gyrograd as gg
@@ -15,7 +15,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.checks import class_indices
 from gyrograd.types import Targets
 
-EVERY = sorted(ON_ANY_NET)
+EVERY = sorted(ONE_OF_EACH)
 FORMS = {
     "uint8": lambda t: t.to(torch.uint8),
     "int8": lambda t: t.to(torch.int8),
@@ -69,7 +69,7 @@ def test_a_class_the_model_does_not_have_is_refused(target: Targets):
         Gradient()(net("lenet"), batch(2)[0], target)
 
 
-@pytest.mark.parametrize("name", sorted(n for n in EVERY if ON_ANY_NET[n].differentiable))
+@pytest.mark.parametrize("name", sorted(n for n in EVERY if ONE_OF_EACH[n].differentiable))
 @pytest.mark.parametrize("create_graph", [False, True])
 def test_a_batch_of_none_is_one_sentence(name, create_graph):
     x, target = batch(2)

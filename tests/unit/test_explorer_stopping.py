@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_attributions import ON_ANY_NET
+from small_attributions import ONE_OF_EACH
 from torch import nn
 
 import gyrograd as gg
@@ -19,7 +19,7 @@ from gyrograd.explorer.page import Wish, _in_a_sentence, answered, watch_of
 from gyrograd.explorer.watching import Place, at_every_pass, unwatched
 
 SIDE = 16
-METHODS = sorted(ON_ANY_NET)
+METHODS = sorted(ONE_OF_EACH)
 
 
 def small_net(activation: type[nn.Module]) -> nn.Module:

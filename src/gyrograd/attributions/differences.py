@@ -98,7 +98,7 @@ def log_softmax(change: Change, dim: int) -> Change:
     """
     true, reference = (part.log_softmax(dim) for part in change[:2])
     top = torch.maximum(change.true, change.reference).amax(dim, keepdim=True).detach()
-    shifted = Change(*((part - top).double() for part in change[:2]), change.moved.double())
+    shifted = linear(Tensor.double, Change(change.true - top, change.reference - top, change.moved))
     total = linear(lambda t: t.sum(dim, keepdim=True), pointwise(torch.exp, shifted))
     step = total.true - total.reference
     # The larger sum is at least one: what is not tiny is no rounding. The smaller may be zero, so logarithms of the
