@@ -204,7 +204,9 @@ def test_a_zoo_model_kept_in_half_precision_is_half_the_size_and_computes_in_sin
 
 def test_a_zoo_models_readme_tells_how_to_load_it_and_every_number_with_its_interval(home):
     score = {"value": 0.9, "low": 0.8, "high": 0.95, "n": 10_000}
-    folder = zoo.add("tiny/a", gg.model("mlp", in_features=4), {"accuracy": score, "robustness": {"RPS": score}})
+    folder = zoo.add(
+        "tiny/a", gg.model("mlp", in_features=4), {"accuracy": score, "robustness": {"RPS": score}}
+    )
     text = (folder / "README.md").read_text()
     assert 'gg.load("tiny/a")' in text
     assert "| accuracy | 0.9 | 0.8 to 0.95 | 10,000 |" in text

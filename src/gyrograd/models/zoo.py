@@ -1,7 +1,7 @@
 """Trained models that come with gyrograd, read offline and verified by hash.
 
-`cifar10/lenet-ce` is the folder `zoo/cifar10/lenet-ce`, in the form model hubs take: `model.safetensors`, a card of what
-is known of the model (data, recipe, accuracy, robustness with its interval, command, the checkpoint's sha256) as
+`cifar10/lenet-ce` is the folder `zoo/cifar10/lenet-ce`, in the form that model hubs take: `model.safetensors`, a card of
+what is known of the model (data, recipe, accuracy, robustness with intervals, command, sha256 of the checkpoint) as
 `config.json`, and the same in words as `README.md`.
 """
 
@@ -87,7 +87,8 @@ def in_words(document: Mapping[str, object]) -> str:
     if rows:
         lines += ["", "| measured | value | 95 % interval | n |", "|---|---|---|---|"]
         lines += [
-            f"| {name} | {v['value']:g} | {v['low']:g} to {v['high']:g} | {v['n']:,} |" for name, v in rows.items()
+            f"| {name} | {v['value']:g} | {v['low']:g} to {v['high']:g} | {v['n']:,} |"
+            for name, v in rows.items()
         ]
     return "\n".join(lines) + "\n"
 
