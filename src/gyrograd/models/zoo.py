@@ -1,7 +1,7 @@
 """Trained models that come with gyrograd, read offline and verified by hash.
 
-`cifar10/lenet-ce` is the folder `zoo/cifar10/lenet-ce`, in the form that model hubs take: `model.safetensors`, a card of
-what is known of the model (data, recipe, accuracy, robustness with intervals, command, sha256 of the checkpoint) as
+`cifar10/lenet-ce` is the folder `zoo/cifar10/lenet-ce`, in the form that model hubs take: `model.safetensors`, a card
+of what is known of the model (data, recipe, accuracy, robustness with intervals, command, sha256 of the checkpoint) as
 `config.json`, and the same in words as `README.md`.
 """
 
