@@ -86,6 +86,8 @@ SAME_FUNCTION = {
         # A multiple is not known to be nonnegative, so nothing is left out here.
         lambda z: torch.cat([F.relu(z)[:, :3] * 1.0, -torch.ones_like(z)[:, :3]], 1),
     ),
+    "written into memory of its own": (lambda z: torch.zeros_like(z).add_(z).relu(), F.relu),
+    "mean over an axis given by name": (lambda z: F.relu(z).unflatten(1, (6, 1)).mean(dim=2), F.relu),
     "minus a negative": (lambda z: F.relu(-(-0.5 - z)), lambda z: F.relu(z + 0.5)),
 }
 
