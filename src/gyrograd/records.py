@@ -75,12 +75,12 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace the file whole; a disk that is full or read-only leaves the old one as it was."""
-    with told_of_trouble(path):
+    with os_error_as_user_error(path):
         write_bytes(path, content)
 
 
 @contextmanager
-def told_of_trouble(path: Path) -> Iterator[None]:
+def os_error_as_user_error(path: Path) -> Iterator[None]:
     """A disk that is full or read-only is one sentence about the file the block replaces."""
     try:
         yield

@@ -80,12 +80,13 @@ class Loop:
         """
         s, device, own_rows = self.settings, self.group.device, self.group.share.rows
         left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
+        every_key = self._keys  # asked for here: `made` may run on a stream of its own
         at_once = PREFETCH_BATCHES if device.type == "cuda" else 1
 
         def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
             rows = torch.cat([batch[own_rows] for batch in some])
             # One key for each (example, epoch): draws depend on neither batch size nor number of processes.
-            keys = random.subkeys(self._keys[rows], epoch)
+            keys = random.subkeys(every_key[rows], epoch)
             x = self.data.pixels(rows)
             if s.zoom < 1:
                 x = zoomed(x, keys, s.zoom)

@@ -25,7 +25,7 @@ from gyrograd.data import Dataset, batches
 from gyrograd.errors import UserError
 from gyrograd.models import save, spec_of
 from gyrograd.numerics.modes import evaluating
-from gyrograd.records import replace_file, told_of_trouble
+from gyrograd.records import os_error_as_user_error, replace_file
 from gyrograd.training import snapshots
 from gyrograd.training.building import check_fit, check_resume, datasets, model_for
 from gyrograd.training.capture import CapturedStep
@@ -38,9 +38,9 @@ from gyrograd.types import Labels, Model
 
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
 """Called with an epoch's log entry and the model as it would be saved; True ends the run there."""
-WATCHED = 50
+LOOK_EVERY = 50
 """Steps between two looks at the losses: each look waits for the device."""
-AGREED = 10
+SYNC_EVERY = 10
 """Steps between two questions among processes whether one was asked to stop: few, since torchrun waits 30 s."""
 PAUSE = 50
 """After a writing passes at least so many times the seconds it took: files cost a run a fiftieth of its time."""
@@ -147,7 +147,7 @@ def _fit(
             for number, losses, images in run.loop.epoch(place.epoch, place.batch):
                 place.add(losses, images)
                 last = place.batch == steps
-                if last or (number + 1) % WATCHED == 0:
+                if last or (number + 1) % LOOK_EVERY == 0:
                     show(number + 1, place.epoch, run.watched(place))
                 run.keep(place, request, last=last)
             run.close_epoch(place, time.monotonic() - started, scalars)
@@ -296,7 +296,7 @@ class Run:
         """
         asked, group = request.number is not None, self.loop.group
         if group.share.of > 1:
-            asked = group.any(asked) if last or place.batch % AGREED == 0 else False
+            asked = group.any(asked) if last or place.batch % SYNC_EVERY == 0 else False
         if asked:
             self._stop(place, request)
         elif group.first and self._due_in_seconds() and not last:
@@ -385,7 +385,7 @@ class Run:
     def _write_best(self, place: Place) -> None:
         if place.best_weights is not None and self.folder is not None:
             path = self.folder / "best.safetensors"
-            with place.best_weights.worn_by(self.loop.model), told_of_trouble(path):
+            with place.best_weights.worn_by(self.loop.model), os_error_as_user_error(path):
                 save(path, self.loop.model, facts=place.best)
         place.best_weights = None
 
