@@ -15,15 +15,26 @@ from gyrograd.registry import make
 
 # `max_batch` is left out, which changes no number.
 DEFAULTS = """
+attribution attention_rollout: heads='mean' quantity='logit'
+attribution deep_lift: baseline='zero' quantity='logit'
+attribution deep_shap: draws=10 baseline='noise' seed=0 quantity='logit'
+attribution grad_cam: layer=None relu=True quantity='logit'
+attribution grad_cam_plus_plus: layer=None relu=True eps=0.0 quantity='logit'
 attribution gradient: quantity='logit'
+attribution gradient_shap: draws=50 baseline='noise' sigma=0.0 seed=0 quantity='logit'
+attribution gradient_x_attention: quantity='logit'
 attribution guided_backprop: quantity='logit'
+attribution hires_cam: layer=None relu=True quantity='logit'
 attribution input_x_gradient: quantity='logit'
 attribution integrated_gradients: steps=50 baseline='zero' rule='trapezoid' times_input=True quantity='logit'
+attribution layer_cam: layer=None relu=True quantity='logit'
 attribution lime: draws=100 segments='quickshift' grid=8 kernel_size=1.0 max_dist=200.0 ratio=0.1
     kernel='exponential' distance='cosine' width=0.25 ridge=1.0 reduction='sum' intercept=False baseline='zero'
     quantity='logit' sampling='bernoulli' allow_single=False seed=0
 attribution lrp: variant='auto' rule=None first=None bias=None batchnorm=None residual=None pool=None
     product=None softmax=None norm=None constants=None start=None gamma=None stabilizer=None quantity='logit'
+attribution occlusion: patch=None stride=None baseline='zero' quantity='logit'
+attribution rise: draws=500 grid=7 keep=0.5 baseline='zero' seed=0 quantity='probability'
 attribution shap: draws=100 segments='quickshift' grid=8 kernel_size=1.0 max_dist=200.0 ratio=0.1
     baseline='zero' quantity='logit' sampling='paired' allow_single=False seed=0
 attribution smoothgrad: sigma=0.1 draws=50 seed=0 quantity='logit'
@@ -129,9 +140,12 @@ def test_every_method_is_listed() -> None:
     assert with_settings == set(listed())
 
 
-ZERO_IS_FINE = {"radius", "ridge", "ratio", "l2", "cosine"}
+ZERO_IS_FINE = {
+    "radius", "ridge", "ratio", "l2", "cosine",
+    "attribution grad_cam_plus_plus eps", "attribution gradient_shap sigma",
+}  # fmt: skip
 LOOKED_AT_WHEN_USED = {"attribution lime grid", "attribution shap grid", "metric top_k_intersection k"}
-SHARES = {"top_fraction", "top", "alpha"}
+SHARES = {"top_fraction", "top", "alpha", "keep"}
 LEAST = {"metric certified_cosine draws": 2}
 OF_ANY_SIGN = {"attack manipulate weight"}
 
@@ -145,7 +159,7 @@ def test_a_number_below_its_least_is_refused_and_the_least_is_not(name: str) -> 
         if type(parameter.default) not in (int, float) or skipped:
             continue
         number = type(parameter.default)  # beside the shapes, 1 is checked to be no float
-        from_zero = key in ZERO_IS_FINE or (kind == "attack" and key == "eps")
+        from_zero = bool({key, f"{name} {key}"} & ZERO_IS_FINE) or (kind == "attack" and key == "eps")
         least = 0 if from_zero else LEAST.get(f"{name} {key}", 1)
         make(kind, method, **{key: 0.5 if key in SHARES else number(least)})
         for value in (-1,) if from_zero else (-1, 0):
@@ -155,7 +169,7 @@ def test_a_number_below_its_least_is_refused_and_the_least_is_not(name: str) -> 
             assert usual is None or int(usual[1]) == parameter.default
 
 
-@pytest.mark.parametrize("name", [name for name in listed() if not re.search("lime|shap|manipulate", name)])
+@pytest.mark.parametrize("name", [name for name in listed() if not re.search("lime| shap|manipulate", name)])
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_a_class_itself_refuses_what_is_no_finite_number(name: str, value: float) -> None:
     """By name such a value never reaches the class."""

@@ -15,6 +15,7 @@ module, such as "features.denseblock4". On a smoothed model the map is the mean 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -118,7 +119,7 @@ class GradCAMPlusPlus:
 
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
-        if self.eps < 0:
+        if not 0 <= self.eps < math.inf:
             raise UserError(f"eps={self.eps} is added to a denominator; give 0 or more, such as 1e-6.")
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:

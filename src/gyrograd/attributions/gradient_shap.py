@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -67,7 +68,7 @@ class GradientShap:
         check_quantity(self.quantity)
         if self.baseline != "noise":
             check_baseline(self.baseline)
-        if self.draws < 1 or self.sigma < 0:
+        if self.draws < 1 or not 0 <= self.sigma < math.inf:
             raise UserError(
                 f"draws={self.draws} and sigma={self.sigma}; give at least one draw (50 is usual) and a sigma of 0 or "
                 "more."
