@@ -68,11 +68,10 @@ class GradientShap:
         check_quantity(self.quantity)
         if self.baseline != "noise":
             check_baseline(self.baseline)
-        if self.draws < 1 or not 0 <= self.sigma < math.inf:
-            raise UserError(
-                f"draws={self.draws} and sigma={self.sigma}; give at least one draw (50 is usual) and a sigma of 0 or "
-                "more."
-            )
+        if self.draws < 1:
+            raise UserError(f"GradientSHAP needs at least one draw, not {self.draws}; 50 is usual.")
+        if not 0 <= self.sigma < math.inf:
+            raise UserError(f"sigma is {self.sigma}; give a width in pixel units, 0 or more.")
 
     def __eq__(self, other: object) -> bool:
         return same_settings(self, other)
