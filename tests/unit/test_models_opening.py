@@ -191,6 +191,11 @@ def test_a_zoo_model_is_found_by_name_with_its_card(home):
         assert not found.training
 
 
+def test_nets_designed_for_small_images_say_so_and_a_perceptron_does_not():
+    assert image_size(gg.model("resnet20")) == 32
+    assert image_size(gg.model("mlp", in_features=4)) is None
+
+
 def test_a_zoo_model_kept_in_half_precision_is_half_the_size_and_computes_in_single(home):
     model = stocked()
     zoo.add("tiny/lenet-half", model, {}, half=True)
