@@ -83,7 +83,7 @@ def test_audits_that_searched_longer_are_no_rivals() -> None:
         return [c["detail"] for c in card_columns(preset) if c["key"] in ("attack_cosine", "top_k_kept")]
 
     quick = attacked(PRESETS["quick"])
-    assert all("9 steps, of means over passes 5 through 8 passes" in detail for detail in quick)
+    assert all("9 steps (5 for maps averaged over passes, at most 8 of them)" in detail for detail in quick)
     for other in (
         preset_of("quick", steps=8),
         preset_of("quick", mean_steps=4),
@@ -145,7 +145,10 @@ def test_the_card_says_how_long_the_attacks_searched_and_that_this_guarantees_no
     x, y = (t[:2] for t in small_images())
     for preset, took in (
         (ONE, "took 1 step, and"),
-        (replace(ONE, mean_steps=3, search_rows=5), "of means over passes 3 through 5 passes, and"),
+        (
+            replace(ONE, mean_steps=3, search_rows=5),
+            "(3 for maps averaged over passes, at most 5 of them), and",
+        ),
     ):
         (told,) = [
             n

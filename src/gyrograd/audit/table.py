@@ -142,7 +142,9 @@ def card_columns(preset: Preset) -> list[CardColumn]:
 def searched(preset: Preset) -> str:
     """How long the attacks search: audits that searched more or less are no rivals."""
     few = preset.mean_steps
-    through = "" if few is None else f", of means over passes {few} through {preset.search_rows} passes"
+    through = (
+        "" if few is None else f" ({few} for maps averaged over passes, at most {preset.search_rows} of them)"
+    )
     return f"{preset.steps} step{'s' if preset.steps > 1 else ''}{through}"
 
 
