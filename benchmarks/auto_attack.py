@@ -189,10 +189,11 @@ def effort_of(name: str, method: str) -> tuple[int, dict[str, Any]]:
     A map here may take fewer passes than the preset's: it gets as many steps more as that saves.
     """
     preset, settings = PRESETS[name], MAPS[method]
-    for count, passes in settings.items():
-        through = min(preset.search_rows, passes)
-        return (preset.mean_steps or preset.steps) * preset.search_rows // through, {count: through}
-    return preset.steps, settings
+    if not settings:
+        return preset.steps, settings
+    ((count, passes),) = settings.items()
+    through = min(preset.search_rows, passes)
+    return (preset.mean_steps or preset.steps) * preset.search_rows // through, {count: through}
 
 
 def _batch(options: argparse.Namespace, method: str) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from auto_attack import NAMED, TOP
 from torch import Tensor, nn
 
 import gyrograd as gg
@@ -30,17 +31,8 @@ from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import reduce
 from gyrograd.numerics.similarity import top_k_overlap
 
-TOP = 0.1
 BETAS = (0.3, 3.0, 10.0)
 """Of the copies whose activations bend more softly or more sharply, as multiples of the net's own."""
-NAMED: dict[str, tuple[str, dict[str, Any]]] = {
-    "top_k": ("top_k", {"judged_by": "overlap"}),
-    "top_k, momentum": ("top_k", {"judged_by": "overlap", "stepper": "momentum"}),
-    "top_k, Adam": ("top_k", {"judged_by": "overlap", "stepper": "adam"}),
-    "untargeted_map": ("untargeted_map", {}),
-    "targeted_map": ("targeted_map", {}),
-    "mass_center": ("mass_center", {}),
-}
 
 
 class Judge:

@@ -77,6 +77,7 @@ class Entry:
     capturable: bool = False
     second_order: bool = True
     replaces_cross_entropy: bool = False
+    image_size: int | None = None
 
     @property
     def summary(self) -> str:
@@ -111,6 +112,7 @@ def register(
     capturable: bool = False,
     second_order: bool = True,
     replaces_cross_entropy: bool = False,
+    image_size: int | None = None,
 ) -> Callable[[Factory], Factory]:
     """Decorator that puts a function or dataclass into the registry. A name taken twice is an error.
 
@@ -135,6 +137,7 @@ def register(
         second_order: regularisers that differentiate a gradient, for which half precision is too coarse. True unless
             declared otherwise.
         replaces_cross_entropy: regularisers that take the place of the clean cross-entropy and see the whole batch.
+        image_size: models designed for images of this side that take larger ones, too, and have no setting for it.
     """
 
     def add(factory: Factory) -> Factory:
@@ -156,6 +159,7 @@ def register(
             capturable=capturable,
             second_order=second_order,
             replaces_cross_entropy=replaces_cross_entropy,
+            image_size=image_size,
         )
         for key in (name, *aliases):
             if (kind, key) in _entries:

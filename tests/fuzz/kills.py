@@ -211,7 +211,7 @@ def killed_and_resumed(verb: str, words: list[str], work: Path, after: float, nu
         ended = again.returncode in {0, 1}
     wrong += [] if ended else [f"the second run ended with {again.returncode}"]
     said = (work / "stderr.txt").read_text(errors="replace")
-    wrong += ["a traceback"] if "Traceback" in said else []
+    wrong += [f"a traceback: {said[said.index('Traceback') :][-1500:]}"] if "Traceback" in said else []
     return wrong + [f"left behind: {left}" for left in leftovers(work)[:3]]
 
 

@@ -101,11 +101,8 @@ class BallAttack:
         """As registered."""
         return name_of("attack", self)
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -32,6 +32,16 @@ def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:
     return _colour(x, baseline) if isinstance(baseline, tuple) else _given(x, baseline)
 
 
+def examples_of(x: Inputs, baseline: Tensor) -> Tensor:
+    """Several examples that serve as baselines, with the type and device of x."""
+    if baseline.shape[1:] != x.shape[1:] or not len(baseline):
+        raise UserError(
+            f"The baselines are shaped {tuple(baseline.shape)} for examples of {tuple(x.shape[1:])}; give "
+            "several examples of that shape."
+        )
+    return baseline.to(x.device, x.dtype)
+
+
 def _named(x: Tensor, baseline: str) -> Tensor:
     if baseline == "zero":
         return torch.zeros_like(x)

@@ -97,6 +97,20 @@ def explain_in_parts(
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 
+def copies_at_once(max_batch: int, x: Tensor, model: Model, rows: int = 1) -> int:
+    """How many copies of all of x one pass takes, at least one; each example of a copy is `rows` rows of the model."""
+    return max(1, rows_at_once(max_batch, x) // (rows * len(x) * rows_per_example(model)))
+
+
+def refuse_graph(create_graph: bool, why: str) -> None:
+    """For methods without a derivative: `why` begins the sentence."""
+    if create_graph:
+        raise UserError(
+            f"{why}, so create_graph=True cannot be met; attack it by transfer: perturb x with a gradient method and "
+            "explain the result."
+        )
+
+
 def graph_if(wanted: bool) -> torch.set_grad_enabled:
     """For the block, a graph if one is wanted, also inside a caller's no_grad(); else as the caller has it."""
     return torch.set_grad_enabled(wanted or torch.is_grad_enabled())

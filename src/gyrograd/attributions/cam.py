@@ -18,7 +18,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -36,22 +35,32 @@ from gyrograd.registry import register
 from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Images, Inputs, Model, Targets
 
-Weigh = Callable[[Tensor, Tensor], Tensor]
-"""Feature maps and the gradient to them, both `b c h w`, to class activation maps `b h w`."""
 
+@dataclass(frozen=True)
+class ActivationMap:
+    """What the four methods share: all but the weights.
 
-@runtime_checkable
-class _Settings(Protocol):
-    """What the four methods share."""
+    layer: None for the automatic choice, or a module's name. `relu=False` keeps what speaks against the class.
+    """
 
-    @property
-    def layer(self) -> str | None: ...
-    @property
-    def relu(self) -> bool: ...
-    @property
-    def quantity(self) -> str: ...
-    @property
-    def max_batch(self) -> int: ...
+    layer: str | None = None
+    relu: bool = True
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        return _activation_map(self, model, x, target, create_graph)
+
+    def chosen(self, model: Model, x: Images) -> str:
+        """The layer looked at, in words."""
+        return _layer_in_words(self, model, x)
+
+    def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
+        """Feature maps and the gradient to them, both `b c h w`, to class activation maps `b h w`."""
+        raise NotImplementedError
 
 
 @register(
@@ -66,29 +75,11 @@ class _Settings(Protocol):
     order=74,
 )
 @dataclass(frozen=True)
-class GradCAM:
-    """Grad-CAM: relu(sum_k w_k A^k), w_k the mean of the gradient over places (Selvaraju et al. 2017).
+class GradCAM(ActivationMap):
+    """Grad-CAM: relu(sum_k w_k A^k), w_k the mean of the gradient over places (Selvaraju et al. 2017)."""
 
-    `relu=False` keeps what speaks against the class. See the module for the choice of the layer.
-    """
-
-    layer: str | None = None
-    relu: bool = True
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
-
-    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        def weigh(maps: Tensor, gradient: Tensor) -> Tensor:
-            return (gradient.mean((2, 3), keepdim=True) * maps).sum(1)
-
-        return _activation_map(weigh, self, model, x, target, create_graph)
-
-    def chosen(self, model: Model, x: Images) -> str:
-        """The layer looked at, in words."""
-        return _layer_in_words(self, model, x)
+    def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
+        return (gradient.mean((2, 3), keepdim=True) * maps).sum(1)
 
 
 @register(
@@ -103,7 +94,7 @@ class GradCAM:
     order=75,
 )
 @dataclass(frozen=True)
-class GradCAMPlusPlus:
+class GradCAMPlusPlus(ActivationMap):
     """Grad-CAM++: relu(sum_k w_k A^k), w_k = sum_ij alpha_ij relu(g_ij) (Chattopadhay et al. 2018).
 
     alpha = g^2 / (2 g^2 + S g^3) = 1 / (2 + S g), S the sum of A^k over places. The paper explains exp of the number,
@@ -111,25 +102,14 @@ class GradCAMPlusPlus:
     2 g^2 + S g^3: pytorch-grad-cam adds 1e-6, which outweighs the rest where gradients are below 1e-3.
     """
 
-    layer: str | None = None
-    relu: bool = True
     eps: float = 0.0
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
-        check_quantity(self.quantity)
+        ActivationMap.__post_init__(self)
         if not 0 <= self.eps < math.inf:
             raise UserError(f"eps={self.eps} is added to a denominator; give 0 or more, such as 1e-6.")
 
-    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        return _activation_map(self._weigh, self, model, x, target, create_graph)
-
-    def chosen(self, model: Model, x: Images) -> str:
-        """The layer looked at, in words."""
-        return _layer_in_words(self, model, x)
-
-    def _weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
+    def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         total = maps.sum((2, 3), keepdim=True)
         # Where the gradient is not positive the weight is zero, so any other value may stand in for it.
         slope = torch.where(gradient > 0, gradient, 1)
@@ -151,26 +131,11 @@ class GradCAMPlusPlus:
     order=76,
 )
 @dataclass(frozen=True)
-class LayerCAM:
+class LayerCAM(ActivationMap):
     """Layer-CAM: relu(sum_k relu(g^k) A^k), place by place (Jiang et al. 2021). Early layers can be shown too."""
 
-    layer: str | None = None
-    relu: bool = True
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
-
-    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        def weigh(maps: Tensor, gradient: Tensor) -> Tensor:
-            return (gradient.relu() * maps).sum(1)
-
-        return _activation_map(weigh, self, model, x, target, create_graph)
-
-    def chosen(self, model: Model, x: Images) -> str:
-        """The layer looked at, in words."""
-        return _layer_in_words(self, model, x)
+    def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
+        return (gradient.relu() * maps).sum(1)
 
 
 @register(
@@ -185,33 +150,18 @@ class LayerCAM:
     order=77,
 )
 @dataclass(frozen=True)
-class HiResCAM:
+class HiResCAM(ActivationMap):
     """HiRes-CAM: relu(sum_k g^k A^k), the gradient times the feature maps, place by place (Draelos and Carin 2020).
 
     With `relu=False` and a linear head after the layer, the map sums to the logit less its bias.
     """
 
-    layer: str | None = None
-    relu: bool = True
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
-
-    def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        def weigh(maps: Tensor, gradient: Tensor) -> Tensor:
-            return (gradient * maps).sum(1)
-
-        return _activation_map(weigh, self, model, x, target, create_graph)
-
-    def chosen(self, model: Model, x: Images) -> str:
-        """The layer looked at, in words."""
-        return _layer_in_words(self, model, x)
+    def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
+        return (gradient * maps).sum(1)
 
 
 def _activation_map(
-    weigh: Weigh, settings: _Settings, model: Model, x: Inputs, target: Targets, create_graph: bool
+    settings: ActivationMap, model: Model, x: Inputs, target: Targets, create_graph: bool
 ) -> Inputs:
     draws = rows_per_example(model)
 
@@ -226,7 +176,7 @@ def _activation_map(
         found, gradient = _layer(settings, tape, len(x) * draws, score, create_graph)
         # A smoothed model hands each draw 1 / draws of the gradient, and holds the rows of a draw side by side.
         maps, slopes = found.fold(found.at.value), found.fold(gradient) * draws
-        cam = weigh(maps, slopes)
+        cam = settings.weigh(maps, slopes)
         cam = cam.relu() if settings.relu else cam
         cam = cam.unflatten(0, (draws, len(x))).mean(0).unsqueeze(1)
         large = F.interpolate(cam.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
@@ -238,7 +188,7 @@ def _activation_map(
         )
 
 
-def _taped(settings: _Settings, model: Model, x: Tensor, create_graph: bool) -> Tape:
+def _taped(settings: ActivationMap, model: Model, x: Tensor, create_graph: bool) -> Tape:
     if x.dim() != 4:
         raise UserError(
             f"Class activation maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or "
@@ -256,7 +206,7 @@ def _taped(settings: _Settings, model: Model, x: Tensor, create_graph: bool) -> 
 
 
 def _layer(
-    settings: _Settings, tape: Tape, rows: int, score: Callable[[Tensor], Tensor], create_graph: bool
+    settings: ActivationMap, tape: Tape, rows: int, score: Callable[[Tensor], Tensor], create_graph: bool
 ) -> tuple[FeatureMaps, Tensor]:
     """The layer, and the gradient of the score to it."""
     if settings.layer is not None:
@@ -270,7 +220,7 @@ def _layer(
     raise no_layer(tape)
 
 
-def _layer_in_words(settings: _Settings, model: Model, x: Images) -> str:
+def _layer_in_words(settings: ActivationMap, model: Model, x: Images) -> str:
     with evaluating(model), in_one_pass(model):
         tape = _taped(settings, model, x[:1], create_graph=False)
 

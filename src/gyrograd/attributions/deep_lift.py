@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
+from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline, examples_of
 from gyrograd.attributions.batching import (
     MAX_BATCH,
+    copies_at_once,
     explain_in_parts,
     graph_if,
-    rows_at_once,
     rows_per_example,
 )
 from gyrograd.attributions.differences import Change, Differences, quantity_change
@@ -62,11 +62,8 @@ class DeepLift:
         check_quantity(self.quantity)
         check_baseline(self.baseline)
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
@@ -124,16 +121,13 @@ class DeepShap:
                 "single baseline use 'deep_lift'."
             )
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             starts = self.baselines(x)
-            at_once = max(1, rows_at_once(self.max_batch, x) // (2 * len(x) * rows_per_example(model)))
+            at_once = copies_at_once(self.max_batch, x, model, rows=2)
             total = torch.zeros_like(x)
             for some in starts.split(at_once):
                 rows = x.repeat(len(some), *[1] * (x.dim() - 1))
@@ -157,13 +151,8 @@ class DeepShap:
         key = random.keys(self.seed, 1, x.device)
         if isinstance(self.baseline, str):
             return random.uniform(key, (self.draws, *x.shape[1:]), dtype=x.dtype)[0]
-        if self.baseline.shape[1:] != x.shape[1:] or not len(self.baseline):
-            raise UserError(
-                f"The baselines are shaped {tuple(self.baseline.shape)} for examples of {tuple(x.shape[1:])}; give "
-                "several examples of that shape."
-            )
-        order = random.permutation(key, len(self.baseline))[0]
-        return self.baseline.to(x.device, x.dtype)[order[: self.draws]]
+        examples = examples_of(x, self.baseline)
+        return examples[random.permutation(key, len(examples))[0][: self.draws]]
 
 
 def _change_map(

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
+from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline, examples_of
 from gyrograd.attributions.batching import (
     MAX_BATCH,
+    copies_at_once,
     explain_in_parts,
     graph_if,
-    rows_at_once,
     rows_per_example,
 )
 from gyrograd.attributions.gradient import score
@@ -73,11 +73,8 @@ class GradientShap:
         if not 0 <= self.sigma < math.inf:
             raise UserError(f"sigma is {self.sigma}; give a width in pixel units, 0 or more.")
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
@@ -94,7 +91,7 @@ class GradientShap:
         )
 
     def _map(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> Tensor:
-        at_once = max(1, rows_at_once(self.max_batch, x) // (len(x) * rows_per_example(model)))
+        at_once = copies_at_once(self.max_batch, x, model)
         key = random.keys(self.seed, 1, x.device)
         axes = [1] * x.dim()
         positions = random.uniform(key, (self.draws,), stream=POSITION, dtype=x.dtype)[0].reshape(-1, *axes)
@@ -119,13 +116,9 @@ class GradientShap:
         if isinstance(self.baseline, str) and self.baseline == "noise":
             return random.uniform(key, shape, stream=BASELINE, dtype=x.dtype)[0].unsqueeze(1)
         if isinstance(self.baseline, Tensor) and self.baseline.dim() == x.dim():
-            if self.baseline.shape[1:] != x.shape[1:] or not len(self.baseline):
-                raise UserError(
-                    f"The baselines are shaped {tuple(self.baseline.shape)} for examples of {tuple(x.shape[1:])}; give "
-                    "several examples of that shape."
-                )
-            chosen = random.integers(key, (self.draws,), len(self.baseline), stream=CHOICE)[0]
-            return self.baseline.to(x.device, x.dtype)[chosen].unsqueeze(1)
+            examples = examples_of(x, self.baseline)
+            chosen = random.integers(key, (self.draws,), len(examples), stream=CHOICE)[0]
+            return examples[chosen].unsqueeze(1)
         return baseline_of(x, self.baseline).unsqueeze(0)
 
     def _ends(self, x: Tensor, key: Tensor) -> Tensor:

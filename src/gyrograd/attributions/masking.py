@@ -12,7 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_at_once, rows_per_example
+from gyrograd.attributions.batching import (
+    MAX_BATCH,
+    copies_at_once,
+    explain_in_parts,
+    refuse_graph,
+    rows_per_example,
+)
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import same_settings, settings_hash
@@ -60,14 +66,11 @@ class Occlusion:
                 f"a stride of at most {self.patch}."
             )
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        _refuse_graph("Occlusion", create_graph)
+        refuse_graph(create_graph, "Occlusion keeps no graph through its many passes")
         check_rows(x)
         hidden = self._patches(x)
         # The first mask hides nothing: the fall is counted from there.
@@ -138,14 +141,11 @@ class Rise:
                 "share between 0 and 1, such as 0.5."
             )
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        _refuse_graph("RISE", create_graph)
+        refuse_graph(create_graph, "RISE keeps no graph through its many passes")
         check_rows(x)
         masks = self.masks(x)
 
@@ -189,7 +189,7 @@ def _masked_map(
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
         images, fill = as_images(x), as_images(baseline_of(x, method.baseline))
-        at_once = max(1, rows_at_once(method.max_batch, x) // (len(x) * rows_per_example(model)))
+        at_once = copies_at_once(method.max_batch, x, model)
         parts = []
         for some in masks[:, None, None].split(at_once):
             rows = (some * images + (1 - some) * fill).flatten(0, 1).reshape(-1, *x.shape[1:])
@@ -208,12 +208,4 @@ def _masked_map(
             rows=len(masks) * rows_per_example(model),
             max_batch=method.max_batch,
             create_graph=False,
-        )
-
-
-def _refuse_graph(name: str, create_graph: bool) -> None:
-    if create_graph:
-        raise UserError(
-            f"{name} keeps no graph through its many passes, so create_graph=True cannot be met; attack it by "
-            "transfer: perturb x with a gradient method and explain the result."
         )

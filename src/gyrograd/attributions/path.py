@@ -11,9 +11,9 @@ from torch import Tensor
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
 from gyrograd.attributions.batching import (
     MAX_BATCH,
+    copies_at_once,
     explain_in_parts,
     graph_if,
-    rows_at_once,
     rows_per_example,
 )
 from gyrograd.attributions.gradient import score
@@ -72,11 +72,8 @@ class IntegratedGradients:
             raise UserError(f"Integrated gradients needs at least one step, not {self.steps}; 50 is usual.")
         check_name("path rule", self.rule, get_args(Rule))
 
-    def __eq__(self, other: object) -> bool:
-        return same_settings(self, other)
-
-    def __hash__(self) -> int:
-        return settings_hash(self)
+    __eq__ = same_settings
+    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
@@ -99,7 +96,7 @@ class IntegratedGradients:
 
     def _map(self, model: Model, x: Tensor, target: Tensor, start: Tensor, create_graph: bool) -> Tensor:
         positions, weights = path_points(self.rule, self.steps)
-        at_once = max(1, rows_at_once(self.max_batch, x) // (len(x) * rows_per_example(model)))
+        at_once = copies_at_once(self.max_batch, x, model)
         mean = torch.zeros_like(x)
         for first in range(0, len(positions), at_once):
             alpha = _column(positions[first : first + at_once], x)

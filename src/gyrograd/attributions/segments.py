@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gyrograd.attributions.baselines import check_baseline
-from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, in_parts, refuse_graph, rows_at_once, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.checks import check_inputs, check_logits, check_target, class_indices, try_model
@@ -206,12 +206,8 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
     Its settings are those LIME and SHAP share. Refused is what neither can do: a graph to x, inputs that are not
     numbers.
     """
-    if create_graph:
-        raise UserError(
-            f"{type(method).__name__.upper()} has no derivative to x (segments jump as x moves), so "
-            "create_graph=True cannot be met; attack it by transfer: perturb x with a gradient method and explain "
-            "the result."
-        )
+    name = type(method).__name__.upper()
+    refuse_graph(create_graph, f"{name} has no derivative to x (segments jump as x moves)")
     check_inputs(x)
     x, target = x.detach(), class_indices(target, x)
     try_model(model, x)

@@ -70,7 +70,7 @@ class GoogLeNet(nn.Module):
         return logits
 
 
-@register("model", "googlenet", paper="tan2023", equation="Appendix B")
+@register("model", "googlenet", paper="tan2023", equation="Appendix B", image_size=32)
 def googlenet(num_classes: int = 10, in_channels: int = 3) -> GoogLeNet:
     """GoogLeNet with BatchNorm for 32-pixel images.
 

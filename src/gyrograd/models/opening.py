@@ -88,17 +88,14 @@ def load(text: Path | str) -> nn.Module:
     return checkpoints.load(path)
 
 
-FOR_32_PIXELS = {"googlenet", "resnet18", "resnet20", "resnet50", "swin", "vgg16"}
-"""Nets of this package that were designed for small images and take larger ones, too."""
-
-
 def image_size(model: nn.Module) -> int | None:
     """The side of the square images a model was made for, where it can be known."""
     spec = spec_of(model)
     if spec is not None and isinstance(spec.settings.get("image_size"), int):
         return int(spec.settings["image_size"])
-    if spec is not None and spec.name in FOR_32_PIXELS:
-        return 32
+    entry = available("model").get(spec.name) if spec is not None else None
+    if entry is not None and entry.image_size is not None:
+        return entry.image_size
     if spec is not None and spec.name.startswith("torchvision:"):
         return _torchvision_size(spec.name.partition(":")[2])
     for module in model.modules():

@@ -129,7 +129,7 @@ class ResNet(nn.Module):
         return logits
 
 
-@register("model", "resnet18", paper="joo2023", equation="Section 5 (CIFAR-10, ResNet18)")
+@register("model", "resnet18", paper="joo2023", equation="Section 5 (CIFAR-10, ResNet18)", image_size=32)
 def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     """ResNet-18 for 32-pixel images: 3x3 stem, no max-pool, widths 64 to 512.
 
@@ -138,13 +138,13 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     return ResNet(BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), projected, num_classes, in_channels)
 
 
-@register("model", "resnet50", paper="tan2023", equation="Appendix B")
+@register("model", "resnet50", paper="tan2023", equation="Appendix B", image_size=32)
 def resnet50(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     """ResNet-50 for 32-pixel images: bottleneck blocks 3, 4, 6, 3."""
     return ResNet(Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), projected, num_classes, in_channels)
 
 
-@register("model", "resnet20", paper="wang2020", equation="Section 5 (CIFAR-10, ResNet-20)")
+@register("model", "resnet20", paper="wang2020", equation="Section 5 (CIFAR-10, ResNet-20)", image_size=32)
 def resnet20(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     """ResNet-20: three stages of three basic blocks, widths 16, 32, 64, parameter-free shortcuts.
 

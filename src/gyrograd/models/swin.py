@@ -157,7 +157,7 @@ class Swin(nn.Module):
             )
 
 
-@register("model", "swin", paper="tan2023", equation="Appendix B")
+@register("model", "swin", paper="tan2023", equation="Appendix B", image_size=32)
 def swin(
     num_classes: int = 10,
     in_channels: int = 3,

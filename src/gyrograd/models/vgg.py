@@ -37,7 +37,7 @@ class VGG16(nn.Module):
         return logits
 
 
-@register("model", "vgg16", paper="tan2023", equation="Appendix B")
+@register("model", "vgg16", paper="tan2023", equation="Appendix B", image_size=32)
 def vgg16(num_classes: int = 10, in_channels: int = 3) -> VGG16:
     """VGG-16 with BatchNorm and one linear layer for 32-pixel images.
 
