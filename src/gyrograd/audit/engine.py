@@ -154,7 +154,7 @@ def _card(
         worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
     hollow = suspects(flags) | masked(flags)
 
-    columns = {method.name: _stats(table, method.name, preset) for method in methods}
+    columns = {method.name: method_stats(table, method.name, preset) for method in methods}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
@@ -206,6 +206,7 @@ def _card(
                 "grade": grade_of(columns[method.name], suspect=method.name in hollow),
                 "notes": list(method.notes),
                 "recommended": chosen is not None and chosen.point.method == method.name,
+                "passes": method.passes,
             }
             for method in methods
         ],
@@ -224,7 +225,7 @@ def _card(
     return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
 
-def _stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
+def method_stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
     """The numbers of a method by their keys on the card."""
     stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
     if "auto" in preset.attacks:

@@ -57,7 +57,7 @@ def audit(
     from gyrograd.audit import audit as audited
     from gyrograd.cli.terminal import shown
 
-    settings = _settings(preset, methods, attacks, metrics, eps, steps)
+    settings = audit_settings(preset, methods, attacks, metrics, eps, steps)
     words = [data] if isinstance(data, str) else data
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
@@ -90,7 +90,7 @@ FROM_A_SET = 100
 """Images taken of a registered set, which may hold thousands."""
 
 
-def _settings(
+def audit_settings(
     preset: str,
     methods: str | None,
     attacks: str | None,

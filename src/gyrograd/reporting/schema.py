@@ -18,6 +18,11 @@ LARGEST = 1e100
 """Of any number on a card: bounds of theorems can be astronomic, measurements are not."""
 
 
+HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
+"""Flags of maps that hold still for a reason that makes them useless."""
+MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
+"""Flags of maps whose derivative leads a search astray: under attack they look steadier than they are."""
+
 Group = Literal["noise", "attack", "certificate", "faithfulness", "other"]
 Direction = Literal["higher", "lower"]
 
@@ -71,6 +76,8 @@ class MethodRow(TypedDict):
     grade: str | None
     notes: list[str] | None
     recommended: bool | None
+    passes: int | None
+    """Forward and backward passes of the model that one map takes."""
 
 
 class EpsLine(TypedDict):
