@@ -148,6 +148,18 @@ def test_an_image_gets_the_same_certificate_whoever_stops_beside_it():
         assert alone.draws[0] == together.draws[i]
 
 
+def test_only_pixels_that_do_flip_within_the_radius_are_refuted():
+    """The left pixel is in the top where the first value is positive, so it flips at that distance and no nearer."""
+    x, target = at([0.01, 0.03, 0.06, 0.11, 0.3])
+    metric = CertifiedPixels(sigma=SIGMA, radius=0.1, draws=400, held_out=50)
+    found = metric.certificate(Nothing(), by_side, x, target)
+    refuted = certificates.refuted(metric, Nothing(), by_side, x, target, found)
+    truth = x[:, 0, 0, 0]
+    sure = found.radius.amin((1, 2)) >= metric.radius
+    assert not (refuted.any((1, 2)) & (sure | (truth > metric.radius))).any()
+    assert refuted[:3].all()
+
+
 def test_what_noise_alone_decides_is_not_certified():
     """Pixels of pure noise are in the top half half of the time; without a correction 5 % of them would pass."""
     x, target = torch.zeros(20, 1, 16, 16), torch.zeros(20, dtype=torch.int64)

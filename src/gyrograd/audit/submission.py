@@ -31,9 +31,9 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gyrograd.audit.doubts import challenges, doubts
-from gyrograd.audit.engine import ROWS, method_stats
+from gyrograd.audit.engine import ROWS, every_plan, method_stats
 from gyrograd.audit.methods import Method, methods_of
-from gyrograd.audit.plans import MODEL, AuditInputs, audit_plans
+from gyrograd.audit.plans import MODEL, AuditInputs
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import eps_curves, stat
 from gyrograd.errors import UserError
@@ -285,7 +285,7 @@ def _recorded(folder: Path, inputs: AuditInputs, methods: list[Method]) -> Table
         return measure(
             inputs.model,
             inputs.sample,
-            audit_plans(inputs, methods),
+            every_plan(inputs, methods),
             Path(place),
             shard=inputs.preset.shard,
             what="reading records",
@@ -353,7 +353,7 @@ def _measured_again(inputs: AuditInputs, methods: list[Method], table: Table, dr
         sample=Sample(x.cpu(), target.cpu(), tuple(drawn)),
         preset=replace(inputs.preset, attacked_images=attacked),
     )
-    again = measure(inputs.model, few.sample, audit_plans(few, methods), None, shard=len(drawn), what="measuring again",
+    again = measure(inputs.model, few.sample, every_plan(few, methods), None, shard=len(drawn), what="measuring again",
                     identity=inputs.identity)  # fmt: skip
     recorded = {(row.key, row.example): row.value for row in table}
     names = {method.name for method in methods} | {MODEL}

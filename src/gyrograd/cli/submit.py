@@ -17,6 +17,7 @@ def submit(
     methods: str | None = None,
     metrics: str | None = None,
     steps: int | None = None,
+    certify: int | None = None,
     name: str | None = None,
     authors: str | None = None,
     paper: str | None = None,
@@ -33,8 +34,9 @@ def submit(
         out: the folder; out/submit/MODEL-DATA if left out.
         preset: how much to measure: quick, standard or thorough.
         methods: names of attributions, separated by commas, instead of the preset's.
-        metrics: further metrics, such as certified_pixels.
+        metrics: further metrics, apart by commas.
         steps: of each attack, instead of the preset's.
+        certify: how many images to certify too.
         name: of the model on the leaderboard; as it was opened if left out.
         authors: who made it.
         paper: where it is described.
@@ -49,7 +51,7 @@ def submit(
     from gyrograd.cli.audit import FROM_A_SET, audit_settings, slug
     from gyrograd.cli.terminal import shown
 
-    settings = audit_settings(preset, methods, None, metrics, None, steps)
+    settings = audit_settings(preset, methods, None, metrics, None, steps) | {"certified_images": certify}
     facts = {"name": name, "authors": authors, "paper": paper, "link": link, "reported": _claims(reported)}
     words = [data] if isinstance(data, str) else data
     out = Path("out/submit") / slug(" ".join([model, *words])) if out is None else out

@@ -170,9 +170,7 @@ class CertifiedPixels:
         """How many of these draws have each pixel in the top."""
         counts: Tensor | None = None
         for examples, maps in around.maps(rows, draws):
-            pictures = picture(maps.flatten(0, 1), self.reduce)
-            in_top = top_k_mask(pictures, max(1, round(self.top * pictures[0].numel())))
-            found = in_top.flatten(1, 2).unflatten(0, maps.shape[:2]).sum(1)
+            found = _in_top(self, maps).sum(1)
             counts = found.new_zeros(len(rows), *found.shape[1:]) if counts is None else counts
             counts[examples] += found
         assert counts is not None  # there is at least one image and one draw
@@ -299,6 +297,54 @@ def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
     return (2 * variance * far / n).sqrt() + 7 * far / (3 * (n - 1))
 
 
+TRIES = 3
+"""Directions in which a counterexample is looked for."""
+
+
+def refuted(
+    metric: CertifiedPixels,
+    model: Model,
+    attribution: Attribution,
+    x: Inputs,
+    target: Targets,
+    found: PixelCertificate,
+    *,
+    draws: int = 400,
+    seed: Seed = 0,
+) -> Bool[Tensor, "b h w"]:
+    """Undecided pixels whose place does change within the metric's radius: a change that moves them was found.
+
+    The change follows the steepest slope of the undecided pixels' agreement (the derivative of E f(x + z) is
+    E f(x + z) z / sigma^2); fresh draws must put the pixel on the other side, in most of them, for certain
+    (Clopper-Pearson, alpha shared by pixels and tries). What is not refuted is undecided, not safe.
+    """
+    undecided = found.radius < metric.radius
+    pixels = found.in_top[0].numel()
+    keys = random.keys(seed, len(x), x.device)
+    everyone, moved = torch.arange(len(x), device=x.device), torch.zeros_like(undecided)
+    for number in range(TRIES):
+        around = _Draws(metric, model, attribution, x, target, random.subkeys(keys, 2 * number))
+        way = torch.zeros_like(around.x)
+        for part, near, maps in around.with_points(everyone, slice(0, draws)):
+            held = _in_top(metric, maps) == found.in_top[part, None]
+            agree = (held & undecided[part, None]).flatten(2).sum(2).to(x.dtype)
+            drop = agree.mean(1, keepdim=True) - agree
+            way[part] += torch.einsum("bn,bn...->b...", drop, near - around.x[part, None])
+        there = around.x + metric.radius * normalize(way, "l2")
+        fresh = _Draws(metric, model, attribution, there, target, random.subkeys(keys, 2 * number + 1))
+        counts = metric._counted(fresh, everyone, slice(0, draws))
+        against = torch.where(found.in_top, draws - counts, counts)
+        moved |= undecided & (lower_share(against, draws, metric.alpha / pixels / TRIES) > 0.5)
+    return moved
+
+
+def _in_top(metric: CertifiedPixels, maps: Float[Tensor, "e n *shape"]) -> Bool[Tensor, "e n h w"]:
+    """Whether each pixel of each map is among the top."""
+    pictures = picture(maps.flatten(0, 1), metric.reduce)
+    top = top_k_mask(pictures, max(1, round(metric.top * pictures[0].numel())))
+    return top.flatten(1, 2).unflatten(0, maps.shape[:2])
+
+
 def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Float[Tensor, "*shape"]:
     """A share that the true one is below with probability alpha at most (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv  # type: ignore[import-untyped]
@@ -328,7 +374,12 @@ class _Draws:
         self.rows_at_once = rows_at_once(metric.max_batch, x)
 
     def maps(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor]]:
-        """Maps `e n ...` of these images and draws in parts, with the part of `rows` that they are of.
+        """Maps `e n ...` of these images and draws in parts, with the part of `rows` that they are of."""
+        for part, _, maps in self.with_points(rows, draws):
+            yield part, maps
+
+    def with_points(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The same, with the points `e n ...` that are explained.
 
         Draws are not clipped to [0, 1]: the theorems are about normal noise.
         """
@@ -336,7 +387,7 @@ class _Draws:
         for part, these in parts(len(rows), draws.stop - draws.start, self.rows_at_once):
             numbers = slice(draws.start + these.start, draws.start + these.stop)
             near = neighbours(self.noise, x[part], keys[part], numbers)
-            yield part, explained(self.attribution, self.model, near, target[part]).detach()
+            yield part, near, explained(self.attribution, self.model, near, target[part]).detach()
 
 
 def _check(metric: Any) -> None:
