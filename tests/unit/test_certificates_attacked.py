@@ -94,7 +94,7 @@ def test_a_run_that_was_stopped_goes_on_and_counts_what_it_had(attack, tmp_path)
             out=tmp_path,
         )  # fmt: skip
         effort = attack.Effort(
-            draws=40, held_out=5, radii=2, slope_draws=2, derivative_draws=1, screen=1, suspects=1, confirm=2
+            draws=30, held_out=2, radii=2, slope_draws=2, derivative_draws=1, screen=1, suspects=1, confirm=2
         )
         return attack.run(options, effort)
 
