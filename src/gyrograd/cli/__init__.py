@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -138,6 +139,10 @@ def _run(words: list[str]) -> int:
         return 0
     if any("\0" in word for word in words):
         raise UserError("A word holds a NUL character, which no file's name can have; leave it out.")
+    for option, value in [*pairwise(words), *(word.partition("=")[::2] for word in words if "=" in word)]:
+        if option.startswith("--") and not value:
+            # An empty path would be the current folder, and `--out "$UNSET"` would write there.
+            raise UserError(f"{option} has an empty value; write {option} VALUE, or leave it out.")
     for word in words:
         _check_ends(word.partition("=")[2] if word.startswith("--") else word)
     path, chosen, rest = _find_verb(words)
