@@ -15,6 +15,11 @@ from torch import Tensor
 from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
+from gyrograd.audit.certificates import (
+    card_certificates,
+    certificate_plans,
+    certified_columns,
+)
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
@@ -37,7 +42,7 @@ from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError
-from gyrograd.measurement import Interrupted, Sample, Table, measure
+from gyrograd.measurement import Interrupted, Plan, Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
@@ -104,7 +109,7 @@ def audit(
             table = measure(
                 model,
                 inputs.sample,
-                audit_plans(inputs, tried),
+                every_plan(inputs, tried),
                 place,
                 shard=chosen.shard,
                 fresh=fresh,
@@ -120,7 +125,8 @@ def audit(
         card = _card(inputs, tried, table, settings, command, time.monotonic() - started)
         if place is not None:
             for method in tried:
-                write_values(place, method.name, method_columns(table, method.name, chosen))
+                columns = method_columns(table, method.name, chosen) | certified_columns(table, method.name)
+                write_values(place, method.name, columns)
             card.save(place)
     return card
 
@@ -154,7 +160,7 @@ def _card(
         worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
     hollow = suspects(flags) | masked(flags)
 
-    columns = {method.name: _stats(table, method.name, preset) for method in methods}
+    columns = {method.name: method_stats(table, method.name, preset) for method in methods}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
@@ -206,6 +212,7 @@ def _card(
                 "grade": grade_of(columns[method.name], suspect=method.name in hollow),
                 "notes": list(method.notes),
                 "recommended": chosen is not None and chosen.point.method == method.name,
+                "passes": method.passes,
             }
             for method in methods
         ],
@@ -216,6 +223,7 @@ def _card(
         },
         "plane": plane(placed, chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma),
+        "certificates": card_certificates(inputs, table, methods, pictures=complete),
         "worst": worst,
         "pictures": PICTURES if arrays else None,
         "flags": flags,
@@ -224,9 +232,15 @@ def _card(
     return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
 
-def _stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
+def every_plan(inputs: AuditInputs, methods: list[Method]) -> list[Plan]:
+    """All that an audit measures."""
+    return audit_plans(inputs, methods) + certificate_plans(inputs, methods)
+
+
+def method_stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
     """The numbers of a method by their keys on the card."""
-    stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
+    columns = method_columns(table, name, preset) | certified_columns(table, name)
+    stats = {key: stat(values) for key, values in columns.items()}
     if "auto" in preset.attacks:
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)

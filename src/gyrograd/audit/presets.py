@@ -26,7 +26,9 @@ class Preset:
     metrics: further ones by name. points: of the insertion and deletion curves. sweep: settings of SmoothGrad
     (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
     of RPS's noise. bound_images: images whose theorems are checked, at `bound_sigma`. flag_images: images that
-    self-suspicion looks at. pictures: attacked images shown. kept: the share of pixels that counts as the top.
+    self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method and
+    certificate; methods of one pass alone. pictures: attacked images shown. kept: the share of pixels that counts as
+    the top.
     """
 
     methods: tuple[str, ...]
@@ -52,6 +54,8 @@ class Preset:
     bound_draws: int = 8
     flag_images: int = 20
     pictures: int = 4
+    certified_images: int = 0
+    certified_draws: int = 1000
     kept: float = 0.1
     shard: int = 20
 
@@ -62,6 +66,8 @@ class Preset:
         for name in COUNTS:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        if self.certified_images < 0:
+            raise UserError(f"certified_images is {self.certified_images}; give 0 or more, 8 is usual.")
         for name in ("eps", "noise_eps", "bound_sigma"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(
@@ -105,6 +111,7 @@ COUNTS = (
     "bound_draws",
     "flag_images",
     "pictures",
+    "certified_draws",
     "shard",
 )
 
@@ -189,6 +196,7 @@ PRESETS: dict[str, Preset] = {
         bound_images=100,
         bound_draws=50,
         flag_images=100,
+        certified_images=20,
         pictures=6,
         shard=25,
     ),

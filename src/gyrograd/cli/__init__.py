@@ -37,8 +37,10 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         names,
         report,
         reproduce,
+        submit,
         sweep,
         train,
+        verify,
     )
 
     return {
@@ -54,6 +56,8 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         "report": report.report,
         "compare": compare.compare,
         "leaderboard": leaderboard.leaderboard,
+        "submit": submit.submit,
+        "verify": verify.verify,
         "bench": bench.bench,
         "list": names.show,
         "data": {"fetch": data.fetch, "check": data.check, "show": data.show},

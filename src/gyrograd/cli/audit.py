@@ -26,6 +26,7 @@ def audit(
     metrics: str | None = None,
     eps: str | float | None = None,
     steps: int | None = None,
+    certify: int | None = None,
     out: Path | None = None,
     opening: Opening = USUAL,
     fresh: bool = False,
@@ -46,6 +47,8 @@ def audit(
         metrics: further metrics apart by commas; `gyrograd list metric` has all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
+        certify: how many images to certify too, 8 is usual: what no change within a small radius can do to the maps, at
+            two thousand draws per image and method of one pass.
         out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
         images: how many images at most; 100 of a registered set, all files otherwise.
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
@@ -57,7 +60,7 @@ def audit(
     from gyrograd.audit import audit as audited
     from gyrograd.cli.terminal import shown
 
-    settings = _settings(preset, methods, attacks, metrics, eps, steps)
+    settings = audit_settings(preset, methods, attacks, metrics, eps, steps) | {"certified_images": certify}
     words = [data] if isinstance(data, str) else data
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
@@ -90,7 +93,7 @@ FROM_A_SET = 100
 """Images taken of a registered set, which may hold thousands."""
 
 
-def _settings(
+def audit_settings(
     preset: str,
     methods: str | None,
     attacks: str | None,
