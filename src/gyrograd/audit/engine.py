@@ -37,7 +37,7 @@ from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError
-from gyrograd.measurement import Interrupted, Sample, Table, measure
+from gyrograd.measurement import Interrupted, Sample, Table, Workers, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
@@ -77,6 +77,7 @@ def audit(
     index: Sequence[int] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
+    workers: int | Workers | None = None,
     **changes: Any,
 ) -> Card:
     """Can this model's explanations be trusted? The report card over images in [0, 1].
@@ -86,6 +87,7 @@ def audit(
     place of its own. With `out`, numbers are kept there as they are made: a second call takes up where an
     interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report.
     `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
+    `workers`: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
     """
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
@@ -110,6 +112,7 @@ def audit(
                 fresh=fresh,
                 what="auditing",
                 identity=inputs.identity,
+                workers=workers,
             )
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.

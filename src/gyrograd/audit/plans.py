@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -182,14 +183,15 @@ def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPo
 def _model_metric(inputs: AuditInputs) -> Metric:
     """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
     game = insertion(ratios=inputs.preset.ratios, max_batch=inputs.max_batch)
-
-    def values(at: Look) -> dict[str, Tensor]:
-        logits = logits_in_parts(at.model, at.x, inputs.max_batch)
-        probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
-        chance = game.chance(at.model, at.x, at.target, seed=at.seed)
-        return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
-
+    values = partial(_model_values, game, inputs.max_batch)
     return Metric("model", values, settings={"ratios": inputs.preset.ratios})
+
+
+def _model_values(game: PixelGame, max_batch: int, at: Look) -> dict[str, Tensor]:
+    logits = logits_in_parts(at.model, at.x, max_batch)
+    probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
+    chance = game.chance(at.model, at.x, at.target, seed=at.seed)
+    return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
 
 
 def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
@@ -221,26 +223,6 @@ def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
     """What an attack did to the map; all look at the same attacked images."""
     preset, most = inputs.preset, inputs.max_batch
     game = insertion(ratios=preset.ratios, max_batch=most)
-
-    def adversarial_insertion(at: Look) -> Tensor:
-        """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured,
-        since a curve costs as much as a step of an attack."""
-        hit = at.attack
-        if hit.settings.get("column") == "insertion":
-            return hit.value
-        if hit.eps != preset.eps:
-            return torch.full_like(hit.value, torch.nan)
-        return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
-
-    def doubts(at: Look) -> dict[str, Tensor]:
-        """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
-        hit = at.attack
-        if hit.name != "auto":
-            return {}
-        nothing = torch.zeros_like(hit.stuck)
-        beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
-        return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
-
     cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
     further = (registered(name, max_batch=most) for name in preset.metrics)
     return (
@@ -249,13 +231,34 @@ def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
         Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
         Metric(
             "adversarial_insertion",
-            adversarial_insertion,
+            partial(_adversarial_insertion, game, preset.eps),
             "attacked",
             {"ratios": preset.ratios, "eps": preset.eps},
         ),
-        Metric("doubts", doubts, "attacked"),
+        Metric("doubts", _doubts, "attacked"),
         *(metric for metric in further if metric.of == "attacked"),
     )
+
+
+def _adversarial_insertion(game: PixelGame, eps: float, at: Look) -> Tensor:
+    """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured, since
+    a curve costs as much as a step of an attack."""
+    hit = at.attack
+    if hit.settings.get("column") == "insertion":
+        return hit.value
+    if hit.eps != eps:
+        return torch.full_like(hit.value, torch.nan)
+    return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
+
+
+def _doubts(at: Look) -> dict[str, Tensor]:
+    """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
+    hit = at.attack
+    if hit.name != "auto":
+        return {}
+    nothing = torch.zeros_like(hit.stuck)
+    beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
+    return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
 
 
 def _sweep_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:

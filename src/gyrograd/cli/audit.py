@@ -28,6 +28,7 @@ def audit(
     steps: int | None = None,
     out: Path | None = None,
     opening: Opening = USUAL,
+    workers: int | None = None,
     fresh: bool = False,
     json: bool = False,
 ) -> int:
@@ -50,6 +51,8 @@ def audit(
         images: how many images at most; 100 of a registered set, all files otherwise.
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
         seed: of noise and attacks, and which images are chosen.
+        workers: processes that measure side by side, each with its share of the processors or one GPU; the numbers stay
+            the same.
         fresh: measure everything anew, whatever an earlier run left in the folder.
         json: print the card as one JSON document instead of a table.
     """
@@ -65,7 +68,8 @@ def audit(
     try:
         card = audited(
             here.model, here.data, index=here.index, out=folder, seed=opening.seed, fresh=fresh, model_name=model,
-            data_name=here.data.name, notes=here.notes, command=command, **settings,
+            data_name=here.data.name, notes=here.notes, command=command,
+            workers=workers, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {printable(folder)}"
@@ -138,7 +142,7 @@ def _command(words: Settings) -> str:
         value = words[name]
         if parameter.default is parameter.empty:
             parts += [shlex.quote(str(each)) for each in (value if isinstance(value, list) else [value])]
-        elif name not in ("fresh", "json") and value != parameter.default:
+        elif name not in ("fresh", "json", "workers") and value != parameter.default:
             parts += [f"--{name}"] if value is True else [f"--{name}", shlex.quote(str(value))]
     return " ".join(parts)
 

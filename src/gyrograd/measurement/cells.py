@@ -14,10 +14,11 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Int
@@ -101,6 +102,21 @@ class Cell:
         return Record(self.name, dict(self.settings), list(positions), values)
 
 
+class Task(NamedTuple):
+    """Examples of a cell (by its number) to be measured at once. `turn`: the round of shards they belong to."""
+
+    cell: int
+    positions: tuple[int, ...]
+    turn: int
+    guess: Effort
+
+
+Finished: TypeAlias = Generator[tuple[int, Record], None, None]
+"""The number of each task with its record, in any order; closing it ends the work."""
+Workers: TypeAlias = Callable[[Sequence[Cell], Sequence[Task]], Finished]
+"""Who measures the tasks of these cells."""
+
+
 def fingerprint(value: Any) -> str:
     """Twelve hexadecimal digits of the sha256 of a JSON value."""
     text = json.dumps(value, sort_keys=True, allow_nan=False)
@@ -119,26 +135,49 @@ def run_cells(
     *,
     shard: int = 100,
     what: str = "measuring",
+    workers: Workers | None = None,
 ) -> dict[str, Record]:
     """The record of every cell by its name, over all positions; what an earlier run finished is read.
 
     Shards need not be those of the earlier run: of a shard that is not there as a whole, only the examples that no
     file holds are measured, so that more examples, or smaller shards, cost what is new in them. All cells of the
     first examples come before the next examples, so that cells can share what they made for them. `what` stands
-    beside the bar.
+    beside the bar. `workers` measure; this process alone does without.
     """
     known = _checked(cells, positions, shard)
-    wanted = [pair for pairs in _rounds(known, positions, shard) for pair in pairs]
-    ready = {(cell.name, part): _read(cell, part, out) for cell, part in wanted}
-    pending = [(cell, part) for cell, part in wanted if ready[cell.name, part] is None]
-    begun = {cell.name for cell, _ in pending}
-    whole = {cell.path(part, out) for cell, part in wanted if ready[cell.name, part] is not None}
-    earlier = {cell.name: _examples(cell, out, whole) for cell in known if cell.name in begun}
-    for cell, part in track(pending, len(pending), what, lambda pair: pair[0].guess(len(pair[1]))):
-        record = _completed(cell, part, earlier[cell.name])
+    rounds = _rounds(known, positions, shard)
+    wanted = [(cell, part, turn) for turn, pairs in enumerate(rounds) for cell, part in pairs]
+    ready = {(cell.name, part): _read(cell, part, out) for cell, part, _ in wanted}
+    pending = [(cell, part, turn) for cell, part, turn in wanted if ready[cell.name, part] is None]
+    whole = {cell.path(part, out) for cell, part, _ in wanted if ready[cell.name, part] is not None}
+    earlier = {cell.name: _examples(cell, out, whole) for cell in {id(c): c for c, _, _ in pending}.values()}
+
+    def keep(cell: Cell, part: tuple[int, ...], measured: Record | None) -> None:
+        """Only here is the folder written, whoever measured."""
+        record = _completed(cell, part, earlier[cell.name], measured)
         records.write(cell.path(part, out), record)
         ready[cell.name, part] = record
-    return {cell.name: _joined([ready[c.name, part] for c, part in wanted if c is cell]) for cell in known}
+
+    tasks: list[Task] = []
+    shards: list[tuple[Cell, tuple[int, ...]]] = []
+    for cell, part, turn in pending:
+        missing = tuple(position for position in part if position not in earlier[cell.name])
+        if missing:
+            tasks.append(Task(known.index(cell), missing, turn, cell.guess(len(missing))))
+            shards.append((cell, part))
+        else:
+            keep(cell, part, None)
+    with closing((workers or in_this_process)(known, tasks)) as arriving:
+        guesses = [task.guess for task in tasks]
+        for number, measured in track(arriving, len(tasks), what, lambda done: guesses[done[0]], guesses):
+            keep(*shards[number], measured)
+    return {cell.name: _joined([ready[c.name, part] for c, part, _ in wanted if c is cell]) for cell in known}
+
+
+def in_this_process(cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
+    """The record of each task, one after another."""
+    for number, task in enumerate(tasks):
+        yield number, cells[task.cell].record(list(task.positions))
 
 
 def finished(
@@ -213,12 +252,11 @@ def _rows(record: Record) -> dict[int, Row]:
     }
 
 
-def _completed(cell: Cell, part: tuple[int, ...], earlier: dict[int, Row]) -> Record:
-    """The shard, with only those examples measured that are not there already."""
-    missing = [position for position in part if position not in earlier]
-    if len(missing) == len(part):
-        return cell.record(missing)
-    rows = {**earlier, **(_rows(cell.record(missing)) if missing else {})}
+def _completed(cell: Cell, part: tuple[int, ...], earlier: dict[int, Row], measured: Record | None) -> Record:
+    """The shard, out of what earlier files hold and what was measured of the rest."""
+    if measured is not None and len(measured.examples) == len(part):
+        return measured
+    rows = {**earlier, **(_rows(measured) if measured else {})}
     columns = sorted(rows[part[0]])
     if any(sorted(rows[position]) != columns for position in part):
         return cell.record(list(part))  # files of another version: their columns are not these

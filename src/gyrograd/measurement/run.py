@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -17,9 +17,10 @@ from torch import Tensor
 from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
-from gyrograd.measurement.cells import Cell, finished, forget, run_cells, streams
-from gyrograd.measurement.plan import Condition, Look, Plan, described
+from gyrograd.measurement.cells import Cell, Workers, finished, forget, run_cells, streams
+from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
+from gyrograd.measurement.workers import workers_of
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Images, Labels, Model
@@ -99,6 +100,7 @@ def measure(
     fresh: bool = False,
     what: str = "measuring",
     identity: Mapping[str, str] | None = None,
+    workers: int | Workers | None = None,
 ) -> Table:
     """The table of a plan, or of several; with `out`, what an earlier run finished is read.
 
@@ -111,6 +113,8 @@ def measure(
         fresh: forget what an earlier run finished.
         what: stands beside the progress bar.
         identity: names of model and data that differ whenever they do; hashes of both by default.
+        workers: how many processes measure, or who does (`gyrograd.measurement.workers`); this one by default. Records
+            are the same to the bit as those of one process with as many threads as each worker has.
 
     Raises:
         Interrupted: A KeyboardInterrupt came; it holds the table of what is finished.
@@ -122,6 +126,7 @@ def measure(
     >>> list(measure(model, data, plan).of(method="gradient", metric="insertion"))
     [0, 1]
     """
+    who = workers_of(workers) if workers is None or isinstance(workers, int) else workers
     plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
     sample = data if isinstance(data, Sample) else Sample.of(data)
     named = identity or {"model": model_hash(model), "data": data_hash(sample.x, sample.target)}
@@ -143,7 +148,7 @@ def measure(
         _tell_of_other_records(cells, place)
         try:
             with shared_clean_looks():
-                return table(run_cells(cells, sample.index, place, shard=shard, what=what))
+                return table(run_cells(cells, sample.index, place, shard=shard, what=what, workers=who))
         except KeyboardInterrupt:
             done = finished(cells, sample.index, place, shard=shard)
             raise Interrupted(table(done) if len(done) == len(cells) else None) from None
@@ -153,24 +158,6 @@ def _cell(
     model: Model, sample: Sample, named: Mapping[str, str], plan: Plan, method: str, condition: Condition
 ) -> Cell:
     attribution, metrics = plan.methods[method] or _no_method, plan.metrics_of(condition)
-    device = next((p.device for p in model.parameters()), sample.x.device)
-
-    def columns(positions: Tensor) -> dict[str, Tensor]:
-        x, target, seed = sample.rows(positions.tolist(), plan.seed, device)
-        if condition.attack is None:
-            look = Look(model, Remembering(attribution, x), x, target, seed)
-            return {name: column for metric in metrics for name, column in metric.columns(look).items()}
-        made: dict[str, Tensor] = {}
-        for at, hit in enumerate(condition.attack(model, attribution, x, target, seed=seed)):
-            look = Look(model, attribution, hit.x_clean, hit.target, seed, hit)
-            for metric in metrics:
-                for name, column in metric.columns(look).items():
-                    # Nothing is said of images whose search stood still.
-                    stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
-                    made[f"{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
-            made[f"stuck[{at}]"] = hit.stuck.double()
-        return made
-
     settings = {
         **named,
         "seed": plan.seed,
@@ -182,7 +169,35 @@ def _cell(
     }
     limits = [limit for limit in (plan.images, condition.images) if limit is not None]
     name = method if condition.attack is None else f"{method} under {condition.name}"
+    columns = partial(_columns, model, sample, plan.seed, attribution, condition, metrics)
     return Cell(name, settings, columns, min(limits, default=None), condition.effort)
+
+
+def _columns(
+    model: Model,
+    sample: Sample,
+    seed: int,
+    attribution: Attribution,
+    condition: Condition,
+    metrics: Sequence[Metric],
+    positions: Tensor,
+) -> dict[str, Tensor]:
+    """What the metrics say of these examples in a condition; under an attack, for each of its radii."""
+    device = next((p.device for p in model.parameters()), sample.x.device)
+    x, target, streams = sample.rows(positions.tolist(), seed, device)
+    if condition.attack is None:
+        look = Look(model, Remembering(attribution, x), x, target, streams)
+        return {name: column for metric in metrics for name, column in metric.columns(look).items()}
+    made: dict[str, Tensor] = {}
+    for at, hit in enumerate(condition.attack(model, attribution, x, target, seed=streams)):
+        look = Look(model, attribution, hit.x_clean, hit.target, streams, hit)
+        for metric in metrics:
+            for name, column in metric.columns(look).items():
+                # Nothing is said of images whose search stood still.
+                stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
+                made[f"{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
+        made[f"stuck[{at}]"] = hit.stuck.double()
+    return made
 
 
 def _no_method(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001

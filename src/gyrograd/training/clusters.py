@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.modes import denormals_are_zero
 from gyrograd.records import Record
 from gyrograd.training.trials import Trial
 
@@ -57,7 +58,7 @@ class Cluster:
         with self._joined(ray):
             resources = {"num_cpus": self.cpus, "num_gpus": self._gpus(trials[0])}
             task = ray.remote(max_retries=self.max_retries, **resources)(_outcome)
-            flushed = _denormals_are_zero()
+            flushed = denormals_are_zero()
             waiting = {task.remote(run, trial, flushed): trial for trial in trials}
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
@@ -116,10 +117,6 @@ def _outcome(run: Run, trial: Trial, flushed: bool) -> Outcome:
         return run(trial)
     except UserError as mistake:
         return str(mistake)
-
-
-def _denormals_are_zero() -> bool:
-    return bool(torch.tensor(1e-40) * 1 == 0)
 
 
 def _ray() -> Any:
