@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
 from gyrograd.audit.plane import choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
+from gyrograd.audit.precision import in_random_order, measured_until_precise, sequential_stat, shortfall
 from gyrograd.audit.presets import Preset, preset_of
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.table import (
@@ -92,6 +94,8 @@ def audit(
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
+    if chosen.precision is not None:
+        chosen = replace(chosen, attacked_images=max(1, len(images)))
     inputs = _inputs(model, images, labels, classes, index, model_name, data_name, chosen, seed)
     x, target, _ = inputs.rows(inputs.sample.index[:1])
     tried, left_out = methods_of(methods, chosen, model, x, target, max_batch=inputs.max_batch)
@@ -100,20 +104,34 @@ def audit(
         "left_out": left_out,
         "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
     }
-    with nullcontext() if out is None else sole_writer(out):
-        place = None if out is None else Path(out)
+    place = None if out is None else Path(out)
+
+    def measured(limits: Mapping[str, int] | None) -> Table:
+        """With limits, which grow from call to call, what was measured before is read."""
+        nonlocal fresh
+        anew, fresh = fresh, False
+        return measure(
+            model,
+            inputs.sample,
+            audit_plans(inputs, tried, limits),
+            store,
+            shard=chosen.shard,
+            fresh=anew,
+            what="auditing",
+            identity=inputs.identity,
+            workers=workers,
+        )
+
+    with ExitStack() as held:
+        if place is not None:
+            held.enter_context(sole_writer(place))
+        store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
-            table = measure(
-                model,
-                inputs.sample,
-                audit_plans(inputs, tried),
-                place,
-                shard=chosen.shard,
-                fresh=fresh,
-                what="auditing",
-                identity=inputs.identity,
-                workers=workers,
-            )
+            if chosen.precision is None:
+                table = measured(None)
+            else:
+                names = [method.name for method in tried]
+                table = measured_until_precise(measured, names, inputs.sample.index, chosen)
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
@@ -157,7 +175,9 @@ def _card(
         worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
     hollow = suspects(flags) | masked(flags)
 
-    columns = {method.name: _stats(table, method.name, preset) for method in methods}
+    columns = {method.name: _stats(inputs, table, method.name) for method in methods}
+    short = shortfall(columns, preset)
+    settings = settings | {"notes": [*settings["notes"], *([short] if short else [])]}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
@@ -227,9 +247,13 @@ def _card(
     return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
 
-def _stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
+def _stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat | None]:
     """The numbers of a method by their keys on the card."""
-    stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
+    preset, columns = inputs.preset, method_columns(table, name, inputs.preset)
+    if preset.precision is None:
+        stats = {key: stat(values) for key, values in columns.items()}
+    else:
+        stats = {key: sequential_stat(key, values, inputs.sample.index) for key, values in columns.items()}
     if "auto" in preset.attacks:
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)
@@ -272,9 +296,10 @@ def _inputs(
         raise UserError(
             f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
         )
+    sample = Sample(x.cpu(), target, places)
     return AuditInputs(
         model,
-        Sample(x.cpu(), target, places),
+        sample if preset.precision is None else in_random_order(sample, seed),
         preset,
         seed,
         {"model": model_hash(model), "data": data_hash(x.cpu(), target)},

@@ -9,7 +9,7 @@ bounds          constants of the theorems and what was measured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -90,15 +90,17 @@ class SweepPoint:
         return f"{self.method} at {swept_setting(self.method)} {self.setting:.6g}"
 
 
-def audit_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
-    """Every plan of an audit, cheap ones and those of the first method first."""
-    preset, seed = inputs.preset, inputs.seed
+def audit_plans(
+    inputs: AuditInputs, methods: Sequence[Method], limits: Mapping[str, int] | None = None
+) -> list[Plan]:
+    """Every plan of an audit, cheap ones and those of the first method first. `limits`: images of each method."""
+    preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
     metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs))
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
-    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), seed=seed)]
+    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), most, seed)]
     for number, method in enumerate(methods):
-        conditions = _conditions(inputs, method, number)
-        plans.append(Plan({method.name: method.attribution}, conditions, metrics, seed=seed))
+        conditions, limit = _conditions(inputs, method, number), limits[method.name] if limits else None
+        plans.append(Plan({method.name: method.attribution}, conditions, metrics, limit, seed))
     points = {point.name: point.attribution for point in sweep_points(inputs, methods)}
     if points:
         passes = GRADIENT * preset.sweep_draws * (1 + preset.sweep_noise) + preset.points

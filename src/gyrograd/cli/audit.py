@@ -26,6 +26,7 @@ def audit(
     metrics: str | None = None,
     eps: str | float | None = None,
     steps: int | None = None,
+    precision: float | None = None,
     out: Path | None = None,
     opening: Opening = USUAL,
     workers: int | None = None,
@@ -47,6 +48,8 @@ def audit(
         metrics: further metrics apart by commas; `gyrograd list metric` has all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
+        precision: measure each method until its share of top pixels kept is known to this much, such as 0.05, on as
+            many of the images as that takes; left out, the preset's number of images.
         out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
         images: how many images at most; 100 of a registered set, all files otherwise.
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
@@ -60,7 +63,7 @@ def audit(
     from gyrograd.audit import audit as audited
     from gyrograd.cli.terminal import shown
 
-    settings = _settings(preset, methods, attacks, metrics, eps, steps)
+    settings = {**_settings(preset, methods, attacks, metrics, eps, steps), "precision": precision}
     words = [data] if isinstance(data, str) else data
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
