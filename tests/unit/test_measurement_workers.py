@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 from gyrograd.audit import audit
 from gyrograd.errors import UserError
 from gyrograd.measurement import Cell, run_cells
-from gyrograd.measurement.cells import Task
+from gyrograd.measurement.cells import Task, Watch
 from gyrograd.measurement.workers import MAX_DEATHS, Pool, Processes, Reply, packed, unpacked
 from gyrograd.records import Record
 
@@ -54,6 +55,7 @@ def test_two_workers_one_of_them_killed_leave_the_bytes_of_one_process(
     try:
         model = DiesOnce().eval()
         audit(model, x, y, preset=SMALL, out=tmp_path / "one")
+        monkeypatch.setattr(Watch, "is_due", lambda self: True)
         audit(model, x, y, preset=SMALL, out=tmp_path / "two", workers=2)
     finally:
         torch.set_num_threads(threads)
@@ -61,6 +63,10 @@ def test_two_workers_one_of_them_killed_leave_the_bytes_of_one_process(
     assert contents(tmp_path / "one" / "records") == contents(tmp_path / "two" / "records")
     pictures = [(tmp_path / name / "pictures.npz").read_bytes() for name in ("one", "two")]
     assert pictures[0] == pictures[1]
+    # The page that grows was written last when all was measured; the report, which replaces it, is left out above.
+    page = (tmp_path / "two" / "report.html").read_text()
+    assert "being measured" in page
+    assert page.count("(4 images)") >= 4
 
 
 class Scripted:
@@ -134,11 +140,11 @@ def test_whoever_stops_listening_stops_the_workers() -> None:
     assert all(worker.stopped for worker in made)
 
 
-def test_the_first_images_come_first_and_long_shards_before_short_ones() -> None:
-    efforts = [(0, 1.0), (0, 9.0), (1, 20.0), (1, 2.0)]
+def test_the_first_images_come_first_the_cheapest_shards_soon_and_long_ones_before_short_ones() -> None:
+    efforts = [(0, 4.0), (0, 9.0), (0, 1.0), (1, 20.0), (1, 21.0)]
     asked = [Task(0, (i,), turn, ("", size)) for i, (turn, size) in enumerate(efforts)]
     order = [number for number, _ in pool(record, [], count=1).finished(asked)]
-    assert order == [1, 0, 2, 3]
+    assert order == [2, 1, 0, 4, 3]
 
 
 def test_only_what_earlier_files_miss_is_given_to_workers(tmp_path: Path) -> None:
@@ -180,3 +186,39 @@ def _locked() -> Cell:
 def test_no_workers_is_one_sentence() -> None:
     with pytest.raises(UserError, match="workers is 0; give at least 1"):
         Processes(0)
+
+
+def test_who_watches_sees_the_table_grow_and_ever_less_often(tmp_path: Path) -> None:
+    clock = iter(range(0, 10_000, 3))
+    watch = Watch(lambda: float(next(clock)))
+    seen = []
+    for step in range(100):
+        if watch.is_due():
+            seen.append(step)
+            with watch.paused():
+                pass
+    assert seen[0] <= 2
+    assert 2 <= len(seen) <= 5
+    assert sorted(later - sooner for sooner, later in pairwise(seen)) == [b - a for a, b in pairwise(seen)]
+
+
+def test_what_is_shown_is_what_is_measured_so_far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Watch, "is_due", lambda self: True)
+    cells = [
+        Cell(name, {}, lambda positions: {"v": positions.double()}, effort=("", effort))
+        for name, effort in (("dear", 9.0), ("cheap", 1.0))
+    ]
+    seen: list[dict[str, list[int]]] = []
+    run_cells(
+        cells,
+        range(4),
+        tmp_path,
+        shard=2,
+        watch=lambda found: seen.append({name: record.examples for name, record in found.items()}),
+    )
+    assert seen == [
+        {"cheap": [0, 1]},
+        {"dear": [0, 1], "cheap": [0, 1]},
+        {"dear": [0, 1], "cheap": [0, 1, 2, 3]},
+        {"dear": [0, 1, 2, 3], "cheap": [0, 1, 2, 3]},
+    ]

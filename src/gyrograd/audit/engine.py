@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
+from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
 from gyrograd.audit.plane import choice, own_setting, plane, plane_points
@@ -40,6 +42,7 @@ from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError
 from gyrograd.measurement import Interrupted, Sample, Table, Workers, measure
+from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
@@ -80,6 +83,7 @@ def audit(
     notes: Sequence[str] = (),
     command: str | None = None,
     workers: int | Workers | None = None,
+    cluster: str | None = None,
     **changes: Any,
 ) -> Card:
     """Can this model's explanations be trusted? The report card over images in [0, 1].
@@ -90,6 +94,7 @@ def audit(
     interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report.
     `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
     `workers`: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
+    `cluster`: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
     """
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
@@ -105,6 +110,7 @@ def audit(
         "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
     }
     place = None if out is None else Path(out)
+    who = workers_of(workers, cluster, place) if workers is None or isinstance(workers, int) else workers
 
     def measured(limits: Mapping[str, int] | None) -> Table:
         """With limits, which grow from call to call, what was measured before is read."""
@@ -119,7 +125,8 @@ def audit(
             fresh=anew,
             what="auditing",
             identity=inputs.identity,
-            workers=workers,
+            workers=who,
+            watch=None if place is None else partial(write_growing_page, place, inputs, tried),
         )
 
     with ExitStack() as held:

@@ -30,6 +30,7 @@ def audit(
     out: Path | None = None,
     opening: Opening = USUAL,
     workers: int | None = None,
+    cluster: str | None = None,
     fresh: bool = False,
     json: bool = False,
 ) -> int:
@@ -56,6 +57,8 @@ def audit(
         seed: of noise and attacks, and which images are chosen.
         workers: processes that measure side by side, each with its share of the processors or one GPU; the numbers stay
             the same.
+        cluster: ray (of this machine, or the one RAY_ADDRESS names), ray:ADDRESS or slurm: where the workers are,
+            as many as --workers says.
         fresh: measure everything anew, whatever an earlier run left in the folder.
         json: print the card as one JSON document instead of a table.
     """
@@ -72,7 +75,7 @@ def audit(
         card = audited(
             here.model, here.data, index=here.index, out=folder, seed=opening.seed, fresh=fresh, model_name=model,
             data_name=here.data.name, notes=here.notes, command=command,
-            workers=workers, **settings,
+            workers=workers, cluster=cluster, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {printable(folder)}"
@@ -145,7 +148,7 @@ def _command(words: Settings) -> str:
         value = words[name]
         if parameter.default is parameter.empty:
             parts += [shlex.quote(str(each)) for each in (value if isinstance(value, list) else [value])]
-        elif name not in ("fresh", "json", "workers") and value != parameter.default:
+        elif name not in ("fresh", "json", "workers", "cluster") and value != parameter.default:
             parts += [f"--{name}"] if value is True else [f"--{name}", shlex.quote(str(value))]
     return " ".join(parts)
 

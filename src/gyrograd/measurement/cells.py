@@ -14,9 +14,10 @@ import math
 import re
 import shutil
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
-from contextlib import closing
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -136,13 +137,15 @@ def run_cells(
     shard: int = 100,
     what: str = "measuring",
     workers: Workers | None = None,
+    watch: Callable[[dict[str, Record]], None] | None = None,
 ) -> dict[str, Record]:
     """The record of every cell by its name, over all positions; what an earlier run finished is read.
 
     Shards need not be those of the earlier run: of a shard that is not there as a whole, only the examples that no
     file holds are measured, so that more examples, or smaller shards, cost what is new in them. All cells of the
     first examples come before the next examples, so that cells can share what they made for them. `what` stands
-    beside the bar. `workers` measure; this process alone does without.
+    beside the bar. `workers` measure; this process alone does without. `watch` is shown what there is of each cell,
+    soon after the first numbers and then ever less often.
     """
     known = _checked(cells, positions, shard)
     rounds = _rounds(known, positions, shard)
@@ -167,11 +170,52 @@ def run_cells(
             shards.append((cell, part))
         else:
             keep(cell, part, None)
+    # Cheap cells first: whoever watches sees something of everything soon.
+    order = sorted(range(len(tasks)), key=lambda i: (tasks[i].turn, tasks[i].guess[1]))
+    tasks, shards = [tasks[i] for i in order], [shards[i] for i in order]
+    clock = Watch()
     with closing((workers or in_this_process)(known, tasks)) as arriving:
         guesses = [task.guess for task in tasks]
         for number, measured in track(arriving, len(tasks), what, lambda done: guesses[done[0]], guesses):
             keep(*shards[number], measured)
+            if watch is not None and clock.is_due():
+                with clock.paused():
+                    watch(_so_far(known, ready))
     return {cell.name: _joined([ready[c.name, part] for c, part, _ in wanted if c is cell]) for cell in known}
+
+
+def _so_far(
+    cells: Sequence[Cell], ready: Mapping[tuple[str, tuple[int, ...]], Record | None]
+) -> dict[str, Record]:
+    """What there is of each cell; nothing of one that has nothing yet."""
+    found: dict[str, list[Record]] = {}
+    for (name, _), record in ready.items():
+        if record is not None:
+            found.setdefault(name, []).append(record)
+    return {cell.name: _joined(found[cell.name]) for cell in cells if cell.name in found}
+
+
+@dataclass
+class Watch:
+    """When to show what there is: soon, then after ever longer times, and for a small part of the time."""
+
+    clock: Callable[[], float] = time.monotonic
+    wait: float = 5.0
+    since: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = self.clock()
+
+    def is_due(self) -> bool:
+        return self.clock() - self.since >= self.wait
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Showing takes time too: the next time comes at least twenty times as long after."""
+        began = self.clock()
+        yield
+        self.since = self.clock()
+        self.wait = max(1.5 * self.wait, 20 * (self.since - began))
 
 
 def in_this_process(cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:

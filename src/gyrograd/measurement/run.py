@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,9 +18,9 @@ from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.measurement.cells import Cell, Workers, finished, forget, run_cells, streams
+from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
-from gyrograd.measurement.workers import workers_of
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Images, Labels, Model
@@ -101,6 +101,7 @@ def measure(
     what: str = "measuring",
     identity: Mapping[str, str] | None = None,
     workers: int | Workers | None = None,
+    watch: Callable[[Table], None] | None = None,
 ) -> Table:
     """The table of a plan, or of several; with `out`, what an earlier run finished is read.
 
@@ -115,6 +116,8 @@ def measure(
         identity: names of model and data that differ whenever they do; hashes of both by default.
         workers: how many processes measure, or who does (`gyrograd.measurement.workers`); this one by default. Records
             are the same to the bit as those of one process with as many threads as each worker has.
+        watch: is shown the table as it grows, soon after the first numbers and then ever less often; of cells that are
+            not begun it has nothing.
 
     Raises:
         Interrupted: A KeyboardInterrupt came; it holds the table of what is finished.
@@ -139,7 +142,12 @@ def measure(
     cells = [cell for _, _, cell in planned]
 
     def table(found: Mapping[str, Record]) -> Table:
-        return Table(Source(m, c.name, c.radii, found[cell.name]) for m, c, cell in planned)
+        there = ((m, c, found.get(cell.name)) for m, c, cell in planned)
+        return Table(Source(m, c.name, c.radii, record) for m, c, record in there if record is not None)
+
+    def shown(found: Mapping[str, Record]) -> None:
+        if watch is not None:
+            watch(table(found))
 
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         place = Path(folder)
@@ -148,7 +156,9 @@ def measure(
         _tell_of_other_records(cells, place)
         try:
             with shared_clean_looks():
-                return table(run_cells(cells, sample.index, place, shard=shard, what=what, workers=who))
+                return table(
+                    run_cells(cells, sample.index, place, shard=shard, what=what, workers=who, watch=shown)
+                )
         except KeyboardInterrupt:
             done = finished(cells, sample.index, place, shard=shard)
             raise Interrupted(table(done) if len(done) == len(cells) else None) from None

@@ -8,6 +8,7 @@ rounded). A worker that dies is replaced, and its shard given out again.
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import pickle
 import signal
@@ -28,12 +29,14 @@ from torch import Tensor
 
 from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.errors import UserError
-from gyrograd.measurement.cells import Cell, Finished, Task, Workers
+from gyrograd.measurement.cells import Cell, Finished, Task
 from gyrograd.numerics.modes import denormals_are_zero
 from gyrograd.progress import without_bars
 
 MAX_DEATHS = 3
 """A shard that ends so many workers is not tried again: it is the shard that ends them."""
+CHEAP = 0.1
+"""The share of a round's work that is done first."""
 START = """import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
 from gyrograd.measurement.workers import serve
@@ -79,7 +82,7 @@ class Pool:
     deaths: Counter[int | None] = field(default_factory=Counter)
 
     def finished(self, tasks: Sequence[Task]) -> Finished:
-        waiting = deque(_long_first(tasks))
+        waiting = deque(long_first(tasks))
         replies: SimpleQueue[Reply] = SimpleQueue()
         idle: set[int] = set()
         left = len(tasks)
@@ -205,7 +208,7 @@ def serve() -> None:
         pickle.load(asked).apply()
         cells: list[Cell] = unpacked(asked)
     except BaseException as wrong:
-        return _send(answers, ("failed", _portable(wrong)))
+        return _send(answers, ("failed", portable(wrong)))
     tasks: SimpleQueue[Task] = SimpleQueue()
     Thread(target=_hear, args=(asked, tasks), daemon=True).start()
     _send(answers, ("ready",))
@@ -215,7 +218,7 @@ def serve() -> None:
             try:
                 answer: tuple[Any, ...] = ("done", cells[task.cell].record(list(task.positions)))
             except BaseException as wrong:
-                answer = ("failed", _portable(wrong))
+                answer = ("failed", portable(wrong))
             _send(answers, answer)
 
 
@@ -287,7 +290,7 @@ def _jit_without_warnings() -> Iterator[None]:
         yield
 
 
-def _portable(wrong: BaseException) -> BaseException:
+def portable(wrong: BaseException) -> BaseException:
     """An error that can travel; one that cannot, as its words."""
     try:
         return pickle.loads(pickle.dumps(wrong)) or wrong
@@ -300,10 +303,16 @@ def _send(pipe: Any, value: Any) -> None:
     pipe.flush()
 
 
-def _long_first(tasks: Sequence[Task]) -> list[int]:
-    """Round after round, so that the first images are whole early; the longest tasks of a round first, so that no
-    worker is left with one at the end."""
-    return sorted(range(len(tasks)), key=lambda i: (tasks[i].turn, -tasks[i].guess[1]))
+def long_first(tasks: Sequence[Task]) -> list[int]:
+    """Round after round, so that the first images are whole early. Of a round first the many cheap tasks, for whoever
+    watches, then the longest before the shorter ones, so that no worker is left with a long one at the end."""
+    order: list[int] = []
+    for turn in sorted({task.turn for task in tasks}):
+        rising = sorted((i for i, t in enumerate(tasks) if t.turn == turn), key=lambda i: tasks[i].guess[1])
+        so_far = list(itertools.accumulate(tasks[i].guess[1] for i in rising))
+        cheap = sum(effort <= CHEAP * so_far[-1] for effort in so_far)
+        order += rising[:cheap] + rising[cheap:][::-1]
+    return order
 
 
 def _gpu(slot: int) -> dict[str, str]:
@@ -320,8 +329,3 @@ def _cause(code: int | None) -> str:
         return f"exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"{name}, as where memory is short" if -code == 9 else name
-
-
-def workers_of(count: int | None) -> Workers | None:
-    """Who measures, by how many processes were asked for; None: this process."""
-    return None if count in (None, 1) else Processes(count or 0)
