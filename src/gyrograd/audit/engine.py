@@ -40,6 +40,7 @@ from gyrograd.audit.theorems import promises
 from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
+from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
 from gyrograd.measurement import Interrupted, Sample, Table, Workers, measure
 from gyrograd.measurement.clusters import workers_of
@@ -284,32 +285,38 @@ def _inputs(
         labels = images.labels if labels is None and known else labels
         classes = images.classes if classes is None and known else classes
         data_name = data_name or images.name
-        images = images.pixels()
-    check_images(images)
-    weight = next((p for p in model.parameters() if p.is_floating_point()), images)
-    x = images.detach().to(weight.dtype)
-    try_model(model, x[:1].to(weight.device))
+        images = images.images if isinstance(images.images, Streamed) else images.pixels()
+    if isinstance(images, Streamed):
+        first = images.to("cpu").to(torch.float32)[:1]
+    else:
+        check_images(images)
+        images, first = images.detach(), images[:1].detach()
+    weight = next((p for p in model.parameters() if p.is_floating_point()), first)
+    x, first = images.to(weight.dtype), first.to(weight)
+    try_model(model, first)
     with torch.no_grad(), evaluating(model):
-        logits = logits_of(model, x[:1].to(weight.device))
+        logits = logits_of(model, first)
     # Memory stays the same for larger images.
-    max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // x[0].numel())
+    max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // first[0].numel())
     if labels is None:
         target = torch.cat([predicted(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
-        target = class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, x.cpu())
+        rows = torch.empty(len(x), 0) if isinstance(x, Streamed) else x.cpu()
+        target = class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, rows)
     check_target(target, len(x), logits.shape[1])
     places = tuple(range(len(x))) if index is None else tuple(int(i) for i in index)
     if len(set(places)) != len(x):
         raise UserError(
             f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
         )
-    sample = Sample(x.cpu(), target, places)
+    x = x.to("cpu")
+    sample = Sample(x, target, places)
     return AuditInputs(
         model,
         sample if preset.precision is None else in_random_order(sample, seed),
         preset,
         seed,
-        {"model": model_hash(model), "data": data_hash(x.cpu(), target)},
+        {"model": model_hash(model), "data": data_hash(x, target)},
         max_batch,
         model_name or type(model).__name__,
         data_name or counted_images(len(x)),

@@ -73,7 +73,7 @@ class AuditInputs:
     @property
     def top(self) -> int:
         """How many pixels count as the top of a map."""
-        return max(1, round(self.preset.kept * self.sample.x[0, 0].numel()))
+        return max(1, round(self.preset.kept * self.sample.x.shape[2:].numel()))
 
 
 @dataclass(frozen=True)

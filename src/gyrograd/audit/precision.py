@@ -14,6 +14,7 @@ import numpy as np
 
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import method_columns, stat
+from gyrograd.data.streamed import Streamed
 from gyrograd.measurement import Column, Sample, Table
 from gyrograd.numerics import random
 from gyrograd.numerics.statistics import Stat, confidence_sequence
@@ -33,7 +34,8 @@ def in_random_order(sample: Sample, seed: int) -> Sample:
     """The same images in an order fixed by the seed: those of a folder come class by class."""
     order = random.permutation(random.keys(seed, 1), len(sample.x), stream=ORDER)[0]
     index = tuple(sample.index[i] for i in order.tolist())
-    return Sample(sample.x[order], sample.target[order], index)
+    x = sample.x.rows(order) if isinstance(sample.x, Streamed) else sample.x[order]
+    return Sample(x, sample.target[order], index)
 
 
 def measured_until_precise(

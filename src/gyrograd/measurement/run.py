@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.data import Dataset
+from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
 from gyrograd.measurement.cells import Cell, Workers, finished, forget, run_cells, streams
 from gyrograd.measurement.clusters import workers_of
@@ -39,9 +40,12 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Images, the class explained of each, and their positions in the data set they come from."""
+    """Images, the class explained of each, and their positions in the data set they come from.
 
-    x: Images
+    Images too many for memory are `Streamed` and read as they are asked for.
+    """
+
+    x: Images | Streamed
     target: Labels
     index: tuple[int, ...]
     _last: dict[tuple[tuple[int, ...], int], tuple[Images, Labels, Tensor]] = field(
@@ -51,7 +55,9 @@ class Sample:
     @staticmethod
     def of(data: Dataset) -> Sample:
         """All examples of a data set, explained for their labels."""
-        return Sample(data.pixels(), data.labels, tuple(range(len(data))))
+        streamed = isinstance(data.images, Streamed)
+        x = data.images.to(torch.float32) if streamed else data.pixels()
+        return Sample(x, data.labels, tuple(range(len(data))))
 
     def rows(
         self, positions: Sequence[int], seed: int, device: torch.device
@@ -234,10 +240,10 @@ def model_hash(model: Model) -> str:
     return total.hexdigest()
 
 
-def data_hash(x: Tensor, target: Tensor) -> str:
-    """The sha256 of the pixels and of the classes explained."""
+def data_hash(x: Tensor | Streamed, target: Tensor) -> str:
+    """The sha256 of the pixels, of streamed images that of their files, and of the classes explained."""
     total = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
-    total.update(_bytes(x))
+    total.update(x.digest().encode() if isinstance(x, Streamed) else _bytes(x))
     total.update(_bytes(target))
     return total.hexdigest()
 
