@@ -58,6 +58,8 @@ from gyrograd.types import Attribution, Model, Targets
 
 ROWS = {"cpu": 128, "cuda": 2048}
 """Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
+MOST_SHARDS, LARGEST_SHARD = 50, 1000
+"""Files of a cell that many images are cut into, and images in one of them: 50,000 images are 50 files."""
 FEW = 10
 """Below so many images a bootstrap interval is far too narrow: of two images it spans just those two."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
@@ -122,7 +124,7 @@ def audit(
             inputs.sample,
             audit_plans(inputs, tried, limits),
             store,
-            shard=chosen.shard,
+            shard=max(chosen.shard, min(LARGEST_SHARD, len(inputs.sample.x) // MOST_SHARDS)),
             fresh=anew,
             what="auditing",
             identity=inputs.identity,

@@ -5,6 +5,7 @@ A missing value (None or NaN: an image an attack could not use) is left out and 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import numpy as np
@@ -20,6 +21,8 @@ Statistic: TypeAlias = Callable[[Numbers], Any]
 
 # Resamples are drawn in parts of at most this many numbers, 32 MB.
 _PART = 1 << 22
+NORMAL_FROM = 10_000
+"""Values from which on the interval of a mean is the normal one."""
 _GRID = 1000
 """Means tried for a confidence sequence, from the lowest to the highest possible."""
 _BOLDEST = 0.5
@@ -71,13 +74,18 @@ def bootstrap_interval(
 ) -> Interval:
     """A statistic with its percentile bootstrap interval over the examples (Efron 1979).
 
-    One value says nothing about its spread: its interval is infinite.
+    One value says nothing about its spread: its interval is infinite. The mean of `NORMAL_FROM` values or more has the
+    normal interval: what a bootstrap by 2000 resamples would differ from it is chance, and it takes a million times
+    as long.
     """
     _check_settings(level, resamples)
     kept, missing = _present(values)
     value = float(statistic(kept))
     if len(kept) == 1:
         return Interval(-np.inf, value, np.inf, 1, missing)
+    if statistic is mean and len(kept) >= NORMAL_FROM:
+        half = NormalDist().inv_cdf((1 + level) / 2) * float(kept.std(ddof=1)) / len(kept) ** 0.5
+        return Interval(value - half, value, value + half, len(kept), missing)
     repeats = _resampled(kept, resamples, seed, statistic)
     low, high = np.quantile(repeats, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), value, float(high), len(kept), missing)
