@@ -124,7 +124,7 @@ def audit(
             inputs.sample,
             audit_plans(inputs, tried, limits),
             store,
-            shard=max(chosen.shard, min(LARGEST_SHARD, len(inputs.sample.x) // MOST_SHARDS)),
+            shard=shard_of(chosen, len(inputs.sample.x)),
             fresh=anew,
             what="auditing",
             identity=inputs.identity,
@@ -154,6 +154,11 @@ def audit(
                 write_values(place, method.name, method_columns(table, method.name, chosen))
             card.save(place)
     return card
+
+
+def shard_of(preset: Preset, images: int) -> int:
+    """Images in one file: the preset's number, of many images more, so that files stay few."""
+    return max(preset.shard, min(LARGEST_SHARD, images // MOST_SHARDS))
 
 
 def _warnings(n: int, preset: Preset) -> list[str]:
