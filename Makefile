@@ -127,3 +127,8 @@ fuzz-kills: $(STAMP)
 .PHONY: coverage-table
 coverage-table: $(STAMP)
 	$(BIN)/python benchmarks/coverage.py --workers $(or $(WORKERS),1)
+
+# Four Ray actors, two killed at random moments: the records of one process, to the byte. ACTORS=4 KILLS=2
+.PHONY: ray-kills
+ray-kills: $(STAMP)
+	$(BIN)/python benchmarks/ray_kills.py --actors $(or $(ACTORS),4) --kills $(or $(KILLS),2)
