@@ -16,7 +16,6 @@ from gyrograd.cli.subject import (
     check_target_word,
     subject,
     targets,
-    versions,
 )
 from gyrograd.cli.written import made
 from gyrograd.errors import printable
@@ -172,6 +171,7 @@ def _part(
 
 def _record(done: Attacked) -> Record:
     """One record of all parts, in the order of the images' numbers."""
+    from gyrograd.measurement.machine import versions
     from gyrograd.records import merge
 
     merged = merge(done.parts)

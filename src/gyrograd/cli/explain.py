@@ -17,7 +17,6 @@ from gyrograd.cli.subject import (
     check_target_word,
     subject,
     targets,
-    versions,
 )
 from gyrograd.errors import UserError, printable
 from gyrograd.occupancy import sole_writer
@@ -260,6 +259,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
 
 
 def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Record:
+    from gyrograd.measurement.machine import versions
     from gyrograd.records import Record
 
     values: dict[str, list[float | None]] = {

@@ -14,6 +14,7 @@ from torch import Tensor
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.settings import settings_of
 from gyrograd.errors import UserError
+from gyrograd.metrics.localization import looks_at_masks
 from gyrograd.metrics.response import looks_at_attacked
 from gyrograd.progress import Effort
 from gyrograd.registry import lookup, make
@@ -115,6 +116,11 @@ def registered(name: str, **settings: Any) -> Metric:
     entry = lookup("metric", name)
     metric = make("metric", name, **having("metric", name, settings))
     own = {"settings": described(repr(metric))}
+    if looks_at_masks(metric):
+        raise UserError(
+            f"{entry.name} is told where the objects are, which a measurement of images does not know; leave it out, "
+            f"and call gg.metric('{entry.name}')(model, attribution, x, target, mask=masks)."
+        )
     if looks_at_attacked(metric):
         return Metric(
             entry.name,
