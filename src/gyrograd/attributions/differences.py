@@ -37,7 +37,7 @@ from gyrograd.attributions.rules import (
     refuse_unsteady,
 )
 from gyrograd.errors import UserError
-from gyrograd.numerics.second_order import single
+from gyrograd.numerics.second_order import missing_derivatives, single
 
 PIECEWISE_LINEAR = frozenset({
     "relu", "relu6", "leaky_relu", "prelu", "rrelu", "hardtanh", "hardsigmoid", "threshold", "softshrink",
@@ -63,7 +63,7 @@ def pointwise(function: Callable[[Tensor], Tensor], change: Change, *, kinked: b
     step = single(change.true) - single(change.reference)
     precision = torch.finfo(step.dtype).eps
     tiny = step.abs() < (precision**0.5 if kinked else precision**0.25)
-    with torch.enable_grad():
+    with torch.enable_grad(), missing_derivatives():
         # Where a mask is -inf in both runs nothing changes; a number takes its place.
         middle = (change.true / 2 + change.reference / 2).clamp(min=torch.finfo(change.true.dtype).min)
         middle = middle if middle.requires_grad else middle.detach().requires_grad_()
