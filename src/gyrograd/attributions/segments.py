@@ -209,7 +209,7 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
     name = type(method).__name__.upper()
     refuse_graph(create_graph, f"{name} has no derivative to x (segments jump as x moves)")
     check_inputs(x)
-    x, target = x.detach(), class_indices(target, x)
+    target, x = class_indices(target, x), x.detach()
     try_model(model, x)
     cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
     segments = segment(as_images(x), method.segments, **cut)

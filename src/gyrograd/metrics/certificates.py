@@ -238,7 +238,7 @@ def _drawn(
 
     Draws are not clipped to [0, 1]: the theorems are about normal noise.
     """
-    keys, target, x = random.keys(seed, len(x), x.device), class_indices(target, x), x.detach()
+    target, keys, x = class_indices(target, x), random.keys(seed, len(x), x.device), x.detach()
     check_classes(model, x, target)
     noise = GaussianNoise(metric.sigma)
     for testing, first, count in ((False, 0, metric.held_out), (True, metric.held_out, metric.draws)):

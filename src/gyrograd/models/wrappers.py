@@ -1,12 +1,13 @@
-"""Model to model: normalisation, a probability head, and the check that an output is logits."""
+"""Model to model: normalisation, a probability head, a zero-shot head, and the check that an output is logits."""
 
 import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.models.specs import attach_spec, spec_of
 from gyrograd.numerics.checks import check_logits
 from gyrograd.types import Inputs, Logits
@@ -18,6 +19,22 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 """Channel means and standard deviations of pixels in [0, 1]; cifar10 are joo2023's, efficientnet_lite is the
 (x - 127) / 128 of bytes that these nets were trained with."""
+
+
+Statistics = Sequence[Sequence[float | int]]
+"""A pair: mean and standard deviation, one number for each channel."""
+
+
+def statistics_named(normalize: str | Statistics | None) -> Statistics | None:
+    """The statistics of a name of `NORMALIZATIONS`, or those that are given."""
+    if normalize is None:
+        return None
+    if isinstance(normalize, str):
+        check_name("normalisation", normalize, NORMALIZATIONS)
+        return NORMALIZATIONS[normalize]
+    if len(normalize) != 2:
+        raise UserError(f"normalize must be a name or a pair (mean, std), not {normalize}.")
+    return normalize
 
 
 class Normalized(nn.Module):
@@ -62,6 +79,65 @@ class Probability(nn.Module):
         """One probability for each class; rows sum to 1."""
         logits: Logits = self.core(x)
         return logits.softmax(dim=1)
+
+
+class ZeroShot(nn.Module):
+    """An image encoder and one text embedding per class as a classifier, as CLIP and its kin are used.
+
+    A logit is `scale` times the cosine between the image's features and the embedding of a class. `encoder` is a module
+    that returns features `b d` (or an object that has them as `image_embeds` or `pooler_output`), or a whole CLIP with
+    `encode_image` (open_clip) or `get_image_features` (transformers). The embeddings are constants, `k d`, made once
+    with the text encoder; their lengths do not matter.
+
+    >>> import torch, gyrograd as gg
+    >>> from gyrograd.models import ZeroShot
+    >>> encoder = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 16))
+    >>> model = ZeroShot(encoder, torch.randn(5, 16)).eval()
+    >>> gg.attribution("lrp")(model, torch.rand(2, 3, 8, 8), 0).shape
+    torch.Size([2, 3, 8, 8])
+    """
+
+    embeddings: Tensor
+
+    def __init__(self, encoder: nn.Module, embeddings: Tensor, scale: float = 100.0) -> None:
+        super().__init__()
+        if embeddings.ndim != 2 or not embeddings.is_floating_point() or len(embeddings) < 2:
+            raise UserError(
+                f"The text embeddings have shape {tuple(embeddings.shape)}; give one row of numbers for each class, "
+                "k x d."
+            )
+        if not math.isfinite(scale) or scale <= 0:
+            raise UserError(f"scale is {scale}; give the temperature of the logits, such as 100.")
+        self.core = encoder
+        self.scale = scale
+        lengths = embeddings.detach().norm(dim=1, keepdim=True)
+        if not bool((lengths > 0).all()) or not bool(lengths.isfinite().all()):
+            raise UserError("A text embedding is zero or not finite; encode the prompts of each class again.")
+        self.register_buffer("embeddings", embeddings.detach() / lengths)
+
+    def forward(self, x: Inputs) -> Logits:
+        """One logit for each embedding."""
+        features = self._features(x)
+        if features.shape != (len(x), self.embeddings.shape[1]):
+            raise UserError(
+                f"The encoder returned features of shape {tuple(features.shape)} for {len(x)} images and the text "
+                f"embeddings have {self.embeddings.shape[1]} numbers; use the projection that both share."
+            )
+        return self.scale * F.linear(F.normalize(features, dim=-1), self.embeddings.to(features.dtype))
+
+    def _features(self, x: Inputs) -> Tensor:
+        encode = self.core
+        for name in ("encode_image", "get_image_features"):
+            encode = getattr(self.core, name, encode)
+        out = encode(x)
+        for name in ("image_embeds", "pooler_output"):
+            if not isinstance(out, Tensor) and isinstance(getattr(out, name, None), Tensor):
+                out = getattr(out, name)
+        if not isinstance(out, Tensor):
+            raise UserError(
+                f"The encoder returned a {type(out).__name__}; give one that returns its features, b x d."
+            )
+        return out
 
 
 def logits_of(model: nn.Module, x: Inputs) -> Logits:
