@@ -211,8 +211,11 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
     check_inputs(x)
     target, x = class_indices(target, x), x.detach()
     try_model(model, x)
+    how = method.segments
+    if x.ndim == 2 and isinstance(how, str) and how == "quickshift":
+        how = "pixels"  # of a table each feature is a part of its own
     cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
-    segments = segment(as_images(x), method.segments, **cut)
+    segments = segment(as_images(x), how, **cut)
     return spread(method.coefficients(model, x, target, segments), segments, x)
 
 

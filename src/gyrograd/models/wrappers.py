@@ -1,5 +1,7 @@
 """Model to model: normalisation, a probability head, a zero-shot head, and the check that an output is logits."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 
@@ -63,6 +65,70 @@ class Normalized(nn.Module):
         # In the precision of x, which is the core's: these two are single where a core alone was made half.
         mean, std = (t.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:])) for t in (self.mean, self.std))
         logits: Logits = self.core((x - mean) / std)
+        return logits
+
+
+class Standardized(nn.Module):
+    """A model of standardised features, u = (x - mean) / std: runs the core at mean + std u.
+
+    Noise, attack radii and maps are then in standard deviations of each feature, which is how features of different
+    units are compared. A feature that never varies has std 0: nothing moves it, and its map is zero.
+
+    >>> import torch, gyrograd as gg
+    >>> from gyrograd.models import Standardized
+    >>> x = torch.randn(50, 4) * torch.tensor([1.0, 10.0, 100.0, 0.0])
+    >>> model, u = Standardized.of(torch.nn.Linear(4, 3), x)
+    >>> gg.attack("top_k", eps=0.1, k=1, steps=3)(model, gg.attribution("gradient"), u, 0).linf.max() <= 0.1 + 1e-6
+    tensor(True)
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, core: nn.Module, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        if mean.shape != std.shape or not bool(mean.isfinite().all()) or not bool((std >= 0).all()):
+            raise UserError(
+                "mean and std are finite numbers of one shape, and no std is below 0; give others."
+            )
+        self.core = core
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
+        self.train(core.training)
+
+    @classmethod
+    def of(cls, core: nn.Module, x: Inputs) -> tuple[Standardized, Inputs]:
+        """The model by the statistics of these examples, and the examples standardised.
+
+        Of a table each feature has its own; of series and volumes (`b c *shape`) each channel.
+        """
+        axes = [axis for axis in range(x.ndim) if axis != 1]
+        mean = x.double().mean(axes, keepdim=True)
+        std = (x.double() - mean).square().mean(axes, keepdim=True).sqrt()
+        std = torch.where(std > 1e-12 * mean.abs(), std, 0.0)  # rounding alone
+        u = torch.where(std > 0, (x.double() - mean) / torch.where(std > 0, std, 1.0), 0.0)
+        return cls(core, mean.to(x.dtype), std.to(x.dtype)), u.to(x.dtype)
+
+    def forward(self, u: Inputs) -> Logits:
+        """Logits of the core at the features u stands for."""
+        logits: Logits = self.core(self.mean.to(u.dtype) + self.std.to(u.dtype) * u)
+        return logits
+
+
+class InShape(nn.Module):
+    """A model of inputs `b *shape` as one of images: one row of pixels in one channel, each number a pixel."""
+
+    takes_images = False
+
+    def __init__(self, core: nn.Module, shape: Sequence[int]) -> None:
+        super().__init__()
+        self.core = core
+        self.shape = tuple(shape)
+        self.train(core.training)
+
+    def forward(self, x: Inputs) -> Logits:
+        """Logits of the core."""
+        logits: Logits = self.core(x.reshape(len(x), *self.shape))
         return logits
 
 
