@@ -123,7 +123,7 @@ fuzz-cli: $(STAMP)
 fuzz-kills: $(STAMP)
 	$(BIN)/python tests/fuzz/kills.py $(or $(N),30) --seed $(SEED) --workers $(or $(WORKERS),1)
 
-# Every method on 78 architectures in float64, one process each: results/coverage.md. WORKERS=1
+# Every method on 88 architectures in float64, one process each, resumed if it was stopped: results/coverage.md. WORKERS=1
 .PHONY: coverage-table
 coverage-table: $(STAMP)
 	$(BIN)/python benchmarks/coverage.py --workers $(or $(WORKERS),1)

@@ -94,8 +94,11 @@ def kernel(name: str, **settings: Any) -> Kernel:
     return made
 
 
-def model(name: str, **settings: Any) -> Model:
-    """A model by name, images in [0, 1] to logits; also `torchvision:NAME` and `timm:NAME`."""
+def model(name: str | Model, **settings: Any) -> Model:
+    """A model by name, images in [0, 1] to logits; also `torchvision:NAME`, `timm:NAME` and `hf:KIND`.
+
+    A module of your own that returns an object, a dict or a tuple becomes one that returns its logits: `model(module)`.
+    """
     from gyrograd.models import build
 
     return build(name, **settings)

@@ -61,7 +61,7 @@ from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS, reduce, top_k_mask
 from gyrograd.numerics.random import signs
 from gyrograd.registry import make, register
-from gyrograd.types import Attribution, Flags, Images, Labels, Model, PerExample, Seed
+from gyrograd.types import Attribution, Flags, Images, Inputs, Labels, Model, PerExample, Seed
 
 FIRST_STEP, WARM_STEP, LAST_STEP = 2.0, 1.0, 0.5
 """First step of a descent in radii of the ball: from x across all of it; from a point that is good already, less."""
@@ -159,7 +159,7 @@ class Auto(BallAttack):
         self.curve()  # refuses ratios that are no shares
 
     def every_radius(
-        self, model: Model, attribution: Attribution, x: Images, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
         """One result for each radius, with what it doubts of itself."""
         if self.mask is not None:

@@ -46,7 +46,7 @@ from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.maps import mass_center, reduce, top_k_mask
 from gyrograd.registry import available, register
-from gyrograd.types import Attribution, Images, Labels, Model, Seed
+from gyrograd.types import Attribution, Images, Inputs, Labels, Model, Seed
 
 _KEEPING = {"restore": True}
 _WANG = {"stepper": "sign", "projection": "rescale", "step_size": 0.5 / 255, "explained": "prediction"}
@@ -329,7 +329,7 @@ class Pgd(BallAttack):
         check_words(self, {"loss": ("cross_entropy", "margin")})
         check_search(self)
 
-    def images(self, model: Model, x: Images, target: Labels, *, seed: Seed = 0) -> Images:
+    def images(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> Inputs:
         """The attacked images of one eps, without a map."""
         if isinstance(self.eps, tuple):
             raise UserError("Images were asked for several eps; give one.")

@@ -21,7 +21,7 @@ from gyrograd.attributions.replay import modified_gradient, record
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_logits, check_target
+from gyrograd.numerics.checks import check_logits, check_target, check_tensor
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -69,6 +69,7 @@ class DeepLift:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return _change_map(model, x, target, start, self.quantity, create_graph)
 
+        check_tensor(x)
         x = x if create_graph else x.detach()
         with graph_if(create_graph):
             start = baseline_of(x, self.baseline)
@@ -136,6 +137,7 @@ class DeepShap:
                 total = total + map.unflatten(0, (len(some), len(x))).sum(0)
             return total / len(starts)
 
+        check_tensor(x)
         return explain_in_parts(
             explain,
             model,

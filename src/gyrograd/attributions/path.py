@@ -20,6 +20,7 @@ from gyrograd.attributions.gradient import score
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.checks import check_tensor
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -79,6 +80,7 @@ class IntegratedGradients:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return self._map(model, x, target, start, create_graph)
 
+        check_tensor(x)
         x = x if create_graph else x.detach()
         with graph_if(create_graph):
             start = baseline_of(x, self.baseline)

@@ -23,6 +23,7 @@ from gyrograd.audit.certificates import (
     certified_columns,
 )
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
+from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
@@ -93,7 +94,7 @@ def audit(
     workers: int | Workers | None = None,
     cluster: str | None = None,
     **changes: Any,
-) -> Card:
+) -> Card | FeatureCard:
     """Can this model's explanations be trusted? The report card over images in [0, 1].
 
     Without labels each image is explained for the class the model predicts. `preset`: "quick", "standard" or
@@ -103,7 +104,17 @@ def audit(
     `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
     `workers`: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
     `cluster`: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
+
+    Tables `b d`, time series `b c t` and volumes `b c d h w` get a card of their own (`audit.features`): `eps` is then
+    in standard deviations of the features, and `features=` names the columns of a table.
     """
+    if isinstance(images, Tensor) and images.dim() in FORMS:
+        given = {
+            "preset": preset, "methods": methods, "attacks": attacks, "metrics": metrics, "eps": eps, "out": out,
+            "seed": seed, "fresh": fresh, "model_name": model_name, "data_name": data_name, "classes": classes,
+            "index": index, "notes": notes, "command": command, **changes,
+        }  # fmt: skip
+        return audit_features(model, images, labels, **settings_of_features(given))
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)

@@ -218,8 +218,8 @@ class ModelLipschitz:
         *,
         seed: Seed = 0,
     ) -> PerExample:
-        noise, keys = GaussianNoise(self.sigma, self.clip), random.keys(seed, len(x), x.device)
-        x, target = x.detach(), class_indices(target, x)
+        target = class_indices(target, x)
+        noise, keys, x = GaussianNoise(self.sigma, self.clip), random.keys(seed, len(x), x.device), x.detach()
         clean = scores(model, x, target, self.quantity, self.max_batch)
 
         def slopes(examples: slice, draws: slice) -> Tensor:
@@ -285,8 +285,8 @@ def _compared(
     seed: Seed,
 ) -> PerDraw:
     """`compare` of every draw of the metric, on maps as `see` shows them; the clean maps are made, and seen, once."""
-    keys = random.keys(seed, len(x), x.device)
-    x, target = x.detach(), class_indices(target, x)
+    target = class_indices(target, x)
+    keys, x = random.keys(seed, len(x), x.device), x.detach()
     clean = attribution(model, x, target).detach()
     seen = see(clean)
 

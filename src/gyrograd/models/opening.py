@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gyrograd.errors import UserError, check_name, did_you_mean
-from gyrograd.models import checkpoints, zoo
+from gyrograd.models import checkpoints, hugging_face, zoo
 from gyrograd.models.archives import content_of
 from gyrograd.models.assembly import build
 from gyrograd.models.exported import exported
@@ -19,12 +19,12 @@ from gyrograd.models.outputs import checked, notes
 from gyrograd.models.scripts import scripted
 from gyrograd.models.specs import spec_of
 from gyrograd.models.weights import load_state
-from gyrograd.models.wrappers import NORMALIZATIONS, Normalized
+from gyrograd.models.wrappers import Normalized, statistics_named
 from gyrograd.registry import available, lookup
 
 __all__ = ["checked", "image_size", "load", "notes", "opened", "place_of"]
 
-SOURCES = ("torchvision", "timm")
+SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
 UNTRAINED = "The model has no trained weights (none were given): what its explanations show is chance."
 _NAME_THE_MODEL = (
@@ -51,8 +51,10 @@ def opened(
     """The model a text names, in eval mode on the device: images in [0, 1] to logits.
 
     `text`: a gyrograd checkpoint; a name of the zoo (`cifar10/lenet-ce`) or the registry (`resnet20`);
-    `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `FILE.py:FACTORY`, which
-    runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a name.
+    `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `hf:KIND` of Hugging Face
+    transformers (`hf:vit`), or a trained one as a folder that `save_pretrained` wrote or as `hf:OWNER/NAME` of the hub;
+    `FILE.py:FACTORY`, which runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a
+    name.
     `weights`: a state dict for a model that is not a file of its own, `classes` its class count, `normalize`
     ("cifar10", "imagenet", "efficientnet_lite") the channel statistics it was trained with, if it does not hold them
     itself.
@@ -63,6 +65,9 @@ def opened(
         model = made_by_file(*file, classes)
         if weights is not None:
             load_state(model, weights)
+    elif (trained := _folder_or_hub_name(text)) is not None:
+        _refuse_settings(text, weights=weights, classes=classes)
+        return _placed(hugging_face.trained(trained, statistics_named(normalize)), place, text)
     elif text.partition(":")[0] in SOURCES and ":" in text:
         return _placed(_from_library(text, weights, classes, normalize), place, text)
     elif _is_path(text):
@@ -116,6 +121,15 @@ def _own_file(text: str) -> tuple[Path, str] | None:
     return (Path(found[1]).expanduser(), found[2]) if found else None
 
 
+def _folder_or_hub_name(text: str) -> str | None:
+    """The place of a trained classifier of transformers, if the text names one."""
+    source, colon, name = text.partition(":")
+    if colon and source == "hf":
+        return name if "/" in name or Path(name).expanduser().is_dir() else None
+    path = Path(text).expanduser()
+    return text if path.is_dir() and hugging_face.is_folder_of_transformers(path) else None
+
+
 def _from_library(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
     name = text.removesuffix(":pretrained")
     if name.endswith(":pretrained"):
@@ -143,7 +157,10 @@ def _from_file(
 ) -> nn.Module:
     """A model that is a file of its own, by what is in the file."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; give the file of the model in it.")
+        raise UserError(
+            f"{path} is a folder without a classifier that transformers' save_pretrained wrote; give the file of the "
+            "model in it."
+        )
     if not path.is_file():
         raise UserError(f"There is no file {path}; check the path.")
     content = content_of(path)
@@ -193,11 +210,8 @@ def _check_registered(text: str) -> None:
 
 
 def _normalized(model: nn.Module, normalize: str | None) -> nn.Module:
-    if normalize is None:
-        return model
-    check_name("normalisation", normalize, NORMALIZATIONS)
-    mean, std = NORMALIZATIONS[normalize]
-    return Normalized(model, mean=mean, std=std)
+    statistics = statistics_named(normalize)
+    return model if statistics is None else Normalized(model, *statistics)
 
 
 def _device(name: torch.device | str) -> torch.device:
