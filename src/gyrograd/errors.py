@@ -13,7 +13,15 @@ from pathlib import Path
 
 
 class UserError(ValueError):
-    """One sentence that says what is wrong and names the fix."""
+    """One sentence that says what is wrong and names the fix.
+
+    >>> import gyrograd as gg
+    >>> try:
+    ...     gg.attribution("gradeint")
+    ... except gg.UserError as error:
+    ...     print(error)
+    There is no attribution 'gradeint': did you mean 'gradient'?
+    """
 
 
 def wants_frames() -> bool:

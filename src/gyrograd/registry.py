@@ -58,7 +58,13 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a name; `register` says what each field means."""
+    """What is known of a name; `register` says what each field means.
+
+    >>> import gyrograd as gg
+    >>> smoothgrad = gg.available("attribution")["smoothgrad"]
+    >>> smoothgrad.label, smoothgrad.aliases, smoothgrad.paper
+    ('SmoothGrad', ('sg',), 'wang2020')
+    """
 
     name: str
     kind: Kind
@@ -189,12 +195,24 @@ def readable(name: str) -> str:
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds that exist so far: those whose folder is part of this installation."""
+    """The kinds that exist so far: those whose folder is part of this installation.
+
+    >>> import gyrograd as gg
+    >>> gg.kinds()
+    ('attribution', 'attack', 'metric', 'regularizer', 'kernel', 'model', 'dataset', 'experiment')
+    """
     return tuple(kind for kind in get_args(Kind) if importlib.util.find_spec(HOMES[kind]) is not None)
 
 
 def available(kind: str) -> dict[str, Entry]:
-    """All entries of a kind by name, sorted, aliases left out."""
+    """All entries of a kind by name, sorted, aliases left out.
+
+    >>> import gyrograd as gg
+    >>> list(gg.available("kernel"))
+    ['gaussian', 'laplace', 'uniform']
+    >>> gg.available("metric")["insertion"].direction
+    'higher is better'
+    """
     check_name("kind", kind, kinds())
     importlib.import_module(HOMES[kind])
     load_plugins()

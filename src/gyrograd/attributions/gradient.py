@@ -45,7 +45,14 @@ def score(
 )
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of the explained number to the input."""
+    """The gradient of the explained number to the input.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gradient = gg.attribution("gradient", quantity="probability")
+    >>> gradient(model, x, target=3).shape
+    torch.Size([2, 3, 32, 32])
+    """
 
     quantity: str = "logit"
     max_batch: int = MAX_BATCH
@@ -83,7 +90,14 @@ class Gradient:
 )
 @dataclass(frozen=True)
 class InputXGradient:
-    """The gradient times the input. The input is in [0, 1]; joo2023's code multiplies by the normalised one."""
+    """The gradient times the input. The input is in [0, 1]; joo2023's code multiplies by the normalised one.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("input_x_gradient")(model, x, target=3)
+    >>> torch.allclose(maps, x * gg.attribution("gradient")(model, x, target=3))
+    True
+    """
 
     quantity: str = "logit"
     max_batch: int = MAX_BATCH

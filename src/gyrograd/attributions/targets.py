@@ -14,6 +14,11 @@ def predicted(model: Model, x: Inputs) -> Labels:
     """The model's class for each example, in evaluation mode: `attribution(model, x, predicted(model, x))`.
 
     wang2020 and Dombrowski et al. explain the prediction, joo2023 the label.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gg.predicted(model, x).shape
+    torch.Size([2])
     """
     check_inputs(x)
     try_model(model, x)

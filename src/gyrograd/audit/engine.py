@@ -86,6 +86,15 @@ def audit(
     place of its own. With `out`, numbers are kept there as they are made: a second call takes up where an
     interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report.
     `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
+    >>> tiny = dict(steps=1, draws=1, points=2, sweep={}, curve=(), bound_images=1, flag_images=1, pictures=1)
+    >>> card = gg.audit(model, data, methods=["gradient"], **tiny)      # a real audit: gg.audit(model, data)
+    >>> card.grade
+    'unsafe'
+    >>> card.summary().splitlines()[3]
+    'Verdict: unsafe'
     """
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)

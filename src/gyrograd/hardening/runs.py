@@ -123,6 +123,17 @@ def harden(
 
     Raises:
         UserError: one sentence that names the fix, before anything is computed wherever that can be known.
+
+    >>> import gyrograd as gg
+    >>> learnt, unseen = gg.dataset("shapes", n=200), gg.dataset("shapes", split="test", n=50)
+    >>> untrained = gg.model("lenet", num_classes=10, seed=0)
+    >>> try:
+    ...     hardened = gg.harden(untrained, learnt, test=unseen, out="hard", max_accuracy_loss=0.02)
+    ... except gg.UserError as refused:
+    ...     print(refused)
+    The model is right on ... of shapes test, no more than chance; give a trained model, ...
+
+    With a trained model: the tutorial "Harden a timm model".
     """
     _check_numbers(max_accuracy_loss, seed, tries, images)
     own = objective_settings(objective) if isinstance(objective, str) else dict(objective)

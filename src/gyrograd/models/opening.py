@@ -77,7 +77,13 @@ def opened(
 
 
 def load(text: Path | str) -> nn.Module:
-    """A trained model, on the CPU and in eval mode: the path of a checkpoint, or a name of the zoo."""
+    """A trained model, on the CPU and in eval mode: the path of a checkpoint, or a name of the zoo.
+
+    >>> import gyrograd as gg
+    >>> model = gg.load("cifar10/lenet-steady")
+    >>> model(gg.dataset("shapes", n=2).pixels()).shape
+    torch.Size([2, 10])
+    """
     path = Path(text).expanduser()
     if not path.is_file() and str(text) in zoo.names():
         return zoo.load(str(text))

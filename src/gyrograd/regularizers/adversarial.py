@@ -33,6 +33,12 @@ class Adversarial:
     iterate without judging any: one step then costs one forward and one backward pass to the images, no more. The
     images are constants to the weights. This pass is the training pass, so BatchNorm's running statistics follow it
     (`batchnorm="train"`).
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> loss = gg.regularizer("adversarial", eps=2 / 255, steps=1)(model, x, y).mean()      # the whole loss
+    >>> loss.backward()
     """
 
     eps: float = 8 / 255
