@@ -64,7 +64,7 @@ _LAZY = {
 
 
 def attack(name: str, **settings: Any) -> Attack:
-    """An attack by name: `attack("targeted_map", eps=4 / 255)(model, attribution, x, target)`.
+    """Build an attack by name; call it with `(model, attribution, x, target)`.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -78,7 +78,7 @@ def attack(name: str, **settings: Any) -> Attack:
 
 
 def metric(name: str, **settings: Any) -> Metric:
-    """A metric by name: `metric("rps", eps=16 / 255)(model, attribution, x, target)` gives a number an example.
+    """Build a metric by name; `(model, attribution, x, target)` then gives one value per example.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -91,9 +91,9 @@ def metric(name: str, **settings: Any) -> Metric:
 
 
 def attribution(name: str | Callable[..., Any], **settings: Any) -> Attribution:
-    """An attribution by name: `attribution("ig", steps=50)(model, x, target)` gives maps shaped like x.
+    """Build an attribution by name; `(model, x, target)` then gives maps shaped like x.
 
-    A function of your own, `f(model, x, target)`, becomes one that everything here takes: `attribution(f)`.
+    Give a function of your own, `f(model, x, target)`, instead of a name to use it in attacks, metrics and audits.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -112,7 +112,7 @@ def attribution(name: str | Callable[..., Any], **settings: Any) -> Attribution:
 
 
 def kernel(name: str, **settings: Any) -> Kernel:
-    """A smoothing kernel by name: `kernel("gaussian", sigma=0.1)`.
+    """Build a smoothing kernel by name, for `smoothed`.
 
     >>> import gyrograd as gg
     >>> gg.kernel("gaussian", sigma=0.1)
@@ -123,7 +123,9 @@ def kernel(name: str, **settings: Any) -> Kernel:
 
 
 def model(name: str, **settings: Any) -> Model:
-    """A model by name, images in [0, 1] to logits; also `torchvision:NAME` and `timm:NAME`.
+    """Build a model by name, from images in [0, 1] to logits. Its weights are untrained; `load` opens trained ones.
+
+    `torchvision:NAME` and `timm:NAME` are names, too.
 
     >>> import torch, gyrograd as gg
     >>> model = gg.model("lenet", num_classes=7, activation="softplus", beta=3, seed=0)
@@ -136,7 +138,7 @@ def model(name: str, **settings: Any) -> Model:
 
 
 def regularizer(name: str, **settings: Any) -> Regularizer:
-    """A regulariser by name: `loss = F.cross_entropy(model(x), y) + regularizer("l2_cosine")(model, x, y).mean()`.
+    """Build a regulariser by name; `(model, x, y)` then gives one penalty per example, to add to the loss.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -150,7 +152,7 @@ def regularizer(name: str, **settings: Any) -> Regularizer:
 
 
 def dataset(name: str, **settings: Any) -> Dataset:
-    """A data set by name: `dataset("shapes", split="test")`.
+    """Load a data set by name; `.pixels()` are its images in [0, 1], `.labels` their classes.
 
     >>> import gyrograd as gg
     >>> gg.dataset("shapes", split="test", n=4)

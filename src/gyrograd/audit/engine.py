@@ -53,7 +53,7 @@ from gyrograd.types import Attribution, Model, Targets
 ROWS = {"cpu": 128, "cuda": 2048}
 """Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
 FEW = 10
-"""Below so many images a bootstrap interval is far too narrow: of two images it spans just those two."""
+"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics every audit measures; naming them changes nothing."""
 
@@ -79,13 +79,28 @@ def audit(
     command: str | None = None,
     **changes: Any,
 ) -> Card:
-    """Can this model's explanations be trusted? The report card over images in [0, 1].
+    """Measure whether a model's explanations can be trusted, and return the report card.
 
-    Without labels each image is explained for the class the model predicts. `preset`: "quick", "standard" or
-    "thorough"; `methods`, `attacks` and further `metrics` by name, `eps` and any other setting of `Preset` in
-    place of its own. With `out`, numbers are kept there as they are made: a second call takes up where an
-    interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report.
-    `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
+    Args:
+        model: from images in [0, 1] to logits.
+        images: `b c h w` in [0, 1], or a data set.
+        labels: the classes to explain; without them each image is explained for its predicted class.
+        preset: how much is measured: "quick", "standard", "thorough", or a `Preset`.
+        methods: attributions by name, or objects by any name you like; the preset's if left out.
+        attacks, metrics: by name; the preset's if left out.
+        eps: radius of the attacks, such as 8 / 255.
+        out: folder for the card, records, pictures and the page. Results are written as they are made: the same call
+            continues an interrupted audit.
+        seed: of the noise and the attacks.
+        fresh: measure again what `out` already holds.
+        model_name, data_name, classes: what the card calls the model, the data and the classes.
+        index: numbers of the images, if they are part of a larger set.
+        notes: sentences printed with the verdict.
+        command: the command line to print on the card.
+        changes: any other setting of `Preset`, such as `steps=50`.
+
+    Returns:
+        The card: `.summary()`, `.grade`, `.to_html(path)`, `.records`, `.table`. A notebook shows it as a page.
 
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)

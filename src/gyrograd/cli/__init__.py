@@ -1,4 +1,4 @@
-"""The command line: one verb a file. A user's mistake is one sentence and exit code 2, never a traceback."""
+"""The command line: one verb per file. Errors print one line and exit with code 2; there is no traceback."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def value(text: str) -> Any:
 
 
 def several(text: str) -> list[str]:
-    """Names apart by commas, each perhaps with settings in brackets; none twice."""
+    """Comma-separated names, each with optional settings in brackets; no name twice."""
     names = _split(text)
     if not names:
         raise UserError("No method is named; give at least one, such as gradient.")

@@ -107,7 +107,7 @@ def harden(
         objective: steady, l2_cosine, or settings of training of your own with `terms`.
         epochs: of each try.
         max_accuracy_loss: largest loss of test accuracy, as a share of 1.
-        tries: at most so many strengths.
+        tries: largest number of strengths to try.
         images: test images that are explained and attacked, before and after.
         preset: how thoroughly they are audited: quick, standard, thorough or a `Preset`.
         size: side of the images of a folder, where the model does not tell.

@@ -80,7 +80,7 @@ class Cell:
         )
 
     def guess(self, examples: int) -> Effort:
-        """What so many examples are guessed to take."""
+        """Estimated effort for this number of examples."""
         kind, each = self.effort
         return kind, each * examples
 
