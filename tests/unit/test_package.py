@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import yaml
@@ -22,9 +21,9 @@ FILES = [path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix n
 
 def test_every_file_beside_the_code_is_part_of_the_package() -> None:
     patterns = PROJECT["tool"]["setuptools"]["package-data"]["gyrograd"]
-    names = [path.relative_to(PACKAGE).as_posix() for path in FILES]
-    assert {Path(name).suffix for name in names} >= {".jinja", ".yaml", ".toml", ".safetensors"}
-    assert [name for name in names if not any(fnmatch(name, pattern) for pattern in patterns)] == []
+    built_in = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    assert {path.suffix for path in FILES} >= {".jinja", ".yaml", ".toml", ".safetensors"}
+    assert sorted(str(path.relative_to(PACKAGE)) for path in set(FILES) - built_in) == []
 
 
 def test_the_package_stays_well_below_the_100_megabytes_that_pypi_takes() -> None:
