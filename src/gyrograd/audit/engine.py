@@ -67,7 +67,7 @@ ROWS = {"cpu": 128, "cuda": 2048}
 MOST_SHARDS, LARGEST_SHARD = 50, 1000
 """Files of a cell that many images are cut into, and images in one of them: 50,000 images are 50 files."""
 FEW = 10
-"""Below so many images a bootstrap interval is far too narrow: of two images it spans just those two."""
+"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics every audit measures; naming them changes nothing."""
 
@@ -95,18 +95,42 @@ def audit(
     cluster: str | None = None,
     **changes: Any,
 ) -> Card | FeatureCard:
-    """Can this model's explanations be trusted? The report card over images in [0, 1].
+    """Measure whether a model's explanations can be trusted, and return the report card.
 
-    Without labels each image is explained for the class the model predicts. `preset`: "quick", "standard" or
-    "thorough"; `methods`, `attacks` and further `metrics` by name, `eps` and any other setting of `Preset` in
-    place of its own. With `out`, numbers are kept there as they are made: a second call takes up where an
-    interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report.
-    `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
-    `workers`: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
-    `cluster`: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
+    Args:
+        model: from images in [0, 1] to logits.
+        images: `b c h w` in [0, 1], or a data set.
+        labels: the classes to explain; without them each image is explained for its predicted class.
+        preset: how much is measured: "quick", "standard", "thorough", or a `Preset`.
+        methods: attributions by name, or objects by any name you like; the preset's if left out.
+        attacks, metrics: by name; the preset's if left out.
+        eps: radius of the attacks, such as 8 / 255.
+        out: folder for the card, records, pictures and the page. Results are written as they are made: the same call
+            continues an interrupted audit.
+        seed: of the noise and the attacks.
+        fresh: measure again what `out` already holds.
+        model_name, data_name, classes: what the card calls the model, the data and the classes.
+        index: numbers of the images, if they are part of a larger set.
+        notes: sentences printed with the verdict.
+        command: the command line to print on the card.
+        workers: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
+        cluster: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
+        changes: any other setting of `Preset`, such as `steps=50`.
 
     Tables `b d`, time series `b c t` and volumes `b c d h w` get a card of their own (`audit.features`): `eps` is then
     in standard deviations of the features, and `features=` names the columns of a table.
+
+    Returns:
+        The card: `.summary()`, `.grade`, `.to_html(path)`, `.records`, `.table`. A notebook shows it as a page.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
+    >>> tiny = dict(steps=1, draws=1, points=2, sweep={}, curve=(), bound_images=1, flag_images=1, pictures=1)
+    >>> card = gg.audit(model, data, methods=["gradient"], **tiny)      # a real audit: gg.audit(model, data)
+    >>> card.grade
+    'unsafe'
+    >>> card.summary().splitlines()[3]
+    'Verdict: unsafe'
     """
     if isinstance(images, Tensor) and images.dim() in FORMS:
         given = {

@@ -1,4 +1,4 @@
-"""The command line: one verb a file. A user's mistake is one sentence and exit code 2, never a traceback."""
+"""The command line: one verb per file. Errors print one line and exit with code 2; there is no traceback."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ DEBUG = "--debug"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code.
 
-    0 done, 1 checked and found wanting, 2 a mistake, 70 a defect of gyrograd, 130 interrupted, 143 terminated.
+    0 done, 1 negative result, 2 an error the user can fix, 70 a bug in gyrograd, 130 interrupted, 143 terminated.
     `--debug` (or GYROGRAD_DEBUG=1) shows where an error came from, frame by frame.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -220,7 +220,7 @@ def _parser(verb: Verb, path: str) -> Any:
     from jsonargparse import ArgumentParser
 
     helps, about = texts(verb), _first_line(verb)
-    epilog = f"{DEBUG} shows where an error came from. Exit codes: 0 done, 1 found wanting, 2 a mistake, 70 a defect."
+    epilog = f"{DEBUG} shows where an error came from. Exit codes: 0 done, 1 negative result, 2 an error, 70 a bug."
     parser = ArgumentParser(prog=path, description=about, epilog=epilog, exit_on_error=False)
     by_hand: set[str | int] = set()
     several = getattr(verb, "several_positional", None)

@@ -44,10 +44,10 @@ def audit(
             a pattern in quotes such as 'photos/*.png'.
         preset: how much is measured: quick (a minute or two for 100 small images and a small net), standard (ten times
             that), thorough (hours: some fifteen to twenty times standard).
-        methods: explanations apart by commas, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
+        methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. The preset's own if left out.
-        attacks: attacks apart by commas; the preset's own if left out. Noise of the same size is always there.
-        metrics: further metrics apart by commas; `gyrograd list metric` has all.
+        attacks: comma-separated; the preset's own if left out. Noise of the same size is always measured.
+        metrics: further metrics, comma-separated; `gyrograd list metric` shows all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
         precision: measure each method until its share of top pixels kept is known to this much, such as 0.05, on as
@@ -97,7 +97,7 @@ def audit(
 
 
 def _width() -> int | None:
-    """Of the terminal; none where a file or a program reads."""
+    """Terminal width, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

@@ -42,6 +42,12 @@ class Adversarial:
     `teacher`: a model, the path of a checkpoint or a name of the zoo. The student then learns, at the moved image, what
     the teacher answers at x: temperature^2 KL(teacher || student), both logits divided by the temperature (Hinton et
     al. 2015; at moved images Zi et al. 2021). The image is still moved by the label's loss.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> loss = gg.regularizer("adversarial", eps=2 / 255, steps=1)(model, x, y).mean()      # the whole loss
+    >>> loss.backward()
     """
 
     eps: float = 8 / 255

@@ -69,6 +69,13 @@ class Atex:
     its part along h in each channel, KL(teacher || student) with the teacher at temperature 4, means over classes and
     points. Left out: its clamp of images to [0, 255], and its optimizer step after each point. eps and sigma are in
     units of `space`; joo2023 names none. SmoothGrad explains the label's logit with `draws` draws, in evaluation mode.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> teacher = gg.model("lenet", num_classes=10, seed=1).eval()
+    >>> gg.regularizer("atex", teacher=teacher, draws=2)(model, x, y).shape
+    torch.Size([4])
     """
 
     teacher: str | Path | Model | Teacher | None = None
