@@ -107,7 +107,7 @@ def _row(where: str, name: str, told: Any, measured: float | None) -> CardFlag:
 
 
 def suspects(flags: Sequence[CardFlag]) -> set[str]:
-    """The methods whose steadiness counts for nothing."""
+    """Methods that must not be called steady, because a flag says that their steadiness has another cause."""
     return {flag["where"] or "" for flag in flags if flag["name"] in HOLLOW}
 
 

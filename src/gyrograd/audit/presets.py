@@ -28,7 +28,8 @@ class Preset:
     of RPS's noise. bound_images: images whose theorems are checked, at `bound_sigma`. flag_images: images that
     self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method and
     certificate; methods of one pass alone. pictures: attacked images shown. kept: the share of pixels that counts as
-    the top.
+    the top. precision: if given, each method is attacked on as many images as it takes to know its share of top pixels
+    kept to this much (audit/precision.py), however few or many `attacked_images` are.
     """
 
     methods: tuple[str, ...]
@@ -58,6 +59,7 @@ class Preset:
     certified_draws: int = 1000
     kept: float = 0.1
     shard: int = 20
+    precision: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("methods", "attacks"):
@@ -73,6 +75,8 @@ class Preset:
                 raise UserError(
                     f"{name} is {getattr(self, name)}; give a size in pixel units, such as 8 / 255."
                 )
+        if self.precision is not None and not 0 < self.precision < 1:
+            raise UserError(f"precision is {self.precision}; give a share of the pixels, such as 0.02.")
         if not 0 < self.kept < 1 or self.points < 2:
             raise UserError(
                 f"kept is {self.kept} and points {self.points}; give a share below 1 and 2 or more."

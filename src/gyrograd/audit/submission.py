@@ -301,7 +301,7 @@ def _card_differences(
     if inputs.labelled and _differ(card["accuracy"], stat(table.of(method=MODEL, metric="correct"))):
         yield "the card's accuracy is not that of its records"
     for method, row in zip(methods, card["methods"], strict=True):
-        for key, found in method_stats(table, method.name, preset).items():
+        for key, found in method_stats(inputs, table, method.name).items():
             if _differ(row["columns"].get(key), found):
                 yield f"the card's '{key}' of {method.name} is not that of its records"
         if row["passes"] is not None and row["passes"] != method.passes:
