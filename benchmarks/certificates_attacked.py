@@ -69,7 +69,7 @@ class Effort:
     draws: int = 200
     held_out: int = 20
     top: float = 0.5
-    radii: int = 32
+    radii: int = 64
     slope_draws: int = 32
     steps: int = 4
     step_draws: int = 8
@@ -163,16 +163,18 @@ def attacked(at: Attacked, claims: Claims, effort: Effort, keys: Tensor) -> dict
     x = at[2]
     furthest = claims.quantile.amax(1) * claims.sigma
     ways, aimed_at = unit_ways(at, claims, effort, random.subkeys(keys, 1))
+    # One noise for all points: it only chooses what is judged, and drawing it anew would cost as much as a pass.
+    still = torch.zeros_like(x)
+    noise = neighbours(GaussianNoise(effort.sigma), still, random.subkeys(keys, 10), slice(0, effort.screen))
     points: list[Point] = []
     pairs = 0
     for step in range(effort.radii):
         r = furthest * step / max(1, effort.radii - 1)
         stands, floor = claims.stands(r), claims.floor(r)
         pairs += int(stands.any(1).sum())
-        for number, way in enumerate(ways if step else ways[:1]):  # at distance 0 all ways are one
+        for way in ways if step else ways[:1]:  # at distance 0 all ways are one
             moved = x + way * r.to(x.dtype).view(-1, 1, 1, 1)
-            stream = random.subkeys(keys, 10 + len(ways) * step + number)
-            means = _means(at, claims, effort, moved, stream, effort.screen)
+            means = _screened(at, claims, effort, moved, noise)
             missing = torch.where(stands, floor - means, 0).sum(1) / stands.sum(1)
             points.append(Point(r, way, torch.where(stands.any(1), missing, -torch.inf)))
     judged = _judged(at, claims, effort, points, ways[-1], aimed_at, random.subkeys(keys, 2))
@@ -281,6 +283,18 @@ def _drawn(
         near = neighbours(GaussianNoise(effort.sigma), images[here], streams[here], these)
         maps = explained(explain, model, near, classes[here])
         yield slice(first + here.start, first + here.stop), near, maps
+
+
+def _screened(at: Attacked, claims: Claims, effort: Effort, moved: Tensor, noise: Tensor) -> Tensor:
+    """The mean of every number over the given noise around moved images, `b q`."""
+    model, explain, x, target = at
+    rows = max(1, rows_at_once(effort.max_batch, x) // effort.screen)
+    found = []
+    for first in range(0, len(x), rows):
+        part = slice(first, min(first + rows, len(x)))
+        maps = explained(explain, model, moved[part, None] + noise[part], target[part])
+        found.append(claims.values(maps, part).double().mean(1))
+    return torch.cat(found)
 
 
 def _means(at: Attacked, claims: Claims, effort: Effort, moved: Tensor, keys: Tensor, draws: int) -> Tensor:

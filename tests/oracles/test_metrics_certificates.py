@@ -233,6 +233,19 @@ def test_a_linear_net_is_certified_as_far_as_the_draws_can_tell():
     assert direction.cosine(0.0)[0] == pytest.approx(1 - 2 * doubt)
 
 
+def test_looks_share_alpha():
+    """A linear net's draws all agree; each of three looks has a third of alpha, and the last knows most."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3, bias=False)).double()
+    x, target = torch.rand(2, 3, 2, 2, dtype=torch.float64), torch.tensor([0, 1])
+    given = {"sigma": SIGMA, "draws": 100, "held_out": 5, "alpha": 0.01, "looks": 3, "radius": 0.21}
+    found = CertifiedPixels(**given).certificate(model, gg.attribution("gradient"), x, target)
+    most = SIGMA * stats.norm.ppf((0.01 / 3 / 4) ** (1 / 100))
+    torch.testing.assert_close(found.radius, torch.full_like(found.radius, most))
+    turned = CertifiedCosine(**given).certificate(model, gg.attribution("gradient"), x, target)
+    doubt = 7 * math.log(2 * 3 / 0.01) / (3 * 99)
+    torch.testing.assert_close(turned.low, torch.full((2,), 1 - doubt, dtype=torch.float64))
+
+
 def test_a_map_of_zeros_has_no_direction_to_certify():
     x, target = at([0.1])
     zero = CertifiedCosine(draws=20, held_out=5)(Nothing(), lambda m, x, t: torch.zeros_like(x), x, target)

@@ -284,7 +284,7 @@ def _needed_share(radius: float, sigma: float) -> float:
 
 def _unit(maps: Float[Tensor, "e n *shape"]) -> Float[Tensor, "e n *shape"]:
     """Each draw's map, of length one."""
-    return normalize(maps.flatten(0, 1).double(), "l2").unflatten(0, maps.shape[:2])
+    return normalize(maps.flatten(0, 1).double(), "l2").view_as(maps)
 
 
 def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
@@ -342,7 +342,7 @@ def _in_top(metric: CertifiedPixels, maps: Float[Tensor, "e n *shape"]) -> Bool[
     """Whether each pixel of each map is among the top."""
     pictures = picture(maps.flatten(0, 1), metric.reduce)
     top = top_k_mask(pictures, max(1, round(metric.top * pictures[0].numel())))
-    return top.flatten(1, 2).unflatten(0, maps.shape[:2])
+    return top.flatten(1, 2).view(*maps.shape[:2], -1, top.shape[-1])
 
 
 def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Float[Tensor, "*shape"]:
