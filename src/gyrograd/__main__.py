@@ -1,8 +1,8 @@
 """`gyrograd` and `python -m gyrograd`: the command line as a process of its own, which Ctrl-C ends in one sentence."""
 
-import _thread
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,10 +26,13 @@ def run() -> int:
 
 def _raise_again(lost: "UnraisableHookArgs") -> None:
     """An interrupt that comes while an object is deleted cannot be raised there: raise it where the program is."""
-    if lost.exc_type is KeyboardInterrupt:
-        _thread.interrupt_main()
-    else:
+    if lost.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(lost)
+        return
+    program = threading.main_thread().ident
+    assert program is not None
+    # A moment later: sent from here, it would be raised here.
+    threading.Timer(0.01, signal.pthread_kill, (program, signal.SIGINT)).start()
 
 
 if __name__ == "__main__":
