@@ -17,7 +17,13 @@ from torch import Tensor
 from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
+from gyrograd.audit.certificates import (
+    card_certificates,
+    certificate_plans,
+    certified_columns,
+)
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
+from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Arrays, most_damaging, pictured
@@ -42,7 +48,7 @@ from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
-from gyrograd.measurement import Interrupted, Sample, Table, Workers, measure
+from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, measure
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
@@ -61,7 +67,7 @@ ROWS = {"cpu": 128, "cuda": 2048}
 MOST_SHARDS, LARGEST_SHARD = 50, 1000
 """Files of a cell that many images are cut into, and images in one of them: 50,000 images are 50 files."""
 FEW = 10
-"""Below so many images a bootstrap interval is far too narrow: of two images it spans just those two."""
+"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics every audit measures; naming them changes nothing."""
 
@@ -88,17 +94,51 @@ def audit(
     workers: int | Workers | None = None,
     cluster: str | None = None,
     **changes: Any,
-) -> Card:
-    """Can this model's explanations be trusted? The report card over images in [0, 1].
+) -> Card | FeatureCard:
+    """Measure whether a model's explanations can be trusted, and return the report card.
 
-    Without labels each image is explained for the class the model predicts. `preset`: "quick", "standard" or
-    "thorough"; `methods`, `attacks` and further `metrics` by name, `eps` and any other setting of `Preset` in
-    place of its own. With `out`, numbers are kept there as they are made: a second call takes up where an
-    interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report.
-    `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
-    `workers`: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
-    `cluster`: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
+    Args:
+        model: from images in [0, 1] to logits.
+        images: `b c h w` in [0, 1], or a data set.
+        labels: the classes to explain; without them each image is explained for its predicted class.
+        preset: how much is measured: "quick", "standard", "thorough", or a `Preset`.
+        methods: attributions by name, or objects by any name you like; the preset's if left out.
+        attacks, metrics: by name; the preset's if left out.
+        eps: radius of the attacks, such as 8 / 255.
+        out: folder for the card, records, pictures and the page. Results are written as they are made: the same call
+            continues an interrupted audit.
+        seed: of the noise and the attacks.
+        fresh: measure again what `out` already holds.
+        model_name, data_name, classes: what the card calls the model, the data and the classes.
+        index: numbers of the images, if they are part of a larger set.
+        notes: sentences printed with the verdict.
+        command: the command line to print on the card.
+        workers: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
+        cluster: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
+        changes: any other setting of `Preset`, such as `steps=50`.
+
+    Tables `b d`, time series `b c t` and volumes `b c d h w` get a card of their own (`audit.features`): `eps` is then
+    in standard deviations of the features, and `features=` names the columns of a table.
+
+    Returns:
+        The card: `.summary()`, `.grade`, `.to_html(path)`, `.records`, `.table`. A notebook shows it as a page.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
+    >>> tiny = dict(steps=1, draws=1, points=2, sweep={}, curve=(), bound_images=1, flag_images=1, pictures=1)
+    >>> card = gg.audit(model, data, methods=["gradient"], **tiny)      # a real audit: gg.audit(model, data)
+    >>> card.grade
+    'unsafe'
+    >>> card.summary().splitlines()[3]
+    'Verdict: unsafe'
     """
+    if isinstance(images, Tensor) and images.dim() in FORMS:
+        given = {
+            "preset": preset, "methods": methods, "attacks": attacks, "metrics": metrics, "eps": eps, "out": out,
+            "seed": seed, "fresh": fresh, "model_name": model_name, "data_name": data_name, "classes": classes,
+            "index": index, "notes": notes, "command": command, **changes,
+        }  # fmt: skip
+        return audit_features(model, images, labels, **settings_of_features(given))
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
@@ -122,7 +162,7 @@ def audit(
         return measure(
             model,
             inputs.sample,
-            audit_plans(inputs, tried, limits),
+            every_plan(inputs, tried, limits),
             store,
             shard=shard_of(chosen, len(inputs.sample.x)),
             fresh=anew,
@@ -151,7 +191,8 @@ def audit(
         card = _card(inputs, tried, table, settings, command, time.monotonic() - started)
         if place is not None:
             for method in tried:
-                write_values(place, method.name, method_columns(table, method.name, chosen))
+                columns = method_columns(table, method.name, chosen) | certified_columns(table, method.name)
+                write_values(place, method.name, columns)
             card.save(place)
     return card
 
@@ -190,7 +231,7 @@ def _card(
         worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
     hollow = suspects(flags) | masked(flags)
 
-    columns = {method.name: _stats(inputs, table, method.name) for method in methods}
+    columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
     short = shortfall(columns, preset)
     settings = settings | {"notes": [*settings["notes"], *([short] if short else [])]}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
@@ -244,6 +285,7 @@ def _card(
                 "grade": grade_of(columns[method.name], suspect=method.name in hollow),
                 "notes": list(method.notes),
                 "recommended": chosen is not None and chosen.point.method == method.name,
+                "passes": method.passes,
             }
             for method in methods
         ],
@@ -254,6 +296,7 @@ def _card(
         },
         "plane": plane(placed, chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma),
+        "certificates": card_certificates(inputs, table, methods, pictures=complete),
         "worst": worst,
         "pictures": PICTURES if arrays else None,
         "flags": flags,
@@ -262,13 +305,21 @@ def _card(
     return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
 
-def _stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat | None]:
+def every_plan(
+    inputs: AuditInputs, methods: list[Method], limits: Mapping[str, int] | None = None
+) -> list[Plan]:
+    """All that an audit measures."""
+    return audit_plans(inputs, methods, limits) + certificate_plans(inputs, methods)
+
+
+def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat | None]:
     """The numbers of a method by their keys on the card."""
     preset, columns = inputs.preset, method_columns(table, name, inputs.preset)
     if preset.precision is None:
         stats = {key: stat(values) for key, values in columns.items()}
     else:
         stats = {key: sequential_stat(key, values, inputs.sample.index) for key, values in columns.items()}
+    stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
     if "auto" in preset.attacks:
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)

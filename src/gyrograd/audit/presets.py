@@ -26,9 +26,10 @@ class Preset:
     metrics: further ones by name. points: of the insertion and deletion curves. sweep: settings of SmoothGrad
     (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
     of RPS's noise. bound_images: images whose theorems are checked, at `bound_sigma`. flag_images: images that
-    self-suspicion looks at. pictures: attacked images shown. kept: the share of pixels that counts as the top.
-    precision: if given, each method is attacked on as many images as it takes to know its share of top pixels kept to
-    this much (audit/precision.py), however few or many `attacked_images` are.
+    self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method and
+    certificate; methods of one pass alone. pictures: attacked images shown. kept: the share of pixels that counts as
+    the top. precision: if given, each method is attacked on as many images as it takes to know its share of top pixels
+    kept to this much (audit/precision.py), however few or many `attacked_images` are.
     """
 
     methods: tuple[str, ...]
@@ -54,6 +55,8 @@ class Preset:
     bound_draws: int = 8
     flag_images: int = 20
     pictures: int = 4
+    certified_images: int = 0
+    certified_draws: int = 1000
     kept: float = 0.1
     shard: int = 20
     precision: float | None = None
@@ -65,6 +68,8 @@ class Preset:
         for name in COUNTS:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        if self.certified_images < 0:
+            raise UserError(f"certified_images is {self.certified_images}; give 0 or more, 8 is usual.")
         for name in ("eps", "noise_eps", "bound_sigma"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(
@@ -110,6 +115,7 @@ COUNTS = (
     "bound_draws",
     "flag_images",
     "pictures",
+    "certified_draws",
     "shard",
 )
 
@@ -194,6 +200,7 @@ PRESETS: dict[str, Preset] = {
         bound_images=100,
         bound_draws=50,
         flag_images=100,
+        certified_images=20,
         pictures=6,
         shard=25,
     ),

@@ -27,6 +27,7 @@ def audit(
     eps: str | float | None = None,
     steps: int | None = None,
     precision: float | None = None,
+    certify: int | None = None,
     out: Path | None = None,
     opening: Opening = USUAL,
     workers: int | None = None,
@@ -43,14 +44,16 @@ def audit(
             a pattern in quotes such as 'photos/*.png'.
         preset: how much is measured: quick (a minute or two for 100 small images and a small net), standard (ten times
             that), thorough (hours: some fifteen to twenty times standard).
-        methods: explanations apart by commas, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
+        methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. The preset's own if left out.
-        attacks: attacks apart by commas; the preset's own if left out. Noise of the same size is always there.
-        metrics: further metrics apart by commas; `gyrograd list metric` has all.
+        attacks: comma-separated; the preset's own if left out. Noise of the same size is always measured.
+        metrics: further metrics, comma-separated; `gyrograd list metric` shows all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
         precision: measure each method until its share of top pixels kept is known to this much, such as 0.05, on as
             many of the images as that takes; left out, the preset's number of images.
+        certify: how many images to certify too, 8 is usual: what no change within a small radius can do to the maps, at
+            two thousand draws per image and method of one pass.
         out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
         images: how many images at most; 100 of a registered set, all files otherwise.
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
@@ -66,7 +69,11 @@ def audit(
     from gyrograd.audit import audit as audited
     from gyrograd.cli.terminal import shown
 
-    settings = {**_settings(preset, methods, attacks, metrics, eps, steps), "precision": precision}
+    settings = {
+        **audit_settings(preset, methods, attacks, metrics, eps, steps),
+        "precision": precision,
+        "certified_images": certify,
+    }
     words = [data] if isinstance(data, str) else data
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
@@ -90,7 +97,7 @@ def audit(
 
 
 def _width() -> int | None:
-    """Of the terminal; none where a file or a program reads."""
+    """Terminal width, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -100,7 +107,7 @@ FROM_A_SET = 100
 """Images taken of a registered set, which may hold thousands."""
 
 
-def _settings(
+def audit_settings(
     preset: str,
     methods: str | None,
     attacks: str | None,

@@ -98,7 +98,7 @@ def _check_lengths(data: Dataset) -> None:
     seen = None if data.masks is None else tuple(data.masks.shape)
     expected = (len(data.images), *data.images.shape[2:])
     if seen not in (None, expected):
-        raise UserError(f"{data.name} has masks of shape {seen}; give one mask an image, {expected}.")
+        raise UserError(f"{data.name} has masks of shape {seen}; give one mask per image, {expected}.")
 
 
 def _check_labels(data: Dataset) -> None:

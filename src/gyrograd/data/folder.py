@@ -51,6 +51,17 @@ def folder(
         labelled: False for images without classes; every label is then 0, numbered or not.
         numbered: True if the sub-folders are named by the numbers of their classes (0000, 0007, ...) and some are
             missing; else labels count the folders there are.
+
+    >>> import tempfile, gyrograd as gg
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as photos:
+    ...     for name in ("cat", "dog"):
+    ...         Path(photos, name).mkdir()
+    ...         Image.new("RGB", (48, 40)).save(Path(photos, name, "1.png"))
+    ...     data = gg.dataset("folder", path=photos, size=32)
+    >>> data.images.shape, data.classes
+    (torch.Size([2, 3, 32, 32]), ('cat', 'dog'))
     """
     home = home_of(Path(path).expanduser(), split)
     frame = (size, size) if isinstance(size, int) else size

@@ -84,7 +84,7 @@ class Cell:
         return Path(out) / "records" / self.folder / name
 
     def guess(self, examples: int) -> Effort:
-        """What so many examples are guessed to take."""
+        """Estimated effort for this number of examples."""
         kind, each = self.effort
         return kind, each * examples
 
