@@ -66,8 +66,8 @@ attack untargeted_map: eps=8/255 norm='linf' protocol='own' steps=None step_size
 metric adversarial_insertion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum'
     quantity='probability'
 metric center_dislocation: variant='code' reduce='abs_sum'
-metric certified_cosine: radius=0.05 sigma=0.1 draws=1000 held_out=100 alpha=0.001
-metric certified_pixels: radius=0.1 sigma=0.15 top=0.5 draws=1000 held_out=100 alpha=0.001 reduce='abs_sum'
+metric certified_cosine: radius=0.05 sigma=0.1 draws=1000 held_out=100 alpha=0.001 looks=1
+metric certified_pixels: radius=0.1 sigma=0.15 top=0.5 draws=1000 held_out=100 alpha=0.001 looks=1 reduce='abs_sum'
 metric cosine_distance: reduce='abs_sum'
 metric deletion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum' quantity='probability'
 metric faithfulness: similarity='inverse_l2' segments='grid' grid=10 reference='zero' contribution='slope'

@@ -27,7 +27,7 @@ def radii(text: str | float | int) -> tuple[float, ...]:
 
 
 def several(text: str) -> list[str]:
-    """Names apart by commas, each perhaps with settings in brackets; none twice."""
+    """Comma-separated names, each with optional settings in brackets; no name twice."""
     names = split(text)
     if not names:
         raise UserError("No method is named; give at least one, such as gradient.")

@@ -25,7 +25,7 @@ from gyrograd.types import Attribution, Images, Labels, Model
 class Condition:
     """Under what images are looked at: as they are (`CLEAN`), or as an attack leaves them at each of its radii.
 
-    `images`: only the first so many of the plan's. `effort`: what one image is guessed to take, for the progress bar.
+    `images`: number of images to measure, the first of the plan's. `effort`: estimate per image, for the progress bar.
     """
 
     name: str
@@ -152,7 +152,7 @@ class Plan:
         methods: attributions by the name they have in the table; None in place of one: the model alone is measured.
         conditions: `CLEAN`, `noise(...)`, `attacked(...)`.
         metrics: `registered(...)` or `Metric(...)`.
-        images: only the first so many of the data.
+        images: number of images to measure, the first of the data.
         seed: of every random draw.
     """
 

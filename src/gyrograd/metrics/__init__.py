@@ -1,4 +1,4 @@
-"""Metrics: stability, attack response, faithfulness, localisation, sanity checks. One value per example."""
+"""Metrics: how still a map holds, what an attack does to it, and whether it tells the truth. One number per example."""
 
 from gyrograd.metrics.accuracy import Accuracy
 from gyrograd.metrics.adapters import RunningMetric, as_quantus_explain
