@@ -15,7 +15,7 @@ from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup, make
-from gyrograd.types import Attribution, Images, Labels, Model
+from gyrograd.types import Attribution, Inputs, Labels, Model
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def methods_of(
     named: Sequence[str] | Mapping[str, Attribution] | None,
     preset: Preset,
     model: Model,
-    x: Images,
+    x: Inputs,
     target: Labels,
     *,
     max_batch: int,
