@@ -52,6 +52,13 @@ class DeepLift:
     Products (gates, attention), softmax and normalisations, which the paper has no rule for, are made of changes of
     products and of functions of one value. The map sums to the change of the explained number, whichever `quantity`
     that is. It is recorded and replayed, so that its derivative to x and to every weight is exact.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("deep_lift", baseline="zero")(model, x, target=3)
+    >>> change = (model(x) - model(torch.zeros_like(x)))[:, 3]
+    >>> torch.allclose(maps.flatten(1).sum(1), change, atol=1e-3)
+    True
     """
 
     baseline: Baseline = "zero"
@@ -104,6 +111,14 @@ class DeepShap:
     `baseline` is a tensor of examples, of which at most `draws` are taken, without repetition; or "noise": each pixel
     of each of `draws` baselines is uniform on [0, 1]. All examples share them. The map sums to f(x) less the mean
     f(baseline), exactly.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> others = gg.dataset("shapes", split="test", n=3).pixels()
+    >>> maps = gg.attribution("deep_shap", baseline=others)(model, x, target=3)
+    >>> change = model(x)[:, 3] - model(others)[:, 3].mean()
+    >>> torch.allclose(maps.flatten(1).sum(1), change, atol=1e-3)
+    True
     """
 
     draws: int = 10

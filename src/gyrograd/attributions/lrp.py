@@ -158,7 +158,16 @@ def lrp(
     quantity: str = "logit",
     max_batch: int = MAX_BATCH,
 ) -> LRP | AutoLRP:
-    """Layer-wise relevance propagation in a named variant; a setting that is given replaces the variant's."""
+    """Layer-wise relevance propagation in a named variant; a setting that is given replaces the variant's.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp = gg.attribution("lrp", variant="paper")
+    >>> lrp(model, x, target=3).shape
+    torch.Size([2, 3, 32, 32])
+    >>> lrp.conserved(model, x, target=3).shape      # share of the relevance that arrives at the image
+    torch.Size([2])
+    """
     given = locals()
     changes = {field.name: given[field.name] for field in fields(Shares) if given[field.name] is not None}
     if variant == "auto":

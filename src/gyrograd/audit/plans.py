@@ -9,8 +9,9 @@ bounds          constants of the theorems and what was measured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class AuditInputs:
     @property
     def top(self) -> int:
         """How many pixels count as the top of a map."""
-        return max(1, round(self.preset.kept * self.sample.x[0, 0].numel()))
+        return max(1, round(self.preset.kept * self.sample.x.shape[2:].numel()))
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,17 @@ class SweepPoint:
         return f"{self.method} at {swept_setting(self.method)} {self.setting:.6g}"
 
 
-def audit_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
-    """Every plan of an audit, cheap ones and those of the first method first."""
-    preset, seed = inputs.preset, inputs.seed
+def audit_plans(
+    inputs: AuditInputs, methods: Sequence[Method], limits: Mapping[str, int] | None = None
+) -> list[Plan]:
+    """Every plan of an audit, cheap ones and those of the first method first. `limits`: images of each method."""
+    preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
     metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs))
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
-    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), seed=seed)]
+    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), most, seed)]
     for number, method in enumerate(methods):
-        conditions = _conditions(inputs, method, number)
-        plans.append(Plan({method.name: method.attribution}, conditions, metrics, seed=seed))
+        conditions, limit = _conditions(inputs, method, number), limits[method.name] if limits else None
+        plans.append(Plan({method.name: method.attribution}, conditions, metrics, limit, seed))
     points = {point.name: point.attribution for point in sweep_points(inputs, methods)}
     if points:
         passes = GRADIENT * preset.sweep_draws * (1 + preset.sweep_noise) + preset.points
@@ -182,14 +185,15 @@ def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPo
 def _model_metric(inputs: AuditInputs) -> Metric:
     """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
     game = insertion(ratios=inputs.preset.ratios, max_batch=inputs.max_batch)
-
-    def values(at: Look) -> dict[str, Tensor]:
-        logits = logits_in_parts(at.model, at.x, inputs.max_batch)
-        probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
-        chance = game.chance(at.model, at.x, at.target, seed=at.seed)
-        return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
-
+    values = partial(_model_values, game, inputs.max_batch)
     return Metric("model", values, settings={"ratios": inputs.preset.ratios})
+
+
+def _model_values(game: PixelGame, max_batch: int, at: Look) -> dict[str, Tensor]:
+    logits = logits_in_parts(at.model, at.x, max_batch)
+    probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
+    chance = game.chance(at.model, at.x, at.target, seed=at.seed)
+    return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
 
 
 def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
@@ -221,26 +225,6 @@ def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
     """What an attack did to the map; all look at the same attacked images."""
     preset, most = inputs.preset, inputs.max_batch
     game = insertion(ratios=preset.ratios, max_batch=most)
-
-    def adversarial_insertion(at: Look) -> Tensor:
-        """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured,
-        since a curve costs as much as a step of an attack."""
-        hit = at.attack
-        if hit.settings.get("column") == "insertion":
-            return hit.value
-        if hit.eps != preset.eps:
-            return torch.full_like(hit.value, torch.nan)
-        return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
-
-    def doubts(at: Look) -> dict[str, Tensor]:
-        """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
-        hit = at.attack
-        if hit.name != "auto":
-            return {}
-        nothing = torch.zeros_like(hit.stuck)
-        beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
-        return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
-
     cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
     further = (registered(name, max_batch=most) for name in preset.metrics)
     return (
@@ -249,13 +233,34 @@ def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
         Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
         Metric(
             "adversarial_insertion",
-            adversarial_insertion,
+            partial(_adversarial_insertion, game, preset.eps),
             "attacked",
             {"ratios": preset.ratios, "eps": preset.eps},
         ),
-        Metric("doubts", doubts, "attacked"),
+        Metric("doubts", _doubts, "attacked"),
         *(metric for metric in further if metric.of == "attacked"),
     )
+
+
+def _adversarial_insertion(game: PixelGame, eps: float, at: Look) -> Tensor:
+    """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured, since
+    a curve costs as much as a step of an attack."""
+    hit = at.attack
+    if hit.settings.get("column") == "insertion":
+        return hit.value
+    if hit.eps != eps:
+        return torch.full_like(hit.value, torch.nan)
+    return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
+
+
+def _doubts(at: Look) -> dict[str, Tensor]:
+    """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
+    hit = at.attack
+    if hit.name != "auto":
+        return {}
+    nothing = torch.zeros_like(hit.stuck)
+    beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
+    return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
 
 
 def _sweep_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:

@@ -160,6 +160,14 @@ def insertion(
     """Mean probability of the class as pixels are put in, the highest in the map first.
 
     joo2023 reports it times 100, for the true label: pass the label as target.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> insertion, target = gg.metric("insertion"), gg.predicted(model, x)
+    >>> insertion(model, gg.attribution("gradient"), x, target).shape
+    torch.Size([2])
+    >>> insertion.curve(model, gg.attribution("gradient"), x, target).shape
+    torch.Size([2, 21])
     """
     return PixelGame("insertion", False, ratios, substrate, ties, reduce, quantity, max_batch)
 
@@ -180,7 +188,14 @@ def deletion(
     quantity: str = "probability",
     max_batch: int = MAX_BATCH,
 ) -> PixelGame:
-    """Mean probability of the class as pixels are taken out, the highest in the map first."""
+    """Mean probability of the class as pixels are taken out, the highest in the map first.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> deletion = gg.metric("deletion")
+    >>> deletion(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    torch.Size([2])
+    """
     return PixelGame("deletion", False, ratios, substrate, ties, reduce, quantity, max_batch)
 
 
@@ -201,7 +216,15 @@ def adversarial_insertion(
     quantity: str = "probability",
     max_batch: int = MAX_BATCH,
 ) -> PixelGame:
-    """Insertion of the clean image's pixels in the order of the attacked map: pass `perturbed=result.x`."""
+    """Insertion of the clean image's pixels in the order of the attacked map: pass `perturbed=result.x`.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> gg.metric("adversarial_insertion")(model, lrp, x, target, perturbed=hit.x).shape
+    torch.Size([2])
+    """
     return PixelGame("insertion", True, ratios, substrate, ties, reduce, quantity, max_batch)
 
 

@@ -33,7 +33,7 @@ _NAME_THE_MODEL = (
 
 
 def place_of(device: str) -> str:
-    """Where a model goes: auto is the first CUDA card where there is one. A device that is not here is refused."""
+    """The device for a setting: auto is the first GPU, or the CPU if there is none. A missing device is an error."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     _device(device)
@@ -48,7 +48,7 @@ def opened(
     normalize: str | None = None,
     device: torch.device | str = "cpu",
 ) -> nn.Module:
-    """The model a text names, in eval mode on the device: images in [0, 1] to logits.
+    """Open the model that `text` names, in eval mode on the device: images in [0, 1] to logits.
 
     `text`: a gyrograd checkpoint; a name of the zoo (`cifar10/lenet-ce`) or the registry (`resnet20`);
     `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `hf:KIND` of Hugging Face
@@ -82,7 +82,13 @@ def opened(
 
 
 def load(text: Path | str) -> nn.Module:
-    """A trained model, on the CPU and in eval mode: the path of a checkpoint, or a name of the zoo."""
+    """Load a trained model, on the CPU and in eval mode: the path of a checkpoint, or a name of the zoo.
+
+    >>> import gyrograd as gg
+    >>> model = gg.load("cifar10/lenet-steady")
+    >>> model(gg.dataset("shapes", n=2).pixels()).shape
+    torch.Size([2, 10])
+    """
     path = Path(text).expanduser()
     if not path.is_file() and str(text) in zoo.names():
         return zoo.load(str(text))
@@ -94,7 +100,7 @@ def load(text: Path | str) -> nn.Module:
 
 
 def image_size(model: nn.Module) -> int | None:
-    """The side of the square images a model was made for, where it can be known."""
+    """Side of the square images a model was made for, or None if it does not say."""
     spec = spec_of(model)
     if spec is not None and isinstance(spec.settings.get("image_size"), int):
         return int(spec.settings["image_size"])
@@ -114,7 +120,7 @@ def image_size(model: nn.Module) -> int | None:
 
 
 def _own_file(text: str) -> tuple[Path, str] | None:
-    """`FILE.py:FACTORY` taken apart."""
+    """`FILE.py:FACTORY`, split into the file and the name of the factory."""
     if text.endswith(".py"):
         raise UserError(f"{text} is a Python file; say which function of it makes the model: {text}:FACTORY.")
     found = re.fullmatch(r"(.+\.py):(\w+)", text)
@@ -197,7 +203,7 @@ def _is_path(text: str) -> bool:
 
 
 def _check_registered(text: str) -> None:
-    """A near miss is looked for among all names there are."""
+    """Refuse a name that nothing is registered under, and suggest the nearest one."""
     known = {key for entry in available("model").values() for key in (entry.name, *entry.aliases)}
     if text in known:
         lookup("model", text)

@@ -90,7 +90,7 @@ def checked(model: Model, x: Images) -> Model:
         logits = logits_of(model, x)
         if logits.shape[1] < 2:
             raise UserError(
-                "The model returns one number an image; explanations ask which class was chosen, so return a logit "
+                "The model returns one number per image; explanations ask which class was chosen, so return a logit "
                 "for each class (two for yes and no)."
             )
         if _are_probabilities(logits):

@@ -10,6 +10,9 @@ from pathlib import Path
 from gyrograd.records import write_text
 from gyrograd.reporting.templates import rendered
 
+MOST_COLUMNS = 5
+"""Columns that fit a page without scrolling."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -24,6 +27,11 @@ class Table:
     names: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
     colours: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wide(self) -> bool:
+        """Too wide for most screens: told so, and scrolled."""
+        return len(self.header) > MOST_COLUMNS
 
     def kind(self, column: int) -> str:
         """The class of a column's cells in the style sheet."""
@@ -52,11 +60,20 @@ class Section:
     paragraphs: tuple[str, ...] = ()
     table: Table | None = None
     figures: tuple[Figure, ...] = field(default=())
+    folded: bool = False
+    """Shown when its heading is pressed."""
 
 
-def page(title: str, lead: tuple[str, ...], sections: tuple[Section, ...], footer: tuple[str, ...]) -> str:
-    """The page as HTML; all text is escaped."""
-    return rendered("page", title=title, lead=lead, sections=sections, footer=footer)
+def page(
+    title: str,
+    lead: tuple[str, ...],
+    sections: tuple[Section, ...],
+    footer: tuple[str, ...],
+    *,
+    badges: tuple[tuple[str, str], ...] = (),
+) -> str:
+    """The page as HTML; all text is escaped. `badges`: words below the title and the colour of each."""
+    return rendered("page", title=title, lead=lead, sections=sections, footer=footer, badges=badges)
 
 
 def write_page(path: Path, html: str) -> None:
