@@ -199,6 +199,7 @@ def test_the_audit_of_features_is_in_standard_deviations_and_does_not_depend_on_
     assert "255" not in page.split("</style>")[-1].split("base64")[0]
     assert page.count("data:image/png") >= len(methods)
     assert "gradient" in other.summary().lower()
+    assert len(other.records["gradient"].values["top_k_kept"]) == len(x)
 
 
 def test_the_audit_of_a_table_names_its_features_and_tries_lime_and_shap(tmp_path):
@@ -208,6 +209,7 @@ def test_the_audit_of_a_table_names_its_features_and_tries_lime_and_shap(tmp_pat
     names = [method["name"] for method in card.document["methods"]]
     assert {"gradient", "integrated_gradients", "smoothgrad", "lime", "shap"} <= set(names)
     assert "ward" in card.summary()  # it never varies
+    assert card.document["methods"][names.index("lrp")]["notes"] == ["variant paper, which suits this model"]
     assert card.grade in {"steady", "shaky", "unsafe"}
     share = card.document["methods"][0]["share"]
     assert share[2] == 0
@@ -223,6 +225,7 @@ def test_settings_that_an_audit_of_features_does_not_have_are_refused():
         ({"features": ["a"]}, "name each column"),
         ({"preset": "slow"}, "preset"),
         ({"pointz": 3}, "has no setting 'pointz'"),
+        ({"workers": 2}, "has no setting 'workers'"),
     ):
         with pytest.raises(gg.UserError, match=sentence):
             gg.audit(model, x, TARGET, **changes)

@@ -136,7 +136,8 @@ def audit(
         given = {
             "preset": preset, "methods": methods, "attacks": attacks, "metrics": metrics, "eps": eps, "out": out,
             "seed": seed, "fresh": fresh, "model_name": model_name, "data_name": data_name, "classes": classes,
-            "index": index, "notes": notes, "command": command, **changes,
+            "index": index, "notes": notes, "command": command, "workers": workers,
+            "cluster": cluster, **changes,
         }  # fmt: skip
         return audit_features(model, images, labels, **settings_of_features(given))
     started = time.monotonic()

@@ -37,7 +37,7 @@ from gyrograd.numerics.similarity import cosine
 from gyrograd.numerics.statistics import Stat
 from gyrograd.numerics.wording import interval_text
 from gyrograd.registry import make
-from gyrograd.reporting.features import COLUMNS, feature_page
+from gyrograd.reporting.features import COLUMNS, cells, feature_page
 from gyrograd.reporting.values import write_values
 from gyrograd.types import Attribution, Inputs, Labels, Model, Targets
 
@@ -72,12 +72,22 @@ class FeatureCard:
         found: str | None = self.document["verdict"]["grade"]
         return found
 
+    @property
+    def records(self) -> dict[str, disk.Record]:
+        """The numbers of every example, by method."""
+        found = {}
+        for method, columns in self.values.items():
+            examples = sorted({example for column in columns.values() for example in column})
+            values = {key: [column.get(example) for example in examples] for key, column in columns.items()}
+            found[method] = disk.Record(method, dict(self.document["settings"]), examples, values)
+        return found
+
     def summary(self, width: int | None = None) -> str:  # noqa: ARG002 - a table is never folded
         """Verdict and table of methods as text."""
         card = self.document
         header = ["method", *COLUMNS.values()]
         rows = [
-            [method["label"], *(interval_text(method["columns"].get(key)) for key in COLUMNS)]
+            [method["label"], *cells(method["columns"], card["settings"]["eps"])]
             for method in card["methods"]
         ]
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]

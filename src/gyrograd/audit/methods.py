@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -60,6 +60,9 @@ def methods_of(
             continue
         if method.name in {other.name for other in found}:
             raise UserError(f"Method '{method.name}' is named twice; name each method once.")
+        if hasattr(method.attribution, "chosen"):
+            note = f"variant {method.attribution.chosen(model, x)}, which suits this model"
+            method = replace(method, notes=(*method.notes, note))
         found.append(method)
     if not found:
         raise UserError("No method of the preset explains this model; name one that does with methods=.")
