@@ -48,7 +48,7 @@ DEPTHS = {"quick": (9, 5, 64), "standard": (20, 7, 200), "thorough": (50, 10, 10
 FORMS = {2: "table", 3: "series", 5: "volume"}
 METHODS = ("gradient", "lrp", "integrated_gradients", "smoothgrad")
 OF_TABLES = ("lime", "shap")
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"steps": 20},
     "smoothgrad": {"draws": 20, "sigma": 0.1},
     "lime": {"draws": 200},
