@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
 from gyrograd.audit.methods import Method, methods_of
-from gyrograd.audit.pictures import Arrays, most_damaging, pictured
+from gyrograd.audit.pictures import Pictures, most_damaging
 from gyrograd.audit.plane import choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.presets import Preset, preset_of
@@ -33,19 +34,22 @@ from gyrograd.audit.table import (
     stat,
 )
 from gyrograd.audit.theorems import promises
-from gyrograd.audit.verdict import grade_of, sentences
+from gyrograd.audit.verdict import NOT_JUDGED, grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, printable
 from gyrograd.measurement import Interrupted, Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
+from gyrograd.models.class_names import class_names
+from gyrograd.models.opening import UNTRAINED
+from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.statistics import Stat
 from gyrograd.occupancy import sole_writer
 from gyrograd.registry import lookup
-from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, WorstAttack
+from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.types import Attribution, Model, Targets
@@ -74,6 +78,7 @@ def audit(
     model_name: str | None = None,
     data_name: str | None = None,
     classes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     index: Sequence[int] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
@@ -81,16 +86,18 @@ def audit(
 ) -> Card:
     """Can this model's explanations be trusted? The report card over images in [0, 1].
 
-    Without labels each image is explained for the class the model predicts. `preset`: "quick", "standard" or
+    Without labels each image is explained for the class the model predicts. `preset`: "glance", "quick", "standard" or
     "thorough"; `methods`, `attacks` and further `metrics` by name, `eps` and any other setting of `Preset` in
     place of its own. With `out`, numbers are kept there as they are made: a second call takes up where an
-    interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report.
-    `index` numbers the images where they are part of a larger set; `notes` are printed with the verdict.
+    interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report; a
+    report of the images finished so far is there while a long audit runs. `classes` are the names of the model's
+    classes (found by itself where the model carries them), `names` those of the images, such as their files; `index`
+    numbers the images where they are part of a larger set; `notes` are printed with the verdict.
     """
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
-    inputs = _inputs(model, images, labels, classes, index, model_name, data_name, chosen, seed)
+    inputs = _inputs(model, images, labels, classes, names, index, model_name, data_name, chosen, seed)
     x, target, _ = inputs.rows(inputs.sample.index[:1])
     tried, left_out = methods_of(methods, chosen, model, x, target, max_batch=inputs.max_batch)
     settings = {
@@ -98,6 +105,12 @@ def audit(
         "left_out": left_out,
         "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
     }
+    shown = Pictures(inputs, tried)
+
+    def card_of(table: Table, *, complete: bool = True) -> Card:
+        seconds = time.monotonic() - started
+        return _card(inputs, tried, table, shown, settings, command, seconds, complete=complete)
+
     with nullcontext() if out is None else sole_writer(out):
         place = None if out is None else Path(out)
         try:
@@ -110,19 +123,29 @@ def audit(
                 fresh=fresh,
                 what="auditing",
                 identity=inputs.identity,
+                grown=None
+                if place is None
+                else lambda table: _write_so_far(card_of(table, complete=False), place),
             )
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
-                seconds = time.monotonic() - started
-                _card(inputs, tried, stopped.table, settings, command, seconds, complete=False).save(place)
+                card_of(stopped.table, complete=False).save(place)
             raise
-        card = _card(inputs, tried, table, settings, command, time.monotonic() - started)
+        card = card_of(table)
         if place is not None:
             for method in tried:
                 write_values(place, method.name, method_columns(table, method.name, chosen))
             card.save(place)
     return card
+
+
+def _write_so_far(card: Card, place: Path) -> None:
+    """The report of the images finished so far; told where there is none yet."""
+    is_first = not (place / "report.html").exists()
+    page = card.save(place)
+    if is_first:
+        print(f"gyrograd: the first images are on the page, which grows: {printable(page)}", file=sys.stderr)
 
 
 def _warnings(n: int, preset: Preset) -> list[str]:
@@ -138,20 +161,18 @@ def _card(
     inputs: AuditInputs,
     methods: list[Method],
     table: Table,
+    shown: Pictures,
     settings: dict[str, Any],
     command: str | None,
     seconds: float,
     *,
     complete: bool = True,
 ) -> Card:
-    """The card of a table; of an unfinished run without flags and pictures, which need the model again."""
+    """The card of a table; of an unfinished run without flags, which need the model again, and with one picture."""
     preset, first = inputs.preset, methods[0]
     flags: list[CardFlag] = []
-    worst: list[WorstAttack] = []
-    arrays: Arrays = {}
     if complete:
         flags = doubts(inputs, table, methods) + challenges(table, methods, preset)
-        worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
     hollow = suspects(flags) | masked(flags)
 
     columns = {method.name: _stats(table, method.name, preset) for method in methods}
@@ -167,6 +188,14 @@ def _card(
     attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
     kept = attacked["top_k_kept"] if attacked else None
     told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=first)
+    untrained = UNTRAINED in model_notes(inputs.model)
+    if untrained:
+        told = NOT_JUDGED
+    best = next(
+        (method for method in methods if chosen is not None and chosen.point.method == method.name), None
+    )
+    damage = most_damaging(table, methods, preset)
+    worst, arrays = shown.of(table, damage if complete else damage[:1], best)
 
     names = [method.name for method in methods]
     correct = table.of(method=MODEL, metric="correct")
@@ -191,11 +220,12 @@ def _card(
             "shape": list(inputs.sample.x.shape[1:]),
             "sha256": inputs.identity["data"],
             "classes": None if inputs.classes is None else list(inputs.classes),
+            "planned": len(inputs.sample.x),
         },
         "settings": settings | _json(asdict(preset) | {"seed": inputs.seed, "explained": explained}),
         "complete": complete,
         "accuracy": stat(correct) if inputs.labelled else None,
-        "verdict": {"grade": grade_of(graded, suspect=empty), "sentences": told},
+        "verdict": {"grade": None if untrained else grade_of(graded, suspect=empty), "sentences": told},
         "columns": card_columns(preset),
         "methods": [
             {
@@ -203,7 +233,7 @@ def _card(
                 "label": method.label,
                 "settings": method.settings,
                 "columns": columns[method.name],
-                "grade": grade_of(columns[method.name], suspect=method.name in hollow),
+                "grade": None if untrained else grade_of(columns[method.name], suspect=method.name in hollow),
                 "notes": list(method.notes),
                 "recommended": chosen is not None and chosen.point.method == method.name,
             }
@@ -238,6 +268,7 @@ def _inputs(
     images: Tensor | Dataset,
     labels: Targets | None,
     classes: Sequence[str] | None,
+    names: Sequence[str] | None,
     index: Sequence[int] | None,
     model_name: str | None,
     data_name: str | None,
@@ -245,10 +276,11 @@ def _inputs(
     seed: int,
 ) -> AuditInputs:
     """Images and classes, checked before anything long is begun."""
+    of_data: Sequence[str] | None = None
     if isinstance(images, Dataset):
         known = is_labelled(images)
         labels = images.labels if labels is None and known else labels
-        classes = images.classes if classes is None and known else classes
+        of_data = images.classes if known else None
         data_name = data_name or images.name
         images = images.pixels()
     check_images(images)
@@ -269,6 +301,10 @@ def _inputs(
         raise UserError(
             f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
         )
+    if names is not None and len(names) != len(x):
+        raise UserError(f"There are {len(names)} names for {len(x)} images; give each image one of its own.")
+    if classes is None:
+        classes = class_names(model, logits.shape[1], of_data)
     return AuditInputs(
         model,
         Sample(x.cpu(), target, places),
@@ -280,6 +316,7 @@ def _inputs(
         data_name or counted_images(len(x)),
         labels is not None,
         None if classes is None else tuple(classes),
+        None if names is None else tuple(names),
     )
 
 

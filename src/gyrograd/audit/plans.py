@@ -63,6 +63,17 @@ class AuditInputs:
     data_name: str
     labelled: bool
     classes: tuple[str, ...] | None
+    names: tuple[str, ...] | None = None
+    """What the images are called: their files, or their set and number."""
+
+    def image_name(self, example: int) -> str | None:
+        """What this example is called, where that is known."""
+        return None if self.names is None else self.names[self.sample.index.index(example)]
+
+    def class_name(self, number: int) -> str:
+        """The name of a class, or its number where nobody knows names."""
+        known = self.classes is not None and number < len(self.classes)
+        return self.classes[number] if known and self.classes else f"class {number}"
 
     def rows(self, examples: Sequence[int]) -> tuple[Tensor, Labels, Tensor]:
         """Images, classes and random streams of these examples, where the model is."""

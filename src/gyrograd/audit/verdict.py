@@ -31,6 +31,14 @@ OPENINGS: dict[str, str] = {
 }
 
 
+NOT_JUDGED = [
+    "Not judged: the model has no trained weights, so that its explanations show chance.",
+    "The numbers show what an audit measures and how long it takes on this machine, and nothing else.",
+    "Give trained weights: --weights FILE, or NAME:pretrained for a model of torchvision or timm.",
+]
+"""What is said of a model as it was drawn."""
+
+
 def grade_of(columns: Mapping[str, Stat | None], *, suspect: bool = False) -> Grade | None:
     """steady: at least half of the top stays under the worst attack found. unsafe: less than a quarter does, or
     less than half under noise of the same size, without any attacker. shaky: everything between.

@@ -64,8 +64,9 @@ def audit(
     here = subject(model, data, opening, from_a_set=FROM_A_SET)
     try:
         card = audited(
-            here.model, here.data, index=here.index, out=folder, seed=opening.seed, fresh=fresh, model_name=model,
-            data_name=here.data.name, notes=here.notes, command=command, **settings,
+            here.model, here.data, index=here.index, names=here.names, classes=here.class_names, out=folder,
+            seed=opening.seed, fresh=fresh, model_name=model, data_name=here.data.name, notes=here.notes,
+            command=command, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {printable(folder)}"

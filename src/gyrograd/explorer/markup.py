@@ -30,7 +30,7 @@ from gyrograd.explorer.wording import (
     verdict,
 )
 from gyrograd.registry import in_order, label_of, lookup
-from gyrograd.reporting.pictures import CHANGE, coloured, difference, overlay, shared_scale
+from gyrograd.reporting.pictures import coloured, difference, overlay, shared_scale
 from gyrograd.types import Images
 
 
@@ -131,7 +131,7 @@ def _attack_pictures(scene: Attacked) -> list[tuple[Array, str]]:
     return [
         (image, "image"),
         (attacked, "attacked"),
-        (difference(image, attacked), f"difference × {CHANGE}"),
+        (difference(image, attacked), "what changed"),
         (coloured(clean, end), "map before"),
         (coloured(moved, end), "map after"),
         (coloured(np.abs(moved) - np.abs(clean), end), "change of the map"),

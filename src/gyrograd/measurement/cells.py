@@ -119,13 +119,14 @@ def run_cells(
     *,
     shard: int = 100,
     what: str = "measuring",
+    after_round: Callable[[], None] | None = None,
 ) -> dict[str, Record]:
     """The record of every cell by its name, over all positions; what an earlier run finished is read.
 
     Shards need not be those of the earlier run: of a shard that is not there as a whole, only the examples that no
     file holds are measured, so that more examples, or smaller shards, cost what is new in them. All cells of the
     first examples come before the next examples, so that cells can share what they made for them. `what` stands
-    beside the bar.
+    beside the bar. `after_round` is called when all cells of some examples are done and other examples are left.
     """
     known = _checked(cells, positions, shard)
     wanted = [pair for pairs in _rounds(known, positions, shard) for pair in pairs]
@@ -134,10 +135,14 @@ def run_cells(
     begun = {cell.name for cell, _ in pending}
     whole = {cell.path(part, out) for cell, part in wanted if ready[cell.name, part] is not None}
     earlier = {cell.name: _examples(cell, out, whole) for cell in known if cell.name in begun}
-    for cell, part in track(pending, len(pending), what, lambda pair: pair[0].guess(len(pair[1]))):
+    following = [part[0] for _, part in pending[1:]]
+    work = track(pending, len(pending), what, lambda pair: pair[0].guess(len(pair[1])))
+    for place, (cell, part) in enumerate(work):
         record = _completed(cell, part, earlier[cell.name])
         records.write(cell.path(part, out), record)
         ready[cell.name, part] = record
+        if after_round is not None and place < len(following) and following[place] != part[0]:
+            after_round()
     return {cell.name: _joined([ready[c.name, part] for c, part in wanted if c is cell]) for cell in known}
 
 

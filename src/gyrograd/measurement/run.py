@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -26,6 +27,9 @@ from gyrograd.types import Attribution, Images, Labels, Model
 
 VERSION = 3
 """Raise it when a change of the code changes values: records of older versions are then measured again."""
+
+GROWS_EVERY_S = 10.0
+"""Whoever follows a long measurement is told of what is finished this often; of one that is soon done, nothing."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -99,6 +103,7 @@ def measure(
     fresh: bool = False,
     what: str = "measuring",
     identity: Mapping[str, str] | None = None,
+    grown: Callable[[Table], None] | None = None,
 ) -> Table:
     """The table of a plan, or of several; with `out`, what an earlier run finished is read.
 
@@ -111,6 +116,7 @@ def measure(
         fresh: forget what an earlier run finished.
         what: stands beside the progress bar.
         identity: names of model and data that differ whenever they do; hashes of both by default.
+        grown: called with the table so far as images are finished, at most every `GROWS_EVERY_S` seconds.
 
     Raises:
         Interrupted: A KeyboardInterrupt came; it holds the table of what is finished.
@@ -136,6 +142,14 @@ def measure(
     def table(found: Mapping[str, Record]) -> Table:
         return Table(Source(m, c.name, c.radii, found[cell.name]) for m, c, cell in planned)
 
+    told_at = time.monotonic()
+
+    def tell_growth() -> None:
+        nonlocal told_at
+        if grown is not None and time.monotonic() - told_at >= GROWS_EVERY_S:
+            grown(table(finished(cells, sample.index, place, shard=shard)))
+            told_at = time.monotonic()
+
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         place = Path(folder)
         if fresh:
@@ -143,7 +157,9 @@ def measure(
         _tell_of_other_records(cells, place)
         try:
             with shared_clean_looks():
-                return table(run_cells(cells, sample.index, place, shard=shard, what=what))
+                return table(
+                    run_cells(cells, sample.index, place, shard=shard, what=what, after_round=tell_growth)
+                )
         except KeyboardInterrupt:
             done = finished(cells, sample.index, place, shard=shard)
             raise Interrupted(table(done) if len(done) == len(cells) else None) from None
