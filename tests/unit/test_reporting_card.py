@@ -83,6 +83,17 @@ def test_every_value_of_the_table_stands_there_with_its_interval(html):
             assert f"{stat['value']:.3f}[{stat['low']:.3f}, {stat['high']:.3f}]" in text
 
 
+def test_every_column_says_how_many_images_it_is_of(tmp_path, small):
+    card = copy.deepcopy(small)
+    for method, n in zip(card["methods"], (12, 16), strict=True):
+        method["columns"]["top_k_kept"]["n"] = 12
+        method["columns"]["attack_cosine"]["n"] = n
+    text = " ".join(pages.read(write_report(card, tmp_path).read_text()).text.split())
+    assert "Top pixels kept↑ higher is better12 images" in text
+    assert "Steady under attack↑ higher is better12 to 16 images" in text
+    assert "Insertion↑ higher is better100 images" in text
+
+
 def test_the_same_card_gives_the_same_bytes(audit, tmp_path, small):
     small = checked(small)
     (tmp_path / "pictures.npz").write_bytes((audit / "pictures.npz").read_bytes())
@@ -173,7 +184,7 @@ def test_a_card_of_the_least_a_card_must_have(tmp_path):
     assert "No method was measured." in text
     assert text.count("Not measured in this audit.") == 3
     assert "None of the checks was raised." in text
-    assert "interrupted" not in text
+    assert "not finished" not in text
     assert not (tmp_path / "figures").exists()
     assert "None" not in (tmp_path / "report.md").read_text().replace("None of the checks", "")
 
@@ -218,7 +229,7 @@ def test_an_interrupted_audit_says_so_at_the_top(tmp_path, small):
     page = write_report(small | {"complete": False}, tmp_path).read_text()
     assert "This audit is not finished: 100 images so far" in " ".join(pages.read(page).text.split())
     assert page.index("This audit is not finished:") < page.index('class="verdict"')
-    assert "interrupted" in (tmp_path / "report.md").read_text()
+    assert "not finished" in (tmp_path / "report.md").read_text()
 
 
 def test_notes_and_methods_left_out_stand_with_the_verdict(tmp_path, small):

@@ -27,6 +27,7 @@ from gyrograd.audit.table import (
     STEADY,
     card_columns,
     eps_curves,
+    has_radius,
     kept_over_eps,
     method_columns,
     pixel_curves,
@@ -34,11 +35,11 @@ from gyrograd.audit.table import (
     stat,
 )
 from gyrograd.audit.theorems import promises
-from gyrograd.audit.verdict import NOT_JUDGED, grade_of, sentences
+from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError, printable
-from gyrograd.measurement import Interrupted, Sample, Table, measure
+from gyrograd.measurement import Interrupted, Sample, Table, mean_over, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names
@@ -150,8 +151,10 @@ def _write_so_far(card: Card, place: Path) -> None:
 
 def _warnings(n: int, preset: Preset) -> list[str]:
     few = f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {FEW} are too narrow to go by."
+    brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
     return [
         *([few] if n < FEW else []),
+        *([brief] if preset.is_brief else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
         "move maps further.",
     ]
@@ -179,18 +182,26 @@ def _card(
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
-    chosen = choice(placed, first, hollow, passes, {key: stats.get(STEADY) for key, stats in own.items()})
+    # At a single radius there is no steady radius, and what stays there is compared.
+    yardstick = STEADY if has_radius(preset) else "top_k_kept" if "auto" in preset.attacks else None
+    held = {key: stats[yardstick] for key, stats in own.items()} if yardstick else {}
+    faithful = {key: mean_over(table.curve(method=key[0], metric="insertion")) for key in own}
+    chosen = choice(placed, first, hollow, passes, held, faithful, by_radius=yardstick == STEADY)
     judged = first
-    if chosen is not None and chosen.radius is not None:
+    if chosen is not None and chosen.held is not None:
         judged = next(method for method in methods if method.name == chosen.point.method)
     graded, empty = columns[judged.name], judged.name in hollow
     # What an attack leaves of the chosen map, if it is one that was attacked.
     attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
     kept = attacked["top_k_kept"] if attacked else None
-    told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=first)
     untrained = UNTRAINED in model_notes(inputs.model)
-    if untrained:
-        told = NOT_JUDGED
+    told = sentences(
+        judged, graded, chosen, preset, suspect=empty, kept=kept, against=first, before=columns[first.name]
+    )
+
+    def grade(name: str) -> Grade | None:
+        return None if untrained else grade_of(columns[name], suspect=name in hollow, brief=preset.is_brief)
+
     best = next(
         (method for method in methods if chosen is not None and chosen.point.method == method.name), None
     )
@@ -225,7 +236,7 @@ def _card(
         "settings": settings | _json(asdict(preset) | {"seed": inputs.seed, "explained": explained}),
         "complete": complete,
         "accuracy": stat(correct) if inputs.labelled else None,
-        "verdict": {"grade": None if untrained else grade_of(graded, suspect=empty), "sentences": told},
+        "verdict": {"grade": grade(judged.name), "sentences": NOT_JUDGED if untrained else told},
         "columns": card_columns(preset),
         "methods": [
             {
@@ -233,7 +244,7 @@ def _card(
                 "label": method.label,
                 "settings": method.settings,
                 "columns": columns[method.name],
-                "grade": None if untrained else grade_of(columns[method.name], suspect=method.name in hollow),
+                "grade": grade(method.name),
                 "notes": list(method.notes),
                 "recommended": chosen is not None and chosen.point.method == method.name,
             }
@@ -245,7 +256,7 @@ def _card(
             "deletion": pixel_curves(table, names, "deletion", preset),
         },
         "plane": plane(placed, chosen, preset),
-        "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma),
+        "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
         "worst": worst,
         "pictures": PICTURES if arrays else None,
         "flags": flags,
@@ -257,7 +268,7 @@ def _card(
 def _stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
     """The numbers of a method by their keys on the card."""
     stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
-    if "auto" in preset.attacks:
+    if has_radius(preset):
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)
     return stats

@@ -10,18 +10,31 @@ bounds          constants of the theorems and what was measured
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from gyrograd.attacks import AttackResult
 from gyrograd.attacks.doubts import DOUBTS
 from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
 from gyrograd.errors import UserError
-from gyrograd.measurement import CLEAN, Condition, Look, Metric, Plan, Sample, attacked, noise, registered
+from gyrograd.measurement import (
+    CLEAN,
+    Condition,
+    Look,
+    Metric,
+    Plan,
+    Sample,
+    attacked,
+    noise,
+    registered,
+    streams,
+)
 from gyrograd.measurement.plan import described, having
 from gyrograd.metrics import (
     MapSimilarity,
@@ -46,6 +59,10 @@ GRADIENT, STEP = 3, 12
 ATTACK, OTHER = "attack", "other"
 
 
+Attack = tuple[int, str, str]
+"""Example, method and attack."""
+
+
 @dataclass(frozen=True, eq=False)
 class AuditInputs:
     """A model, images with the class explained of each, how they are called, and how much is measured.
@@ -65,6 +82,22 @@ class AuditInputs:
     classes: tuple[str, ...] | None
     names: tuple[str, ...] | None = None
     """What the images are called: their files, or their set and number."""
+    hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
+    """Attacks on single images, kept for the pictures."""
+
+    def remember(self, method: str, at: Look) -> None:
+        """Keep an attack on one image alone at the audit's eps: made again, it would be the same to the last digit."""
+        hit = at.attack
+        if len(at.x) == 1 and hit.eps == self.preset.eps:
+            aimed = [name for name, column in AIMED.items() if column == hit.settings.get("column")]
+            attack = aimed[0] if hit.name == "auto" and aimed else hit.name
+            self.hits[self.examples_by_stream[int(at.seed)], method, attack] = hit
+
+    @cached_property
+    def examples_by_stream(self) -> dict[int, int]:
+        """Which example a random stream belongs to."""
+        keys = streams(self.seed, torch.tensor(self.sample.index))
+        return dict(zip(keys.tolist(), self.sample.index, strict=True))
 
     def image_name(self, example: int) -> str | None:
         """What this example is called, where that is known."""
@@ -103,18 +136,20 @@ class SweepPoint:
 def audit_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
     """Every plan of an audit, cheap ones and those of the first method first."""
     preset, seed = inputs.preset, inputs.seed
-    metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs))
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
     plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), seed=seed)]
     for number, method in enumerate(methods):
         conditions = _conditions(inputs, method, number)
+        metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs, method))
         plans.append(Plan({method.name: method.attribution}, conditions, metrics, seed=seed))
     points = {point.name: point.attribution for point in sweep_points(inputs, methods)}
     if points:
         passes = GRADIENT * preset.sweep_draws * (1 + preset.sweep_noise) + preset.points
         swept = replace(CLEAN, effort=(OTHER, float(passes)))
         plans.append(Plan(points, (swept,), _sweep_metrics(inputs), preset.sweep_images, seed))
-    return [*plans, Plan({BOUNDS: None}, (rest,), (_bounds_metric(inputs),), preset.bound_images, seed)]
+    if preset.bound_images:
+        plans.append(Plan({BOUNDS: None}, (rest,), (_bounds_metric(inputs),), preset.bound_images, seed))
+    return plans
 
 
 def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condition, ...]:
@@ -228,7 +263,7 @@ def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
     )
 
 
-def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
+def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]:
     """What an attack did to the map; all look at the same attacked images."""
     preset, most = inputs.preset, inputs.max_batch
     game = insertion(ratios=preset.ratios, max_batch=most)
@@ -246,6 +281,7 @@ def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
     def doubts(at: Look) -> dict[str, Tensor]:
         """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
         hit = at.attack
+        inputs.remember(method.name, at)
         if hit.name != "auto":
             return {}
         nothing = torch.zeros_like(hit.stuck)

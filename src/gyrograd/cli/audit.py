@@ -26,6 +26,7 @@ def audit(
     metrics: str | None = None,
     eps: str | float | None = None,
     steps: int | None = None,
+    draws: int | None = None,
     out: Path | None = None,
     opening: Opening = USUAL,
     fresh: bool = False,
@@ -38,14 +39,15 @@ def audit(
             weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        preset: how much is measured: quick (a minute or two for 100 small images and a small net), standard (ten times
-            that), thorough (hours: some fifteen to twenty times standard).
+        preset: how much is measured: glance (a minute for four photographs), quick (a minute or two for 100 small
+            images and a small net), standard (ten times that), thorough (hours: some fifteen to twenty times standard).
         methods: explanations apart by commas, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. The preset's own if left out.
         attacks: attacks apart by commas; the preset's own if left out. Noise of the same size is always there.
         metrics: further metrics apart by commas; `gyrograd list metric` has all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
+        draws: random noises per image, of the column 'Steady under noise'.
         out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
         images: how many images at most; 100 of a registered set, all files otherwise.
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
@@ -55,13 +57,18 @@ def audit(
     """
     command = _command({**locals(), **vars(opening)})
     from gyrograd.audit import audit as audited
+    from gyrograd.audit.verdict import GIVE_WEIGHTS
     from gyrograd.cli.terminal import shown
+    from gyrograd.models.opening import UNTRAINED
 
-    settings = _settings(preset, methods, attacks, metrics, eps, steps)
+    settings = _settings(preset, methods, attacks, metrics, eps, steps, draws)
     words = [data] if isinstance(data, str) else data
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
     here = subject(model, data, opening, from_a_set=FROM_A_SET)
+    if UNTRAINED in here.notes:
+        # The other notes stand with the results; this one is a reason not to begin.
+        print(f"gyrograd: {UNTRAINED} Nothing will be judged. {GIVE_WEIGHTS}", file=sys.stderr)
     try:
         card = audited(
             here.model, here.data, index=here.index, names=here.names, classes=here.class_names, out=folder,
@@ -98,6 +105,7 @@ def _settings(
     metrics: str | None,
     eps: str | float | None,
     steps: int | None,
+    draws: int | None,
 ) -> Settings:
     """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
     from gyrograd.audit.presets import preset_of
@@ -117,6 +125,7 @@ def _settings(
         "metrics": _looked_up("metric", metrics),
         "eps": None if eps is None else radius(eps),
         "steps": steps,
+        "draws": draws,
     }
 
 

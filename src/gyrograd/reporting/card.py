@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gyrograd.numerics.wording import eps_text, number
+from gyrograd.numerics.wording import eps_text
 from gyrograd.records import write_bytes, write_text
 from gyrograd.reporting import table
 from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, plane_chart
@@ -21,7 +21,15 @@ from gyrograd.reporting.pictures import (
     load_arrays,
 )
 from gyrograd.reporting.schema import checked
-from gyrograd.reporting.showcase import Showcase, ShowcaseRow, change_words, showcase, stays
+from gyrograd.reporting.showcase import (
+    Showcase,
+    ShowcaseRow,
+    change_words,
+    image_name,
+    prediction_words,
+    showcase,
+    stays,
+)
 from gyrograd.reporting.templates import rendered
 
 PICTURED = 4
@@ -109,6 +117,7 @@ def html_report(shown: Contents) -> str:
         shown=shown,
         card=shown.card,
         labels=labels_of(shown.card),
+        counts=table.counts(shown.card),
         settings=json.dumps(shown.card["settings"], indent=1, sort_keys=True),
     )
 
@@ -131,8 +140,8 @@ def _attack(facts: dict[str, Any], card: dict[str, Any], arrays: dict[str, Any] 
 
 def image_title(facts: Mapping[str, Any]) -> str:
     """What an attacked image is called, and its class: `photos/cat.png (tabby)`."""
-    name = facts["name"] or f"image {facts['example']}"
-    return f"{name} ({facts['before']['label']})" if facts["before"] else str(name)
+    name = image_name(facts)
+    return f"{name} ({facts['before']['label']})" if facts["before"] else name
 
 
 def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
@@ -141,12 +150,12 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
     if first is None or first.pictures is None:
         return None
     facts, pictures, labels = first.facts, first.pictures, labels_of(card)
-    name = facts["name"] or f"image {facts['example']}"
+    name = image_name(facts)
     rows = [
         ShowcaseRow(
             pictures.image,
             f"The image {name}",
-            (Path(name).name, _said(facts["before"])),
+            (Path(name).name, prediction_words(facts["before"])),
             labels.get(facts["method"], facts["method"]),
             pictures.views,
             stays(facts["kept"]),
@@ -158,17 +167,17 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
             ShowcaseRow(
                 pictures.difference,
                 "What the attack changed",
-                ("what it changed", change_words(facts["eps"]), f"class after: {_said(facts['after'])}"),
+                (
+                    "what it changed",
+                    change_words(facts["eps"]),
+                    f"class after: {prediction_words(facts['after'])}",
+                ),
                 f"{labels.get(best['method'], best['method'])} (recommended)",
                 pictures.best,
                 f"{stays(best['kept'])}, under an attack of its own",
             )
         )
     return showcase("The worst attack found, which leaves the predicted class as it was", rows)
-
-
-def _said(found: Mapping[str, Any] | None) -> str:
-    return f"{found['label']}, {number(found['probability'])}" if found else "class not known"
 
 
 def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:

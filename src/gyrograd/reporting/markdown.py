@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gyrograd.numerics.wording import interval_text, number
 from gyrograd.registry import readable
 from gyrograd.reporting.charts import Chart
-from gyrograd.reporting.table import Row
+from gyrograd.reporting.table import Row, counts
 from gyrograd.reporting.wording import counted_images, duration, notes_of
 
 if TYPE_CHECKING:
@@ -59,7 +59,11 @@ def _head(shown: Contents) -> list[str]:
 
 def _methods(shown: Contents) -> list[str]:
     columns = [column for _, group in shown.groups for column in group]
-    header = ["method", *(f"{column['label']} ({column['direction']} is better)" for column in columns)]
+    images = counts(shown.card)
+    header = ["method"]
+    for column in columns:
+        of = f", {images[column['key']]}" if column["key"] in images else ""
+        header.append(f"{column['label']} ({column['direction']} is better{of})")
     notes = [f"- {escaped(row.label)}: {escaped(note)}" for row in shown.rows for note in row.notes]
     details = [
         f"- {escaped(column['label'])}: {escaped(column['detail'])}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gyrograd.records import write_text
+from gyrograd.reporting.showcase import Showcase
 from gyrograd.reporting.templates import rendered
 
 
@@ -54,9 +55,15 @@ class Section:
     figures: tuple[Figure, ...] = field(default=())
 
 
-def page(title: str, lead: tuple[str, ...], sections: tuple[Section, ...], footer: tuple[str, ...]) -> str:
-    """The page as HTML; all text is escaped."""
-    return rendered("page", title=title, lead=lead, sections=sections, footer=footer)
+def page(
+    title: str,
+    lead: tuple[str, ...],
+    sections: tuple[Section, ...],
+    footer: tuple[str, ...],
+    beside: Showcase | None = None,
+) -> str:
+    """The page as HTML, with pictures beside its lead; all text is escaped."""
+    return rendered("page", title=title, lead=lead, sections=sections, footer=footer, beside=beside)
 
 
 def write_page(path: Path, html: str) -> None:

@@ -215,7 +215,7 @@ def attack_sheet(
         "map before": [overlay(i, m, scale_end(m)) for i, m in zip(images, clean, strict=True)],
         "map after": [overlay(i, m, scale_end(m)) for i, m in zip(attacked, moved, strict=True)],
     }
-    return picture_grid({"": columns}, titles)
+    return picture_grid(columns, titles)
 
 
 def data_address(picture: Array, grow: bool = True) -> str:

@@ -72,7 +72,7 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
         raise UserError(f"There are {len(labels)} labels for {count} images; give one for each.")
     rows = (labels or [""] * count)[:MOST_ROWS]
     note = f"the first {MOST_ROWS} of {count} images" if count > MOST_ROWS else ""
-    return Sheet(picture_grid({"": columns}, rows, note=note))
+    return Sheet(picture_grid(columns, rows, note=note))
 
 
 def _over(images: Array, maps: Array) -> list[Array]:
