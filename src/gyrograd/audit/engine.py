@@ -246,7 +246,7 @@ def _card(
                 "columns": columns[method.name],
                 "grade": grade(method.name),
                 "notes": list(method.notes),
-                "recommended": chosen is not None and chosen.point.method == method.name,
+                "recommended": method is best and not untrained,
             }
             for method in methods
         ],
@@ -255,7 +255,7 @@ def _card(
             "insertion": pixel_curves(table, names, "insertion", preset),
             "deletion": pixel_curves(table, names, "deletion", preset),
         },
-        "plane": plane(placed, chosen, preset),
+        "plane": plane(placed, None if untrained else chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
         "worst": worst,
         "pictures": PICTURES if arrays else None,

@@ -163,6 +163,7 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
     ]
     best = facts["best"]
     if best is not None and pictures.best is not None:
+        recommended = any(m["name"] == best["method"] and m["recommended"] for m in card["methods"])
         rows.append(
             ShowcaseRow(
                 pictures.difference,
@@ -172,7 +173,7 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
                     change_words(facts["eps"]),
                     f"class after: {prediction_words(facts['after'])}",
                 ),
-                f"{labels.get(best['method'], best['method'])} (recommended)",
+                labels.get(best["method"], best["method"]) + (" (recommended)" if recommended else ""),
                 pictures.best,
                 f"{stays(best['kept'])}, under an attack of its own",
             )
