@@ -213,7 +213,7 @@ def _choosing(name: str) -> Any:
 
     def chosen(placed: Sequence[Any], *rest: Any, **more: Any) -> Any:
         point = next(point for point in placed if point.method == name)
-        return replace(choice(placed, *rest, **more), point=point, radius=None)
+        return replace(choice(placed, *rest, **more), point=point, held=None)
 
     return chosen
 

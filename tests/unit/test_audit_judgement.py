@@ -17,10 +17,10 @@ from gyrograd.audit.doubts import REMEDIES, _row, _saturated, challenges, masked
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, spoken
-from gyrograd.audit.presets import Preset
+from gyrograd.audit.presets import PRESETS, Preset
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.summary import summary
-from gyrograd.audit.table import eps_curves, stat, worst
+from gyrograd.audit.table import card_columns, eps_curves, stat, worst
 from gyrograd.audit.theorems import Promise, constants, promises
 from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
@@ -428,6 +428,8 @@ def test_at_a_single_radius_the_map_that_keeps_most_is_chosen_and_its_share_is_t
     assert told[0].startswith("Use LRP: 40 %")
     assert "of its top pixels stay under an attack of 8/255 (Gradient: 10 %" in told[0]
     assert "radius" not in " ".join(told)
+    assert "steady_radius" not in {column["key"] for column in card_columns(PRESETS["glance"])}
+    assert "steady_radius" in {column["key"] for column in card_columns(PRESETS["quick"])}
 
 
 def test_how_faithful_a_method_is_rests_on_every_image_and_not_on_those_of_the_plane() -> None:

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gyrograd as gg
 from gyrograd import progress
 from gyrograd.progress import Effort, Pace, spoken, track
 

@@ -148,9 +148,10 @@ def _less_faithful(point: Point, peak: Point) -> bool:
 
 
 def _why_held(best: Point, held: Stat, by_radius: bool) -> str:
-    far = f"half of its top pixels stay up to {held['value']:.1f}/255 under attack, the furthest"
+    value = held["value"] or 0.0
+    far = f"half of its top pixels stay up to {value:.1f}/255 under attack, the furthest"
     if not by_radius:
-        far = f"{held['value'] * 100:.0f} % of its top pixels stay under attack, the most"
+        far = f"{value * 100:.0f} % of its top pixels stay under attack, the most"
     return f"{spoken(best)}: {far} of what was attacked and is not measurably less faithful than the first method."
 
 

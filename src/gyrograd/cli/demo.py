@@ -247,7 +247,7 @@ def _pictures(nets: list[Measured], data: Dataset, row: int, seed: int) -> Showc
     x, y, keys = data.pixels(index), data.labels[index], streams(seed, index)
     attack, method = gg.attack("auto", eps=ATTACK_EPS, steps=STEPS), gg.attribution(METHOD)
     name = data.classes[int(y)]
-    rows = []
+    rows: list[ShowcaseRow] = []
     for title, net in zip(("plain net", "steady net"), nets, strict=True):
         hit = attack(net.model, method, x, y, seed=keys)
         arrays = {
