@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/installed-$(shell cksum pyproject.toml | cut -d' ' -f1)
 
-.PHONY: demo test check browser setup clean
+.PHONY: demo test check browser setup site clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo   install, then train, explain and report on the embedded data (minutes)'
 	@echo 'make test   install, then lint, types, layers and the whole test suite (minutes)'
+	@echo 'make site   install, then build the documentation, tutorials included: out/site/index.html (a minute)'
 	@echo 'make clean  remove the environment and what the two commands wrote'
 
 demo: $(STAMP)
@@ -29,6 +30,11 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# What the tests build, too: a warning is an error. The second folder keeps what was read, so that a second build is quick.
+site: $(STAMP)
+	$(BIN)/sphinx-build -q -W --keep-going -c docs . out/site -d out/site-read
+	@echo out/site/index.html
 
 setup: $(STAMP)
 
@@ -123,7 +129,12 @@ fuzz-cli: $(STAMP)
 fuzz-kills: $(STAMP)
 	$(BIN)/python tests/fuzz/kills.py $(or $(N),30) --seed $(SEED) --workers $(or $(WORKERS),1)
 
-# Every method on 78 architectures in float64, one process each: results/coverage.md. WORKERS=1
+# Every method on 88 architectures in float64, one process each, resumed if it was stopped: results/coverage.md. WORKERS=1
 .PHONY: coverage-table
 coverage-table: $(STAMP)
 	$(BIN)/python benchmarks/coverage.py --workers $(or $(WORKERS),1)
+
+# Four Ray actors, two killed at random moments: the records of one process, to the byte. ACTORS=4 KILLS=2
+.PHONY: ray-kills
+ray-kills: $(STAMP)
+	$(BIN)/python benchmarks/ray_kills.py --actors $(or $(ACTORS),4) --kills $(or $(KILLS),2)

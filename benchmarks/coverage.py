@@ -1,10 +1,13 @@
-"""Every method on foreign architectures, in float64: exact, refused with a sentence, wrong, or crashed.
+"""Every method on foreign architectures, in float64: exact, map only, refused with a sentence, wrong, or crashed.
 
     PYTHONPATH=src python benchmarks/coverage.py --workers 16 --json coverage.json
     PYTHONPATH=src python benchmarks/coverage.py --only levit,xcit --methods gradient,lrp
+    PYTHONPATH=src python benchmarks/coverage.py --shard 1/4 --workers 16 --jsonl one.jsonl
+    PYTHONPATH=src python benchmarks/coverage.py --table one.jsonl,two.jsonl
 
-One architecture is one process, so that one that dies takes no other with it. Each finished cell is a line of
-`--jsonl` (out/coverage.jsonl): a second call runs only what is missing, `--fresh` starts anew.
+One architecture is one process, so that one that dies takes no other with it. Each cell is a line of `--jsonl`
+(out/coverage.jsonl) as soon as it is finished: a second call runs only what is missing or was too late, `--fresh`
+starts anew. `--table` prints what several files hold together and runs nothing.
 
 A cell is *exact* if all of its checks hold:
 - graph: the map made with create_graph=True is the map made without;
@@ -13,8 +16,9 @@ A cell is *exact* if all of its checks hold:
 - weights: the same to the weights, all of them at once;
 - first (gradient): the map along a direction is the central difference of the logit;
 - conserved (lrp): the conserving variant's map sums to what was put in;
-- total (shap): the values of all segments sum to the logit less that of the empty image.
-LIME and SHAP have no derivative to x: they must say so when a graph is asked for.
+- total (shap, deep_lift, deep_shap): the values sum to the logit less that of the baseline, or of its mean.
+It is *map only* if the map's own checks hold and a derivative is refused with a sentence: of methods that have none
+(LIME, SHAP, occlusion, RISE), and of nets that have none.
 
 Differences cross kinks where steps are long and are rounding where they are short, so the best of several lengths
 counts: a wrong derivative is wrong at all of them. Weights are random; those that a library starts at one constant
@@ -27,15 +31,19 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
 from typing import Any
 
 import torch
@@ -43,6 +51,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import gyrograd as gg
+from gyrograd.registry import in_order, lookup
 
 TOLERANCE = 1e-5
 """Relative error of a derivative."""
@@ -55,21 +64,23 @@ LENGTHS = (1e-6, 1e-8, 1e-5, 1e-9, 1e-7, 1e-10, 1e-4, 1e-3)
 EXTRAPOLATED = (1e-8, 1e-9, 1e-7, 1e-10)
 """Where none of those agrees, Richardson's extrapolation from these: LRP's stabiliser bends a map within 1e-6, and much
 shorter steps are rounding."""
-OUTCOMES = ("exact", "refused", "wrong", "crashed")
+OUTCOMES = ("exact", "map only", "refused", "wrong", "crashed", "late")
+DERIVATIVES = ("first", "second", "weights")
 CLASSES = 10
 
-METHODS: dict[str, dict[str, Any]] = {
-    "gradient": {},
-    "input_x_gradient": {},
+SMALL: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"steps": 4},
     "smoothgrad": {"draws": 3},
     "unigrad": {"draws": 3},
-    "guided_backprop": {},
-    "lrp": {},
+    "gradient_shap": {"draws": 3},
+    "deep_shap": {"draws": 2},
     "lime": {"segments": "grid", "grid": 4, "draws": 40},
     "shap": {"segments": "grid", "grid": 4, "draws": 40},
+    "occlusion": {"patch": 16, "stride": 16},
+    "rise": {"draws": 20, "grid": 4},
 }
-WITHOUT_DERIVATIVE = ("lime", "shap")
+"""Settings that say how much work to do; methods that are not named here run with their defaults."""
+METHODS = [entry.name for entry in in_order("attribution")]
 
 ARCHITECTURES: dict[str, tuple[int, dict[str, Any]]] = {
     "torchvision:alexnet": (64, {}),
@@ -150,6 +161,16 @@ ARCHITECTURES: dict[str, tuple[int, dict[str, Any]]] = {
     "timm:cait_xxs24_224": (64, {"img_size": 64}),
     "timm:swin_tiny_patch4_window7_224": (64, {"img_size": 64}),
     "timm:swinv2_cr_tiny_224": (64, {"img_size": 64}),
+    "timm:tf_efficientnetv2_b0": (64, {}),
+    "timm:inception_next_atto": (64, {}),
+    "timm:repvit_m0_9": (64, {}),
+    "timm:mobilevit_xxs": (64, {}),
+    "timm:efficientformerv2_s0": (64, {"img_size": 64}),
+    "timm:shvit_s1": (64, {}),
+    "timm:eva02_tiny_patch14_224": (56, {"img_size": 56}),
+    "timm:nest_tiny": (64, {"img_size": 64}),
+    "timm:focalnet_tiny_srf": (64, {}),
+    "timm:mvitv2_tiny": (64, {"img_size": 64}),
 }
 """Side of the images and settings of each net."""
 SLOW = (
@@ -163,6 +184,9 @@ SLOW = (
     "vit_b_32",
     "swin",
     "densenet",
+    "mvit",
+    "focalnet",
+    "nest",
 )
 """Begun first, so that many workers end together."""
 
@@ -186,14 +210,18 @@ def main() -> None:
             print(json.dumps(asdict(cell)), flush=True)
         return
     nets = [name for name in ARCHITECTURES if not args.only or any(word in name for word in args.only)]
-    done = {} if args.fresh else _finished(args.jsonl)
-    missing = {net: [m for m in args.methods if (net, m) not in done] for net in nets}
+    nets = nets[args.shard[0] - 1 :: args.shard[1]]
     if args.fresh:
         args.jsonl.unlink(missing_ok=True)
-    for cell in _run({net: methods for net, methods in missing.items() if methods}, args):
-        done[cell.net, cell.method] = cell
+    done = _finished([Path(name) for name in args.table] or [args.jsonl])
+    if not args.table:
+        missing = {net: [m for m in args.methods if not _is_done(done, net, m)] for net in nets}
+        args.jsonl.parent.mkdir(parents=True, exist_ok=True)
         with args.jsonl.open("a") as lines:
-            lines.write(json.dumps(asdict(cell)) + "\n")
+            for cell in _run({net: methods for net, methods in missing.items() if methods}, args):
+                done[cell.net, cell.method] = cell
+                lines.write(json.dumps(asdict(cell)) + "\n")
+                lines.flush()
     cells = [done[net, method] for net in nets for method in args.methods if (net, method) in done]
     print(table(cells, args.methods))
     if args.json:
@@ -206,16 +234,26 @@ def _arguments() -> argparse.Namespace:
     def names(text: str) -> list[str]:
         return [word.strip() for word in text.split(",") if word.strip()]
 
+    def part(text: str) -> tuple[int, int]:
+        number, _, of = text.partition("/")
+        if not 1 <= int(number) <= int(of):
+            raise ValueError(text)
+        return int(number), int(of)
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--only", type=names, default=[], help="nets whose name holds one of these words")
-    parser.add_argument("--methods", type=names, default=list(METHODS), help="methods, apart by commas")
+    parser.add_argument("--methods", type=names, default=METHODS, help="methods, apart by commas")
     parser.add_argument("--jsonl", type=Path, default=Path("out/coverage.jsonl"), help="finished cells")
     parser.add_argument("--json", type=Path, help="write all cells and versions here at the end")
     parser.add_argument("--fresh", action="store_true", help="forget what was finished")
-    parser.add_argument("--timeout", type=float, default=3600, help="seconds a net may take")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds a cell may take")
+    parser.add_argument("--shard", type=part, default=(1, 1), help="this part of the nets, such as 2/4")
+    parser.add_argument(
+        "--table", type=names, default=[], help="only print the table of these files of cells"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -224,38 +262,93 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(missing: dict[str, list[str]], args: argparse.Namespace) -> Iterator[Cell]:
-    """The cells as nets are finished, each net in a process of its own."""
+    """The cells as they are finished, each net in a process of its own."""
     order = sorted(missing, key=lambda net: not any(word in net for word in SLOW))
+    total, count = sum(map(len, missing.values())), 0
+    cells: Queue[Cell | Exception] = Queue()
+
+    def work(net: str) -> None:
+        try:
+            for cell in _in_process(net, missing[net], args.timeout):
+                cells.put(cell)
+        except Exception as wrong:
+            cells.put(wrong)
+
     with ThreadPoolExecutor(args.workers) as pool:
-        jobs = [pool.submit(_in_process, net, missing[net], args.timeout) for net in order]
-        for count, job in enumerate(as_completed(jobs), 1):
-            cells = job.result()
-            print(f"{count}/{len(jobs)} {cells[0].net}: {_totals(cells)}", file=sys.stderr, flush=True)
-            yield from cells
+        for net in order:
+            pool.submit(work, net)
+        while count < total:
+            cell = cells.get()
+            if isinstance(cell, Exception):
+                pool.shutdown(cancel_futures=True)
+                raise cell
+            count += 1
+            print(
+                f"{count}/{total} {cell.net} {cell.method}: {cell.outcome} {cell.why[:100]} ({cell.seconds:.0f} s)",
+                file=sys.stderr,
+                flush=True,
+            )
+            yield cell
 
 
-def _in_process(net: str, methods: list[str], timeout: float) -> list[Cell]:
-    """The cells of one net; those its process did not live to finish have crashed."""
-    started = time.monotonic()
-    command = [sys.executable, __file__, "--one", net, "--methods", ",".join(methods)]
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
-        out, end = process.stdout, f"the process ended with {process.returncode}: {process.stderr[-300:]}"
-    except subprocess.TimeoutExpired as late:
-        out = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-        end = f"not done after {timeout:.0f} s"
-    cells = [Cell(**json.loads(line)) for line in out.splitlines() if line.startswith("{")]
-    seen = {cell.method for cell in cells}
-    lost = [Cell(net, m, "crashed", end, {}, time.monotonic() - started) for m in methods if m not in seen]
-    return cells + lost
+def _in_process(net: str, methods: list[str], timeout: float) -> Iterator[Cell]:
+    """The cells of one net. If its process dies or is late, the cell it was at has, and a new one does the rest."""
+    left = list(methods)
+    while left:
+        command = [sys.executable, __file__, "--one", net, "--methods", ",".join(left)]
+        started = time.monotonic()
+        with tempfile.TemporaryFile("w+") as errors:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            outcome = "crashed"
+            try:
+                for cell in _lines_of(process, timeout):
+                    left.remove(cell.method)
+                    started = time.monotonic()
+                    yield cell
+            except TimeoutError:
+                outcome = "late"
+            finally:
+                process.kill()
+                process.wait()
+            if left:
+                errors.seek(0)
+                end = f"the process ended with {process.returncode}: {errors.read()[-300:]}"
+                why = end if outcome == "crashed" else f"not done after {timeout:.0f} s"
+                yield Cell(net, left.pop(0), outcome, why, {}, round(time.monotonic() - started, 2))
 
 
-def _finished(jsonl: Path) -> dict[tuple[str, str], Cell]:
-    if not jsonl.is_file():
-        jsonl.parent.mkdir(parents=True, exist_ok=True)
-        return {}
-    cells = [Cell(**json.loads(line)) for line in jsonl.read_text().splitlines() if line]
+def _lines_of(process: subprocess.Popen[str], timeout: float) -> Iterator[Cell]:
+    """The cells a process prints; TimeoutError if one takes too long."""
+    lines: Queue[str | None] = Queue()
+
+    def read() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.put(line)
+        lines.put(None)
+
+    Thread(target=read, daemon=True).start()
+    while True:
+        try:
+            line = lines.get(timeout=timeout)
+        except Empty:
+            raise TimeoutError from None
+        if line is None:
+            return
+        if line.startswith("{"):
+            yield Cell(**json.loads(line))
+
+
+def _finished(files: list[Path]) -> dict[tuple[str, str], Cell]:
+    lines = [line for file in files if file.is_file() for line in file.read_text().splitlines()]
+    cells = [
+        Cell(**json.loads(line)) for line in lines if line.endswith("}")
+    ]  # a killed run may leave half a line
     return {(cell.net, cell.method): cell for cell in cells}
+
+
+def _is_done(done: dict[tuple[str, str], Cell], net: str, method: str) -> bool:
+    return (net, method) in done and done[net, method].outcome != "late"
 
 
 # --- one net --------------------------------------------------------------------------------------------------
@@ -297,55 +390,59 @@ def stirred(model: nn.Module, side: int, seed: int = 0) -> nn.Module:
 
 def outcome_of(method: str, model: nn.Module, x: Tensor, target: Tensor) -> tuple[str, str, dict[str, float]]:
     """The outcome, the sentence, exception or failed checks behind it, and all errors."""
+    errors: dict[str, float] = {}
+    good, why = "exact", ""
     try:
-        errors = errors_of(method, model, x, target)
+        explain = gg.attribution(method, **SMALL.get(method, {}))
+        map = explain(model, x, target).detach()
+        errors |= errors_of_map(method, explain, model, x, target, map)
+        try:
+            errors |= errors_of_derivatives(explain, model, x, target, map)
+        except gg.UserError as sentence:
+            good, why = "map only", str(sentence)
+        else:
+            if not lookup("attribution", method).differentiable:
+                raise RuntimeError("create_graph=True was not refused")
     except gg.UserError as sentence:
         return "refused", str(sentence), {}
     except Exception as wrong:  # whatever it is: it is what the table is about
         return "crashed", f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:300]}", {}
     limits = dict.fromkeys(("alone", "alone with graph", "graph", "total"), ROUNDING) | {"conserved": LOST}
     failed = [name for name, error in errors.items() if not error <= limits.get(name, TOLERANCE)]
-    why = ", ".join(f"{name} off by {errors[name]:.1e}" for name in failed)
-    return "wrong" if failed else "exact", why, errors
+    if failed:
+        return "wrong", ", ".join(f"{name} off by {errors[name]:.1e}" for name in failed), errors
+    return good, why, errors
 
 
-def errors_of(method: str, model: nn.Module, x: Tensor, target: Tensor) -> dict[str, float]:
-    """The relative error of each check that applies."""
-    explain = gg.attribution(method, **METHODS[method])
-    map = explain(model, x, target).detach()
+def errors_of_map(
+    method: str, explain: Any, model: nn.Module, x: Tensor, target: Tensor, map: Tensor
+) -> dict[str, float]:
+    """The relative error of each check of the map itself."""
     errors = {"alone": _relative(explain(model, x[:1], target[:1]).detach(), map[:1])}
-    if method in WITHOUT_DERIVATIVE:
-        return errors | _without_derivative(method, explain, model, x, target, map)
-    with_graph = explain(model, x, target, create_graph=True).detach()
-    alone = explain(model, x[:1], target[:1], create_graph=True).detach()
-    errors |= {"graph": _relative(with_graph, map), "alone with graph": _relative(alone, map[:1])}
     if method == "lrp":
         arrived = gg.attribution("lrp", variant="conserving").conserved(model, x, target)
         errors["conserved"] = float((arrived - 1).abs().max())
     if method == "gradient":
         errors["first"] = _first(model, x, target, map)
-    return errors | _second(explain, model, x, target, map)
+    if method in {"shap", "deep_lift", "deep_shap"}:
+        total = map.flatten(1).sum(1)
+        if method == "shap":  # each segment's value is on all of its pixels
+            total = map[:, 0].sum((1, 2)) * SMALL[method]["grid"] ** 2 / map[0, 0].numel()
+        starts = explain.baselines(x) if method == "deep_shap" else torch.zeros_like(x[:1])
+        with torch.no_grad():
+            empty = torch.stack([_logit(model, start.expand_as(x), target) for start in starts]).mean(0)
+            errors["total"] = _relative(total, _logit(model, x, target) - empty)
+    return errors
 
 
-def _without_derivative(
-    method: str, explain: Any, model: nn.Module, x: Tensor, target: Tensor, map: Tensor
+def errors_of_derivatives(
+    explain: Any, model: nn.Module, x: Tensor, target: Tensor, map: Tensor
 ) -> dict[str, float]:
-    """That a graph is refused with a sentence; the sum of Shapley values."""
-    try:
-        explain(model, x, target, create_graph=True)
-    except gg.UserError:
-        pass
-    else:
-        raise RuntimeError("create_graph=True was not refused")
-    if method == "lime":
-        return {}
-    with torch.no_grad():
-        gain = _logit(model, x, target) - _logit(model, torch.zeros_like(x), target)
-    grid = METHODS[method]["grid"]
-    total = (
-        map[:, 0].sum((1, 2)) * grid**2 / map[0, 0].numel()
-    )  # each segment's value is on all of its pixels
-    return {"total": _relative(total, gain)}
+    """The relative error of each check of the map with its graph."""
+    with_graph = explain(model, x, target, create_graph=True).detach()
+    alone = explain(model, x[:1], target[:1], create_graph=True).detach()
+    errors = {"graph": _relative(with_graph, map), "alone with graph": _relative(alone, map[:1])}
+    return errors | _second(explain, model, x, target, map)
 
 
 def _first(model: nn.Module, x: Tensor, target: Tensor, map: Tensor) -> float:
@@ -473,34 +570,70 @@ def _relative(a: Tensor, b: Tensor) -> float:
 
 # --- the table ------------------------------------------------------------------------------------------------
 
-_SIGNS = {"exact": "+", "refused": "-", "wrong": "WRONG", "crashed": "CRASH"}
+_SIGNS = {
+    "exact": "+",
+    "map only": "map",
+    "refused": "-",
+    "wrong": "WRONG",
+    "crashed": "CRASH",
+    "late": "LATE",
+}
 
 
 def table(cells: list[Cell], methods: list[str]) -> str:
-    """One row a net, the worst error of its exact cells, every cell that breaks the promise, and the totals."""
+    """One row per net and one per method, why cells are refused, every cell that breaks the promise, and the totals."""
     nets = list(dict.fromkeys(cell.net for cell in cells))
     by_place = {(cell.net, cell.method): cell for cell in cells}
-    lines = [["net", *methods, "largest error", "seconds"], ["---"] * (len(methods) + 3)]
+    rows = [["net", *methods, "value", "derivative", "seconds"]]
     for net in nets:
         own = [by_place[net, method] for method in methods if (net, method) in by_place]
-        worst = max(
-            (error for cell in own if cell.outcome == "exact" for error in cell.errors.values()), default=0.0
-        )
         signs = [_SIGNS[by_place[net, m].outcome] if (net, m) in by_place else "" for m in methods]
-        lines.append([net, *signs, f"{worst:.0e}", f"{sum(cell.seconds for cell in own):.0f}"])
+        rows.append([net, *signs, *_worst(own), f"{sum(cell.seconds for cell in own):.0f}"])
+    per_method = [["method", *OUTCOMES, "value", "derivative", "seconds"]]
+    for method in methods:
+        own = [cell for cell in cells if cell.method == method]
+        counts = Counter(cell.outcome for cell in own)
+        seconds = f"{sum(cell.seconds for cell in own):.0f}"
+        per_method.append([method, *(str(counts[outcome]) for outcome in OUTCOMES), *_worst(own), seconds])
     parts = [
-        "\n".join("| " + " | ".join(row) + " |" for row in lines),
-        "`+` exact, `-` refused with a sentence.",
+        _markdown(rows),
+        "`+` exact, `map` the map alone, `-` refused with a sentence. Value, derivative: the largest relative error "
+        "of a map's own checks and of its derivatives to x and to the weights, over the cells that hold.",
+        _markdown(per_method),
     ]
-    broken = [cell for cell in cells if cell.outcome in {"wrong", "crashed"}]
+    # One sentence names each net's own layer and shape: without numbers and quotations they fall together.
+    reasons: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.outcome == "refused" or (
+            cell.outcome == "map only" and lookup("attribution", cell.method).differentiable
+        ):
+            reasons.setdefault((cell.method, re.sub(r"'[^']*'|\d+", "", cell.why)), []).append(cell)
+    parts += [
+        f"- {method}, {len(some)} nets ({', '.join(cell.net for cell in some)}): {some[0].why}"
+        for (method, _), some in reasons.items()
+    ]
+    broken = [cell for cell in cells if cell.outcome in {"wrong", "crashed", "late"}]
     parts += [f"{cell.outcome}: {cell.net} {cell.method}: {cell.why}" for cell in broken]
-    parts += [f"{len(cells)} cells: {_totals(cells)}."]
+    parts += [f"{len(nets)} nets, {len(methods)} methods, {len(cells)} cells: {_totals(cells)}."]
     return "\n\n".join(parts)
+
+
+def _worst(cells: list[Cell]) -> list[str]:
+    """The largest error of values and of derivatives, over the cells that hold; empty where there is none."""
+    holding = [cell for cell in cells if cell.outcome in {"exact", "map only"}]
+    slopes = [error for cell in holding for name, error in cell.errors.items() if name in DERIVATIVES]
+    values = [error for cell in holding for name, error in cell.errors.items() if name not in DERIVATIVES]
+    return [f"{max(errors):.0e}" if errors else "" for errors in (values, slopes)]
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "\n".join("| " + " | ".join(row) + " |" for row in lines)
 
 
 def _totals(cells: list[Cell]) -> str:
     counts = Counter(cell.outcome for cell in cells)
-    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES)
+    return ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
 
 
 def _versions() -> dict[str, str]:

@@ -39,7 +39,7 @@ from gyrograd.metrics import RandomPerturbationSimilarity, TopKIntersection, ins
 from gyrograd.models import build, save
 from gyrograd.numerics import random
 from gyrograd.numerics.modes import evaluating
-from gyrograd.regularizers import Adversarial, Hessian, L2Cosine
+from gyrograd.regularizers import Adversarial, Hessian, L2Cosine, Ssr
 from gyrograd.training import TrainSettings, fit, predictions
 from gyrograd.training.building import held_out
 from gyrograd.training.objective import Objective, Term
@@ -93,8 +93,13 @@ class SmoothPool(nn.Module):
         return (parts * (self.sharpness * parts).softmax(-1)).sum(-1)
 
 
-def adversarial(radius: float, steps: int = 1) -> Term:
-    return Term(Adversarial(eps=radius / 255, steps=steps, selection="last", step_size=None))
+def adversarial(radius: float, steps: int = 1, **more: Any) -> Term:
+    return Term(Adversarial(eps=radius / 255, steps=steps, selection="last", step_size=None, **more))
+
+
+def taught(radius: float, temperature: float, teacher: str = "cifar10/resnet18-steady") -> Term:
+    """The signed step with a teacher's answers in place of labels."""
+    return adversarial(radius, teacher=teacher, temperature=temperature)
 
 
 def signed(by: float, **how: Any) -> Term:
@@ -127,6 +132,17 @@ POINTS: dict[str, dict[str, Any]] = {
     "adv1+h3e-3": {"terms": {ADV: adversarial(1), **curved(3e-3)}},
     "adv1+h1e-2": {"terms": {ADV: adversarial(1), **curved(1e-2)}},
     "adv0.75+h1e-2": {"terms": {ADV: adversarial(0.75), **curved(1e-2)}},
+    "hessian": {"terms": HESSIAN},
+    "ssr": {"terms": {"ssr": Term(Ssr(), 0.3)}, "cross_entropy": 0.7},
+    "adv8": {"terms": {ADV: Term(Adversarial(eps=8 / 255, steps=7, step_size=2 / 255))}},
+    "taught0": {"terms": {ADV: lambda: taught(1e-6, 2)}},
+    "taught1": {"terms": {ADV: lambda: taught(1, 2)}},
+    "taught1.5": {"terms": {ADV: lambda: taught(1.5, 2)}},
+    "taught1.5/T1": {"terms": {ADV: lambda: taught(1.5, 1)}},
+    "taught1.5/T4": {"terms": {ADV: lambda: taught(1.5, 4)}},
+    "taught2": {"terms": {ADV: lambda: taught(2, 2)}},
+    "taught1.5+h": {"terms": {ADV: lambda: taught(1.5, 2), **HESSIAN}},
+    "taught1.5/ce": {"terms": {ADV: lambda: taught(1.5, 2, "cifar10/resnet18-ce")}},
     "spare1+h": {"terms": {ADV: signed(1, spare=True), **HESSIAN}},
     "spare1.5+h": {"terms": {ADV: signed(1.5, spare=True), **HESSIAN}},
     "spare2+h": {"terms": {ADV: signed(2, spare=True), **HESSIAN}},
@@ -160,6 +176,7 @@ NETS: dict[str, dict[str, Any]] = {
         "ema": 0.999,
     },
 }
+NETS["resnet20"] = NETS["resnet18"] | {"model": "resnet20"}
 
 
 def settings_for(net: str, epochs: int, seed: int, device: str, own: dict[str, Any]) -> TrainSettings:
@@ -192,7 +209,9 @@ def trained(point: str, net: str, epochs: int, seed: int, data: Dataset, device:
             if isinstance(module, nn.MaxPool2d):
                 parent = model.get_submodule(name.rpartition(".")[0])
                 setattr(parent, name.rpartition(".")[2], SmoothPool(own["pool"]))
-    terms, scale = dict(own.get("terms", {})), None
+    # A teacher is read where it is needed: as a function in the table.
+    terms = {name: term() if callable(term) else term for name, term in own.get("terms", {}).items()}
+    scale = None
     if (
         terms
         and isinstance(terms.get(ADV), Term)
@@ -200,7 +219,7 @@ def trained(point: str, net: str, epochs: int, seed: int, data: Dataset, device:
     ):
         scale = torch.zeros((), device=device)
         terms[ADV] = replace(terms[ADV], regularizer=replace(terms[ADV].regularizer, scale=scale))
-    objective = Objective(terms, None, 0.0, own.get("part", 0.25), own.get("every", 4))
+    objective = Objective(terms, own.get("cross_entropy"), 0.0, own.get("part", 0.25), own.get("every", 4))
 
     def grow(entry: dict[str, Any], _: nn.Module) -> None:
         if scale is not None:

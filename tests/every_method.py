@@ -70,6 +70,7 @@ def measured_by(metric: Any) -> Run:
         asked = inspect.signature(type(metric).__call__).parameters
         wants = "perturbed" in asked and getattr(metric, "attacked", True)
         more = {"perturbed": (x + 0.02).clamp(0, 1)} if wants else {}
+        more |= {"mask": x[:, 0] > x[:, 0].mean((1, 2), keepdim=True)} if "mask" in asked else {}
         return [metric(model, gg.attribution("gradient"), x, y, seed=1, **more)]
 
     return run

@@ -30,11 +30,11 @@ class PageClient:
         return found
 
     def join(self, button: str, values: list[Any]) -> tuple[int, str]:
-        """Press a button: the page notes the press at once, and its work joins the queue."""
+        """Press a button: the page notes what is asked at once, and its work joins the queue."""
         press = self._press_of(button)
         work = next(call["id"] for call in self.config["dependencies"] if call.get("trigger_after") == press)
-        self._post("/gradio_api/run/predict", press, [])
-        return self._post("/gradio_api/queue/join", work, values)
+        status, said = self._post("/gradio_api/run/predict", press, values)
+        return self._post("/gradio_api/queue/join", work, []) if status == 200 else (status, said)
 
     def _post(self, path: str, function: int, values: list[Any]) -> tuple[int, str]:
         body = {"data": [None, *values], "fn_index": function, "session_hash": self.name}

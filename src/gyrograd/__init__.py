@@ -64,21 +64,44 @@ _LAZY = {
 
 
 def attack(name: str, **settings: Any) -> Attack:
-    """An attack by name: `attack("targeted_map", eps=4 / 255)(model, attribution, x, target)`."""
+    """Build an attack by name; call it with `(model, attribution, x, target)`.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> attack = gg.attack("targeted_map", eps=4 / 255, steps=3)
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit.x.shape, hit.prediction_kept.tolist()
+    (torch.Size([2, 3, 32, 32]), [True, True])
+    """
     made: Attack = make("attack", name, **settings)
     return made
 
 
 def metric(name: str, **settings: Any) -> Metric:
-    """A metric by name: `metric("rps", eps=16 / 255)(model, attribution, x, target)` gives a number an example."""
+    """Build a metric by name; `(model, attribution, x, target)` then gives one value per example.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> similarity = gg.metric("rps", eps=16 / 255, draws=2)
+    >>> similarity(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    torch.Size([2])
+    """
     made: Metric = make("metric", name, **settings)
     return made
 
 
 def attribution(name: str | Callable[..., Any], **settings: Any) -> Attribution:
-    """An attribution by name: `attribution("ig", steps=50)(model, x, target)` gives maps shaped like x.
+    """Build an attribution by name; `(model, x, target)` then gives maps shaped like x.
 
-    A function of your own, `f(model, x, target)`, becomes one that everything here takes: `attribution(f)`.
+    Give a function of your own, `f(model, x, target)`, instead of a name to use it in attacks, metrics and audits.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gg.attribution("ig", steps=5)(model, x, gg.predicted(model, x)).shape
+    torch.Size([2, 3, 32, 32])
+    >>> brightness = gg.attribution(lambda model, x, target: x)
+    >>> bool((brightness(model, x, gg.predicted(model, x)) == x).all())
+    True
     """
     if callable(name):
         from gyrograd.attributions import FunctionAttribution
@@ -89,26 +112,53 @@ def attribution(name: str | Callable[..., Any], **settings: Any) -> Attribution:
 
 
 def kernel(name: str, **settings: Any) -> Kernel:
-    """A smoothing kernel by name: `kernel("gaussian", sigma=0.1)`."""
+    """Build a smoothing kernel by name, for `smoothed`.
+
+    >>> import gyrograd as gg
+    >>> gg.kernel("gaussian", sigma=0.1)
+    Gaussian(sigma=0.1)
+    """
     made: Kernel = make("kernel", name, **settings)
     return made
 
 
-def model(name: str, **settings: Any) -> Model:
-    """A model by name, images in [0, 1] to logits; also `torchvision:NAME` and `timm:NAME`."""
+def model(name: str | Model, **settings: Any) -> Model:
+    """Build a model by name, from images in [0, 1] to logits. Its weights are untrained; `load` opens trained ones.
+
+    `torchvision:NAME`, `timm:NAME` and `hf:KIND` are names, too. A module of your own that returns an object, a dict or
+    a tuple becomes one that returns its logits: `model(module)`.
+
+    >>> import torch, gyrograd as gg
+    >>> model = gg.model("lenet", num_classes=7, activation="softplus", beta=3, seed=0)
+    >>> model(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
+    """
     from gyrograd.models import build
 
     return build(name, **settings)
 
 
 def regularizer(name: str, **settings: Any) -> Regularizer:
-    """A regulariser by name: `loss = F.cross_entropy(model(x), y) + regularizer("l2_cosine")(model, x, y).mean()`."""
+    """Build a regulariser by name; `(model, x, y)` then gives one penalty per example, to add to the loss.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> penalty = gg.regularizer("l2_cosine", eps=4 / 255)(model, x, y)
+    >>> penalty.shape, penalty.requires_grad
+    (torch.Size([4]), True)
+    """
     made: Regularizer = make("regularizer", name, **settings)
     return made
 
 
 def dataset(name: str, **settings: Any) -> Dataset:
-    """A data set by name: `dataset("shapes", split="test")`."""
+    """Load a data set by name; `.pixels()` are its images in [0, 1], `.labels` their classes.
+
+    >>> import gyrograd as gg
+    >>> gg.dataset("shapes", split="test", n=4)
+    Dataset(shapes test: 4 examples of 3 x 32 x 32, 10 classes)
+    """
     made: Dataset = make("dataset", name, **settings)
     return made
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
+from gyrograd.metrics.localization import looks_at_masks
 from gyrograd.metrics.response import looks_at_attacked
 from gyrograd.numerics import random
 from gyrograd.numerics.balls import ball
@@ -131,7 +132,8 @@ def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Te
     moved = (x + 0.02 * _noise_like(x, 3)).clamp(0, 1)
 
     def measured(n: int) -> Tensor:
-        further = {"perturbed": moved[:n]} if looks_at_attacked(metric) else {}
+        further: dict[str, Tensor] = {"perturbed": moved[:n]} if looks_at_attacked(metric) else {}
+        further |= {"mask": x[:n, 0] > x[:n, 0].mean((1, 2), keepdim=True)} if looks_at_masks(metric) else {}
         values: Tensor = metric(model, explain, x[:n], target[:n], seed=0, **further)
         return values
 

@@ -1,4 +1,4 @@
-"""Mistakes a user can mend. The command line prints the sentence and exits with 2; no traceback."""
+"""Errors that a user can fix. The command line prints them in one line, without a traceback, and exits with code 2."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from pathlib import Path
 
 
 class UserError(ValueError):
-    """One sentence that says what is wrong and names the fix."""
+    """One sentence that says what is wrong and names the fix.
+
+    >>> import gyrograd as gg
+    >>> try:
+    ...     gg.attribution("gradeint")
+    ... except gg.UserError as error:
+    ...     print(error)
+    There is no attribution 'gradeint': did you mean 'gradient'?
+    """
 
 
 def wants_frames() -> bool:
@@ -31,7 +39,7 @@ def foreign_code(error: BaseException) -> str | None:
 
 
 def in_words(error: BaseException) -> str:
-    """The kind of an error and the end of what it says, in one short line."""
+    """An error's type and the last line of its message, shortened."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     # Of a scripted model's traceback the last line says what happened.
     return f"{type(error).__name__}: {said[-1][:200]}" if said else type(error).__name__

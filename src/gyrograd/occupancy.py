@@ -1,4 +1,4 @@
-"""One writer a folder: a lock the kernel frees when its process ends, however it ends. No torch.
+"""One writer per folder: a lock the kernel frees when its process ends, however it ends. No torch.
 
 A hidden file is locked (`flock`; on Windows a byte of it) and says who holds it. A process that is killed leaves the
 file behind and not the lock, so nothing stale has to be found out; one that ends takes the file away. Readers need

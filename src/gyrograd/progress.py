@@ -7,6 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from threading import Timer
@@ -33,7 +34,7 @@ _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 class Pace:
     """How long the rest takes: what is left of each kind, at the speed that kind has gone so far."""
 
-    efforts: Sequence[Effort]
+    efforts: list[Effort]
     clock: Callable[[], float] = time.monotonic
     done: int = 0
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -50,6 +51,11 @@ class Pace:
         self.spent[kind] += now - self.since
         self.units[kind] += size
         self.done, self.since = self.done + 1, now
+
+    def next_is(self, effort: Effort) -> None:
+        """The item that comes next is one of this effort, whatever the order it was planned in."""
+        if effort in self.efforts[self.done :]:
+            self.efforts.insert(self.done, self.efforts.pop(self.efforts.index(effort, self.done)))
 
     def left(self) -> float | None:
         """Seconds; None before there is something to go by. A kind not seen yet goes at the speed of all."""
@@ -85,26 +91,50 @@ def spoken(seconds: float) -> str:
 
 
 def track(
-    items: Iterable[Item], total: int, what: str, effort: Callable[[Item], Effort] | None = None
+    items: Iterable[Item],
+    total: int,
+    what: str,
+    effort: Callable[[Item], Effort] | None = None,
+    planned: Sequence[Effort] | None = None,
 ) -> Iterator[Item]:
     """The items one by one; where the work takes a while, how long the rest will take.
 
-    `effort`: what an item is guessed to take, where they may differ a hundredfold; all alike without.
+    `effort`: what an item is guessed to take, where they may differ a hundredfold; all alike without. `planned`: the
+    efforts of all items, where the items themselves arrive as they are made, in any order.
     Work within such work says nothing of its own: the time left is that of the whole. Nor does a single item, which
     ends when it ends.
     """
     if _inside.get() or total <= 1:
         return iter(items)
-    items = list(items) if effort else items
-    pace = Pace([effort(item) for item in items] if effort else [("", 1.0)] * total)
-    shown = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
-    return _alone(shown(items, pace, what))
+    if effort is not None and planned is None:
+        items = list(items)
+        planned = [effort(item) for item in items]
+    pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total)
+    told = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
+    return _alone(told(_announced(items, pace, effort), pace, what))
 
 
 def in_notebook() -> bool:
     """Whether this process runs the cells of a notebook, whose output is no terminal and yet has a reader."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+def _announced(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effort] | None) -> Iterator[Item]:
+    for item in items:
+        if effort is not None:
+            pace.next_is(effort(item))
+        yield item
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Work in the block says nothing of its own: somebody else tells how long the whole takes."""
+    token = _inside.set(True)
+    try:
+        yield
+    finally:
+        _inside.reset(token)
 
 
 def _alone(told: Iterator[Item]) -> Iterator[Item]:

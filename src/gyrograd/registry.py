@@ -43,9 +43,9 @@ Settings: TypeAlias = dict[str, Any]
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 MOST = 1_000_000
-"""The largest count a setting takes: more steps, draws or classes would never be done."""
+"""Largest integer a setting accepts; more steps, draws or classes would not finish."""
 UNBOUNDED = {"seed", "max_batch"}
-"""Whole numbers that are no amount of work."""
+"""Integer settings that do not add work, so they have no limit."""
 _WORDS = {
     int: "a whole number",
     float: "a finite number",
@@ -58,7 +58,13 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a name; `register` says what each field means."""
+    """A registered name with the facts about it; `register` documents each field.
+
+    >>> import gyrograd as gg
+    >>> smoothgrad = gg.available("attribution")["smoothgrad"]
+    >>> smoothgrad.label, smoothgrad.aliases, smoothgrad.paper
+    ('SmoothGrad', ('sg',), 'wang2020')
+    """
 
     name: str
     kind: Kind
@@ -86,7 +92,7 @@ class Entry:
 
     @property
     def package(self) -> str:
-        """The package that registers it: "gyrograd", or a plug-in's."""
+        """The package that registered it: "gyrograd", or the name of a plug-in."""
         return self.factory.__module__.partition(".")[0]
 
 
@@ -132,7 +138,7 @@ def register(
             Attacks: "map", "prediction" or "noise", for what they move.
         order: place in lists that are not sorted by name, lower first; those with equal order are sorted by name.
         passes: attributions: model passes per map, or the name of the setting that holds their number ("draws").
-        width: attributions that smooth: the setting of how widely ("sigma"), which audits sweep.
+        width: attributions that smooth: the name of the setting for the width ("sigma"); audits sweep it.
         capturable: regularisers that read no value of the batch on the host, so that a CUDA graph can hold them.
         second_order: regularisers that differentiate a gradient, for which half precision is too coarse. True unless
             declared otherwise.
@@ -189,12 +195,24 @@ def readable(name: str) -> str:
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds that exist so far: those whose folder is part of this installation."""
+    """The kinds of things that can be built by name.
+
+    >>> import gyrograd as gg
+    >>> gg.kinds()
+    ('attribution', 'attack', 'metric', 'regularizer', 'kernel', 'model', 'dataset', 'experiment')
+    """
     return tuple(kind for kind in get_args(Kind) if importlib.util.find_spec(HOMES[kind]) is not None)
 
 
 def available(kind: str) -> dict[str, Entry]:
-    """All entries of a kind by name, sorted, aliases left out."""
+    """The entries of one kind by name, in alphabetical order; aliases are not listed.
+
+    >>> import gyrograd as gg
+    >>> list(gg.available("kernel"))
+    ['gaussian', 'laplace', 'uniform']
+    >>> gg.available("metric")["insertion"].direction
+    'higher is better'
+    """
     check_name("kind", kind, kinds())
     importlib.import_module(HOMES[kind])
     load_plugins()
@@ -203,18 +221,18 @@ def available(kind: str) -> dict[str, Entry]:
 
 
 def in_order(kind: str) -> list[Entry]:
-    """All entries of a kind, by `order`: the best known first."""
+    """The entries of one kind, sorted by `order`: the best known first."""
     return sorted(available(kind).values(), key=lambda entry: (entry.order, entry.name))
 
 
 _plugins: dict[EntryPoint, UserError | None] = {}
-"""Plug-ins that were loaded or tried, and what is wrong with them."""
+"""Plug-ins that were tried, each with the error that it raised, or None."""
 
 
 def load_plugins() -> dict[str, str]:
-    """Import the installed plug-in packages, once; one that cannot be imported is an error.
+    """Import the installed plug-in packages, once. A plug-in that cannot be imported is an error.
 
-    Returns their versions by name: numbers that plug-ins may have made are recorded with them.
+    Returns the version of each by name; records keep them, because plug-ins can affect the numbers.
     """
     for plugin in _installed_plugins():
         if plugin not in _plugins:
@@ -253,22 +271,22 @@ def lookup(kind: str, name: str) -> Entry:
 
 
 def label_of(kind: str, name: str) -> str:
-    """A name as people write it; one that is not registered stays as it is."""
+    """The label of a registered name; any other name is returned unchanged."""
     entries = available(kind)
     return entries[name].label if name in entries else name
 
 
 def name_of(kind: str, made: Any) -> str:
-    """The name an object's class is registered by, else the name of the class."""
+    """The registered name of an object's class, or the class's own name if it is not registered."""
     found = _facts_of_class(kind, made.__class__, len(_entries))["name"]
     return str(found[0]) if len(found) == 1 else type(made).__name__
 
 
 def fact(kind: str, made: Any, name: str) -> Any:
-    """A fact of `Entry` about an object that was built already.
+    """A field of the `Entry` that belongs to an object.
 
-    Found by its class: a registered one, or one that registered functions say they return, if these agree. Objects that
-    are not registered may have an attribute of that name.
+    The entry is found by the object's class: the class is registered, or is the declared return type of registered
+    functions that agree on the field. For other objects an attribute of that name is used, if there is one.
     """
     found = _facts_of_class(kind, made.__class__, len(_entries)).get(name, [])
     if len(found) == 1:
@@ -295,7 +313,7 @@ def _returned_by(factory: Callable[..., Any]) -> Any:
 
 
 def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
-    """Build an entry with these settings. An unknown setting names the nearest one, one of another kind its own."""
+    """Build an entry with these settings. Unknown names and wrong types are errors that suggest the right one."""
     entry = lookup(kind, name)
     parameters = inspect.signature(entry.factory).parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -314,7 +332,7 @@ def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
 def _of_their_kinds(
     entry: Entry, parameters: Mapping[str, inspect.Parameter], settings: Settings
 ) -> Settings:
-    """The settings, each of a kind it is declared with: 100.0 counts as 100, True is no number, and NaN is none."""
+    """The settings, converted to their declared types: 100.0 is accepted as 100; True and NaN are not numbers."""
     maker = entry.factory
     hints = get_type_hints(maker)
     if inspect.isclass(maker) and not is_dataclass(maker):
@@ -333,14 +351,14 @@ def _of_their_kinds(
             raise UserError(f"{entry.kind} '{entry.name}' has {name}={value!r:.60}; give {wanted}{such_as}.")
         if isinstance(value, int) and abs(value) > MOST and name not in UNBOUNDED:
             raise UserError(
-                f"{entry.kind} '{entry.name}' has {name}={value}, which would never be done; give at most {MOST:,}."
+                f"{entry.kind} '{entry.name}' has {name}={value}, which would not finish; give at most {MOST:,}."
             )
         kept[name] = value
     return kept
 
 
 def _as_declared(value: Any, kinds: tuple[Any, ...]) -> Any:
-    """numpy's numbers as Python's, and a whole number that was written as 1e2 as one."""
+    """numpy numbers as Python numbers, and whole floats (1e2) as integers if an integer is declared."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         return int(value)
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
@@ -354,7 +372,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of a declared kind; kinds that cannot be asked about take anything."""
+    """True if a value has a declared type; types that isinstance cannot check accept anything."""
     if kind is float:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:

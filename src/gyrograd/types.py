@@ -18,7 +18,7 @@ from torch import Tensor, nn
 Images: TypeAlias = Float[Tensor, "b c h w"]
 """Pixels in [0, 1]; the model owns its normalisation."""
 Inputs: TypeAlias = Float[Tensor, "b *shape"]
-"""Images, or anything else with one example a row (the 2-D toy)."""
+"""Images, or any other tensor with one example per row (the 2-D toy)."""
 Bytes: TypeAlias = UInt8[Tensor, "b c h w"]
 """Images as stored: 0 to 255."""
 Labels: TypeAlias = Int[Tensor, " b"]

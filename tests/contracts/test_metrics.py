@@ -32,6 +32,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "deletion": {"ratios": (0.0, 0.3, 0.7, 1.0)},
     "adversarial_insertion": {"ratios": (0.0, 0.3, 0.7, 1.0)},
     "top_k_intersection": {"k": 10},
+    "road": {"ratios": (0.2, 0.6)},
     "certified_pixels": {"draws": 30, "held_out": 5, "radius": 0.005},
     "certified_cosine": {"draws": 30, "held_out": 5, "radius": 0.005, "alpha": 0.5},
 }
@@ -41,6 +42,7 @@ DRAWN = (
     "model_lipschitz",
     "max_sensitivity",
     "infidelity",
+    "road",
     "certified_pixels",
     "certified_cosine",
 )
@@ -70,9 +72,28 @@ def moved(x: torch.Tensor) -> torch.Tensor:
 
 
 def measure(name, model, x, target, attribution=None, seed=0, **settings):
-    more = {"perturbed": moved(x)} if takes_perturbed(name) else {}
+    more = further(name, x)
     attribution = attribution or gg.attribution("gradient")
     return small(name, **settings)(model, attribution, x, target, seed=seed, **more)
+
+
+def further(name: str, x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What a metric is told besides: the attacked images, or where the object is."""
+    if takes_perturbed(name):
+        return {"perturbed": moved(x)}
+    return {"mask": halves(x)} if takes_masks(name) else {}
+
+
+def takes_masks(name: str) -> bool:
+    return "mask" in inspect.signature(type(small(name)).__call__).parameters
+
+
+def halves(x: torch.Tensor) -> torch.Tensor:
+    """Stands in for objects: where an image is brighter than its mean."""
+    bright = x.detach().nan_to_num()[:, 0]
+    mask = bright > bright.mean((1, 2), keepdim=True) if len(x) else bright > 0
+    mask[:, 0, 0] = True
+    return mask
 
 
 def zero_map(model, x, target, *, create_graph=False):
@@ -222,6 +243,8 @@ def test_the_clean_map_is_made_once(name):
         if name in {"random_perturbation_similarity", "local_lipschitz", "max_sensitivity"}
         else 0
     )
+    if name == "parameter_randomization":  # a map after each layer
+        draws = len(list(small(name).stages(net("lenet"))))
     expected = 0 if name in WITHOUT_MAP else 3 * (1 + draws)
     if name.startswith("certified"):  # of the smoothed map: the clean one is never asked for
         expected = 3 * (small(name).held_out + small(name).draws)
@@ -265,7 +288,7 @@ def complaint(name: str, case: str) -> str:
     x, target = BAD[case][0](*batch(3))
     seed = torch.arange(2) if case == "seeds too few" else 0
     perturbed = x[:, :, 1:] if case == "perturbed of another shape" else x
-    more = {"perturbed": perturbed} if takes_perturbed(name) else {}
+    more = {"perturbed": perturbed} if takes_perturbed(name) else further(name, x.double())
     try:
         small(name)(net("lenet"), gg.attribution("gradient"), x, target, seed=seed, **more)
     except UserError as error:

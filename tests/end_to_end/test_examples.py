@@ -32,6 +32,14 @@ def test_the_picture_of_the_readme_is_drawn_and_the_steady_net_keeps_its_map(tmp
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_pictures_of_the_concepts_are_those_the_pages_show(tmp_path):
+    drawn = runpy.run_path(str(EXAMPLES / "concept_pictures.py"))["main"](tmp_path, images=1, steps=1)
+    pages = "".join(page.read_text() for page in (EXAMPLES.parent / "docs" / "concepts").glob("*.md"))
+    for path in drawn:
+        assert path.read_bytes().startswith(b"\x89PNG")
+        assert f"(../pictures/{path.name})" in pages
+
+
 def test_every_example_is_tested():
-    names = {"plain_pytorch", "lightning_module", "huggingface_trainer", "steady_picture"}
+    names = {"plain_pytorch", "lightning_module", "huggingface_trainer", "steady_picture", "concept_pictures"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == names

@@ -123,7 +123,7 @@ def page(browser, server):
     tab.on("request", lambda request: asked.append(request.url))
     tab.on("pageerror", lambda error: failed.append(str(error)))
     tab.goto(server)
-    tab.wait_for_selector("#gg-explain")
+    tab.wait_for_selector("#gg-attack-out .gg-result", timeout=60_000)
     yield tab
     tab.close()
     assert [url for url in asked if not url.startswith((server, "data:", "blob:"))] == []
@@ -154,9 +154,9 @@ def set_slider(page, label: str, value: float) -> None:
 
 
 def test_chosen_methods_are_shown_as_maps_alone_and_over_the_image(page):
+    opened_tab(page, "Explain")
     page.get_by_label("LRP").check()
     page.get_by_label("SmoothGrad").uncheck()
-    page.click("#gg-explain")
     expect(page.locator("#gg-explain-out .gg-method")).to_have_count(3, timeout=60_000)
     methods = page.locator("#gg-explain-out .gg-method").evaluate_all(
         "all => all.map(one => one.dataset.method)"
@@ -171,10 +171,9 @@ def test_chosen_methods_are_shown_as_maps_alone_and_over_the_image(page):
 def test_an_attack_shows_the_numbers_of_the_library_and_its_pictures_can_be_fetched(page, stage):
     set_slider(page, "Image of", 2)
     expect(page.locator("#gg-preview")).to_contain_text("2.png")
-    opened_tab(page, "Attack")
     set_slider(page, "eps", 8)
     set_slider(page, "Steps", 6)
-    page.click("#gg-attack")
+    expect(page.locator("#gg-attack-out td[data-number=steps]")).to_have_text("6", timeout=60_000)
     scene = attacked(stage.nets[0], stage.image(2), None, Plan(eps=8 / 255, steps=6), seed=SEED)
     assert number(page, "gg-attack-out", "kept") == pytest.approx(scene.kept)
     assert number(page, "gg-attack-out", "cosine") == pytest.approx(scene.cosine, abs=1e-4)
@@ -191,7 +190,7 @@ def test_two_models_are_compared_on_an_image_of_the_users_own(page, stage, home)
     expect(page.locator("#gg-preview")).to_contain_text("4.png", timeout=30_000)
     opened_tab(page, "Compare")
     set_slider(page, "Steps", 4)
-    page.click("#gg-compare")
+    expect(page.locator("#gg-compare-out td[data-number=steps]").first).to_have_text("4", timeout=60_000)
     x = opened(str(home / "own" / "4.png"), size=32).pixels(torch.arange(1))
     for place, net in enumerate(stage.nets):
         scene = attacked(net, x, None, Plan(steps=4), seed=SEED)
@@ -209,16 +208,70 @@ def test_a_file_that_is_no_image_is_one_sentence(page, home):
     expect(page.locator("#gg-preview [role=alert]")).to_have_text(
         "broken.png cannot be read as an image; give a PNG or JPEG file.", timeout=30_000
     )
-    page.click("#gg-explain")
+    opened_tab(page, "Explain")
     expect(page.locator("#gg-explain-out [role=alert]")).to_contain_text("cannot be read", timeout=30_000)
 
 
-def test_a_stop_ends_the_attack(page):
+# Looks at every frame the browser draws: an answer that is not about the image on the left, or not the answer to the
+# last question, must be dimmed, and no other.
+EVERY_FRAME = """
+() => {
+  window.seen = { frames: 0, dimmed: 0, wrong: [] };
+  const look = () => {
+    const image = document.querySelector("#gg-preview [data-image]").dataset.image;
+    const out = document.querySelector("#gg-attack-out"), answer = out.querySelector("[data-answers]");
+    const asked = document.querySelector("#gg-attack-asked [data-asked]").dataset.asked;
+    const faded = getComputedStyle(out.querySelector(".html-container")).opacity < 0.5;
+    const old = answer.dataset.image !== image || answer.dataset.answers !== asked;
+    window.seen.frames += 1;
+    window.seen.dimmed += faded;
+    if (old !== faded) window.seen.wrong.push([image, answer.dataset.image, asked, answer.dataset.answers]);
+    requestAnimationFrame(look);
+  };
+  look();
+}
+"""
+
+
+def test_no_frame_shows_an_answer_beside_another_image_or_settings(page):
+    page.evaluate(EVERY_FRAME)
+    first = page.locator("#gg-attack-out .gg-large img").nth(0).get_attribute("src")
+    for number in (1, 3, 2, 0, 3):  # faster than the answers come
+        set_slider(page, "Image of", number)
+        page.wait_for_timeout(150)
+    expect(page.locator("#gg-preview")).to_contain_text("3.png", timeout=30_000)
+    settled = page.locator('#gg-attack-out:not([data-old]) [data-image="3"]')
+    settled.wait_for(timeout=60_000)
+    assert page.locator("#gg-attack-out .gg-large img").nth(0).get_attribute("src") != first
+    set_slider(page, "eps", 2)
+    expect(page.locator("#gg-attack-out caption")).to_contain_text("eps 2/255", timeout=60_000)
+    page.locator("#gg-attack-settings textarea, #gg-attack-settings input").first.fill("quantity=probability")
+    page.keyboard.press("Enter")
+    expect(page.locator("#gg-attack-out caption")).to_contain_text("quantity=probability", timeout=60_000)
+    seen = page.evaluate("window.seen")
+    assert seen["wrong"] == []
+    assert seen["frames"] > seen["dimmed"] > 0
+
+
+def test_a_hidden_tab_is_computed_anew_when_it_is_opened(page):
+    opened_tab(page, "Explain")
+    page.locator("#gg-explain-out .gg-method").first.wait_for(timeout=60_000)
     opened_tab(page, "Attack")
+    set_slider(page, "Image of", 1)
+    page.locator('#gg-attack-out:not([data-old]) [data-image="1"]').wait_for(timeout=60_000)
+    opened_tab(page, "Explain")
+    page.locator('#gg-explain-out:not([data-old]) [data-image="1"] .gg-method').first.wait_for(timeout=60_000)
+
+
+def start_long_attack(page) -> None:
+    """Of SmoothGrad, 200 steps."""
     set_slider(page, "Steps", 200)
     page.locator('input[aria-label="Method"]:visible').click()
     page.get_by_role("option", name="SmoothGrad").click()
-    page.click("#gg-attack")
+
+
+def test_a_stop_ends_the_attack(page):
+    start_long_attack(page)
     page.wait_for_function("document.body.innerText.includes(' of 200')", timeout=60_000)
     page.click("#gg-attack-stop")
     expect(page.locator("#gg-attack-out")).to_contain_text("Stopped at step", timeout=30_000)
@@ -226,15 +279,12 @@ def test_a_stop_ends_the_attack(page):
 
 def test_a_stop_in_the_queue_is_obeyed_and_ends_no_one_elses_work(page, browser, server):
     """Two pages: the second waits for the first, is stopped while it waits, and says so when its turn comes."""
-    opened_tab(page, "Attack")
-    set_slider(page, "Steps", 200)
-    page.locator('input[aria-label="Method"]:visible').click()
-    page.get_by_role("option", name="SmoothGrad").click()
-    page.click("#gg-attack")
+    start_long_attack(page)
     page.wait_for_function("document.body.innerText.includes(' of 200')", timeout=60_000)
     waiting = browser.new_page(viewport={"width": 1280, "height": 900})
-    waiting.goto(server)
-    opened_tab(waiting, "Attack")
+    with waiting.expect_response(lambda answer: "queue/join" in answer.url):
+        waiting.goto(server)
+    waiting.wait_for_selector("#gg-attack")
     with waiting.expect_response(lambda answer: "queue/join" in answer.url):
         waiting.click("#gg-attack")
     with waiting.expect_response(lambda answer: "/gradio_api/" in answer.url):
@@ -249,13 +299,13 @@ def test_a_stop_in_the_queue_is_obeyed_and_ends_no_one_elses_work(page, browser,
 
 
 def test_every_tab_is_there_for_two_models(page):
-    assert page.get_by_role("tab").all_inner_texts() == ["Explain", "Attack", "Compare", "Guide"]
+    assert page.get_by_role("tab").all_inner_texts() == ["Attack", "Compare", "Explain", "Guide"]
 
 
 def test_a_phone_sees_the_whole_width(browser, server):
     tab = browser.new_page(viewport={"width": 390, "height": 844})
     tab.goto(server)
-    tab.wait_for_selector("#gg-explain")
+    tab.wait_for_selector("#gg-attack-out .gg-result", timeout=60_000)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     tab.close()
 
@@ -271,7 +321,7 @@ def test_the_server_asks_no_other_machine_and_tells_the_browser_not_to(server, h
 
 def explain_values(home: Path, file: object = None) -> list[object]:
     """What the page sends with Explain: image, class, model, methods."""
-    return [0, file, -1, str(home / "one.safetensors"), ["gradient"]]
+    return [0, file, -1, str(home / "one.safetensors"), ["gradient"], ""]
 
 
 def test_the_page_is_opened_under_its_own_names_only(server):
@@ -307,13 +357,11 @@ def test_no_path_leads_to_a_file_that_is_not_the_pages(server, home):
 def test_forged_files_are_refused_and_nothing_is_looked_up(server, home):
     client = PageClient(server, "forged")
     kind = {"meta": {"_type": "gradio.FileData"}}
-    assert (
-        client.join("gg-explain", explain_values(home, {"path": str(home / "set" / "0.png"), **kind}))[0]
-        == 200
+    status, body = client.join(
+        "gg-explain", explain_values(home, {"path": str(home / "set" / "0.png"), **kind})
     )
-    answer = client.answer()
-    assert not answer["success"]
-    assert "not uploaded by a user" in answer["output"]["error"]
+    assert status >= 400
+    assert "not uploaded by a user" in body
     status, body = client.join(
         "gg-explain", explain_values(home, {"path": "http://evil.example/x.png", **kind})
     )
@@ -356,7 +404,9 @@ def test_the_work_of_a_client_that_vanished_ends_and_the_next_one_is_answered(se
     """The first asks for minutes of work and hangs up; the second would run out of patience behind it."""
     first, second = PageClient(server, "vanishes"), PageClient(server, "stays")
     models = [str(home / f"{name}.safetensors") for name in ("one", "two")]
-    assert first.join("gg-compare", [0, None, -1, *models, "smoothgrad", "targeted_map", 8, 200])[0] == 200
+    assert (
+        first.join("gg-compare", [0, None, -1, *models, "smoothgrad", "", "targeted_map", 8, 200])[0] == 200
+    )
     stream = first.listen()
     assert next(message for message in stream if message["msg"] == "progress")
     stream.close()
@@ -369,7 +419,7 @@ def test_a_page_of_one_model_compares_nothing(home):
     done = subprocess.run(
         [sys.executable, "-c", TABS, *map(str, words)], capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.split() == ["Explain", "Attack", "Guide"], done.stderr
+    assert done.stdout.split() == ["Attack", "Explain", "Guide"], done.stderr
 
 
 def test_a_taken_port_is_one_sentence(server, home):

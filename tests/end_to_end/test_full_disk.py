@@ -47,9 +47,9 @@ def words_of(verb: str, kit) -> list[str]:
 
 
 def test_every_verb_that_writes_is_here():
-    """compare, leaderboard and report write as `data show` does; demo and harden train as `train` does."""
-    known = {*VERBS, "compare", "leaderboard", "report", "demo", "harden", "data fetch"}
-    reading = {"explore", "bench", "list", "doctor", "completion", "data check"}
+    """compare, leaderboard and report write as `data show` does, submit as `audit`; demo and harden as `train`."""
+    known = {*VERBS, "compare", "leaderboard", "report", "submit", "demo", "harden", "data fetch"}
+    reading = {"explore", "bench", "list", "doctor", "completion", "data check", "verify"}
     verbs = {name for name, verb in cli.verbs().items() if not isinstance(verb, dict)}
     assert verbs | {f"data {name}" for name in cli.verbs()["data"]} == known | reading
 

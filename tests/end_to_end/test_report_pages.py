@@ -114,7 +114,7 @@ def test_a_narrow_terminal_gets_whole_words_and_is_told_of_the_rest(house, gyrog
     monkeypatch.setenv("COLUMNS", "70")
     _, out, _ = gyrograd("leaderboard", house)
     assert all(len(line) <= 70 for line in out.splitlines()[:-1])
-    assert out.count("cifar10/lenet-l2-cosine") == 1
+    assert out.count("cifar10/lenet-l2-cosine") == 6  # one row per method
     assert "Also on the page: " in out
     told = out[out.index("Also on the page") :]
     assert "Deletion" in told
@@ -162,7 +162,7 @@ def test_a_card_that_cannot_be_read_is_left_out_aloud(tmp_path, gyrograd):
         (("compare", "{}/a"), "needs b: write `gyrograd compare A B`"),
         (("compare", "{}/a", "{}/a", "--out", "{}/a/card.json/x.html"), "is a file where a folder is needed"),
         (("compare", "{}/a", "{}/a", "--out", "{}/a"), "is a folder where a file is written"),
-        (("leaderboard", "{}", "--out", "{}/a"), "is a folder where a file is written"),
+        (("leaderboard", "{}", "--out", "{}/a/card.json"), "is a file where a folder is needed"),
         (("leaderboard", "{}/none"), "There is no folder"),
         (("leaderboard", "{}/a/records"), "gyrograd audit MODEL DATA"),
     ],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from gyrograd.cli import reproduce
 from gyrograd.errors import UserError
 from gyrograd.experiments.claims import Claims, Order, Value, judged
+from gyrograd.experiments.codes import CODES
 from gyrograd.experiments.report import column_groups, experiment_page, shown, summary_table
 from gyrograd.experiments.results import (
     Estimate,
@@ -25,6 +28,7 @@ from gyrograd.experiments.results import (
 )
 from gyrograd.numerics.statistics import bootstrap_interval
 from gyrograd.records import Record
+from gyrograd.reporting import Figure, Section, Table, page
 
 columns = st.lists(st.floats(-100, 100), min_size=2, max_size=30)
 
@@ -129,7 +133,63 @@ def test_the_terminal_shows_numbers_alone(tmp_path, monkeypatch, capsys):
     reproduce._print_results(tmp_path / "index.html")
     printed = capsys.readouterr().out
     assert "not measured" not in printed
-    assert len(re.findall(r"^(ce|l2) ", printed, re.MULTILINE)) == 4
+    assert len(re.findall(r"^cifar +(ce|l2) ", printed, re.MULTILINE)) == 4
+
+
+def test_the_terminal_shows_the_papers_numbers_first_and_the_rest_in_a_file(tmp_path, monkeypatch, capsys):
+    many = {Quantity("cifar", f"row{i}", "grad rps"): Estimate(0.1, 0.2, 0.3, 5) for i in range(50)}
+    claims = Claims((Value(Quantity("cifar", "row49", "grad rps"), 0.25, 0.1),))
+    results = Results("x", "paper", {}, many)
+    monkeypatch.setattr(
+        "gyrograd.experiments.runs.verdicts_of", lambda results: (claims, judged(claims, results, "values"))
+    )
+    write_results(tmp_path, results)
+    reproduce._print_results(tmp_path / "index.html")
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 26
+    assert printed[1].split()[:2] == ["cifar", "row49"]
+    assert "50 numbers, 20 of them above" in " ".join(printed)
+    lines = (tmp_path / "numbers.csv").read_text().splitlines()
+    assert len(lines) == 51
+    assert lines[-1] == "cifar,row49,grad rps,0.2,0.1,0.3,5,0,0.25,confirmed"
+
+
+def test_a_page_begins_with_its_verdicts_and_its_figure_and_explains_its_codes():
+    rows = {Quantity("s", "ce", "grad a-ins 4"): Estimate(0.7, 0.8, 0.9, 100)}
+    ours = Results(
+        "x", "paper", {}, rows, facts={"versions": {"gyrograd": "not installed, run from its source"}}
+    )
+    claims = Claims((Value(Quantity("s", "ce", "grad a-ins 4"), 0.8, 0.1),), notes=("A note.",))
+    figure = Section("Curves", (), None, (Figure(b"png", "The curve."),))
+    html = experiment_page("T", ("About.", "More."), ours, claims, judged(claims, ours, "values"), (figure,))
+    order = [
+        "1 confirmed</span>",
+        "About.",
+        "<h2>Curves</h2>",
+        "More.",
+        "A note.",
+        "Adversarial Insertion",
+        "<h2>s</h2>",
+    ]
+    places = [html.index(words) for words in order]
+    assert places == sorted(places)
+    assert "not installed" not in html
+
+
+def test_wide_tables_say_so():
+    narrow, wide = (Section("h", (), Table(tuple("abcdefgh"[:n]), (tuple("12345678"[:n]),))) for n in (5, 6))
+    assert "scroll it sideways" not in page("T", (), (narrow,), ())
+    assert "scroll it sideways to see all 6 columns" in page("T", (), (wide,), ())
+
+
+def test_every_code_of_a_claimed_column_is_explained():
+    papers = Path(reproduce.__file__).parents[1] / "experiments"
+    for paper in ("joo2023", "wang2020", "tan2023"):
+        claims = tomllib.loads((papers / paper / "claims.toml").read_text(encoding="utf-8"))
+        names = {name for table in claims["values"] for name in (*table["columns"], *table["rows"])}
+        codes = {word for name in names for word in name.split() if word[0].isalpha()}
+        plain = {"cosine", "correlation", "gradient", "of", "x1", "x2"}
+        assert {word for word in codes if word not in CODES and "=" not in word} <= plain
 
 
 def test_columns_of_one_attribution_stand_together_and_the_papers_come_first():

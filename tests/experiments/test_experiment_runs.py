@@ -159,7 +159,8 @@ def test_an_interrupted_run_taken_up_again_leaves_the_same_records(tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         reproduce("joo2023-appendix-table1", "smoke", broken, **{**FEW, "rows": ("ce",)})
     assert not (broken / "smoke/joo2023-appendix-table1/results.json").exists()
-    assert {name: state for name, _, _, state in states(broken)}["joo2023-appendix-table1"] == "smoke: begun"
+    known = {one.name: one for one in states(broken)}
+    assert known["joo2023-appendix-table1"].state == "smoke: begun"
     kept = digests(broken / "smoke/records")
     assert len(kept) == 2, "accuracy and the first similarity were finished"
     monkeypatch.setattr(measures, "similarities", original)
@@ -327,3 +328,24 @@ def test_a_net_saved_by_hand_is_not_mistaken_for_one(tmp_path):
     save(net_path(NET, tmp_path), gg.model("lenet", image_size=8, num_classes=10))
     other = replace(NET, seed=9)
     assert not net_path(other, tmp_path).exists()
+
+
+def test_the_list_says_what_each_experiment_is_needs_and_costs_without_its_data(tmp_path, monkeypatch):
+    monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
+    known = {one.name: one for one in states(tmp_path)}
+    table = known["joo2023-table1"]
+    assert (table.place, table.state) == ("Table 1", "not run")
+    assert table.about.endswith(".")
+    assert table.nets == {"smoke": 14, "small": 14, "paper": 72}
+    assert table.needs["smoke"] == ("shapes",)
+    assert "folder imagenet100" in table.needs["paper"]
+    assert any(what.startswith("weights ") for what in known["wang2020-table2"].needs["paper"])
+    assert all(one.about for one in known.values())
+
+
+def test_a_row_that_is_not_there_lists_those_that_are_before_anything_is_trained(tmp_path):
+    with pytest.raises(
+        UserError, match="no row 'bogus' at the scale 'smoke'; its rows are ce, atex, iga, hessian, l2, l2_c"
+    ):
+        reproduce("joo2023-table1", "smoke", tmp_path, rows=("bogus",))
+    assert not list(tmp_path.iterdir())

@@ -324,3 +324,24 @@ def test_scales_hold_sizes_of_the_papers_settings() -> None:
         for b in ways.BACKBONES
     )
     assert 0.03 in sigmas_of({"levels": 2})
+
+
+def test_no_line_joins_different_explainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    estimates = {
+        Quantity("vgg16", f"natural {name}", column): Estimate(0.1, 0.2 + 0.1 * place, 0.9, 5)
+        for place, name in enumerate(NAMES)
+        for column in ("lipschitz", *measures.SIMILARITIES)
+    }
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda self, *args, **how: (drawn.append(self), save(self, *args, **how))
+    )
+    drawings.trade_off(Results("tan2023-figure6", "small", {}, estimates))
+    lines = [line for axis in drawn[0].axes for line in axis.lines]
+    assert len([line for line in lines if line.get_marker() not in ("", "None", "_")]) == 3 * len(NAMES)
+    assert all(line.get_linestyle() == "None" for line in lines)
+    names = [text.get_text() for text in drawn[0].legends[0].get_texts()]
+    assert names == ["vgg16", *NAMES]

@@ -17,7 +17,7 @@ from gyrograd.attributions import InputXGradient
 from gyrograd.errors import UserError
 from gyrograd.experiments import wang2020  # noqa: F401 - registers the experiments
 from gyrograd.experiments.claims import Order, Value, judged, read_claims
-from gyrograd.experiments.nets import Given, Net, objective_of, train_settings
+from gyrograd.experiments.nets import Given, Net, net_key, objective_of, train_settings
 from gyrograd.experiments.nets import trained as read_or_trained
 from gyrograd.experiments.results import Estimate, Quantity, Results, read_results
 from gyrograd.experiments.runs import HOME, Run
@@ -286,7 +286,7 @@ def test_weights_that_are_not_there_are_asked_for(tmp_path: Path, monkeypatch: p
     assert isinstance(net, Net)
     sizes = {"model": {"name": "resnet20", "weights": {"natural": "gone.pt"}}}
     with pytest.raises(UserError, match=r"no weights at .*gone\.pt; put them there, or set GYROGRAD_DATA"):
-        given_or(net, sizes, "natural")
+        net_key(given_or(net, sizes, "natural"))
 
 
 @given(st.floats(0.1, 10), st.integers(0, 99))

@@ -489,8 +489,11 @@ def serve_lines() -> None:
     from gyrograd.explorer import server
 
     server.serve = lambda *_, **__: None  # type: ignore[assignment]
+    # `--config -` reads the standard input, which must not be where the lines come from.
+    lines = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     print("ready", file=answers, flush=True)
-    for line in sys.stdin:
+    for line in lines:
         print(json.dumps(outcome(json.loads(line))), file=answers, flush=True)
 
 

@@ -124,6 +124,14 @@ def test_second_derivatives_match_finite_differences_on_attention_and_gates(stru
     assert max(errors.values()) <= BAR, errors
 
 
+def test_second_derivatives_reach_through_a_gate_that_torch_differentiates_once():
+    torch.manual_seed(0)
+    core = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Hardsigmoid(), nn.Linear(8, 3), nn.Hardsigmoid())
+    model, x = core.double().eval(), torch.rand(2, 3, 2, 2, dtype=torch.float64)
+    errors = relative_errors(gg.attribution("deep_lift", baseline=0.4), model, x, torch.tensor([0, 2]))
+    assert max(errors.values()) <= BAR, errors
+
+
 def test_an_unchanged_pixel_has_no_share_and_no_nan():
     model, (x, target) = net("lenet"), batch(2)
     start = x.clone()

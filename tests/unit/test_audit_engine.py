@@ -434,32 +434,6 @@ def test_another_model_or_other_images_are_measured_anew(tmp_path: Path) -> None
     assert one.document["data"]["sha256"] != brighter.document["data"]["sha256"]
 
 
-@pytest.mark.usefixtures("_no_page")
-def test_the_card_grows_while_images_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    save = Card.save
-
-    def keep(card: Card, folder: Path) -> Path:
-        seen.append((card.document["complete"], card.document["data"]["images"], len(card.document["worst"])))
-        return save(card, folder)
-
-    monkeypatch.setattr(Card, "save", keep)
-    monkeypatch.setattr("gyrograd.measurement.run.GROWS_EVERY_S", 0.0)
-    x, y = small_images(3)
-    card = audit(small_net(), x, y, preset=replace(FEW, shard=1, pictures=2), out=tmp_path)
-    assert seen == [(False, 1, 1), (False, 2, 1), (True, 3, 2)]
-    assert card.document["data"]["planned"] == 3
-
-
-@pytest.mark.usefixtures("_no_page")
-def test_a_short_audit_writes_its_card_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(Card, "save", lambda card, folder: seen.append(card.document["complete"]))
-    x, y = small_images(3)
-    audit(small_net(), x, y, preset=replace(FEW, shard=1), out=tmp_path)
-    assert seen == [True]
-
-
 def test_a_model_without_trained_weights_is_not_judged() -> None:
     x, y = small_images(3)
     net = small_net()

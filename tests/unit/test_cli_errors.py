@@ -253,3 +253,20 @@ def test_pages_write_control_characters_out():
     html = page("net\x1b[2J", ("line\x07",), (Section("head\u202e"),), ())
     assert "<title>net\\x1b[2J</title>" in html
     assert not {"\x1b", "\x07", "\u202e"} & set(html)
+
+
+@pytest.mark.parametrize("words", [["--out", ""], ["--out="], ["--out", "", "--images", "1"]])
+def test_an_empty_folder_name_is_refused_before_anything_is_written_here(
+    words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["explain", "cifar10/lenet-ce", "shapes", *words]) == 2
+    assert "--out has an empty value; write --out VALUE, or leave it out." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_empty_file_of_settings_is_answered_in_words(tmp_path, capsys):
+    empty = tmp_path / "empty.yaml"
+    empty.touch()
+    assert cli.main(["explain", "cifar10/lenet-ce", "shapes", f"--config={empty}"]) == 2
+    assert "The file of --config holds no settings by name" in capsys.readouterr().err

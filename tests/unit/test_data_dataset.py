@@ -37,8 +37,8 @@ def numbered(n: int = 20, masks: bool = False) -> Dataset:
             },
             "numbered holds no examples; give at least one.",
         ),
-        ({"masks": torch.zeros(20, 5, 4, dtype=torch.bool)}, r"give one mask an image, \(20, 4, 5\)"),
-        ({"masks": torch.zeros(19, 4, 5, dtype=torch.bool)}, r"give one mask an image, \(20, 4, 5\)"),
+        ({"masks": torch.zeros(20, 5, 4, dtype=torch.bool)}, r"give one mask per image, \(20, 4, 5\)"),
+        ({"masks": torch.zeros(19, 4, 5, dtype=torch.bool)}, r"give one mask per image, \(20, 4, 5\)"),
     ],
 )
 def test_a_data_set_that_does_not_fit_together_is_refused_in_one_sentence(

@@ -66,8 +66,8 @@ attack untargeted_map: eps=8/255 norm='linf' protocol='own' steps=None step_size
 metric adversarial_insertion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum'
     quantity='probability'
 metric center_dislocation: variant='code' reduce='abs_sum'
-metric certified_cosine: radius=0.05 sigma=0.1 draws=1000 held_out=100 alpha=0.001
-metric certified_pixels: radius=0.1 sigma=0.15 top=0.5 draws=1000 held_out=100 alpha=0.001 reduce='abs_sum'
+metric certified_cosine: radius=0.05 sigma=0.1 draws=1000 held_out=100 alpha=0.001 looks=1
+metric certified_pixels: radius=0.1 sigma=0.15 top=0.5 draws=1000 held_out=100 alpha=0.001 looks=1 reduce='abs_sum'
 metric cosine_distance: reduce='abs_sum'
 metric deletion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum' quantity='probability'
 metric faithfulness: similarity='inverse_l2' segments='grid' grid=10 reference='zero' contribution='slope'
@@ -76,14 +76,21 @@ metric infidelity: sigma=0.1 draws=50 perturbation='gaussian' patch=8 baseline='
     quantity='logit'
 metric insertion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum' quantity='probability'
 metric local_lipschitz: sigma=0.03 draws=50 reduce='none' normalize='none' clip=False
+metric mass_in_mask: reduce='abs_sum'
 metric max_sensitivity: eps=0.02 draws=10 relative=True reduce='none' clip=False
 metric model_lipschitz: sigma=0.03 draws=50 quantity='logit' clip=False
 metric model_smoothness: sigma=0.03 draws=50 quantity='logit' clip=False
+metric parameter_randomization: order='cascading' similarity='spearman' weights='shuffled' weights_seed=0
+    reduce='abs_sum' normalize='none'
+metric pointing_game: tolerance=0 reduce='abs_sum'
 metric random_perturbation_similarity: eps=16/255 draws=10 similarity='cosine' reduce='abs_sum' normalize='max'
     clip=True
 metric rank_correlation: reduce='abs_sum'
+metric road: ratios=(0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9) sigma=0.01 reduce='abs_sum' quantity='probability'
 metric similarity_to_clean: similarity='cosine' reduce='abs_sum' normalize='max'
 metric similarity_to_target: similarity='cosine' reduce='abs_sum' normalize='max'
+metric sparseness: reduce='abs_sum'
+metric top_k_in_mask: k=None reduce='abs_sum'
 metric top_k_intersection: k=100 variant='code' reduce='abs_sum'
 regularizer adversarial: eps=8/255 norm='linf' steps=7 step_size=None start='clean' selection='best'
     batchnorm='train'
@@ -141,7 +148,7 @@ def test_every_method_is_listed() -> None:
 
 
 ZERO_IS_FINE = {
-    "radius", "ridge", "ratio", "l2", "cosine",
+    "radius", "ridge", "ratio", "l2", "cosine", "metric pointing_game tolerance", "metric road sigma",
     "attribution grad_cam_plus_plus eps", "attribution gradient_shap sigma",
 }  # fmt: skip
 LOOKED_AT_WHEN_USED = {"attribution lime grid", "attribution shap grid", "metric top_k_intersection k"}
@@ -155,7 +162,11 @@ def test_a_number_below_its_least_is_refused_and_the_least_is_not(name: str) -> 
     """Counts begin with 1, radii and widths above 0; what a sentence calls usual is the default."""
     kind, _, method = name.partition(" ")
     for key, parameter in inspect.signature(gg.available(kind)[method].factory).parameters.items():
-        skipped = f"{name} {key}" in LOOKED_AT_WHEN_USED | OF_ANY_SIGN or key in {"seed", "max_batch"}
+        skipped = f"{name} {key}" in LOOKED_AT_WHEN_USED | OF_ANY_SIGN or key in {
+            "seed",
+            "weights_seed",
+            "max_batch",
+        }
         if type(parameter.default) not in (int, float) or skipped:
             continue
         number = type(parameter.default)  # beside the shapes, 1 is checked to be no float

@@ -28,9 +28,9 @@ from gyrograd.data import Dataset
 from gyrograd.data.opening import Opened
 from gyrograd.errors import UserError
 from gyrograd.explorer import Net, Plan, Stopped, attacked, compared, explained, markup, opened_stage, staged
-from gyrograd.explorer.page import OWN_CHOICE, Answers, gradio
+from gyrograd.explorer.page import KEPT_ANSWERS, OWN_CHOICE, Answers, Wish, gradio, watch_of
 from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, array_of
-from gyrograd.explorer.scenes import ON_THE_WAY
+from gyrograd.explorer.scenes import ON_THE_WAY, opening_image
 from gyrograd.explorer.server import check_free, ended_in_order, serve
 from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.watching import Watched
@@ -392,7 +392,7 @@ def test_mistakes_on_the_page_are_sentences_that_name_the_fix(stage, net, x, tmp
     assert "did you mean 'top_k'" in sentence_of(lambda: Plan(attack="topk"))
     same = Answers(stage, Sessions(tmp_path))
     assert "choose two" in sentence_of(
-        lambda: same.compare(print, 0, None, OWN_CHOICE, "soft", "soft", "gradient", "top_k", 4, 3)
+        lambda: same.compare(print, 0, None, OWN_CHOICE, "soft", "soft", "gradient", "", "top_k", 4, 3)
     )
 
 
@@ -408,7 +408,7 @@ def test_a_file_is_fitted_to_the_images_of_the_set(stage, tmp_path):
 def test_buttons_pass_their_controls_on(stage, tmp_path):
     answers = Answers(stage, Sessions(tmp_path))
     html, archive = answers.attack(
-        lambda share, what: None, 2, None, OWN_CHOICE, "other", "gradient", "top_k", 16, 3
+        lambda share, what: None, 2, None, OWN_CHOICE, "other", "gradient", "", "top_k", 16, 3
     )
     plan = Plan("gradient", "top_k", 16 / 255, 3)
     scene = attacked(stage.net("other"), stage.image(2), None, plan, seed=7)
@@ -418,6 +418,73 @@ def test_buttons_pass_their_controls_on(stage, tmp_path):
     assert html == markup.maps_page(explained(stage.net("soft"), stage.image(2), 1, ["gradient"]))
     path = answers.kept(archive, "attack.zip")
     assert zipfile.ZipFile(path).testzip() is None
+
+
+def test_settings_of_methods_reach_the_maps(stage, net, x, tmp_path):
+    answers = Answers(stage, Sessions(tmp_path))
+    word = "smoothgrad(sigma=0.3, draws=2)"
+    plan = Plan(word, "targeted_map", 16 / 255, 3)
+    scene = attacked(net, x, None, plan, seed=7)
+    noisy = gg.attribution("smoothgrad", sigma=0.3, draws=2)
+    choice = net.model(x).argmax(1)
+    assert torch.equal(scene.hit.map_clean, noisy(net.model, x, choice))
+    values = (2, None, OWN_CHOICE, "soft", "smoothgrad", "sigma=0.3, draws=2", "targeted_map", 16, 3)
+    html, _ = answers.attack(print, *values)
+    assert html == markup.attack_page(scene)
+    assert "Targeted map on SmoothGrad (sigma=0.3, draws=2)" in html
+    html, packed = answers.explain(
+        lambda share, what: None, 2, None, OWN_CHOICE, "soft", ["gradient", "smoothgrad"], word
+    )
+    assert html == markup.maps_page(explained(net, x, None, ["gradient", word]))
+    assert "smoothgrad_sigma_0.3__draws_2.png" in zipfile.ZipFile(io.BytesIO(packed)).namelist()
+    assert "check its box" in sentence_of(
+        lambda: answers.explain(print, 2, None, OWN_CHOICE, "soft", ["gradient"], word)
+    )
+    assert "did you mean 'sigma'" in sentence_of(lambda: Plan("smoothgrad(sigm=1)"))
+
+
+def test_the_page_opens_on_an_image_that_is_labelled_rightly_and_moves_far(stage, net):
+    x = stage.data.pixels(torch.arange(5))
+    plan = Plan(eps=64 / 255, steps=3)
+    kept = [
+        attacked(net, x[place : place + 1], None, replace(plan, steps=10), seed=7).kept for place in range(5)
+    ]
+    order = sorted(range(5), key=lambda place: kept[place])
+    assert kept[order[0]] < kept[order[1]] < kept[order[2]]
+    labels = net.model(x).argmax(1)
+    labels[order[0]] = (labels[order[0]] + 1) % 4  # the one that moves furthest is labelled wrongly
+    alone = replace(stage, nets=(net,), data=replace(stage.data, labels=labels))
+    assert opening_image(alone, plan) == order[1]
+
+
+def test_a_large_image_is_not_attacked_before_the_page_opens(monkeypatch, stage):
+    monkeypatch.setattr("gyrograd.explorer.scenes.LARGEST_TRIED", SIDE - 1)
+    monkeypatch.setattr("gyrograd.explorer.scenes.attack_of", lambda plan: pytest.fail("attacked"))
+    assert opening_image(stage, PLAN) in range(len(stage.data))
+
+
+def test_the_same_question_is_computed_once_and_few_answers_are_kept(stage, tmp_path):
+    answers, asked = Answers(stage, Sessions(tmp_path)), []
+
+    def answer(watch, *values):
+        asked.append(values)
+        return str(values), b""
+
+    for number in (1, 1, *range(2, KEPT_ANSWERS + 2), 1):
+        assert answers.recalled(answer, print, number)[0] == str((number,))
+    assert [values[0] for values in asked] == [1, *range(2, KEPT_ANSWERS + 2), 1]
+
+
+def test_work_that_is_out_of_date_ends(net, x):
+    wanted = Wish()
+    wanted.ask("attack")
+    watch = watch_of(wanted, "attack", lambda share, desc: None)
+    watch(0.0, "step 1")
+    wanted.ask("compare")
+    watch(0.1, "step 2")
+    wanted.ask("attack")
+    with pytest.raises(Stopped):
+        watch(0.2, "step 3")
 
 
 def test_labels_are_named_where_they_mean_something(stage):

@@ -165,7 +165,7 @@ def test_work_has_a_moment_for_its_page_to_listen(sessions, clock):
 
 def test_the_work_of_a_page_that_was_closed_ends():
     wish, gone = Wish(), []
-    wish.start("attack")
+    wish.ask("attack")
     watch = watch_of(wish, "attack", lambda share, desc: None, lambda: bool(gone))
     watch(0.0, "step 0")
     gone.append(1)

@@ -159,22 +159,22 @@ def shown(wish: Wish, key: str, work=lambda watch: ("done", b"")) -> str:
 
 def test_a_stop_pressed_while_the_work_waits_in_the_queue_is_obeyed_when_its_turn_comes():
     wish = Wish()
-    wish.start("attack")
+    wish.ask("attack")
     wish.stop()
     begun = []
     assert "Stopped at the start." in shown(wish, "attack", lambda watch: begun.append(1) or ("done", b""))
     assert begun == []
-    wish.start("attack")
+    wish.ask("attack")
     assert shown(wish, "attack") == "done"
 
 
 def test_work_asked_for_after_a_stop_does_not_save_what_was_stopped():
     wish = Wish()
-    wish.start("attack")
+    wish.ask("attack")
     watch = watch_of(wish, "attack", lambda share, desc: None)
     watch(0.0, "step 0")
     wish.stop()
-    wish.start("compare")
+    wish.ask("compare")
     with pytest.raises(Stopped, match="step 1"):
         watch(0.5, "step 1")
     assert shown(wish, "compare") == "done"
@@ -182,7 +182,7 @@ def test_work_asked_for_after_a_stop_does_not_save_what_was_stopped():
 
 def test_the_bar_moves_while_nobody_stops():
     wish, moved = Wish(), []
-    wish.start("explain")
+    wish.ask("explain")
     watch_of(wish, "explain", lambda share, desc: moved.append((share, desc)))(0.25, "gradient")
     assert moved == [(0.25, "gradient")]
 
@@ -195,7 +195,7 @@ def test_work_runs_if_and_only_if_no_stop_came_after_its_button(presses):
             wish.stop()
             wanted = dict.fromkeys(wanted, False)
         else:
-            wish.start(press)
+            wish.ask(press)
             wanted[press] = True
     for key, runs in wanted.items():
         assert (shown(wish, key) == "done") == runs

@@ -444,7 +444,7 @@ def test_held_out_leaves_an_image_of_every_class_and_loses_none(counts, share, s
     images = torch.arange(len(labels), dtype=torch.uint8).view(-1, 1, 1, 1)
     data = Dataset(images, labels, tuple("abcd"[: len(counts)]), "some")
     if max(counts) == 1:
-        with pytest.raises(UserError, match="one image a class"):
+        with pytest.raises(UserError, match="one image per class"):
             held_out(data, share=share, seed=seed)
         return
     split = held_out(data, share=share, seed=seed)

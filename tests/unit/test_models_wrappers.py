@@ -205,7 +205,7 @@ def test_a_built_model_is_in_train_mode() -> None:
         ("torchvision:fcn_resnet50", {}, "There is no model"),
         ("timm:resnet18x", {}, "did you mean 'resnet18"),
         ("timm:resnet18", {"depth": 3}, "does not take these settings"),
-        ("keras:resnet18", {}, "known: timm, torchvision"),
+        ("keras:resnet18", {}, "known: hf, timm, torchvision"),
         ("torchvision:resnet18", {"pretrained": True, "num_classes": 5}, "leave num_classes out"),
         ("swin", {"activation": "softplus"}, "no ReLU to swap"),
     ],

@@ -18,9 +18,9 @@ WRONG = [
     ("attribution", "smoothgrad", {"sigma": True}, "sigma=True; give a finite number"),
     ("attribution", "smoothgrad", {"draws": 1.5}, "draws=1.5; give a whole number, such as 50"),
     ("attribution", "smoothgrad", {"draws": True}, "draws=True; give a whole number"),
-    ("attribution", "smoothgrad", {"draws": 1e8}, "draws=100000000, which would never be done"),
+    ("attribution", "smoothgrad", {"draws": 1e8}, "draws=100000000, which would not finish"),
     ("attribution", "ig", {"steps": "abc"}, "steps='abc'; give a whole number, such as 50"),
-    ("attribution", "ig", {"steps": 10**15}, "never be done; give at most 1,000,000"),
+    ("attribution", "ig", {"steps": 10**15}, "would not finish; give at most 1,000,000"),
     ("attribution", "ig", {"times_input": 1}, "times_input=1; give True or False"),
     ("attribution", "ig", {"baseline": (0.1, NAN, 0.2)}, "baseline=.0.1, nan, 0.2.; give a word or"),
     ("attribution", "ig", {"baseline": True}, "baseline=True; give a word or a finite number"),
@@ -57,7 +57,7 @@ def test_no_count_is_endless_and_no_number_is_a_truth_value(kind):
             with pytest.raises(UserError, match=f"{parameter.name}=True"):
                 make(kind, name, **needed, **{parameter.name: True})
             if type(parameter.default) is int and parameter.name not in UNBOUNDED:
-                with pytest.raises(UserError, match="never be done"):
+                with pytest.raises(UserError, match="would not finish"):
                     make(kind, name, **needed, **{parameter.name: MOST + 1})
 
 

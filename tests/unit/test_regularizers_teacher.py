@@ -1,4 +1,4 @@
-"""Where ATEX's teacher comes from, and the settings of the regularisers that look for something first."""
+"""Where the teachers of ATEX and of adversarial training come from, and settings that cannot be meant."""
 
 from __future__ import annotations
 
@@ -68,6 +68,30 @@ def test_terms_are_logged_by_name():
     assert list(gg.regularizer("atex", teacher=net("mlp", 1)).terms(net("mlp"), x, y)) == ["clean", "beside"]
 
 
+def test_a_taught_student_learns_at_the_moved_image_what_the_teacher_answers_at_the_clean_one():
+    student, teacher, (x, y) = net("mlp"), net("mlp", 1), batch(4)
+    taught = gg.regularizer(
+        "adversarial", eps=2 / 255, steps=1, selection="last", teacher=teacher, temperature=3.0
+    )
+    moved = gg.regularizer("adversarial", eps=2 / 255, steps=1, selection="last").images(
+        student, x, y, seed=0
+    )
+    softened = torch.distributions.Categorical(logits=teacher(x) / 3)
+    mine = torch.distributions.Categorical(logits=student(moved) / 3)
+    expected = 9 * torch.distributions.kl_divergence(softened, mine)
+    torch.testing.assert_close(taught(student, x, y, seed=0), expected, rtol=1e-10, atol=0)
+    assert (expected > 0).all()
+    assert (moved != x).any()
+
+
+def test_a_student_that_answers_as_its_teacher_does_has_nothing_to_learn_but_to_hold():
+    student, (x, y) = net("mlp"), batch(4)
+    still = gg.regularizer("adversarial", eps=1e-12, steps=1, selection="last", teacher=student)
+    assert still(student, x, y, seed=0).abs().max() < 1e-12
+    moving = gg.regularizer("adversarial", eps=8 / 255, steps=1, selection="last", teacher=student)
+    assert (moving(student, x, y, seed=0) > 1e-9).all()
+
+
 NAN, INF = float("nan"), float("inf")
 WRONG = [
     ("ig_norm", {"eps": 0.0}, "finite radius above 0"),
@@ -82,6 +106,7 @@ WRONG = [
     ("iga", {"weight": INF}, "weight=inf; give a finite number"),
     ("iga", {"protocol": "papr"}, "did you mean 'paper'"),
     ("iga", {"space": "pixels"}, "did you mean 'pixel'"),
+    ("adversarial", {"temperature": 0.0}, "temperature is 0.0; give a finite number above 0"),
     ("atex", {"protocol": "official"}, "There is no protocol 'official'"),
     ("atex", {"eps": 0.0}, "eps is 0.0; give a finite number above 0"),
     ("atex", {"sigma": NAN}, "sigma=nan; give a finite number"),

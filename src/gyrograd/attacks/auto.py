@@ -61,12 +61,12 @@ from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS, reduce, top_k_mask
 from gyrograd.numerics.random import signs
 from gyrograd.registry import make, register
-from gyrograd.types import Attribution, Flags, Images, Labels, Model, PerExample, Seed
+from gyrograd.types import Attribution, Flags, Images, Inputs, Labels, Model, PerExample, Seed
 
 FIRST_STEP, WARM_STEP, LAST_STEP = 2.0, 1.0, 0.5
 """First step of a descent in radii of the ball: from x across all of it; from a point that is good already, less."""
 CHALLENGE = 4
-"""A challenger gets one step for so many of the main search, and at least two."""
+"""Steps of the main search per step of a challenger; a challenger takes at least two."""
 SOFT_BETA = 5.0
 """Sharpness of the softer copy: a quarter of the twin's own."""
 AFRESH = {"noise", "transfer", "another start"}
@@ -159,7 +159,7 @@ class Auto(BallAttack):
         self.curve()  # refuses ratios that are no shares
 
     def every_radius(
-        self, model: Model, attribution: Attribution, x: Images, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
         """One result for each radius, with what it doubts of itself."""
         if self.mask is not None:
@@ -344,7 +344,7 @@ class Case:
 
 
 class Blind:
-    """The images whose map has no derivative. To ask costs a step, so it asks only about those that did not move."""
+    """Images whose map has no derivative. Testing costs a step, so only images that did not move are tested."""
 
     def __init__(self, under: Attacked) -> None:
         self.under = under

@@ -90,16 +90,18 @@ class Ask(Protocol):
 
 @dataclass(frozen=True)
 class Box:
-    """The pixels an image may take: [0, 1], or a narrower range that holds x."""
+    """The pixels an image may take: [0, 1], a narrower range that holds x, or (`open`) any."""
 
     low: Float[Tensor, "#b 1 1 1"] | None = None
     high: Float[Tensor, "#b 1 1 1"] | None = None
+    open: bool = False
 
     @classmethod
     def of(cls, name: str, x: Images) -> Box:
-        """[0, 1] ("unit"), or the range of the pixels of each "image" or (joo2023's code) of the whole "batch"."""
-        if name == "unit":
-            return cls()
+        """[0, 1] ("unit"), or the range of the pixels of each "image" or (joo2023's code) of the whole "batch"; or
+        "none", for inputs that are no pixels."""
+        if name in {"unit", "none"}:
+            return cls(open=name == "none")
         flat = x.flatten(1) if name == "image" else x.reshape(1, -1)
         return cls(flat.amin(1).view(-1, 1, 1, 1), flat.amax(1).view(-1, 1, 1, 1))
 
@@ -108,10 +110,12 @@ class Box:
         low, high = (
             None if edge is None else edge.expand(b, 1, 1, 1)[part] for edge in (self.low, self.high)
         )
-        return Box(low, high)
+        return Box(low, high, self.open)
 
     def cut(self, x: Images, delta: Images) -> Images:
         """delta cut so that x + delta lies in the box; no entry gets longer."""
+        if self.open:
+            return delta
         if self.low is not None and self.high is not None:
             delta = torch.minimum(torch.maximum(delta, self.low - x), self.high - x)
         return into_box(x, delta)

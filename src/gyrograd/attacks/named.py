@@ -46,7 +46,7 @@ from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.maps import mass_center, reduce, top_k_mask
 from gyrograd.registry import available, register
-from gyrograd.types import Attribution, Images, Labels, Model, Seed
+from gyrograd.types import Attribution, Images, Inputs, Labels, Model, Seed
 
 _KEEPING = {"restore": True}
 _WANG = {"stepper": "sign", "projection": "rescale", "step_size": 0.5 / 255, "explained": "prediction"}
@@ -73,6 +73,13 @@ class TargetedMap(MapSearch):
     the goal. paper: sign steps, only images that keep the label (joo2023's problem as printed; its distance is
     not squared). reference: Adam, last iterate, label free to change, 0.5 times the mean squared change of the
     logits; pixels stay in the range of each image (the code: of the batch, `box="batch"`).
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> attack = gg.attack("targeted_map", eps=4 / 255, steps=3)
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((hit.value < hit.start).all())      # nearer to the frame than before
+    True
     """
 
     protocols: ClassVar = {
@@ -100,6 +107,13 @@ class UntargetedMap(MapSearch):
     """Make the map as unlike the clean one as can be: least cosine, or (`measure="l2"`) least -0.5 |h - h_0|^2.
 
     Starts at a random point, since at x the derivative of both is zero.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> attack = gg.attack("untargeted_map", eps=4 / 255, steps=3)
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((hit.value < 1).all())      # cosine to the clean map
+    True
     """
 
     protocols: ClassVar = {
@@ -129,6 +143,13 @@ class TopK(MapSearch):
     k: 2 % of the pixels unless given (20 of 32 x 32, 1000 of 224 x 224: wang2020). mask: "fixed" from the clean
     map, or "recomputed" from each iterate's own map (wang2020's notebooks). judged_by: "mass", or "overlap"
     with the clean k pixels, by which wang2020's CIFAR code picks its iterate.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> attack = gg.attack("top_k", eps=4 / 255, k=102, steps=3)
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((hit.value < hit.start).all()), hit.prediction_kept.tolist()
+    (True, [True, True])
     """
 
     protocols: ClassVar = {
@@ -176,6 +197,13 @@ class MassCenter(MapSearch):
 
     truncated: the clean centre cut to whole pixels, as in the code of Ghorbani et al. and wang2020. Without it
     the derivative at x is zero, so `own` starts at a random point.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> attack = gg.attack("mass_center", eps=4 / 255, steps=3)
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((hit.value < 0).all())      # minus the squared distance in pixels
+    True
     """
 
     protocols: ClassVar = {
@@ -206,6 +234,13 @@ class Manipulate(MapSearch):
     Dombrowski et al. 2019, as wang2020 runs it. scale: h over its sum (Dombrowski), over its average pixel
     ("area", wang2020) or its largest ("max"). `goal` as in `targeted_map`; both papers use the map of another
     image: give the image. reference: Adam, 1500 steps, no label check; that code has no ball (eps=1 here).
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> attack = gg.attack("manipulate", eps=4 / 255, steps=3)
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((hit.value < hit.start).all())
+    True
     """
 
     protocols: ClassVar = {
@@ -244,6 +279,12 @@ class Noise(BallAttack):
     like: the attack whose objective judges it. fill: "surface" (full budget: the sign of normal noise in the
     l-inf ball, a random direction in the l2 ball) or "volume" (uniform in the ball). draws=1 takes the noise as
     it comes, whatever it does to the label; n > 1 the best of n that keep it, and x itself if none does better.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> hit = gg.attack("random", eps=4 / 255)(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> round(float((hit.x - x).abs().max()) * 255)
+    4
     """
 
     draws: int = 1
@@ -311,6 +352,12 @@ class Pgd(BallAttack):
     loss: "cross_entropy", or "margin" (the class's logit over the best other one, below zero when changed).
     steps 7 and the best iterate as in Madry et al.'s code; tan2023 has eps 8/255 and step_size 2/255. The maps
     of the result are for show. `images` gives the attacked images alone, for training.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> hit = gg.attack("pgd", eps=8 / 255)(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit.prediction_kept.tolist()
+    [False, False]
     """
 
     loss: str = "cross_entropy"
@@ -329,7 +376,7 @@ class Pgd(BallAttack):
         check_words(self, {"loss": ("cross_entropy", "margin")})
         check_search(self)
 
-    def images(self, model: Model, x: Images, target: Labels, *, seed: Seed = 0) -> Images:
+    def images(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> Inputs:
         """The attacked images of one eps, without a map."""
         if isinstance(self.eps, tuple):
             raise UserError("Images were asked for several eps; give one.")

@@ -1,4 +1,4 @@
-"""What attacks minimise: a few lines each, from the map (b c h w) and the logits (b k) to one number an example.
+"""What attacks minimise: a few lines each, from the map (b c h w) and the logits (b k) to one number per example.
 
 `reading` is how a map is looked at: channels put together, then brought to a scale.
 """

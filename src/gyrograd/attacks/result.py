@@ -17,7 +17,7 @@ from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import normalize, reduce
 from gyrograd.records import JsonObject
-from gyrograd.types import Flags, Images, Labels, PerExample
+from gyrograd.types import Flags, Inputs, Labels, PerExample
 
 COLUMNS = ("start", "value", "prediction_kept", "stuck", "linf", "l2", "budget_used", "steps")
 
@@ -36,11 +36,11 @@ class AttackResult:
     value did not (both of `auto`; what a challenger found counts).
     """
 
-    x: Images
-    x_clean: Images
+    x: Inputs
+    x_clean: Inputs
     target: Labels
-    map_clean: Images
-    map: Images
+    map_clean: Inputs
+    map: Inputs
     start: PerExample
     value: PerExample
     prediction_kept: Flags
@@ -69,6 +69,11 @@ class AttackResult:
         the record last, so a folder with a record is complete. PNG holds bytes: a change below 1/510 is not
         in the picture; the numbers of the record are those of the exact images.
         """
+        if self.x.dim() != 4:
+            raise UserError(
+                f"Pictures are made of images and these inputs are {tuple(self.x.shape)}; keep them as tensors: "
+                "torch.save((result.x, result.map), PATH)."
+            )
         folder = Path(folder)
         rows = list(range(len(self))) if examples is None else [int(i) for i in examples]
         record = self.record(rows)
@@ -107,6 +112,12 @@ PER_EXAMPLE = tuple(
     for f in fields(AttackResult)
     if f.name not in {"eps", "trace", "flags", "name", "settings", "beaten_by", "misled"}
 )
+
+
+def in_shape_of(x: Inputs, result: AttackResult) -> AttackResult:
+    """A result that was searched in another shape, in the shape of x."""
+    names = ("x", "x_clean", "map_clean", "map")
+    return replace(result, **{name: getattr(result, name).reshape(x.shape) for name in names})
 
 
 def joined(parts: Sequence[AttackResult]) -> AttackResult:

@@ -18,13 +18,22 @@ from torch import Tensor
 
 from gyrograd.attacks.loop import Answer, Ask, Box, Found, Search, Verdict, search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
-from gyrograd.attacks.result import AttackResult, joined
+from gyrograd.attacks.result import AttackResult, in_shape_of, joined
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
 from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
+from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError
+from gyrograd.models import InShape
 from gyrograd.numerics.balls import L2, Linf, ball
-from gyrograd.numerics.checks import check_images, check_target, class_indices, is_being_recorded, try_model
+from gyrograd.numerics.checks import (
+    check_images,
+    check_inputs,
+    check_target,
+    class_indices,
+    is_being_recorded,
+    try_model,
+)
 from gyrograd.numerics.modes import evaluating, weights_held
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
@@ -183,10 +192,19 @@ def _look_at_clean(
 def run(
     plan: AttackPlan, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
 ) -> tuple[AttackResult, ...]:
-    """One result for each eps, every one searched afresh from the same clean pass."""
-    check_attackable(x)
-    try_model(model, x)
+    """One result for each eps, every one searched afresh from the same clean pass.
+
+    Inputs that are no images have no box: they are searched as one row of pixels, each number one.
+    """
+    check_attackable(x, plan.box)
     target = class_indices(target, x)
+    try_model(model, x)
+    if x.dim() != 4:
+        free, shaped = replace(plan, box="none"), InShape(model, x.shape[1:])
+        return tuple(
+            in_shape_of(x, result)
+            for result in run(free, shaped, attribution, as_images(x), target, seed=seed)
+        )
     streams = keys(seed, len(x), x.device)
     x = x.detach()
     box = Box.of(plan.box, x)
@@ -214,9 +232,12 @@ def run(
     return tuple(replace(r, flags=_flags(r, guide, attribution, surrogate, target)) for r in results)
 
 
-def check_attackable(x: Tensor) -> None:
-    """Images, outside inference mode."""
-    check_images(x)
+def check_attackable(x: Tensor, box: str = "unit") -> None:
+    """Images in [0, 1], or anything else that has no box; outside inference mode."""
+    if box == "none" or (isinstance(x, Tensor) and x.dim() != 4 and x.is_floating_point()):
+        check_inputs(x)
+    else:
+        check_images(x)
     if torch.is_inference_mode_enabled():
         raise UserError(
             "An attack takes gradients, which torch.inference_mode() forbids; use torch.no_grad()."

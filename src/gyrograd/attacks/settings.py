@@ -26,7 +26,7 @@ from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings, name_of
-from gyrograd.types import Attribution, Images, Labels, Model, Seed
+from gyrograd.types import Attribution, Inputs, Labels, Model, Seed
 
 Radii = float | int | tuple[float, ...] | list[float]
 """One radius, or several: then the attack returns one result for each."""
@@ -40,7 +40,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "constraint": loop.CONSTRAINTS,
     "penalty_on": ("logits", "probabilities"),
     "explained": ("target", "prediction"),
-    "box": ("unit", "image", "batch"),
+    "box": ("unit", "image", "batch", "none"),
     "reduce": tuple(REDUCTIONS),
 }
 """Settings that are one of a few words. An attack adds those of its own in `choices`."""
@@ -77,14 +77,14 @@ class BallAttack:
             ball(self.norm, eps)
 
     def __call__(
-        self, model: Model, attribution: Attribution, x: Images, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> Results:
         """The result of one radius, or all of several."""
         results = self.every_radius(model, attribution, x, target, seed=seed)
         return results if isinstance(self.eps, tuple) else results[0]
 
     def every_radius(
-        self, model: Model, attribution: Attribution, x: Images, target: Labels, *, seed: Seed = 0
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
         """One result for each radius, also if there is only one."""
         return run(self.plan(), model, attribution, x, target, seed=seed)

@@ -50,6 +50,14 @@ class AttentionRollout:
     The row of the class token, without class tokens themselves, is the map; of nets without one the mean over patches.
     `heads` may be "max" or "min" instead, rows then being scaled to sum to one. The map is the same for every class and
     `quantity`.
+
+    >>> import gyrograd as gg
+    >>> from torchvision.models import VisionTransformer
+    >>> model = VisionTransformer(32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16).eval()
+    >>> x = gg.dataset("shapes", n=2).pixels()
+    >>> rollout = gg.attribution("attention_rollout")
+    >>> bool((rollout(model, x, target=0) == rollout(model, x, target=7)).all())
+    True
     """
 
     heads: str = "mean"
@@ -87,6 +95,14 @@ class GradientXAttention:
 
     A_l is the attention of a layer and g_l the gradient of the explained number to it. The row of the class token,
     without class tokens themselves, is the map; of nets without one the mean over patches.
+
+    >>> import gyrograd as gg
+    >>> from torchvision.models import VisionTransformer
+    >>> model = VisionTransformer(32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=16).eval()
+    >>> x = gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("gradient_x_attention")(model, x, target=7)
+    >>> maps.shape, bool((maps >= 0).all())
+    (torch.Size([2, 3, 32, 32]), True)
     """
 
     quantity: str = "logit"

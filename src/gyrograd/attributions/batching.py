@@ -80,11 +80,11 @@ def explain_in_parts(
     Values are checked only where no graph is asked for: a loop that differentiates maps has checked its input,
     and a check waits for the device. A model that was not seen before is tried on a few examples.
     """
-    budget = rows_at_once(max_batch, x)
     if create_graph:
         check_rows(x)
     else:
         check_inputs(x)
+    budget = rows_at_once(max_batch, x)
     columns = (x, class_indices(target, x), *others)  # first: it knows one image without a batch axis
     try_model(model, x)
 

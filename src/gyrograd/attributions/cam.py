@@ -76,7 +76,14 @@ class ActivationMap:
 )
 @dataclass(frozen=True)
 class GradCAM(ActivationMap):
-    """Grad-CAM: relu(sum_k w_k A^k), w_k the mean of the gradient over places (Selvaraju et al. 2017)."""
+    """Grad-CAM: relu(sum_k w_k A^k), w_k the mean of the gradient over places (Selvaraju et al. 2017).
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("grad_cam")(model, x, target=3)
+    >>> maps.shape, bool((maps >= 0).all())
+    (torch.Size([2, 3, 32, 32]), True)
+    """
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         return (gradient.mean((2, 3), keepdim=True) * maps).sum(1)
@@ -100,6 +107,12 @@ class GradCAMPlusPlus(ActivationMap):
     alpha = g^2 / (2 g^2 + S g^3) = 1 / (2 + S g), S the sum of A^k over places. The paper explains exp of the number,
     which multiplies the whole map by it; left out here, as in its users' code. `eps` is added to the denominator
     2 g^2 + S g^3: pytorch-grad-cam adds 1e-6, which outweighs the rest where gradients are below 1e-3.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("grad_cam_plus_plus")(model, x, target=3)
+    >>> maps.shape, bool((maps >= 0).all())
+    (torch.Size([2, 3, 32, 32]), True)
     """
 
     eps: float = 0.0
@@ -132,7 +145,14 @@ class GradCAMPlusPlus(ActivationMap):
 )
 @dataclass(frozen=True)
 class LayerCAM(ActivationMap):
-    """Layer-CAM: relu(sum_k relu(g^k) A^k), place by place (Jiang et al. 2021). Early layers can be shown too."""
+    """Layer-CAM: relu(sum_k relu(g^k) A^k), place by place (Jiang et al. 2021). Early layers can be shown too.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("layer_cam")(model, x, target=3)
+    >>> maps.shape, bool((maps >= 0).all())
+    (torch.Size([2, 3, 32, 32]), True)
+    """
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         return (gradient.relu() * maps).sum(1)
@@ -154,6 +174,12 @@ class HiResCAM(ActivationMap):
     """HiRes-CAM: relu(sum_k g^k A^k), the gradient times the feature maps, place by place (Draelos and Carin 2020).
 
     With `relu=False` and a linear head after the layer, the map sums to the logit less its bias.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("hires_cam")(model, x, target=3)
+    >>> maps.shape, bool((maps >= 0).all())
+    (torch.Size([2, 3, 32, 32]), True)
     """
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:

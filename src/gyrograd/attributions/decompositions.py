@@ -160,6 +160,24 @@ def _instance_norm(
     return F.instance_norm, (x, mean, var, w, b, own, momentum, eps)
 
 
+def _convolution(
+    x: Any,
+    w: Any,
+    b: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    more: Any,
+    groups: int,
+    *_: Any,
+) -> Any:
+    """What a traced model calls for every convolution."""
+    name = f"conv{'_transpose' if transposed else ''}{w.dim() - 2}d"
+    given = (stride, padding, more, groups, dilation) if transposed else (stride, padding, dilation, groups)
+    return getattr(F, name), (x, w, b, *given)
+
+
 def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     return Tensor.__getitem__, (x, (slice(None),) * (dim % x.dim()) + (slice(start, end, step),))
 
@@ -171,6 +189,7 @@ def _index(x: Any, indices: list[Any]) -> Any:
 _OTHER_ARGUMENTS: dict[str, Callable[..., Any]] = {
     "batch_norm": _batch_norm,
     "instance_norm": _instance_norm,
+    "_convolution": _convolution,
     "layer_norm": lambda *args: (F.layer_norm, args[:5]),
     "group_norm": lambda *args: (F.group_norm, args[:5]),
     "softmax": lambda x, dim, dtype=None: (torch.softmax, (x, dim, dtype)),

@@ -21,7 +21,7 @@ from gyrograd.attributions.replay import modified_gradient, record
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_logits, check_target
+from gyrograd.numerics.checks import check_logits, check_target, check_tensor
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -52,6 +52,13 @@ class DeepLift:
     Products (gates, attention), softmax and normalisations, which the paper has no rule for, are made of changes of
     products and of functions of one value. The map sums to the change of the explained number, whichever `quantity`
     that is. It is recorded and replayed, so that its derivative to x and to every weight is exact.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("deep_lift", baseline="zero")(model, x, target=3)
+    >>> change = (model(x) - model(torch.zeros_like(x)))[:, 3]
+    >>> torch.allclose(maps.flatten(1).sum(1), change, atol=1e-3)
+    True
     """
 
     baseline: Baseline = "zero"
@@ -69,6 +76,7 @@ class DeepLift:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return _change_map(model, x, target, start, self.quantity, create_graph)
 
+        check_tensor(x)
         x = x if create_graph else x.detach()
         with graph_if(create_graph):
             start = baseline_of(x, self.baseline)
@@ -103,6 +111,14 @@ class DeepShap:
     `baseline` is a tensor of examples, of which at most `draws` are taken, without repetition; or "noise": each pixel
     of each of `draws` baselines is uniform on [0, 1]. All examples share them. The map sums to f(x) less the mean
     f(baseline), exactly.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> others = gg.dataset("shapes", split="test", n=3).pixels()
+    >>> maps = gg.attribution("deep_shap", baseline=others)(model, x, target=3)
+    >>> change = model(x)[:, 3] - model(others)[:, 3].mean()
+    >>> torch.allclose(maps.flatten(1).sum(1), change, atol=1e-3)
+    True
     """
 
     draws: int = 10
@@ -136,6 +152,7 @@ class DeepShap:
                 total = total + map.unflatten(0, (len(some), len(x))).sum(0)
             return total / len(starts)
 
+        check_tensor(x)
         return explain_in_parts(
             explain,
             model,

@@ -37,7 +37,7 @@ from gyrograd.attributions.rules import (
     refuse_unsteady,
 )
 from gyrograd.errors import UserError
-from gyrograd.numerics.second_order import single
+from gyrograd.numerics.second_order import missing_derivatives, single
 
 PIECEWISE_LINEAR = frozenset({
     "relu", "relu6", "leaky_relu", "prelu", "rrelu", "hardtanh", "hardsigmoid", "threshold", "softshrink",
@@ -63,7 +63,7 @@ def pointwise(function: Callable[[Tensor], Tensor], change: Change, *, kinked: b
     step = single(change.true) - single(change.reference)
     precision = torch.finfo(step.dtype).eps
     tiny = step.abs() < (precision**0.5 if kinked else precision**0.25)
-    with torch.enable_grad():
+    with torch.enable_grad(), missing_derivatives():
         # Where a mask is -inf in both runs nothing changes; a number takes its place.
         middle = (change.true / 2 + change.reference / 2).clamp(min=torch.finfo(change.true.dtype).min)
         middle = middle if middle.requires_grad else middle.detach().requires_grad_()
@@ -280,6 +280,15 @@ class Differences:
         per_place = call.name not in {"group_norm", "instance_norm"}
         return moved * (weight if per_place else per_channel(weight, len(shape)))
 
+    def unit_length(self, call: Call, values: Values) -> Tensor:
+        """F.normalize: as the norms, but a vector's length is that of its sum of squares, not of their mean."""
+        given, change = arguments(call), self.change(call.inputs[0], values)
+        axis = given.get("dim", 1)
+        if given.get("p", 2.0) != 2 or not isinstance(axis, int):
+            raise no_rule("DeepLIFT", call, "it is no division by the Euclidean length along one axis")
+        n = change.true.shape[axis]
+        return normalised(change, [axis], given.get("eps", 1e-12) ** 2 / n) / n**0.5
+
 
 _STEPS: dict[str, Any] = {
     **dict.fromkeys(AFFINE, Differences.affine),
@@ -288,6 +297,7 @@ _STEPS: dict[str, Any] = {
     "batch_norm": Differences.batch_norm,
     **dict.fromkeys(MAX_POOLS, Differences.max_pool),
     **dict.fromkeys(CENTRED, Differences.norm),
+    "normalize": Differences.unit_length,
     **dict.fromkeys(ELEMENTWISE, Differences.elementwise),
     "softmax": Differences.softmax,
 }

@@ -18,9 +18,10 @@ from gyrograd.types import Inputs, Model, ScalarField, Targets
 def score(
     model: Model, target: Tensor, quantity: str, *, check: bool, any_layout: bool = False
 ) -> ScalarField:
-    """The explained number of each example as a function of the input; `check` looks at the target's values.
+    """The explained number per example (a logit, say) as a function of the input.
 
-    `any_layout` lets a CPU put the channels last, which is for maps that are not differentiated again.
+    `check` validates the target's values. `any_layout` lets a CPU put the channels last, which is for maps that are not
+    differentiated again.
     """
 
     def of(x: Tensor) -> Tensor:
@@ -45,7 +46,14 @@ def score(
 )
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of the explained number to the input."""
+    """The gradient of the explained number (`quantity`: the logit of the class by default) with respect to the input.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gradient = gg.attribution("gradient", quantity="probability")
+    >>> gradient(model, x, target=3).shape
+    torch.Size([2, 3, 32, 32])
+    """
 
     quantity: str = "logit"
     max_batch: int = MAX_BATCH
@@ -83,7 +91,16 @@ class Gradient:
 )
 @dataclass(frozen=True)
 class InputXGradient:
-    """The gradient times the input. The input is in [0, 1]; joo2023's code multiplies by the normalised one."""
+    """The gradient times the input.
+
+    The input is in [0, 1]. Deviation: joo2023's code multiplies by the normalised input.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("input_x_gradient")(model, x, target=3)
+    >>> torch.allclose(maps, x * gg.attribution("gradient")(model, x, target=3))
+    True
+    """
 
     quantity: str = "logit"
     max_batch: int = MAX_BATCH

@@ -21,6 +21,7 @@ from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.checks import check_tensor
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -80,6 +81,7 @@ class GradientShap:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             return self._map(model, x, target, create_graph)
 
+        check_tensor(x)
         return explain_in_parts(
             explain,
             model,

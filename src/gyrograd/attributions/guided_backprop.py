@@ -46,6 +46,11 @@ class GuidedBackprop:
     attention, normalisations) have their plain derivative. Known deviation: joo2023's code passes BatchNorm as the
     identity, here BatchNorm keeps its scale, as in the original method. A quantity other than the logit starts from
     its gradient to the logits.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gg.attribution("guided_backprop")(model, x, target=3).shape
+    torch.Size([2, 3, 32, 32])
     """
 
     quantity: str = "logit"

@@ -56,6 +56,13 @@ class Lime:
     An image that is one segment has a constant map: refused, unless `allow_single`.
     kernel_size, max_dist and ratio belong to quickshift (tan2023 B.3), `grid` to segments="grid".
     Deviation: tan2023 leaves kernel width, class and quantity open; the defaults here are the package's own.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lime = gg.attribution("lime", segments="grid", grid=4, draws=50)
+    >>> maps = lime(model, x, target=3)
+    >>> maps[0, 0].unique().numel()      # 16 segments, one coefficient each
+    16
     """
 
     draws: int = 100

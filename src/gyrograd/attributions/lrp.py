@@ -56,7 +56,8 @@ class LRP(Shares):
 class AutoLRP:
     """LRP in the variant that suits the model: `attnlrp` if it has attention, else `paper`.
 
-    Attention is a matrix product of two values that both depend on x. `changes` replace settings of the variant;
+    Attention is a matrix product of two values that both depend on x. Of inputs that are no images the first layer has
+    the rule of the others: the z-box rule is for pixels between 0 and 1. `changes` replace settings of the variant;
     `chosen` says which it is.
     """
 
@@ -73,17 +74,21 @@ class AutoLRP:
             return _suited(record(model, x[:1], create_graph=False))
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        return _explained(self._for_tape, model, x, target, self.max_batch, create_graph)[0]
+        return _explained(self._choice(model, x), model, x, target, self.max_batch, create_graph)[0]
 
     def conserved(self, model: Model, x: Inputs, target: Targets) -> PerExample:
         """As that of the variant chosen."""
-        return conservation(*_explained(self._for_tape, model, x, target, self.max_batch, False))
+        return conservation(*_explained(self._choice(model, x), model, x, target, self.max_batch, False))
 
-    def _for_tape(self, tape: Tape) -> LRP:
-        return self._variant(_suited(tape))
+    def _choice(self, model: Model, x: Inputs) -> Callable[[Tape], LRP]:
+        images = x.dim() == 4 and all(getattr(module, "takes_images", True) for module in model.modules())
+        usual = {} if images else {"first": "same"}
+        return lambda tape: self._variant(_suited(tape), **usual)
 
-    def _variant(self, name: str) -> LRP:
-        return LRP.variant(name, **dict(self.changes), quantity=self.quantity, max_batch=self.max_batch)
+    def _variant(self, name: str, **usual: str) -> LRP:
+        return LRP.variant(
+            name, **(usual | dict(self.changes)), quantity=self.quantity, max_batch=self.max_batch
+        )
 
 
 def _suited(tape: Tape) -> str:
@@ -153,7 +158,16 @@ def lrp(
     quantity: str = "logit",
     max_batch: int = MAX_BATCH,
 ) -> LRP | AutoLRP:
-    """Layer-wise relevance propagation in a named variant; a setting that is given replaces the variant's."""
+    """Layer-wise relevance propagation in a named variant; a setting that is given replaces the variant's.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp = gg.attribution("lrp", variant="paper")
+    >>> lrp(model, x, target=3).shape
+    torch.Size([2, 3, 32, 32])
+    >>> lrp.conserved(model, x, target=3).shape      # share of the relevance that arrives at the image
+    torch.Size([2])
+    """
     given = locals()
     changes = {field.name: given[field.name] for field in fields(Shares) if given[field.name] is not None}
     if variant == "auto":

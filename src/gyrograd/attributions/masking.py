@@ -47,6 +47,12 @@ class Occlusion:
     A square of `patch` pixels moves by `stride` over the image (Zeiler and Fergus 2014), all channels at once; the last
     of a row is cut off at the edge. By default the patch is an eighth of the shorter side and moves by half of that:
     some 225 passes, whatever the image's size. Each channel of a pixel carries its number. Keeps no graph.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("occlusion", patch=8, stride=8)(model, x, target=3)
+    >>> maps[0, 0].unique().numel()      # 16 patches that do not overlap
+    16
     """
 
     patch: int | None = None
@@ -122,6 +128,11 @@ class Rise:
     part of a cell. Images share the masks of a seed, so the map is a fixed function of its image. Each channel of a
     pixel carries its number. The paper explains the probability and so does this by default; a logit, which has no
     zero of its own, adds a constant to the map. Keeps no graph.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gg.attribution("rise", draws=20)(model, x, target=3).shape
+    torch.Size([2, 3, 32, 32])
     """
 
     draws: int = 500

@@ -20,6 +20,7 @@ from gyrograd.attributions.gradient import score
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
+from gyrograd.numerics.checks import check_tensor
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -56,6 +57,13 @@ class IntegratedGradients:
     wang2020 and RAR use the right rule with 50 steps, tan2023 10 points; joo2023's code leaves the factor
     x - baseline out (`times_input=False`). Completeness (the map sums to the difference of the explained
     number) holds up to the rule's error.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("integrated_gradients", steps=100)(model, x, target=3)
+    >>> change = (model(x) - model(torch.zeros_like(x)))[:, 3]
+    >>> torch.allclose(maps.flatten(1).sum(1), change, atol=0.05)
+    True
     """
 
     steps: int = 50
@@ -79,6 +87,7 @@ class IntegratedGradients:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return self._map(model, x, target, start, create_graph)
 
+        check_tensor(x)
         x = x if create_graph else x.detach()
         with graph_if(create_graph):
             start = baseline_of(x, self.baseline)

@@ -32,6 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
 from gyrograd.errors import UserError
+from gyrograd.models.interpreter import scripts_interpreted
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import missing_derivatives
 from gyrograd.types import Inputs, Model
@@ -130,7 +131,6 @@ def record(
     `pulled_back` that the model does not see: what it does to gradients inside (no_grad, custom functions) does not cut
     it, and nothing of it is left on x.
     """
-    _refuse_scripted(model)
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()
@@ -142,9 +142,10 @@ def record(
             torch.set_grad_enabled(create_graph or apart),
             missing_derivatives(),
             ExactNormalization(),
+            scripts_interpreted(model) as seen,
             recorder,
         ):
-            returned = model(start)
+            returned = seen(start)
     finally:
         if marking is not None:
             marking.remove()
@@ -473,14 +474,6 @@ def _plain(result: Any, call: Call) -> Any:
             f"The model takes values out of a tensor with {call}; let it compute with tensors only."
         )
     return result
-
-
-def _refuse_scripted(model: Model) -> None:
-    if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
-        raise UserError(
-            "The model is scripted and hides its operations; give the nn.Module it was made from, "
-            "or save it with torch.export."
-        )
 
 
 def _layer_names(model: Model) -> dict[int, str]:

@@ -80,6 +80,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "softmax": ("input", "dim"),
     "layer_norm": ("input", "normalized_shape", "weight", "bias", "eps"),
     "rms_norm": ("input", "normalized_shape", "weight", "eps"),
+    "normalize": ("input", "p", "dim", "eps", "out"),
     "group_norm": ("input", "num_groups", "weight", "bias", "eps"),
     "instance_norm": (
         "input",

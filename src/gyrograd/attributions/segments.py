@@ -28,6 +28,9 @@ SEGMENTS = ("grid", "pixels", "quickshift")
 ENUMERABLE = 12
 """The most segments of which all coalitions are tried: 2^12 = 4096 forward rows an image."""
 
+MOST_FEATURES = 128
+"""Numbers of one example that are parts of their own unless other segments are asked for: a table's, not a volume's."""
+
 Segments: TypeAlias = Int[Tensor, "b h w"]
 Coalitions: TypeAlias = Bool[Tensor, "n s"]
 
@@ -209,10 +212,13 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
     name = type(method).__name__.upper()
     refuse_graph(create_graph, f"{name} has no derivative to x (segments jump as x moves)")
     check_inputs(x)
-    x, target = x.detach(), class_indices(target, x)
+    target, x = class_indices(target, x), x.detach()
     try_model(model, x)
+    how, row = method.segments, as_images(x).shape[1:]
+    if isinstance(how, str) and how == "quickshift" and row[:2] == (1, 1) and row[2] <= MOST_FEATURES:
+        how = "pixels"  # of a table each feature is a part of its own
     cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
-    segments = segment(as_images(x), method.segments, **cut)
+    segments = segment(as_images(x), how, **cut)
     return spread(method.coefficients(model, x, target, segments), segments, x)
 
 

@@ -59,6 +59,14 @@ class Shap:
     An image that is one segment has a constant map: refused, unless `allow_single`.
     kernel_size, max_dist and ratio belong to quickshift (tan2023 B.3), `grid` to segments="grid".
     Deviation: tan2023 B.3 names 100 samples and no segments; the segments of its LIME are the default here.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("shap", segments="grid", grid=4, draws=50)(model, x, target=3)
+    >>> values = maps[:, 0, ::8, ::8]      # one per segment of 8 x 8 pixels
+    >>> change = (model(x) - model(torch.zeros_like(x)))[:, 3]
+    >>> torch.allclose(values.sum((1, 2)), change, atol=1e-3)
+    True
     """
 
     draws: int = 100

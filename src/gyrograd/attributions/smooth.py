@@ -93,6 +93,13 @@ def smoothgrad(
     """The gradient of the Gaussian-smoothed model: the mean gradient under normal noise of deviation sigma.
 
     sigma is in pixel units; wang2020 writes 0.1 times the range of the data.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("smoothgrad", sigma=0.1, draws=4)(model, x, target=3)
+    >>> calm = gg.smoothed(model, gg.kernel("gaussian", sigma=0.1), draws=4)
+    >>> torch.allclose(maps, gg.attribution("gradient")(calm, x, target=3), atol=1e-4)
+    True
     """
     return OnSmoothed(Gradient(max_batch=max_batch), Gaussian(sigma), draws, seed, quantity, max_batch)
 
@@ -113,5 +120,13 @@ def smoothgrad(
 def unigrad(
     eps: float = 4 / 255, draws: int = 50, seed: int = 0, quantity: str = "logit", max_batch: int = MAX_BATCH
 ) -> OnSmoothed:
-    """The gradient of the uniformly smoothed model: the mean gradient over the l-inf ball of radius eps."""
+    """The gradient of the uniformly smoothed model: the mean gradient over the l-inf ball of radius eps.
+
+    >>> import torch, gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> maps = gg.attribution("unigrad", eps=8 / 255, draws=4)(model, x, target=3)
+    >>> calm = gg.smoothed(model, gg.kernel("uniform", eps=8 / 255), draws=4)
+    >>> torch.allclose(maps, gg.attribution("gradient")(calm, x, target=3), atol=1e-4)
+    True
+    """
     return OnSmoothed(Gradient(max_batch=max_batch), Uniform(eps), draws, seed, quantity, max_batch)

@@ -1,4 +1,4 @@
-"""Which class is explained, where it is not the label: the one the model chose."""
+"""The class to explain if it is not the label: the model's prediction."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from gyrograd.types import Inputs, Labels, Model
 
 @torch.no_grad()
 def predicted(model: Model, x: Inputs) -> Labels:
-    """The model's class for each example, in evaluation mode: `attribution(model, x, predicted(model, x))`.
+    """The predicted class per example, computed in eval mode; the usual `target` of an attribution.
 
     wang2020 and Dombrowski et al. explain the prediction, joo2023 the label.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gg.predicted(model, x).shape
+    torch.Size([2])
     """
     check_inputs(x)
     try_model(model, x)

@@ -69,7 +69,8 @@ conserving  the paper's, mended wherever it loses relevance, so that the map sum
 epsilon     a W over its sum, bias included, in every layer; sums by signed parts (Bach et al. 2015).
 gamma       W + 0.25 W+ with bias, z-box first; sums by signed parts (Montavon et al. 2019).
 attnlrp     AttnLRP (Achtibat et al. 2024) as they use it for vision transformers: gamma in layers, softmax by
-            its Taylor rule, half of the relevance to each factor of a product.
+            its Taylor rule, half of the relevance to each factor of a product, the division of a LayerNorm by
+            its spread passes relevance on (its mean and affine part are linear layers).
 cplrp       CP-LRP (Ali et al. 2022): epsilon in layers, softmax weights and gates are constants, LayerNorm is a
             linear layer whose denominator is a constant.
 """

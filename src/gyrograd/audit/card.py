@@ -38,7 +38,7 @@ class Card:
         return found
 
     def summary(self, width: int | None = None) -> str:
-        """Verdict, table of methods and flags, as text for a terminal of this width; each sentence a line without."""
+        """Verdict, table of methods and flags as text; without a `width` every sentence is one line."""
         return summary(self.document, width)
 
     def save(self, folder: Path | str) -> Path:

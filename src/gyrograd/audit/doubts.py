@@ -16,14 +16,8 @@ from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import worst
 from gyrograd.measurement import Column, Table, mean_over
 from gyrograd.metrics import Flag, suspicion
-from gyrograd.reporting.schema import CardFlag
+from gyrograd.reporting.schema import HOLLOW, MASKED, CardFlag
 
-HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
-"""Flags of maps that hold still for a reason that makes them useless."""
-
-
-MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
-"""Flags of maps whose derivative leads a search astray: under attack they look steadier than they are."""
 RAISED = {
     **{f"beaten_by_{name.replace(' ', '_')}": (f"beaten_by_{name}", doubt) for name, doubt in DOUBTS.items()},
     "search_misled": ("misled", MISLED),
@@ -154,7 +148,7 @@ def _row(where: str, name: str, told: Any, measured: float | None, preset: Prese
 
 
 def suspects(flags: Sequence[CardFlag]) -> set[str]:
-    """The methods whose steadiness counts for nothing."""
+    """Methods that must not be called steady, because a flag says that their steadiness has another cause."""
     return {flag["where"] or "" for flag in flags if flag["name"] in HOLLOW}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import asdict
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,11 +17,19 @@ from torch import Tensor
 from gyrograd.attributions import predicted
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
+from gyrograd.audit.certificates import (
+    card_certificates,
+    certificate_plans,
+    certified_columns,
+)
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
+from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
+from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Pictures, most_damaging
 from gyrograd.audit.plane import choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
+from gyrograd.audit.precision import in_random_order, measured_until_precise, sequential_stat, shortfall
 from gyrograd.audit.presets import Preset, preset_of
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.table import (
@@ -38,8 +47,10 @@ from gyrograd.audit.theorems import promises
 from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
-from gyrograd.errors import UserError, printable
-from gyrograd.measurement import Interrupted, Sample, Table, mean_over, measure
+from gyrograd.data.streamed import Streamed
+from gyrograd.errors import UserError
+from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, mean_over, measure
+from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names
@@ -57,8 +68,10 @@ from gyrograd.types import Attribution, Model, Targets
 
 ROWS = {"cpu": 128, "cuda": 2048}
 """Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
+MOST_SHARDS, LARGEST_SHARD = 50, 1000
+"""Files of a cell that many images are cut into, and images in one of them: 50,000 images are 50 files."""
 FEW = 10
-"""Below so many images a bootstrap interval is far too narrow: of two images it spans just those two."""
+"""With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics every audit measures; naming them changes nothing."""
 
@@ -83,21 +96,60 @@ def audit(
     index: Sequence[int] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
+    workers: int | Workers | None = None,
+    cluster: str | None = None,
     **changes: Any,
-) -> Card:
-    """Can this model's explanations be trusted? The report card over images in [0, 1].
+) -> Card | FeatureCard:
+    """Measure whether a model's explanations can be trusted, and return the report card.
 
-    Without labels each image is explained for the class the model predicts. `preset`: "glance", "quick", "standard" or
-    "thorough"; `methods`, `attacks` and further `metrics` by name, `eps` and any other setting of `Preset` in
-    place of its own. With `out`, numbers are kept there as they are made: a second call takes up where an
-    interrupted one stopped (`fresh` starts anew), and the folder ends up with card, records, pictures and report; a
-    report of the images finished so far is there while a long audit runs. `classes` are the names of the model's
-    classes (found by itself where the model carries them), `names` those of the images, such as their files; `index`
-    numbers the images where they are part of a larger set; `notes` are printed with the verdict.
+    Args:
+        model: from images in [0, 1] to logits.
+        images: `b c h w` in [0, 1], or a data set.
+        labels: the classes to explain; without them each image is explained for its predicted class.
+        preset: how much is measured: "glance", "quick", "standard", "thorough", or a `Preset`.
+        methods: attributions by name, or objects by any name you like; the preset's if left out.
+        attacks, metrics: by name; the preset's if left out.
+        eps: radius of the attacks, such as 8 / 255.
+        out: folder for the card, records, pictures and the page. Results are written as they are made: the same call
+            continues an interrupted audit.
+        seed: of the noise and the attacks.
+        fresh: measure again what `out` already holds.
+        model_name, data_name, classes, names: what the card calls the model, the data, the classes (found by itself
+            where the model carries them) and the images, such as their files.
+        index: numbers of the images, if they are part of a larger set.
+        notes: sentences printed with the verdict.
+        command: the command line to print on the card.
+        workers: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
+        cluster: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
+        changes: any other setting of `Preset`, such as `steps=50`.
+
+    Tables `b d`, time series `b c t` and volumes `b c d h w` get a card of their own (`audit.features`): `eps` is then
+    in standard deviations of the features, and `features=` names the columns of a table.
+
+    Returns:
+        The card: `.summary()`, `.grade`, `.to_html(path)`, `.records`, `.table`. A notebook shows it as a page.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
+    >>> tiny = dict(steps=1, draws=1, points=2, sweep={}, curve=(), bound_images=1, flag_images=1, pictures=1)
+    >>> card = gg.audit(model, data, methods=["gradient"], **tiny)      # a real audit: gg.audit(model, data)
+    >>> card.grade
+    'unsafe'
+    >>> card.summary().splitlines()[3]
+    'Verdict: unsafe'
     """
+    if isinstance(images, Tensor) and images.dim() in FORMS:
+        given = {
+            "preset": preset, "methods": methods, "attacks": attacks, "metrics": metrics, "eps": eps, "out": out,
+            "seed": seed, "fresh": fresh, "model_name": model_name, "data_name": data_name, "classes": classes,
+            "index": index, "notes": notes, "command": command, **changes,
+        }  # fmt: skip
+        return audit_features(model, images, labels, **settings_of_features(given))
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
+    if chosen.precision is not None:
+        chosen = replace(chosen, attacked_images=max(1, len(images)))
     inputs = _inputs(model, images, labels, classes, names, index, model_name, data_name, chosen, seed)
     x, target, _ = inputs.rows(inputs.sample.index[:1])
     tried, left_out = methods_of(methods, chosen, model, x, target, max_batch=inputs.max_batch)
@@ -112,22 +164,36 @@ def audit(
         seconds = time.monotonic() - started
         return _card(inputs, tried, table, shown, settings, command, seconds, complete=complete)
 
-    with nullcontext() if out is None else sole_writer(out):
-        place = None if out is None else Path(out)
+    place = None if out is None else Path(out)
+    who = workers_of(workers, cluster, place) if workers is None or isinstance(workers, int) else workers
+
+    def measured(limits: Mapping[str, int] | None) -> Table:
+        """With limits, which grow from call to call, what was measured before is read."""
+        nonlocal fresh
+        anew, fresh = fresh, False
+        return measure(
+            model,
+            inputs.sample,
+            every_plan(inputs, tried, limits),
+            store,
+            shard=shard_of(chosen, len(inputs.sample.x)),
+            fresh=anew,
+            what="auditing",
+            identity=inputs.identity,
+            workers=who,
+            watch=None if place is None else partial(write_growing_page, place, inputs, tried),
+        )
+
+    with ExitStack() as held:
+        if place is not None:
+            held.enter_context(sole_writer(place))
+        store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
-            table = measure(
-                model,
-                inputs.sample,
-                audit_plans(inputs, tried),
-                place,
-                shard=chosen.shard,
-                fresh=fresh,
-                what="auditing",
-                identity=inputs.identity,
-                grown=None
-                if place is None
-                else lambda table: _write_so_far(card_of(table, complete=False), place),
-            )
+            if chosen.precision is None:
+                table = measured(None)
+            else:
+                tried_names = [method.name for method in tried]
+                table = measured_until_precise(measured, tried_names, inputs.sample.index, chosen)
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
@@ -136,17 +202,15 @@ def audit(
         card = card_of(table)
         if place is not None:
             for method in tried:
-                write_values(place, method.name, method_columns(table, method.name, chosen))
+                columns = method_columns(table, method.name, chosen) | certified_columns(table, method.name)
+                write_values(place, method.name, columns)
             card.save(place)
     return card
 
 
-def _write_so_far(card: Card, place: Path) -> None:
-    """The report of the images finished so far; told where there is none yet."""
-    is_first = not (place / "report.html").exists()
-    page = card.save(place)
-    if is_first:
-        print(f"gyrograd: the first images are on the page, which grows: {printable(page)}", file=sys.stderr)
+def shard_of(preset: Preset, images: int) -> int:
+    """Images in one file: the preset's number, of many images more, so that files stay few."""
+    return max(preset.shard, min(LARGEST_SHARD, images // MOST_SHARDS))
 
 
 def _warnings(n: int, preset: Preset) -> list[str]:
@@ -178,7 +242,9 @@ def _card(
         flags = doubts(inputs, table, methods) + challenges(table, methods, preset)
     hollow = suspects(flags) | masked(flags)
 
-    columns = {method.name: _stats(table, method.name, preset) for method in methods}
+    columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
+    short = shortfall(columns, preset)
+    settings = settings | {"notes": [*settings["notes"], *([short] if short else [])]}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
@@ -247,6 +313,7 @@ def _card(
                 "grade": grade(method.name),
                 "notes": list(method.notes),
                 "recommended": method is best and not untrained,
+                "passes": method.passes,
             }
             for method in methods
         ],
@@ -257,6 +324,7 @@ def _card(
         },
         "plane": plane(placed, None if untrained else chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
+        "certificates": card_certificates(inputs, table, methods, pictures=complete),
         "worst": worst,
         "pictures": PICTURES if arrays else None,
         "flags": flags,
@@ -265,9 +333,21 @@ def _card(
     return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
 
-def _stats(table: Table, name: str, preset: Preset) -> dict[str, Stat | None]:
+def every_plan(
+    inputs: AuditInputs, methods: list[Method], limits: Mapping[str, int] | None = None
+) -> list[Plan]:
+    """All that an audit measures."""
+    return audit_plans(inputs, methods, limits) + certificate_plans(inputs, methods)
+
+
+def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat | None]:
     """The numbers of a method by their keys on the card."""
-    stats = {key: stat(values) for key, values in method_columns(table, name, preset).items()}
+    preset, columns = inputs.preset, method_columns(table, name, inputs.preset)
+    if preset.precision is None:
+        stats = {key: stat(values) for key, values in columns.items()}
+    else:
+        stats = {key: sequential_stat(key, values, inputs.sample.index) for key, values in columns.items()}
+    stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
     if has_radius(preset):
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)
@@ -293,19 +373,24 @@ def _inputs(
         labels = images.labels if labels is None and known else labels
         of_data = images.classes if known else None
         data_name = data_name or images.name
-        images = images.pixels()
-    check_images(images)
-    weight = next((p for p in model.parameters() if p.is_floating_point()), images)
-    x = images.detach().to(weight.dtype)
-    try_model(model, x[:1].to(weight.device))
+        images = images.images if isinstance(images.images, Streamed) else images.pixels()
+    if isinstance(images, Streamed):
+        first = images.to("cpu").to(torch.float32)[:1]
+    else:
+        check_images(images)
+        images, first = images.detach(), images[:1].detach()
+    weight = next((p for p in model.parameters() if p.is_floating_point()), first)
+    x, first = images.to(weight.dtype), first.to(weight)
+    try_model(model, first)
     with torch.no_grad(), evaluating(model):
-        logits = logits_of(model, x[:1].to(weight.device))
+        logits = logits_of(model, first)
     # Memory stays the same for larger images.
-    max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // x[0].numel())
+    max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // first[0].numel())
     if labels is None:
         target = torch.cat([predicted(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
-        target = class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, x.cpu())
+        rows = torch.empty(len(x), 0) if isinstance(x, Streamed) else x.cpu()
+        target = class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, rows)
     check_target(target, len(x), logits.shape[1])
     places = tuple(range(len(x))) if index is None else tuple(int(i) for i in index)
     if len(set(places)) != len(x):
@@ -316,18 +401,20 @@ def _inputs(
         raise UserError(f"There are {len(names)} names for {len(x)} images; give each image one of its own.")
     if classes is None:
         classes = class_names(model, logits.shape[1], of_data)
+    x = x.to("cpu")
+    sample = Sample(x, target, places)
     return AuditInputs(
         model,
-        Sample(x.cpu(), target, places),
+        sample if preset.precision is None else in_random_order(sample, seed),
         preset,
         seed,
-        {"model": model_hash(model), "data": data_hash(x.cpu(), target)},
+        {"model": model_hash(model), "data": data_hash(x, target)},
         max_batch,
         model_name or type(model).__name__,
         data_name or counted_images(len(x)),
         labels is not None,
         None if classes is None else tuple(classes),
-        None if names is None else tuple(names),
+        None if names is None else dict(zip(places, names, strict=True)),
     )
 
 

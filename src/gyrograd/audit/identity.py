@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import sys
 
-import torch
-
+from gyrograd.measurement.machine import hardware, versions
 from gyrograd.models import spec_of
-from gyrograd.registry import load_plugins
 from gyrograd.reporting.schema import Rerun
 from gyrograd.types import Model
 
@@ -23,22 +19,6 @@ def model_description(model: Model) -> str:
 def parameters(model: Model) -> int:
     """How many numbers the model learned."""
     return sum(p.numel() for p in model.parameters())
-
-
-def versions() -> dict[str, str]:
-    """Versions that affect the results."""
-    from gyrograd import __version__
-
-    own = {"gyrograd": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    return own | load_plugins()
-
-
-def hardware(model: Model) -> str:
-    """Cores and processor; the accelerator where the model is on one."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    place = next((p.device for p in model.parameters()), torch.device("cpu"))
-    extra = f", {torch.cuda.get_device_name(place)}" if place.type == "cuda" else ""
-    return f"{cores} cores, {platform.machine()}{extra}"
 
 
 def peak_memory_mb() -> float | None:
@@ -57,7 +37,7 @@ def rerun(model: Model, command: str | None, seconds: float, seed: int) -> Rerun
     return {
         "command": command or "gyrograd.audit(model, images, labels)",
         "versions": versions(),
-        "hardware": hardware(model),
+        "hardware": hardware(next((p.device for p in model.parameters()), "cpu")),
         "seconds": round(seconds, 1),
         "peak_memory_mb": peak_memory_mb(),
         "seed": seed,

@@ -128,7 +128,8 @@ def choice(
         columns = [(faithful or {}).get((p.method, p.setting)) for p in (point, start)]
         if columns[0] is None or columns[1] is None:
             return paired_difference(point.faithfulness, start.faithfulness)
-        return paired_difference(list(columns[0].values()), list(columns[1].values()))
+        shared = [example for example in columns[0] if example in columns[1]]
+        return paired_difference(*([column[example] for example in shared] for column in columns if column))
 
     rivals = [p for p in known if (p.method, p.setting) in attacked and not price(p).high < 0]
     if rivals:

@@ -9,9 +9,9 @@ bounds          constants of the theorems and what was measured
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -80,8 +80,8 @@ class AuditInputs:
     data_name: str
     labelled: bool
     classes: tuple[str, ...] | None
-    names: tuple[str, ...] | None = None
-    """What the images are called: their files, or their set and number."""
+    names: Mapping[int, str] | None = None
+    """What the images are called, by example: their files, or their set and number."""
     hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
     """Attacks on single images, kept for the pictures."""
 
@@ -101,7 +101,7 @@ class AuditInputs:
 
     def image_name(self, example: int) -> str | None:
         """What this example is called, where that is known."""
-        return None if self.names is None else self.names[self.sample.index.index(example)]
+        return None if self.names is None else self.names[example]
 
     def class_name(self, number: int) -> str:
         """The name of a class, or its number where nobody knows names."""
@@ -116,7 +116,7 @@ class AuditInputs:
     @property
     def top(self) -> int:
         """How many pixels count as the top of a map."""
-        return max(1, round(self.preset.kept * self.sample.x[0, 0].numel()))
+        return max(1, round(self.preset.kept * self.sample.x.shape[2:].numel()))
 
 
 @dataclass(frozen=True)
@@ -133,15 +133,17 @@ class SweepPoint:
         return f"{self.method} at {swept_setting(self.method)} {self.setting:.6g}"
 
 
-def audit_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
-    """Every plan of an audit, cheap ones and those of the first method first."""
-    preset, seed = inputs.preset, inputs.seed
+def audit_plans(
+    inputs: AuditInputs, methods: Sequence[Method], limits: Mapping[str, int] | None = None
+) -> list[Plan]:
+    """Every plan of an audit, cheap ones and those of the first method first. `limits`: images of each method."""
+    preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
-    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), seed=seed)]
+    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), most, seed)]
     for number, method in enumerate(methods):
-        conditions = _conditions(inputs, method, number)
+        conditions, limit = _conditions(inputs, method, number), limits[method.name] if limits else None
         metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs, method))
-        plans.append(Plan({method.name: method.attribution}, conditions, metrics, seed=seed))
+        plans.append(Plan({method.name: method.attribution}, conditions, metrics, limit, seed))
     points = {point.name: point.attribution for point in sweep_points(inputs, methods)}
     if points:
         passes = GRADIENT * preset.sweep_draws * (1 + preset.sweep_noise) + preset.points
@@ -228,14 +230,15 @@ def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPo
 def _model_metric(inputs: AuditInputs) -> Metric:
     """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
     game = insertion(ratios=inputs.preset.ratios, max_batch=inputs.max_batch)
-
-    def values(at: Look) -> dict[str, Tensor]:
-        logits = logits_in_parts(at.model, at.x, inputs.max_batch)
-        probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
-        chance = game.chance(at.model, at.x, at.target, seed=at.seed)
-        return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
-
+    values = partial(_model_values, game, inputs.max_batch)
     return Metric("model", values, settings={"ratios": inputs.preset.ratios})
+
+
+def _model_values(game: PixelGame, max_batch: int, at: Look) -> dict[str, Tensor]:
+    logits = logits_in_parts(at.model, at.x, max_batch)
+    probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
+    chance = game.chance(at.model, at.x, at.target, seed=at.seed)
+    return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
 
 
 def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
@@ -267,28 +270,8 @@ def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]
     """What an attack did to the map; all look at the same attacked images."""
     preset, most = inputs.preset, inputs.max_batch
     game = insertion(ratios=preset.ratios, max_batch=most)
-
-    def adversarial_insertion(at: Look) -> Tensor:
-        """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured,
-        since a curve costs as much as a step of an attack."""
-        hit = at.attack
-        if hit.settings.get("column") == "insertion":
-            return hit.value
-        if hit.eps != preset.eps:
-            return torch.full_like(hit.value, torch.nan)
-        return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
-
-    def doubts(at: Look) -> dict[str, Tensor]:
-        """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
-        hit = at.attack
-        inputs.remember(method.name, at)
-        if hit.name != "auto":
-            return {}
-        nothing = torch.zeros_like(hit.stuck)
-        beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
-        return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
-
     cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
+    remember = partial(inputs.remember, method.name) if preset.shard == 1 else None
     further = (registered(name, max_batch=most) for name in preset.metrics)
     return (
         Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
@@ -296,13 +279,36 @@ def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]
         Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
         Metric(
             "adversarial_insertion",
-            adversarial_insertion,
+            partial(_adversarial_insertion, game, preset.eps),
             "attacked",
             {"ratios": preset.ratios, "eps": preset.eps},
         ),
-        Metric("doubts", doubts, "attacked"),
+        Metric("doubts", partial(_doubts, remember), "attacked"),
         *(metric for metric in further if metric.of == "attacked"),
     )
+
+
+def _adversarial_insertion(game: PixelGame, eps: float, at: Look) -> Tensor:
+    """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured, since
+    a curve costs as much as a step of an attack."""
+    hit = at.attack
+    if hit.settings.get("column") == "insertion":
+        return hit.value
+    if hit.eps != eps:
+        return torch.full_like(hit.value, torch.nan)
+    return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
+
+
+def _doubts(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tensor]:
+    """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
+    hit = at.attack
+    if remember is not None:
+        remember(at)
+    if hit.name != "auto":
+        return {}
+    nothing = torch.zeros_like(hit.stuck)
+    beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
+    return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
 
 
 def _sweep_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:

@@ -26,7 +26,10 @@ class Preset:
     metrics: further ones by name. points: of the insertion and deletion curves. sweep: settings of SmoothGrad
     (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
     of RPS's noise. bound_images: images whose theorems are checked (0 for none), at `bound_sigma`. flag_images: images
-    that self-suspicion looks at. pictures: attacked images shown. kept: the share of pixels that counts as the top.
+    that self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method
+    and certificate; methods of one pass alone. pictures: attacked images shown. kept: the share of pixels that counts
+    as the top. precision: if given, each method is attacked on as many images as it takes to know its share of top
+    pixels kept to this much (audit/precision.py), however few or many `attacked_images` are.
     """
 
     methods: tuple[str, ...]
@@ -53,8 +56,11 @@ class Preset:
     bound_draws: int = 8
     flag_images: int = 20
     pictures: int = 4
+    certified_images: int = 0
+    certified_draws: int = 1000
     kept: float = 0.1
     shard: int = 20
+    precision: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("methods", "attacks"):
@@ -63,6 +69,8 @@ class Preset:
         for name in COUNTS:
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        if self.certified_images < 0:
+            raise UserError(f"certified_images is {self.certified_images}; give 0 or more, 8 is usual.")
         for name in ("eps", "noise_eps", "bound_sigma"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(
@@ -73,6 +81,8 @@ class Preset:
         unknown = [name for name in self.aims if name not in AIMED]
         if unknown or not self.aims:
             raise UserError(f"aims is {self.aims}; give some of {', '.join(AIMED)}.")
+        if self.precision is not None and not 0 < self.precision < 1:
+            raise UserError(f"precision is {self.precision}; give a share of the pixels, such as 0.02.")
         if not 0 < self.kept < 1 or self.points < 2:
             raise UserError(
                 f"kept is {self.kept} and points {self.points}; give a share below 1 and 2 or more."
@@ -119,6 +129,7 @@ COUNTS = (
     "bound_draws",
     "flag_images",
     "pictures",
+    "certified_draws",
     "shard",
 )
 
@@ -219,6 +230,7 @@ PRESETS: dict[str, Preset] = {
         bound_images=100,
         bound_draws=50,
         flag_images=100,
+        certified_images=20,
         pictures=6,
         shard=25,
     ),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gyrograd.errors import UserError
 from gyrograd.measurement import Column
-from gyrograd.numerics.statistics import Stat
+from gyrograd.numerics.statistics import NORMAL_FROM, Stat
 
 SHARE = 0.5
 """More of the picture stays than goes."""
@@ -37,9 +37,18 @@ def steady_radius(kept: Sequence[Column], radii: Sequence[float], share: float =
     value = float(_crossing(curves.mean(0)[None], radii, share)[0])
     if len(images) == 1:
         return {"value": value, "low": None, "high": None, "n": 1}
-    rows = np.random.default_rng(0).integers(len(images), size=(RESAMPLES, len(images)))
-    low, high = np.quantile(_crossing(curves[rows].mean(1), radii, share), [0.025, 0.975])
+    low, high = np.quantile(_crossing(_resampled_means(curves), radii, share), [0.025, 0.975])
     return {"value": value, "low": float(low), "high": float(high), "n": len(images)}
+
+
+def _resampled_means(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean curve of each resample of the images; of many images drawn from the normal distribution it then has."""
+    generator, n = np.random.default_rng(0), len(curves)
+    if n >= NORMAL_FROM:
+        spread = np.atleast_2d(np.cov(curves.T)) / n
+        return generator.multivariate_normal(curves.mean(0), spread, size=RESAMPLES, method="svd")
+    rows = generator.integers(n, size=(RESAMPLES, n))
+    return np.concatenate([curves[part].mean(1) for part in np.array_split(rows, max(1, rows.size >> 22))])
 
 
 def _crossing(means: NDArray[np.float64], radii: Sequence[float], share: float) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ HARD_SPACE = "\N{NO-BREAK SPACE}"
 def summary(card: Mapping[str, Any], width: int | None = None) -> str:
     """The card for a terminal: verdict, methods, flags, advice.
 
-    In so many columns; without a width every sentence is one line, as a file or another program wants it.
+    `width` is that of the terminal. Without one every sentence is one line, for files and other programs.
     """
     data, model, verdict = card["data"], card["model"], card["verdict"]
     about = f"{model['description']}; {counted_images(data['images'])}"

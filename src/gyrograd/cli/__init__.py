@@ -1,4 +1,4 @@
-"""The command line: one verb a file. A user's mistake is one sentence and exit code 2, never a traceback."""
+"""The command line: one verb per file. Errors print one line and exit with code 2; there is no traceback."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,8 +37,10 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         names,
         report,
         reproduce,
+        submit,
         sweep,
         train,
+        verify,
     )
 
     return {
@@ -53,6 +56,8 @@ def verbs() -> dict[str, Verb | dict[str, Verb]]:
         "report": report.report,
         "compare": compare.compare,
         "leaderboard": leaderboard.leaderboard,
+        "submit": submit.submit,
+        "verify": verify.verify,
         "bench": bench.bench,
         "list": names.show,
         "data": {"fetch": data.fetch, "check": data.check, "show": data.show},
@@ -73,7 +78,7 @@ DEBUG = "--debug"
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code.
 
-    0 done, 1 checked and found wanting, 2 a mistake, 70 a defect of gyrograd, 130 interrupted, 143 terminated.
+    0 done, 1 negative result, 2 an error the user can fix, 70 a bug in gyrograd, 130 interrupted, 143 terminated.
     `--debug` (or GYROGRAD_DEBUG=1) shows where an error came from, frame by frame.
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -138,6 +143,10 @@ def _run(words: list[str]) -> int:
         return 0
     if any("\0" in word for word in words):
         raise UserError("A word holds a NUL character, which no file's name can have; leave it out.")
+    for option, value in [*pairwise(words), *(word.partition("=")[::2] for word in words if "=" in word)]:
+        if option.startswith("--") and not value:
+            # An empty path would be the current folder, and `--out "$UNSET"` would write there.
+            raise UserError(f"{option} has an empty value; write {option} VALUE, or leave it out.")
     for word in words:
         _check_ends(word.partition("=")[2] if word.startswith("--") else word)
     path, chosen, rest = _find_verb(words)
@@ -219,7 +228,7 @@ def _parser(verb: Verb, path: str) -> Any:
     from jsonargparse import ArgumentParser
 
     helps, about = texts(verb), _first_line(verb)
-    epilog = f"{DEBUG} shows where an error came from. Exit codes: 0 done, 1 found wanting, 2 a mistake, 70 a defect."
+    epilog = f"{DEBUG} shows where an error came from. Exit codes: 0 done, 1 negative result, 2 an error, 70 a bug."
     parser = ArgumentParser(prog=path, description=about, epilog=epilog, exit_on_error=False)
     by_hand: set[str | int] = set()
     several = getattr(verb, "several_positional", None)

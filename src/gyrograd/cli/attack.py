@@ -16,7 +16,6 @@ from gyrograd.cli.subject import (
     check_target_word,
     subject,
     targets,
-    versions,
 )
 from gyrograd.cli.written import made
 from gyrograd.errors import printable
@@ -78,7 +77,7 @@ def attack(
             weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` has all.
+        attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` shows all.
         method: the attribution under attack, with settings in brackets: 'integrated_gradients(steps=20)'.
         eps: how far a pixel may move: 8/255 or 0.03.
         steps: gradient steps; the attack's own number if left out.
@@ -172,6 +171,7 @@ def _part(
 
 def _record(done: Attacked) -> Record:
     """One record of all parts, in the order of the images' numbers."""
+    from gyrograd.measurement.machine import versions
     from gyrograd.records import merge
 
     merged = merge(done.parts)
@@ -187,7 +187,7 @@ def _record(done: Attacked) -> Record:
 
 
 def _cosines(hit: AttackResult) -> list[float | None]:
-    """Between the maps before and after; none where the search stood still, for then it says nothing."""
+    """Cosine of the maps before and after; None if the search stood still, since it then says nothing."""
     from gyrograd.numerics.similarity import cosine
 
     values, stuck = cosine(hit.map_clean, hit.map).tolist(), hit.stuck.tolist()

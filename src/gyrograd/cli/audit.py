@@ -27,8 +27,12 @@ def audit(
     eps: str | float | None = None,
     steps: int | None = None,
     draws: int | None = None,
+    precision: float | None = None,
+    certify: int | None = None,
     out: Path | None = None,
     opening: Opening = USUAL,
+    workers: int | None = None,
+    cluster: str | None = None,
     fresh: bool = False,
     json: bool = False,
 ) -> int:
@@ -41,17 +45,25 @@ def audit(
             a pattern in quotes such as 'photos/*.png'.
         preset: how much is measured: glance (a minute for four photographs), quick (a minute or two for 100 small
             images and a small net), standard (ten times that), thorough (hours: some fifteen to twenty times standard).
-        methods: explanations apart by commas, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
+        methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. The preset's own if left out.
-        attacks: attacks apart by commas; the preset's own if left out. Noise of the same size is always there.
-        metrics: further metrics apart by commas; `gyrograd list metric` has all.
+        attacks: comma-separated; the preset's own if left out. Noise of the same size is always measured.
+        metrics: further metrics, comma-separated; `gyrograd list metric` shows all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
         draws: random noises per image, of the column 'Steady under noise'.
+        precision: measure each method until its share of top pixels kept is known to this much, such as 0.05, on as
+            many of the images as that takes; left out, the preset's number of images.
+        certify: how many images to certify too, 8 is usual: what no change within a small radius can do to the maps, at
+            two thousand draws per image and method of one pass.
         out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
         images: how many images at most; 100 of a registered set, all files otherwise.
         unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
         seed: of noise and attacks, and which images are chosen.
+        workers: processes that measure side by side, each with its share of the processors or one GPU; the numbers stay
+            the same.
+        cluster: ray (of this machine, or the one RAY_ADDRESS names), ray:ADDRESS or slurm: where the workers are,
+            as many as --workers says.
         fresh: measure everything anew, whatever an earlier run left in the folder.
         json: print the card as one JSON document instead of a table.
     """
@@ -61,7 +73,12 @@ def audit(
     from gyrograd.cli.terminal import shown
     from gyrograd.models.opening import UNTRAINED
 
-    settings = _settings(preset, methods, attacks, metrics, eps, steps, draws)
+    settings = {
+        **audit_settings(preset, methods, attacks, metrics, eps, steps),
+        "draws": draws,
+        "precision": precision,
+        "certified_images": certify,
+    }
     words = [data] if isinstance(data, str) else data
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
@@ -73,7 +90,7 @@ def audit(
         card = audited(
             here.model, here.data, index=here.index, names=here.names, classes=here.class_names, out=folder,
             seed=opening.seed, fresh=fresh, model_name=model, data_name=here.data.name, notes=here.notes,
-            command=command, **settings,
+            command=command, workers=workers, cluster=cluster, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {printable(folder)}"
@@ -88,7 +105,7 @@ def audit(
 
 
 def _width() -> int | None:
-    """Of the terminal; none where a file or a program reads."""
+    """Terminal width, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -98,7 +115,7 @@ FROM_A_SET = 100
 """Images taken of a registered set, which may hold thousands."""
 
 
-def _settings(
+def audit_settings(
     preset: str,
     methods: str | None,
     attacks: str | None,
@@ -148,7 +165,7 @@ def _command(words: Settings) -> str:
         value = words[name]
         if parameter.default is parameter.empty:
             parts += [shlex.quote(str(each)) for each in (value if isinstance(value, list) else [value])]
-        elif name not in ("fresh", "json") and value != parameter.default:
+        elif name not in ("fresh", "json", "workers", "cluster") and value != parameter.default:
             parts += [f"--{name}"] if value is True else [f"--{name}", shlex.quote(str(value))]
     return " ".join(parts)
 

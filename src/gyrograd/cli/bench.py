@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gyrograd.measurement.simulation import Prediction
     from gyrograd.types import Model
 
 METHODS = ("gradient", "integrated_gradients(steps=10)", "smoothgrad(draws=10)", "guided_backprop", "lrp")
@@ -45,6 +46,9 @@ def bench(
     side: int = 32,
     repeats: int = 3,
     device: str = "auto",
+    scale: int | None = None,
+    workers: int = 1,
+    preset: str = "quick",
     json: bool = False,
 ) -> None:
     """Time maps, an attack step and training steps of a model here, on random images; in turns, medians.
@@ -55,6 +59,10 @@ def bench(
         side: their side in pixels.
         repeats: rounds; the fastest and the slowest are printed beside the median.
         device: auto, cpu, cuda or cuda:INDEX.
+        scale: predict instead what an audit of so many images would take, with 1 worker, twice as many, and so on up to
+            `workers`, out of an audit of a few images here.
+        workers: the most workers of the prediction.
+        preset: of the audit that is predicted.
         json: print JSON for machines instead of a table.
     """
     from gyrograd.errors import UserError
@@ -62,6 +70,12 @@ def bench(
     for name, count in {"batch": batch, "side": side, "repeats": repeats}.items():
         if count < 1:
             raise UserError(f"{name} is {count}; give at least 1.")
+    if scale is not None:
+        if scale < 1 or workers < 1:
+            raise UserError(f"scale is {scale} and workers {workers}; give at least 1 of each.")
+        plays = _scaled(model, side, device, scale, workers, preset)
+        print(json_format.dumps([asdict(row) for row in plays], indent=1)) if json else _print_scale(plays)
+        return
     jobs = _jobs(model, batch, side, device)
     for job in jobs:
         job.run()  # the first run of anything is slower
@@ -70,6 +84,65 @@ def bench(
     print(json_format.dumps([asdict(row) for row in rows], indent=1)) if json else _print(
         rows, model, batch, side
     )
+
+
+TRIED = 4
+"""Images of the audit that a prediction is made from."""
+
+
+def _scaled(name: str, side: int, device: str, images: int, most: int, preset: str) -> list[Prediction]:
+    """Audit a few random images and play larger audits through."""
+    import subprocess
+    import sys
+
+    import torch
+
+    import gyrograd as gg
+    from gyrograd.audit.engine import shard_of
+    from gyrograd.audit.presets import preset_of
+    from gyrograd.measurement.simulation import Timed, predicted
+    from gyrograd.models.opening import place_of
+
+    place, chosen = place_of(device), preset_of(preset)
+    size = {"image_size": side} if name == "lenet" else {}
+    net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
+    x, y = torch.rand(TRIED, 3, side, side), torch.arange(TRIED) % 10
+    timed = Timed()
+    for _ in range(2):  # the first run of anything is slower
+        timed = Timed()
+        began = time.perf_counter()
+        gg.audit(net, x, y, preset=preset, workers=timed)
+        rest = time.perf_counter() - began - sum(timed.seconds.values())
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import gyrograd.measurement.workers"], check=False)
+    start = time.perf_counter() - began
+    # Self-suspicion and pictures look at more images where there are more.
+    rest *= min(images, chosen.flag_images) / min(TRIED, chosen.flag_images)
+    counts = sorted({*(1 << i for i in range(most.bit_length())), most})
+    return [
+        predicted(timed.costs(), images, count, shard=shard_of(chosen, images), start_s=start, rest_s=rest)
+        for count in counts
+    ]
+
+
+def _print_scale(rows: list[Prediction]) -> None:
+    from rich.table import Table
+
+    from gyrograd.cli.terminal import Console
+    from gyrograd.progress import spoken
+
+    title = f"an audit of {rows[0].images} images, predicted"
+    table = Table("workers", "time", "busy", "files", "disk", "memory of the card", title=title, box=None)
+    for row in rows:
+        table.add_row(
+            str(row.workers),
+            spoken(row.seconds),
+            f"{row.busy:.0%}",
+            str(row.files),
+            f"{row.disk_bytes / 1e6:.1f} MB",
+            f"{row.memory_bytes / 1e6:.0f} MB",
+        )
+    Console().print(table)
 
 
 def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:

@@ -17,7 +17,6 @@ from gyrograd.cli.subject import (
     check_target_word,
     subject,
     targets,
-    versions,
 )
 from gyrograd.errors import UserError, printable
 from gyrograd.occupancy import sole_writer
@@ -96,7 +95,7 @@ def explain(
             weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        method: attributions apart by commas, with settings in brackets: gradient,'smoothgrad(sigma=0.2)'. With all,
+        method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'. With all,
             every method that explains this model, and a page that shows them side by side.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
@@ -260,6 +259,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
 
 
 def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Record:
+    from gyrograd.measurement.machine import versions
     from gyrograd.records import Record
 
     values: dict[str, list[float | None]] = {

@@ -59,7 +59,7 @@ def harden(
         objective: steady (adversarial loss at a small radius, curvature, averaged weights) or l2_cosine (joo2023).
         eps: radius to begin with, such as 1/255; of l2_cosine the size of its noise (4/255).
         curvature: weight of steady's Hessian penalty (0.001); 0 leaves it out.
-        tries: at most so many radii are tried.
+        tries: largest number of radii to try.
         l2: of l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
         cosine: of l2_cosine: weight of their cosine distance (1).
         part: of l2_cosine: share of each batch that is regularised (1).

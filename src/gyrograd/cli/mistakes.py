@@ -82,6 +82,6 @@ RULES: dict[str, str | Callable[..., str]] = {
     ),
     r"[Oo]ption '(\w+)' is not accepted": _unknown_in_file,
     r"Problems parsing config: (.+)": "The file of --config is no YAML: {0}; mend it.",
-    r"Unexpected config: ": "The file of --config holds no settings by name; write lines such as `seed: 1`.",
+    r"Unexpected config:": "The file of --config holds no settings by name; write lines such as `seed: 1`.",
 }
 """What jsonargparse says, and the sentence for it or the function that makes one; both get the pattern's groups."""

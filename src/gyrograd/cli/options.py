@@ -76,6 +76,8 @@ BOUNDS = {
     "seeds": (None, 1000),
     "seed": (0, 2**63 - 1),
     "max_retries": (0, 1000),
+    "certify": (0, 10_000_000),
+    "workers": (1, 1000),
 }
 """Least and most of whole numbers, by the option's name: beyond, memory or a life would not suffice."""
 

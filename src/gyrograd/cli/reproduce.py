@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gyrograd.errors import printable
+
+if TYPE_CHECKING:
+    from gyrograd.experiments.runs import State
+
+MOST_LINES = 20
+"""Numbers printed; a table of all columns of all rows would take hundreds of lines."""
+NUMBERS = "numbers.csv"
+"""All numbers, beside the page."""
 
 
 def reproduce(
@@ -18,7 +27,7 @@ def reproduce(
     images: int | None = None,
     parts: str = "",
     train: str = "",
-    device: str = "cpu",
+    device: str = "auto",
     list: bool = False,
     render: bool = False,
 ) -> None:
@@ -36,7 +45,7 @@ def reproduce(
         train: train every net in another way, such as epochs=12,schedule=one_cycle,lr=0.05,precision=tf32; the paper's
             orders are then compared, its values not.
         device: auto, cpu, cuda or cuda:INDEX.
-        list: show every experiment and what there is of it in the folder.
+        list: show every experiment: what it is, needs and costs, and what there is of it in the folder.
         render: show the results that are there and write their page anew; nothing is measured.
     """
     from gyrograd import experiments
@@ -79,40 +88,64 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _print_states(states: Any) -> None:
-    from rich.table import Table
-
+def _print_states(states: Sequence[State]) -> None:
+    """A few lines for each: name and state, what it is, what it needs and costs."""
     from gyrograd.cli.terminal import Console
 
-    table = Table("name", "where in the paper", "state", box=None, pad_edge=False)
-    for name, paper, place, state in states:
-        table.add_row(name, f"{paper} {place}", state)
-    Console().print(table)
+    console = Console()
+    for one in states:
+        console.print(f"{one.name} ({one.place}): {one.state}", style="bold", markup=False, highlight=False)
+        costs = [
+            f"{scale}: {_count(one.nets[scale])}, {' and '.join(one.needs[scale]) or 'no data'}"
+            for scale in one.nets
+        ]
+        console.print(f"  {one.about}", markup=False, highlight=False)
+        console.print(f"  {'; '.join(costs)}", style="dim", markup=False, highlight=False)
+    console.print(
+        "Nets are those trained, then measured; the scales are smoke (seconds), small (minutes), paper (all of it).",
+        highlight=False,
+    )
+
+
+def _count(nets: int) -> str:
+    return "no nets" if nets == 0 else "1 net" if nets == 1 else f"{nets} nets"
 
 
 def _print_results(page: Path) -> None:
-    """The numbers beside the paper's, how the claims came out, and last the page."""
+    """The numbers the paper prints beside ours, how the claims came out, where all numbers are, and last the page."""
     from rich.table import Table
 
     from gyrograd.cli.terminal import Console
-    from gyrograd.experiments.report import NOT_MEASURED, column_groups, summary_table, verdict_line
+    from gyrograd.experiments.report import (
+        NOT_MEASURED,
+        column_groups,
+        numbers_csv,
+        summary_table,
+        verdict_line,
+    )
     from gyrograd.experiments.results import read_results
     from gyrograd.experiments.runs import verdicts_of
+    from gyrograd.records import write_text
 
     results = read_results(page.parent)
     claims, verdicts = verdicts_of(results)
-    console = Console()
+    numbers = page.parent / NUMBERS
+    write_text(numbers, numbers_csv(results, claims, verdicts))
+    lines = []
     for setting in results.measured_in:
         columns = [column for group in column_groups(results, claims, setting) for column in group]
-        shown = summary_table(results, claims, setting, columns)
-        # A row a number: tables of a dozen columns do not fit a terminal.
-        table = Table(
-            "row", "column", "ours; paper", title=setting, title_justify="left", box=None, pad_edge=False
-        )
-        for row in shown.rows:
-            for column, cell in zip(columns, row[1:], strict=True):
-                if cell != NOT_MEASURED:
-                    table.add_row(row[0], column, cell)
-        console.print(table)
-    console.print(verdict_line(verdicts), highlight=False)
+        for row in summary_table(results, claims, setting, columns).rows:
+            cells = zip(columns, row[1:], strict=True)
+            lines += [(setting, row[0], column, cell) for column, cell in cells if cell != NOT_MEASURED]
+    # What the paper prints comes first; a sort keeps the order of the rest.
+    lines.sort(key=lambda line: "; paper " not in line[3])
+    console = Console()
+    table = Table("setting", "row", "column", "ours; paper", box=None, pad_edge=False)
+    for line in lines[:MOST_LINES]:
+        table.add_row(*line)
+    console.print(table)
+    left = f"{len(lines)} numbers" + (f", {MOST_LINES} of them above" if len(lines) > MOST_LINES else "")
+    where = f"{left}; all of them, with the points of curves: {printable(numbers)}"
+    console.print(where, markup=False, highlight=False, soft_wrap=True)
+    console.print(verdict_line(verdicts), highlight=False, soft_wrap=True)
     print(printable(page))

@@ -181,12 +181,3 @@ def check_file(out: Path) -> None:
             f"{out} is a folder where a file is written; give a file with --out, such as {out / 'page.html'}."
         )
     check_folder(out.parent)
-
-
-def versions() -> dict[str, str]:
-    """What a record must say of the program that wrote it."""
-    import torch
-
-    from gyrograd import __version__
-
-    return {"gyrograd": __version__, "torch": torch.__version__}

@@ -1,24 +1,19 @@
-"""Settings as they are written on the command line: a radius as `8/255`, a method with its settings in brackets."""
+"""What is written on the command line alone: radii such as `8/255`, and lists of methods."""
 
 from __future__ import annotations
 
-import ast
 import math
-import re
-from contextlib import suppress
-from typing import Any
 
 from gyrograd.errors import UserError
-from gyrograd.registry import Settings
+from gyrograd.parsing import called, made, number, settings, split, value
 
-_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?(\s*/\s*(\d+\.?\d*|\.\d+))?")
+__all__ = ["called", "made", "radii", "radius", "settings", "several", "value"]
 
 
 def radius(text: str | float | int) -> float:
     """A radius in pixel units: `8/255`, `0.03`, or the number itself."""
     try:
-        eps = _number(str(text))
+        eps = number(str(text))
     except UserError:
         raise UserError(f"eps is '{text}'; write it as 8/255 or 0.03.") from None
     if not (math.isfinite(eps) and eps >= 0):
@@ -28,92 +23,14 @@ def radius(text: str | float | int) -> float:
 
 def radii(text: str | float | int) -> tuple[float, ...]:
     """Several radii: `2/255,4/255,8/255`."""
-    return tuple(radius(part) for part in _split(str(text)))
-
-
-def made(kind: str, text: str, **options: Any) -> Any:
-    """What `text` names of this kind of thing, built: an attribution, an attack. Its brackets come before options."""
-    from gyrograd.registry import make
-
-    name, own = called(text)
-    return make(kind, name, **(options | own))
-
-
-def called(text: str) -> tuple[str, Settings]:
-    """A name and its settings: `smoothgrad(sigma=0.2, draws=50)` is ("smoothgrad", {"sigma": 0.2, "draws": 50})."""
-    found = _CALL.fullmatch(text)
-    if found is None:
-        raise UserError(f"'{text}' is no name with settings; write NAME or NAME(setting=value, ...).")
-    return found[1], settings(found[2] or "")
-
-
-def settings(text: str, such_as: str = "steps=50") -> Settings:
-    """Values by name: `epochs=12, milestones=[4, 8]` is {"epochs": 12, "milestones": [4, 8]}."""
-    given: Settings = {}
-    for part in _split(text):
-        key, equals, word = (piece.strip() for piece in part.partition("="))
-        if not equals or not key.isidentifier() or not word:
-            raise UserError(f"'{part}' is no setting; write setting=value between commas, such as {such_as}.")
-        if key in given:
-            raise UserError(f"'{text}' gives {key} twice; leave one out.")
-        given[key] = value(word)
-    return given
-
-
-def value(text: str) -> Any:
-    """What a word stands for, written as in Python or as in YAML: True or true, None or null, a number (1e-3 and
-    8/255 too), a list, settings by name in braces; anything else is a word.
-    """
-    import yaml  # type: ignore[import-untyped]
-
-    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return ast.literal_eval(text)
-    try:
-        return _with_numbers(yaml.safe_load(text))
-    except UserError:
-        raise
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
-        raise UserError(
-            f"'{text}' is no value; write a number, a word, [a, b] or {{key: value}}, or put it in quotes."
-        ) from None
+    return tuple(radius(part) for part in split(str(text)))
 
 
 def several(text: str) -> list[str]:
-    """Names apart by commas, each perhaps with settings in brackets; none twice."""
-    names = _split(text)
+    """Comma-separated names, each with optional settings in brackets; no name twice."""
+    names = split(text)
     if not names:
         raise UserError("No method is named; give at least one, such as gradient.")
     if len(set(names)) != len(names):
         raise UserError(f"'{text}' names a method twice; name each once.")
     return names
-
-
-def _split(text: str) -> list[str]:
-    """The parts between commas that stand outside brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "([{") - (letter in ")]}")
-        if letter == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    if depth != 0:
-        raise UserError(f"'{text}' opens a bracket that is not closed, or closes one too many; mend it.")
-    return [part.strip() for part in parts if part.strip()]
-
-
-def _with_numbers(tree: Any) -> Any:
-    """YAML takes 1e-3 and 8/255 for words."""
-    if isinstance(tree, dict):
-        return {key: _with_numbers(item) for key, item in tree.items()}
-    if isinstance(tree, list):
-        return [_with_numbers(item) for item in tree]
-    return _number(tree) if isinstance(tree, str) and _NUMBER.fullmatch(tree) else tree
-
-
-def _number(text: str) -> float:
-    above, slash, below = text.partition("/")
-    try:
-        return float(above) / float(below) if slash else float(above)
-    except (ValueError, ZeroDivisionError):
-        raise UserError(f"'{text}' is no number; write it as 8/255 or 0.03.") from None

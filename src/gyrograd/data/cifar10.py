@@ -61,6 +61,13 @@ def cifar10(split: str = "train", root: Path | str | None = None) -> Dataset:
         split: train or test.
         root: the folder that holds cifar-10-batches-bin or cifar-10-batches-py; $GYROGRAD_DATA or
             ~/.cache/gyrograd by default.
+
+    >>> import gyrograd as gg
+    >>> try:
+    ...     gg.dataset("cifar10", split="validation")
+    ... except gg.UserError as error:
+    ...     print(error)
+    cifar10 has no split 'validation': known: test, train.
     """
     if split not in FILES:
         raise UserError(f"cifar10 has no split '{split}': {did_you_mean(split, FILES)}")

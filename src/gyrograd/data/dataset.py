@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.types import Bytes, Inputs, Labels
@@ -20,10 +21,11 @@ SUBSET_STREAM = 1 << 32  # keeps the choice of examples apart from the order of 
 class Dataset:
     """Examples, their labels and, where they are known, the pixels of the object.
 
-    Images are uint8 `b c h w`; a set that is not made of images (the 2-D toy) holds its floats as they are.
+    Images are uint8 `b c h w`; a set that is not made of images (the 2-D toy) holds its floats as they are. A set too
+    large for memory holds where its images are (`Streamed`); `pixels` reads those it is asked for.
     """
 
-    images: Bytes | Inputs
+    images: Bytes | Inputs | Streamed
     labels: Labels
     classes: tuple[str, ...]
     name: str
@@ -49,7 +51,8 @@ class Dataset:
         """These examples, in this order."""
         index = index.to(self.labels.device)
         masks = None if self.masks is None else self.masks[index]
-        return replace(self, images=self.images[index], labels=self.labels[index], masks=masks)
+        images = self.images.rows(index) if isinstance(self.images, Streamed) else self.images[index]
+        return replace(self, images=images, labels=self.labels[index], masks=masks)
 
     def subset(self, n: int, seed: int = 0) -> Dataset:
         """The first n examples of a permutation fixed by the seed; a larger n extends a smaller one.
@@ -67,13 +70,19 @@ class Dataset:
 
     def pixels(self, index: Int[Tensor, " n"] | None = None) -> Inputs:
         """Examples as the model sees them: float32, pixels in [0, 1]. All of them when no index is given."""
-        images = self.images if index is None else self.images[index.to(self.labels.device)]
+        every = slice(None) if isinstance(self.images, Streamed) else ...
+        images: Tensor = self.images[every if index is None else index.to(self.labels.device)]  # type: ignore[index]
         return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images
 
     def digest(self) -> str:
         """The sha256 of images, labels and masks: equal digests, equal data."""
-        parts = (self.images, self.labels) if self.masks is None else (self.images, self.labels, self.masks)
         total = hashlib.sha256()
+        if isinstance(self.images, Streamed):
+            total.update(self.images.digest().encode())
+            parts = [self.labels]
+        else:
+            parts = [self.images, self.labels]
+        parts += [] if self.masks is None else [self.masks]
         for part in parts:
             total.update(part.cpu().contiguous().numpy().tobytes())
         return total.hexdigest()
@@ -89,7 +98,7 @@ def _check_lengths(data: Dataset) -> None:
     seen = None if data.masks is None else tuple(data.masks.shape)
     expected = (len(data.images), *data.images.shape[2:])
     if seen not in (None, expected):
-        raise UserError(f"{data.name} has masks of shape {seen}; give one mask an image, {expected}.")
+        raise UserError(f"{data.name} has masks of shape {seen}; give one mask per image, {expected}.")
 
 
 def _check_labels(data: Dataset) -> None:

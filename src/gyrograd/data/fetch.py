@@ -229,7 +229,7 @@ def _checked(name: str, files: Files, path: Path) -> Files:
 
 
 def _records_of_package(found: Files, stems: list[str], path: Path) -> Files:
-    """The package's pictures (one image a row, pixel after pixel) and label lists as the official records."""
+    """The package's pictures (one image per row, pixel after pixel) and label lists as the official records."""
     try:
         train, test = (json.loads(found[f"package/{name}"]) for name in (TRAIN_LABELS, TEST_LABELS))
         pixels = {stem: _image_rows(found[f"package/{stem}.png"]) for stem in _tracked(stems)}
@@ -246,7 +246,7 @@ def _records_of_package(found: Files, stems: list[str], path: Path) -> Files:
 
 
 def _image_rows(png: bytes) -> NDArray[np.uint8]:
-    """Images `b c h w` of a picture with one image a row."""
+    """Images `b c h w` of a picture with one image per row."""
     with Image.open(io.BytesIO(png)) as picture:
         rows = np.asarray(picture.convert("RGB"))
     _, h, w = SHAPE

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from io import BytesIO
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,10 +16,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from gyrograd.data.dataset import SUBSET_STREAM, Dataset
+from gyrograd.data.streamed import Blob, Streamed, is_large
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.registry import register
 
+Item = TypeVar("Item")
 ENDINGS = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 SPLITS = ("train", "val", "valid", "validation", "test")
 
@@ -47,6 +51,17 @@ def folder(
         labelled: False for images without classes; every label is then 0, numbered or not.
         numbered: True if the sub-folders are named by the numbers of their classes (0000, 0007, ...) and some are
             missing; else labels count the folders there are.
+
+    >>> import tempfile, gyrograd as gg
+    >>> from pathlib import Path
+    >>> from PIL import Image
+    >>> with tempfile.TemporaryDirectory() as photos:
+    ...     for name in ("cat", "dog"):
+    ...         Path(photos, name).mkdir()
+    ...         Image.new("RGB", (48, 40)).save(Path(photos, name, "1.png"))
+    ...     data = gg.dataset("folder", path=photos, size=32)
+    >>> data.images.shape, data.classes
+    (torch.Size([2, 3, 32, 32]), ('cat', 'dog'))
     """
     home = home_of(Path(path).expanduser(), split)
     frame = (size, size) if isinstance(size, int) else size
@@ -58,17 +73,28 @@ def folder(
     if not found:
         raise UserError(f"There are no images in {home}; known endings are {', '.join(sorted(ENDINGS))}.")
     files, labels = zip(*chosen(found, limit, seed), strict=True)
+    name = f"folder {home}"
+    if is_large(len(files), frame):
+        blobs = tuple(Blob(file) for file in files)
+        return Dataset(Streamed(blobs, frame, resize), torch.tensor(labels), classes, name)
     images = torch.stack([read_image(file, frame, resize) for file in _shown(files, f"reading {home.name}")])
-    return Dataset(images, torch.tensor(labels), classes, f"folder {home}")
+    return Dataset(images, torch.tensor(labels), classes, name)
 
 
 def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:
     """One image as bytes of the wanted size: scaled by its shorter side, then cut from the centre."""
+    return decoded(path, str(path), size, resize)
+
+
+def decoded(
+    file: Path | BytesIO, name: str, size: tuple[int, int], resize: int | None = None
+) -> UInt8[Tensor, "3 h w"]:
+    """As `read_image`, of any file; `name` is what a sentence calls it."""
     try:
-        with Image.open(path) as opened:
+        with Image.open(file) as opened:
             picture = _rgb(ImageOps.exif_transpose(opened), opened.format)
     except Exception as wrong:  # Pillow's readers fail in whatever way the bytes lead to
-        raise UserError(f"{path} cannot be read as an image ({wrong}); repair it or take it away.") from None
+        raise UserError(f"{name} cannot be read as an image ({wrong}); repair it or take it away.") from None
     return torch.from_numpy(np.array(_fitted(picture, size, resize))).movedim(-1, 0).contiguous()
 
 
@@ -175,7 +201,7 @@ def image_files(path: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file())
 
 
-def chosen(found: list[tuple[Path, int]], limit: int | None, seed: int) -> list[tuple[Path, int]]:
+def chosen(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[tuple[Item, int]]:
     """At most `limit` of them, by the seed, in the order they were found."""
     if limit is None or limit >= len(found):
         return found

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from PIL import Image
+from torch import Tensor
 
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.folder import (
+    ENDINGS,
     chosen,
     class_names,
     files_with_labels,
@@ -24,6 +26,7 @@ from gyrograd.data.folder import (
     image_files,
     read_image,
 )
+from gyrograd.data.streamed import Blob, Streamed, is_large, tar_members
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.registry import Settings, available, lookup, make
 
@@ -80,6 +83,9 @@ def opened_with_names(
     with warnings.catch_warnings():
         # Pillow warns of pictures above 90 megapixels and refuses twice that; the refusal is enough.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        tars = [path for path in paths if path.endswith(".tar")]
+        if tars and len(tars) == len(paths):
+            return _from_tars(paths, images, size, split, seed, labelled)
         if len(paths) == 1 and Path(paths[0]).expanduser().is_dir():
             return _from_folder(Path(paths[0]).expanduser(), images, size, split, seed, labelled)
         return _from_files(paths, images, size, split, seed, labelled)
@@ -170,9 +176,41 @@ def _from_files(
     number = {file: i for i, file in enumerate(files)}
     taken = [file for file, _ in chosen([(file, 0) for file in number], images, seed)]
     side = _known_size(size)
-    pixels = torch.stack([read_image(file, (side, side)) for file in taken])
+    pixels: Tensor | Streamed
+    if is_large(len(taken), (side, side)):
+        pixels = Streamed(tuple(Blob(file) for file in taken), (side, side))
+    else:
+        pixels = torch.stack([read_image(file, (side, side)) for file in taken])
     data = Dataset(pixels, torch.zeros(len(taken), dtype=torch.int64), UNLABELLED, _called(taken))
     return Opened(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
+
+
+def _from_tars(
+    paths: Sequence[str],
+    images: int | None,
+    size: int | None,
+    split: str | None,
+    seed: int,
+    labelled: bool | None,
+) -> Opened:
+    """Tar files in WebDataset's form, streamed; classes are the numbers they hold."""
+    if split is not None:
+        raise UserError("Tar files have no splits; give those of the split you mean, such as 'val-*.tar'.")
+    found = tar_members([file for path in paths for file in _matching(path)])
+    if not found:
+        raise UserError(f"There are no images in {', '.join(paths)}; known endings are {', '.join(sorted(ENDINGS))}.")
+    known = all(label is not None for _, label in found)
+    if labelled and not known:
+        raise UserError(f"Some images of {paths[0]} have no class (KEY.cls beside KEY.jpg); give --unlabelled.")
+    use = known if labelled is None else labelled
+    every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
+    taken = chosen(every, images, seed)
+    side = _known_size(size)
+    blobs = tuple(found[number][0] for number, _ in taken)
+    labels = torch.tensor([label for _, label in taken])
+    classes = tuple(str(i) for i in range(max(label for _, label in every) + 1)) if use else UNLABELLED
+    data = Dataset(Streamed(blobs, (side, side)), labels, classes, _called(Path(path) for path in paths))
+    return Opened(data, tuple(str(blob) for blob in blobs), tuple(number for number, _ in taken))
 
 
 def _matching(path: str) -> list[Path]:

@@ -68,6 +68,11 @@ def shapes(
         n: how many images; a larger n extends a smaller one.
         seed: another seed is another draw of the same kind of picture.
         difficulty: contrast, noise, size and clutter of the pictures.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=3)
+    >>> data.images.shape, data.masks.shape, data.classes[int(data.labels[0])]
+    (torch.Size([3, 3, 32, 32]), torch.Size([3, 32, 32]), 'ring')
     """
     if split not in SPLITS:
         raise UserError(f"shapes has no split '{split}': {did_you_mean(split, SPLITS)}")

@@ -25,6 +25,10 @@ def toy2d(split: str = "train", n: int = 500, seed: int = 0, noise: float = 0.06
         n: how many points; a larger n extends a smaller one.
         seed: another seed is another draw.
         noise: standard deviation of each coordinate about its moon, in units of the square's side.
+
+    >>> import gyrograd as gg
+    >>> gg.dataset("toy2d", n=10).pixels().shape
+    torch.Size([10, 2])
     """
     if split not in SPLITS:
         raise UserError(f"toy2d has no split '{split}': {did_you_mean(split, SPLITS)}")

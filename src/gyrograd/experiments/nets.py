@@ -61,6 +61,10 @@ class Given:
 def net_key(net: Net | Given) -> str:
     """Twelve digits that differ for nets that can differ in a weight."""
     if isinstance(net, Given):
+        if not net.path.is_file():
+            raise UserError(
+                f"There are no weights at {net.path}; put them there, or set GYROGRAD_DATA to their folder."
+            )
         return fingerprint([dict(net.model), hashlib.sha256(net.path.read_bytes()).hexdigest()])
     teacher = net_key(net.teacher) if net.teacher else None
     plain = [net.model, net.sizes, net.recipe, net.terms, net.seed, teacher]

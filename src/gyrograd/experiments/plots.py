@@ -5,23 +5,29 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gyrograd.experiments.results import Estimate
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, which the colour-blind tell apart."""
 DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 @dataclass(frozen=True)
 class Line:
-    """Estimates over x; lines of one `group` share a colour, those of one `style` a dash."""
+    """Estimates over x; lines of one `group` share a colour, those of one `style` a dash.
+
+    With `names`, one for each point, they are points that no line joins: each name has its own marker.
+    """
 
     label: str
     x: tuple[float, ...]
     y: tuple[Estimate, ...]
     group: int = 0
     style: int = 0
+    names: tuple[str, ...] = ()
 
 
 def curves(
@@ -32,8 +38,12 @@ def curves(
 
     figure = Figure(figsize=(3.8 * len(panels) + 1.4, 3.3), dpi=130, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    names = list(dict.fromkeys(name for lines in panels.values() for line in lines for name in line.names))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
         for line in lines:
+            if line.names:
+                _draw_points(axis, line, names)
+                continue
             colour = COLOURS[line.group % len(COLOURS)]
             middle = [y.value for y in line.y]
             axis.plot(
@@ -46,7 +56,31 @@ def curves(
             axis.set(xscale="log", yscale="log")
         axis.grid(alpha=0.25)
     handles, labels = axes[0].get_legend_handles_labels()
+    if names:
+        handles, labels = _legend_of_points([line for lines in panels.values() for line in lines], names)
     figure.legend(handles, labels, fontsize=7, frameon=False, loc="outside right upper")
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+def _draw_points(axis: Any, line: Line, names: list[str]) -> None:
+    """Each point with its interval; nothing between two points is measured, so nothing joins them."""
+    colour = COLOURS[line.group % len(COLOURS)]
+    for x, y, name in zip(line.x, line.y, line.names, strict=True):
+        below, above = max(0.0, y.value - y.low), max(0.0, y.high - y.value)
+        marker = MARKERS[names.index(name) % len(MARKERS)]
+        axis.errorbar([x], [y.value], [[below], [above]], fmt=marker, color=colour, ms=5, lw=1, capsize=2)
+
+
+def _legend_of_points(lines: Sequence[Line], names: list[str]) -> tuple[list[Any], list[str]]:
+    """Colours for the lines' labels, markers for the points' names."""
+    from matplotlib.lines import Line2D
+
+    groups = {line.label: COLOURS[line.group % len(COLOURS)] for line in lines}
+    by_colour = [Line2D([], [], color=colour, marker="o", ls="") for colour in groups.values()]
+    by_marker = [
+        Line2D([], [], color="grey", marker=MARKERS[place % len(MARKERS)], ls="")
+        for place in range(len(names))
+    ]
+    return [*by_colour, *by_marker], [*groups, *names]

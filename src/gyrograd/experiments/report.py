@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from typing import Any
 
 from gyrograd.experiments.claims import ELSEWHERE, Claims, Judged, Order, Value, counted, quantities
+from gyrograd.experiments.codes import explained
 from gyrograd.experiments.results import Estimate, Quantity, Results
 from gyrograd.reporting import Section, Table, page
 
@@ -13,6 +16,13 @@ POINT = "@"
 """A column with this sign is a point of a curve: drawn, and not in the tables."""
 NOT_MEASURED = "not measured"
 ORDER_HEADER = ("setting", "claim", "verdict", "lower", "higher", "why")
+BADGES = {
+    "confirmed": "steady",
+    "within interval": "steady",
+    "inconclusive": "shaky",
+    "not confirmed": "unsafe",
+}
+"""Verdicts in the colours of an audit's grades."""
 COLOURS = {"confirmed": "good", "not confirmed": "bad"}
 VALUE_HEADER = ("setting", "row", "column", "verdict", "paper", "ours", "why")
 
@@ -26,13 +36,52 @@ def experiment_page(
     figures: tuple[Section, ...],
 ) -> str:
     """The page as HTML."""
+    drawn = tuple(section for section in figures if section.figures)
+    printed = tuple(section for section in figures if not section.figures)
     sections = (
+        *drawn,
+        Section("How it was measured", (*about[1:], _scale_line(results), *claims.notes)),
+        *_code_section(results),
         *(section for setting in results.measured_in for section in _numbers(setting, results, claims)),
-        *figures,
+        *printed,
         *_verdict_sections(verdicts),
         *_error_section(claims),
     )
-    return page(title, (*about, *_lead(results, verdicts), *claims.notes), sections, _footer(results))
+    lead = (*about[:1], verdict_line(verdicts))
+    return page(title, lead, sections, _footer(results), badges=verdict_badges(verdicts))
+
+
+def verdict_badges(verdicts: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
+    """How many claims got which verdict, each as words and a colour; those of what was not measured left out."""
+    counts = counted(judgement for judgement in verdicts if judgement.why != ELSEWHERE)
+    return tuple(
+        (f"{number} {verdict}", BADGES.get(verdict, "plain")) for verdict, number in counts.items() if number
+    )
+
+
+def _code_section(results: Results) -> tuple[Section, ...]:
+    """What the short names of rows and columns stand for."""
+    settings = results.measured_in
+    names = [name for s in settings for name in (*tabled(results, s), *results.rows(s))]
+    rows = tuple(explained(dict.fromkeys(names)))
+    table = Table(("name", "what it is"), rows, names=("name",), sentences=("what it is",))
+    return (Section("What the short names stand for", (), table, folded=True),) if rows else ()
+
+
+def numbers_csv(results: Results, claims: Claims, verdicts: Sequence[Judged]) -> str:
+    """Every number of the run as a table for other programs: ours, interval, the paper's, verdict."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ("setting", "row", "column", "ours", "low", "high", "images", "seeds", "paper", "verdict")
+    )
+    printed = claims.reported()
+    said = {one.claim.quantity: one.verdict for one in verdicts if isinstance(one.claim, Value)}
+    for q, e in results.estimates.items():
+        paper = printed[q].reported if q in printed else ""
+        numbers = (e.value, e.low, e.high, e.images, len(e.by_seed), paper, said.get(q, ""))
+        writer.writerow((q.setting, q.row, q.column, *numbers))
+    return text.getvalue()
 
 
 def summary_table(results: Results, claims: Claims, setting: str, columns: Sequence[str]) -> Table:
@@ -174,16 +223,13 @@ def _error_section(claims: Claims) -> tuple[Section, ...]:
     return (Section("What cannot be compared, and why", (), table),)
 
 
-def _lead(results: Results, verdicts: Sequence[Judged]) -> tuple[str, ...]:
+def _scale_line(results: Results) -> str:
     seeds = max((len(e.by_seed) for e in results.estimates.values()), default=0)
     what = results.settings.get("over", "images")
     over = (
         f"{what} and seeds" if seeds > 1 else f"{what}; one seed, so nothing is said of how training varies"
     )
-    return (
-        f"Scale {results.scale}, {seeds} seed(s). Brackets: 95 % interval over {over}.",
-        verdict_line(verdicts),
-    )
+    return f"Scale {results.scale}, {seeds} seed(s). Brackets: 95 % interval over {over}."
 
 
 def _footer(results: Results) -> tuple[str, ...]:
@@ -192,5 +238,9 @@ def _footer(results: Results) -> tuple[str, ...]:
     lines += [f"Measured on {facts['hardware']}."] if "hardware" in facts else []
     if "seconds" in facts:
         lines.append(f"{facts['seconds']:.0f} s of training and measuring, resumed parts left out.")
-    lines += [f"{name} {version}" for name, version in facts.get("versions", {}).items()]
+    # Older results say that gyrograd was not installed where it ran from its source.
+    known = {
+        name: version for name, version in facts.get("versions", {}).items() if "not installed" not in version
+    }
+    lines += [", ".join(f"{name} {version}" for name, version in known.items())] if known else []
     return tuple(lines)

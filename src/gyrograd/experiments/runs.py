@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import inspect
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,9 +26,10 @@ from gyrograd.experiments.samples import check_present, images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.measurement import Cell, finished, run_cells, streams
+from gyrograd.measurement.machine import hardware, versions
 from gyrograd.numerics.modes import denormals_flushed
 from gyrograd.occupancy import NAME, in_turn
-from gyrograd.registry import available, lookup, register
+from gyrograd.registry import Entry, available, lookup, register
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Model
 
@@ -39,6 +37,8 @@ HOME = Path(__file__).parent
 CHANGED = "training was changed to"
 SHARD, CUDA_SHARD = 500, 2500
 """Images in one file of numbers. A GPU is not filled by 500 small ones."""
+MOST_LISTED = 30
+"""Rows named in a sentence."""
 TRAIN_IMAGES = 10_000
 """Training images at most on which an accuracy of training images is taken."""
 Measured: TypeAlias = tuple[str, str, int, records.Record]
@@ -71,6 +71,8 @@ class Run:
     images: int | None = None
     parts: tuple[str, ...] = ()
     train: Mapping[str, Any] = field(default_factory=dict)
+    look: bool = True
+    """Whether data that are not there are an error; a list of what there is needs none."""
 
     def sizes(self, setting: str) -> dict[str, Any]:
         """The sizes of a setting at this scale."""
@@ -83,12 +85,12 @@ class Run:
     def included(self, settings: Sequence[str], *, look: bool = True) -> list[str]:
         """Those settings this scale has and this run was not told to leave out.
 
-        Data that are not there are found now, not after the first settings were trained; unless not to `look`.
+        Missing data are an error now, not after the first settings were trained; unless not to `look`.
         """
         found = [
             s for s in settings if s in self.scale.settings and (not self.settings or s in self.settings)
         ]
-        for setting in found if look else ():
+        for setting in found if look and self.look else ():
             check_present(self.sizes(setting))
         return found
 
@@ -217,6 +219,14 @@ class Experiment:
     sections: Callable[[Results], tuple[Section, ...]] = no_figures
     over: str = "images"
 
+    def rows(self, run: Run) -> list[str]:
+        """The rows that are measured when none is left out; empty if only `finish` knows them."""
+        if self.finish is not as_measured:
+            return []
+        subjects = self.nets(replace(run, rows=(), look=False))
+        makers = [make for group in self.measures for make in group]
+        return list(dict.fromkeys(part.row for s in subjects for make in makers for part in make(s)))
+
     def measure(self, run: Run) -> Found:
         """Train the nets that are missing; then measure what is missing."""
         subjects = self.nets(run)
@@ -280,10 +290,12 @@ def reproduce(
     run = Run(
         size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts), train
     )
+    experiment: Experiment = entry.factory()
+    if known := experiment.rows(run):
+        _check_named(entry.name, run, "row", run.rows, known)
     folder = run.out / entry.name
     before = _begun(folder)
     started = time.monotonic()
-    experiment: Experiment = entry.factory()
     try:
         with denormals_flushed():
             found = experiment.measure(run)
@@ -331,12 +343,45 @@ def verdicts_of(results: Results) -> tuple[Claims, tuple[Judged, ...]]:
     return claims, judged(claims, results, compares)
 
 
-def states(out: Path) -> list[tuple[str, str, str, str]]:
-    """Every experiment: its name, paper, place in it, and what there is of it under `out`."""
-    return [
-        (entry.name, entry.paper, entry.equation, "; ".join(_states_of(out, entry.name)) or "not run")
-        for entry in available("experiment").values()
-    ]
+@dataclass(frozen=True)
+class State:
+    """An experiment as a list shows it: what it is, needs and costs, and what there is of it."""
+
+    name: str
+    paper: str
+    place: str
+    about: str
+    needs: dict[str, tuple[str, ...]]
+    """Data and files by scale."""
+    nets: dict[str, int]
+    """Nets that are trained, by scale."""
+    state: str
+
+
+def states(out: Path) -> list[State]:
+    """Every experiment, and what there is of it under `out`."""
+    return [_state(entry, out) for entry in available("experiment").values()]
+
+
+def _state(entry: Entry, out: Path) -> State:
+    needs, nets = {}, {}
+    for scale in SCALES:
+        size = read_scale(HOME / entry.paper / "scales.toml", scale)
+        run = Run(size, out / scale, tuple(range(size.seeds)), look=False)
+        subjects = entry.factory().nets(run)
+        data = [_data_name(run.sizes(subject.setting).get("data", {})) for subject in subjects]
+        files = [f"weights {one.net.path.name}" for one in subjects if isinstance(one.net, Given)]
+        needs[scale] = tuple(dict.fromkeys(str(name) for name in (*data, *files) if name))
+        nets[scale] = len(
+            {(one.setting, one.net.label, one.seed) for one in subjects if isinstance(one.net, Net)}
+        )
+    state = "; ".join(_states_of(out, entry.name)) or "not run"
+    return State(entry.name, entry.paper, entry.equation, entry.summary, needs, nets, state)
+
+
+def _data_name(data: Mapping[str, Any]) -> str | None:
+    """The name of a registered set, or where a folder of images is looked for."""
+    return f"folder {data['path']}" if data.get("name") == "folder" else data.get("name")
 
 
 def _states_of(out: Path, name: str) -> list[str]:
@@ -357,24 +402,6 @@ def _chances(run: Run, settings: Sequence[str]) -> dict[str, float]:
     """The accuracy of guessing, in per cent, where the data have classes."""
     with_data = [s for s in settings if "data" in run.sizes(s)]
     return {s: 100 / len(images_of(run.sizes(s), "test").classes) for s in with_data}
-
-
-def hardware(device: str) -> str:
-    """The machine, in words."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    here = f"{cores} cores, {platform.system()} {platform.machine()}"
-    if device.startswith("cuda"):
-        return f"{torch.cuda.get_device_name(device)}; {here}"
-    return here
-
-
-def versions() -> dict[str, str]:
-    """What the numbers were made with."""
-    try:
-        own = importlib.metadata.version("gyrograd")
-    except importlib.metadata.PackageNotFoundError:
-        own = "not installed, run from its source"
-    return {"gyrograd": own, "torch": torch.__version__}
 
 
 def _begun(folder: Path) -> float:
@@ -401,11 +428,25 @@ def _check_found(found: Found, name: str, run: Run) -> None:
         )
     for what, asked, place in (("row", run.rows, 1), ("setting", run.settings, 0)):
         for wanted in asked:
-            if not any(begins(str(measured[place]), wanted) for measured in found.records):
+            known = list(dict.fromkeys(str(measured[place]) for measured in found.records))
+            if known and not any(begins(one, wanted) for one in known):
+                _check_named(name, run, what, (wanted,), known)
+            if not known:
                 raise UserError(
                     f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; leave out --{what}s to see "
                     "all that it has."
                 )
+
+
+def _check_named(name: str, run: Run, what: str, asked: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse what is not there, before anything is trained, and list what is."""
+    for wanted in asked:
+        if not any(begins(one, wanted) for one in known):
+            shown = ", ".join(known[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
+            raise UserError(
+                f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; its {what}s are {shown}: give one "
+                f"of these with --{what}s, or leave it out for all."
+            )
 
 
 def _command(

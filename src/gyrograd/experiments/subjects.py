@@ -10,7 +10,6 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from gyrograd.data import data_root
-from gyrograd.errors import UserError
 from gyrograd.experiments.nets import BATCHNORM, Given, Net
 from gyrograd.experiments.scales import CHANGES
 from gyrograd.numerics.random import Keys
@@ -114,12 +113,7 @@ def given_or(net: Net, sizes: Mapping[str, Any], way: str) -> Net | Given:
     file = sizes["model"].get("weights", {}).get(way)
     if file is None:
         return net
-    path = data_root() / file
-    if not path.is_file():
-        raise UserError(
-            f"There are no weights at {path}; put them there, or set GYROGRAD_DATA to their folder."
-        )
-    return Given(f"{net.label} (given)", path, without_weights(sizes["model"]))
+    return Given(f"{net.label} (given)", data_root() / file, without_weights(sizes["model"]))
 
 
 def without_weights(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,12 +25,14 @@ from gyrograd.explorer.wording import (
     attack_title,
     figures,
     flag_sentence,
+    method_label,
     reading,
     said,
     verdict,
 )
-from gyrograd.registry import in_order, label_of, lookup
-from gyrograd.reporting.pictures import coloured, difference, overlay, shared_scale
+from gyrograd.parsing import called
+from gyrograd.registry import in_order, lookup
+from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, shared_scale
 from gyrograd.types import Images
 
 
@@ -42,6 +44,21 @@ def problem(sentence: str) -> str:
 def remark(sentence: str) -> str:
     """A sentence beside the results."""
     return f'<p class="gg-remark">{escape(sentence)}</p>'
+
+
+def asked(number: int) -> str:
+    """The number of the last question, and the words over an answer that is not the answer to it."""
+    words = "Being computed anew. What is dimmed below belongs to the image or the settings before."
+    return f'<p class="gg-asked" data-asked="{number}" role="status">{words}</p>'
+
+
+def about_image(html: str, image: str, number: int | None = None) -> str:
+    """What is shown of an image, marked with it; an answer also with the number of its question.
+
+    By these marks the page's script knows an answer that is out of date (`style.SCRIPT`).
+    """
+    answers = "" if number is None else f' data-answers="{number}"'
+    return f'<div data-image="{escape(image)}"{answers}>{html}</div>'
 
 
 def preview(x: Images, title: str, guesses: Sequence[tuple[str, Prediction]]) -> str:
@@ -57,7 +74,7 @@ def preview(x: Images, title: str, guesses: Sequence[tuple[str, Prediction]]) ->
 
 
 def maps_page(scene: Explained) -> str:
-    """Every method: its map alone and over the image, each on its own scale."""
+    """Every method: its map over the image and alone, each on its own scale."""
     image = picture_of(scene.x)
     cards = "".join(_method(image, name, array_of(map)) for name, map in scene.maps.items())
     asked = "its own choice" if scene.target.number == scene.predicted.number else "the class chosen here"
@@ -65,36 +82,34 @@ def maps_page(scene: Explained) -> str:
         f"{scene.net.name} says {said(scene.predicted)}. Explained: {said(scene.target)} ({asked}). "
         "Each map has its own scale: compare where it is bright, not how bright."
     )
-    empty = [
-        f"{label_of('attribution', name)} gave a map of zeros, which says nothing." for name in scene.empty
-    ]
-    missing = [
-        f"{label_of('attribution', name)} is left out: {sentence}"
-        for name, sentence in scene.left_out.items()
-    ]
-    return f'{remark(line)}<div class="gg-methods">{cards}</div>{_notes((*missing, *empty))}'
+    empty = [f"{method_label(name)} gave a map of zeros, which says nothing." for name in scene.empty]
+    missing = [f"{method_label(name)} is left out: {sentence}" for name, sentence in scene.left_out.items()]
+    return (
+        f'{remark(line)}<div class="gg-methods">{cards}</div>{_legend(scene.target.label)}'
+        f"{_notes((*missing, *empty))}"
+    )
 
 
 def attack_page(scene: Attacked) -> str:
-    """One attack: pictures, numbers, flags, and the map on the way."""
+    """One attack: what it shows in a sentence and in large maps, then numbers, flags, and the map on the way."""
     return (
-        f'<div class="gg-result"><div>{_grid(_attack_pictures(scene), 3)}</div>'
-        f'<div>{_numbers((scene,))}<p class="gg-reading">{escape(reading(scene))}</p>'
-        f"{_notes(_flags(scene))}</div></div>"
+        f'<p class="gg-verdict">{escape(reading(scene))}</p>{_large_maps(scene)}{_legend(scene.target)}'
+        f'<div class="gg-result"><div>{_numbers((scene,))}{_notes(_flags(scene))}</div>'
+        f"<div>{_grid(_changes(scene), 3)}</div></div>"
         f'<h4 class="gg-below">On the way: the map at parts of the change</h4>{_way(scene)}{remark(PICTURES)}'
     )
 
 
 def comparison_page(scenes: tuple[Attacked, ...]) -> str:
-    """Models below one another, then their numbers side by side."""
+    """What the models show in a sentence, their maps below one another, then their numbers side by side."""
     rows = "".join(
-        f'<h4 class="gg-below">{escape(scene.net.name)}</h4>{_grid(_attack_pictures(scene), 6)}'
-        for scene in scenes
+        f'<h4 class="gg-below">{escape(scene.net.name)}</h4>{_large_maps(scene)}' for scene in scenes
     )
+    classes = " and ".join(dict.fromkeys(scene.target for scene in scenes))
     notes = [f"{scene.net.name}: {flag}" for scene in scenes for flag in _flags(scene)]
     return (
-        f'<p class="gg-verdict">{escape(verdict(scenes))}</p>{rows}{_numbers(scenes)}{_notes(notes)}'
-        f"{remark(PICTURES)}{remark(ONE_IMAGE.replace('`', ''))}"
+        f'<p class="gg-verdict">{escape(verdict(scenes))}</p>{rows}{_legend(classes)}'
+        f"{_numbers(scenes)}{_notes(notes)}{remark(PICTURES)}{remark(ONE_IMAGE.replace('`', ''))}"
     )
 
 
@@ -116,24 +131,52 @@ def _summaries(kind: str) -> str:
 
 
 def _method(image: Array, name: str, map: Array) -> str:
-    end, entry = shared_scale(map, map), lookup("attribution", name)
-    pair = [(coloured(map, end), "the map"), (overlay(image, map, end), "over the image")]
+    end, entry = shared_scale(map, map), lookup("attribution", called(name)[0])
     return (
-        f'<section class="gg-method" data-method="{escape(name)}"><h4>{escape(entry.label)}</h4>'
-        f'{_grid(pair, 2)}<p class="gg-about">{escape(entry.about or entry.summary)}</p></section>'
+        f'<section class="gg-method" data-method="{escape(name)}"><h4>{escape(method_label(name))}</h4>'
+        f'{_map_picture(image, map, end, "the map")}<p class="gg-about">{escape(entry.about or entry.summary)}</p>'
+        "</section>"
     )
 
 
-def _attack_pictures(scene: Attacked) -> list[tuple[Array, str]]:
-    """Image, attacked image, difference; map before, map after, attacked map over the image. One scale for maps."""
+def _large_maps(scene: Attacked) -> str:
+    """The image and the maps before and after on one scale, each map over its own image and alone."""
+    image, attacked, clean, moved = (array[0] for array in attack_arrays(scene).values())
+    end = shared_scale(clean, moved)
+    figures = (
+        _picture(image, f"the image: {said(scene.before)}"),
+        _map_picture(image, clean, end, f"map before: {said(scene.before)}"),
+        _map_picture(attacked, moved, end, f"map after: {said(scene.after)}"),
+    )
+    return f'<div class="gg-grid gg-of-3 gg-large">{"".join(figures)}</div>'
+
+
+def _map_picture(image: Array, map: Array, end: float, caption: str) -> str:
+    """A map over its image and alone: the page's switch says which of the two is seen."""
+    words = escape(caption)
+    over, alone = address(overlay(image, map, end)), address(coloured(map, end))
+    return (
+        f'<figure class="gg-figure"><img class="gg-over" src="{over}" alt="{words}, over the image">'
+        f'<img class="gg-alone" src="{alone}" alt="{words}"><figcaption>{words}</figcaption></figure>'
+    )
+
+
+def _legend(explained: str) -> str:
+    """The colours in words."""
+    return (
+        '<p class="gg-legend"><span>hardly counts</span>'
+        f'<img src="{scale_bar()}" alt="colours from dark to bright">'
+        f"<span>counts most for {escape(explained)}</span></p>"
+    )
+
+
+def _changes(scene: Attacked) -> list[tuple[Array, str]]:
+    """What the attack changed: the image, enlarged, and the map."""
     image, attacked, clean, moved = (array[0] for array in attack_arrays(scene).values())
     end = shared_scale(clean, moved)
     return [
-        (image, "image"),
-        (attacked, "attacked"),
+        (attacked, "attacked image"),
         (difference(image, attacked), "what changed"),
-        (coloured(clean, end), "map before"),
-        (coloured(moved, end), "map after"),
         (coloured(np.abs(moved) - np.abs(clean), end), "change of the map"),
     ]
 

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import importlib
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gyrograd.errors import UserError, foreign_code, in_words, printable, wants_frames
 from gyrograd.explorer import markup
 from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, picture_of
-from gyrograd.explorer.scenes import Plan, attacked, compared, explained, prediction
+from gyrograd.explorer.scenes import (
+    LARGEST_TRIED,
+    Plan,
+    attacked,
+    compared,
+    explained,
+    opening_image,
+    prediction,
+)
 from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
-from gyrograd.explorer.watching import Stopped, Watch
-from gyrograd.explorer.wording import HINTS
+from gyrograd.explorer.watching import Stopped, Watch, unwatched
+from gyrograd.explorer.wording import HINTS, usual_settings
 from gyrograd.numerics.modes import denormals_flushed
-from gyrograd.registry import in_order
+from gyrograd.parsing import called, split
+from gyrograd.registry import in_order, lookup
 from gyrograd.reporting.pictures import png
 from gyrograd.types import Images
 
@@ -33,6 +44,11 @@ SAMPLES = 8
 FIRST_METHODS = ("gradient", "smoothgrad", "integrated_gradients")
 LARGEST_EPS = 32
 MOST_STEPS = 200
+KEPT_ANSWERS = 24
+"""Answers kept for those who come back to an image or a setting; each is about a megabyte."""
+FIRST_TAB = "attack"
+VIEWS = [("maps over the image", "over"), ("maps alone", "alone")]
+"""How maps are shown: words and what the style sheet calls it."""
 Answer = Callable[..., tuple[str, bytes]]
 """A watch and the values of the controls to HTML and an archive."""
 QUIET = {"api_visibility": "private", "show_progress": "hidden", "trigger_mode": "always_last"}
@@ -49,24 +65,43 @@ def gradio() -> Any:
         raise UserError("The page needs Gradio: pip install 'gyrograd[explore]'.") from None
 
 
+class Question(NamedTuple):
+    """The values of a tab's controls, and the press they were read at."""
+
+    number: int
+    values: tuple[Any, ...]
+
+
 @dataclass
 class Wish:
-    """What the user of one open page wants of the work that is going on or waits in the queue.
+    """What the user of one open page wants to know, and of the work that is going on or waits in the queue.
 
     Presses of buttons are numbered. A stop ends all that was asked for before it, begun or not, and nothing that is
     asked for later.
     """
 
     presses: int = 0
-    started: dict[str, int] = field(default_factory=dict)
-    """The last press of each button that starts work."""
+    questions: dict[str, Question] = field(default_factory=dict)
+    """What is asked of each tab. The work reads it here, not from the page: its controls may have moved on."""
     stopped: int = 0
     """The last press before the last stop."""
+    answered: dict[str, int] = field(default_factory=dict)
+    """The press each shown answer belongs to."""
+    open: str = FIRST_TAB
+    """The tab that is seen: only its work is done unasked."""
 
-    def start(self, key: str) -> None:
-        """A button was pressed that starts work."""
+    def ask(self, key: str, values: Sequence[Any] = ()) -> str:
+        """Its answer is wanted anew: a button was pressed, or a control it depends on was changed.
+
+        Returns what the page shows of it: an answer to another question is dimmed until this one's comes.
+        """
         self.presses += 1
-        self.started[key] = self.presses
+        self.questions[key] = Question(self.presses, tuple(values))
+        return markup.asked(self.presses)
+
+    def number(self, key: str) -> int:
+        """The last time its answer was wanted anew."""
+        return self.questions[key].number if key in self.questions else 0
 
     def stop(self) -> None:
         """The user wants no more of it."""
@@ -79,6 +114,23 @@ class Answers:
 
     stage: Stage
     sessions: Sessions
+    known: OrderedDict[str, tuple[str, bytes]] = field(default_factory=OrderedDict)
+    """The last answers by what was asked: the same question has the same answer, since every seed is fixed."""
+    lock: Any = field(default_factory=threading.Lock)
+
+    def recalled(self, answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
+        """The answer, computed unless it is still known."""
+        question = repr((answer.__name__, values))
+        with self.lock:
+            found = self.known.get(question)
+        if found is None:
+            found = answer(watch, *values)
+        with self.lock:
+            self.known[question] = found
+            self.known.move_to_end(question)
+            while len(self.known) > KEPT_ANSWERS:
+                self.known.popitem(last=False)
+        return found
 
     def chosen(self, index: Number, file: str | None) -> tuple[Images, str]:
         """The image that is looked at and its name: the user's file, or one of the set."""
@@ -95,11 +147,19 @@ class Answers:
         return markup.preview(x, title, [(net.name, prediction(net, x)) for net in self.stage.nets])
 
     def explain(
-        self, watch: Watch, index: Number, file: str | None, target: Number, model: str, methods: list[str]
+        self,
+        watch: Watch,
+        index: Number,
+        file: str | None,
+        target: Number,
+        model: str,
+        methods: list[str],
+        settings: str = "",
     ) -> tuple[str, bytes]:
         """The maps of one model."""
         x, _ = self.chosen(index, file)
-        scene = explained(self.stage.net(model), x, _class(target), methods, watch=watch)
+        words = _with_settings(methods, settings)
+        scene = explained(self.stage.net(model), x, _class(target), words, watch=watch)
         return markup.maps_page(scene), archive_of_maps(scene)
 
     def attack(
@@ -133,28 +193,89 @@ def _class(target: Number | None) -> int | None:
     return None if target is None or int(target) == OWN_CHOICE else int(target)
 
 
-def _plan(method: str, attack: str, levels: Number, steps: Number) -> Plan:
-    return Plan(method, attack, float(levels) / 255, int(steps))
+def _plan(method: str, settings: str, attack: str, levels: Number, steps: Number) -> Plan:
+    word = f"{method}({settings})" if settings.strip() else method
+    return Plan(word, attack, float(levels) / 255, int(steps))
+
+
+def _with_settings(methods: list[str], settings: str) -> list[str]:
+    """The chosen methods, each with its brackets from `settings`: `smoothgrad(sigma=0.2), lime(draws=50)`."""
+    own = {lookup("attribution", called(word)[0]).name: word for word in split(settings)}
+    idle = [word for name, word in own.items() if name not in methods]
+    if idle:
+        raise UserError(f"'{idle[0]}' has settings but is not chosen; check its box or remove it here.")
+    return [own.get(name, name) for name in methods]
+
+
+def image_token(index: Number, file: str | None) -> str:
+    """Tells images apart on the page: what is seen on the left and what an answer is about must have the same."""
+    return str(file) if file else str(int(index))
+
+
+@dataclass(frozen=True)
+class Tab:
+    """One kind of work on the page: what it reads, where its answer stands, and what computes it.
+
+    `asked` holds the number of the last question, the answer in `out` the number it belongs to. Where they differ, the
+    page's script dims the answer: see `style.SCRIPT`.
+    """
+
+    key: str
+    image: list[Any]
+    own: list[Any]
+    asked: Any
+    out: Any
+    save: Any
+    run: Callable[..., Any]
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The controls it depends on: those of the image, then its own, as its function in `Answers` takes them."""
+        return [*self.image, *self.own]
+
+    def after(self, event: Any, wish: Any) -> None:
+        """Compute the answer after `event`, if this tab is the one that is seen."""
+        how = {"api_visibility": "private", "concurrency_id": QUEUE, "show_progress_on": self.out}
+        event.then(self.run, wish, [self.out, self.save], **how)
 
 
 def page(stage: Stage, sessions: Sessions) -> Any:
     """The page of these models and images, to be launched; `sessions` knows who has it open."""
     gr = gradio()
     answers = Answers(stage, sessions)
+    first = opening_image(stage, Plan())
     with gr.Blocks(title="gyrograd explore", analytics_enabled=False) as blocks:
         gr.HTML(_head(stage), apply_default_css=False, elem_classes="gg-title")
         with gr.Row(equal_height=False):
             with gr.Column(scale=1, min_width=250):
-                image = _image_controls(gr, answers)
+                image = _image_controls(gr, answers, first)
             wish = gr.State(Wish())  # not among the tabs: Gradio would count it as one
             with gr.Column(scale=3, min_width=300), gr.Tabs():
-                _explain_tab(gr, answers, image, wish)
-                _attack_tab(gr, answers, image, wish)
+                tabs = [_attack_tab(gr, answers, image.inputs, wish)]
                 if len(stage.nets) > 1:
-                    _compare_tab(gr, answers, image, wish)
+                    tabs.append(_compare_tab(gr, answers, image.inputs, wish))
+                tabs.append(_explain_tab(gr, answers, image.inputs, wish))
                 with gr.Tab("Guide"):
                     gr.HTML(markup.meanings_page(), apply_default_css=False, elem_classes="gg-page")
+        _react_to_image(gr, answers, image, tabs, wish)
+
+        def opened(wanted: Wish, *values: Any) -> str:
+            return wanted.ask(FIRST_TAB, values)
+
+        tabs[0].after(blocks.load(opened, [wish, *tabs[0].inputs], tabs[0].asked, **QUIET), wish)
+    _prepare(answers, first)
     return blocks
+
+
+def _prepare(answers: Answers, first: int) -> None:
+    """Compute what the page opens with before it is opened, unless that takes long."""
+    if max(answers.stage.data.images.shape[2:]) <= LARGEST_TRIED:
+        values = (first, None, OWN_CHOICE, answers.stage.nets[0].name, *_usual_plan())
+        _in_a_sentence(lambda: answers.recalled(answers.attack, unwatched, *values))
+
+
+def _usual_plan() -> tuple[Any, ...]:
+    return Plan.method, "", Plan.attack, Plan.eps * 255, Plan.steps
 
 
 def _head(stage: Stage) -> str:
@@ -165,37 +286,88 @@ def _head(stage: Stage) -> str:
     return f"<h1>gyrograd explore</h1><p>{escape(printable(line))}</p>{markup.notes_page(stage)}"
 
 
-def _image_controls(gr: Any, answers: Answers) -> list[Any]:
+@dataclass(frozen=True)
+class ImageControls:
     """Which image: of the set by number or by a look, or the user's own. And which class."""
+
+    shown: Any
+    index: Any
+    own: Any
+    target: Any
+    samples: Any
+
+    @property
+    def inputs(self) -> list[Any]:
+        """What every answer depends on, in the order `Answers` takes it."""
+        return [self.index, self.own, self.target]
+
+
+def _image_controls(gr: Any, answers: Answers, first: int) -> ImageControls:
     stage = answers.stage
     many, last = len(stage.data) > 1, max(1, len(stage.data) - 1)
-    shown = gr.HTML(answers.preview(0, None), apply_default_css=False, elem_id="gg-preview")
+    shown = gr.HTML(
+        markup.about_image(answers.preview(first, None), image_token(first, None)),
+        apply_default_css=False,
+        elem_id="gg-preview",
+    )
     title = f"Image of {stage.data.name}"
-    index = gr.Slider(0, last, 0, step=1, label=title, visible=many, elem_id="gg-index")
+    index = gr.Slider(0, last, first, step=1, label=title, visible=many, elem_id="gg-index")
+    samples = _samples(gr, stage) if many else None
+    target = _class_choice(gr, stage)
     own = gr.File(label="Or an image of your own", height=150, elem_id="gg-file")
+    return ImageControls(shown, index, own, target, samples)
+
+
+def _react_to_image(gr: Any, answers: Answers, image: ImageControls, tabs: list[Tab], wish: Any) -> None:
+    """Another image or class: the picture and the words beside it change together, all answers are out of date."""
+    asked = [tab.asked for tab in tabs]
+    own_controls = [control for tab in tabs for control in tab.own]
 
     def look(number: Number, file: str | None) -> str:
-        return _in_a_sentence(lambda: (answers.preview(number, file), None))[0]
+        html = _in_a_sentence(lambda: (answers.preview(number, file), None))[0]
+        return markup.about_image(html, image_token(number, file))
 
-    def look_at_own(number: Number, file: str | None, request: Any) -> str:
+    def ask_all(wanted: Wish, seen: tuple[Any, ...], values: Sequence[Any]) -> tuple[str, ...]:
+        """Ask every tab about what is seen now, with the controls it has."""
+        rest = list(values)
+        own = [[rest.pop(0) for _ in tab.own] for tab in tabs]
+        return tuple(wanted.ask(tab.key, (*seen, *of_tab)) for tab, of_tab in zip(tabs, own, strict=True))
+
+    def of_file(
+        wanted: Wish, request: Any, number: Number, file: str | None, target: Number, *values: Any
+    ) -> tuple[str, ...]:
         if file:
             answers.sessions.keep(str(request.session_hash), "image", Path(file))
-        return look(number, file)
+        return look(number, file), *ask_all(wanted, (number, file, target), values)
 
-    def back_to_the_set(number: Number) -> tuple[None, str]:
-        return None, look(number, None)
+    def of_set(wanted: Wish, number: Number, target: Number, *values: Any) -> tuple[Any, ...]:
+        return None, look(number, None), *ask_all(wanted, (number, None, target), values)
 
-    def picked(event: Any) -> tuple[int, None, str]:
-        return event.index, *back_to_the_set(event.index)
+    def of_sample(wanted: Wish, event: Any, target: Number, *values: Any) -> tuple[Any, ...]:
+        return event.index, *of_set(wanted, event.index, target, *values)
+
+    def of_class(
+        wanted: Wish, number: Number, file: str | None, target: Number, *values: Any
+    ) -> tuple[str, ...]:
+        return ask_all(wanted, (number, file, target), values)
 
     # Gradio hands these to arguments of their types, which are not known before Gradio is there.
-    picked.__annotations__ = {"event": gr.SelectData}
-    look_at_own.__annotations__ = {"request": gr.Request}
-    index.change(back_to_the_set, index, [own, shown], **QUIET)
-    gr.on([own.upload, own.clear], look_at_own, [index, own], shown, **QUIET)
-    if many:
-        _samples(gr, stage).select(picked, None, [index, own, shown], **QUIET)
-    return [index, own, _class_choice(gr, stage)]
+    of_sample.__annotations__ = {"event": gr.SelectData}
+    of_file.__annotations__ = {"request": gr.Request}
+    index, own, shown, target = image.index, image.own, image.shown, image.target
+    everything = [wish, index, own, target, *own_controls]
+    in_the_set = [wish, index, target, *own_controls]
+    events = [
+        index.change(of_set, in_the_set, [own, shown, *asked], **QUIET),
+        gr.on([own.upload, own.clear], of_file, everything, [shown, *asked], **QUIET),
+        target.change(of_class, everything, asked, **QUIET),
+    ]
+    if image.samples is not None:
+        picked = [wish, target, *own_controls]
+        events.append(image.samples.select(of_sample, picked, [index, own, shown, *asked], **QUIET))
+    for event in events:
+        for tab in tabs:
+            tab.after(event, wish)
 
 
 def _samples(gr: Any, stage: Stage) -> Any:
@@ -227,34 +399,96 @@ def _thumbnails(stage: Stage) -> list[Any]:
     ]
 
 
-def _explain_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> None:
-    with gr.Tab("Explain"):
+def _explain_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> Tab:
+    with gr.Tab("Explain", id="explain") as tab:
         model = _model(gr, answers.stage, "Model", 0)
         methods = gr.CheckboxGroup(
             [(entry.label, entry.name) for entry in in_order("attribution")],
             value=list(FIRST_METHODS),
             label="Methods",
         )
-        _work(gr, "Explain", answers, answers.explain, [*image, model, methods], wish, "maps.zip")
+        settings = gr.Textbox(
+            value="",
+            label="Settings of methods",
+            placeholder="smoothgrad(sigma=0.2, draws=20), integrated_gradients(steps=20)",
+            elem_id="gg-explain-settings",
+        )
+        changes = [model.change, methods.change, settings.submit, settings.blur]
+        own = [model, methods, settings]
+        return _work(gr, "Explain", answers, answers.explain, image, own, wish, "maps.zip", tab, changes)
 
 
-def _attack_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> None:
-    with gr.Tab("Attack"):
+def _attack_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> Tab:
+    with gr.Tab("Attack", id="attack") as tab:
         with gr.Row():
             model = _model(gr, answers.stage, "Model", 0)
-            named = _names(gr)
-        plan = [*named, *_amounts(gr)]
-        _work(gr, "Attack", answers, answers.attack, [*image, model, *plan], wish, "attack.zip")
+            method, attack = _names(gr)
+        own = [model, *_plan_controls(gr, method, attack, "attack")]
+        work = _work(
+            gr, "Attack", answers, answers.attack, image, own, wish, "attack.zip", tab, _changes(own)
+        )
+        _new_method(method, own[2], work, wish)
+        return work
 
 
-def _compare_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> None:
-    with gr.Tab("Compare"):
+def _compare_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> Tab:
+    with gr.Tab("Compare", id="compare") as tab:
         with gr.Row():
             a, b = (_model(gr, answers.stage, f"Model {letter}", place) for place, letter in enumerate("AB"))
-        with gr.Row():
-            named = _names(gr)
-        plan = [*named, *_amounts(gr)]
-        _work(gr, "Compare", answers, answers.compare, [*image, a, b, *plan], wish, "comparison.zip")
+            method, attack = _names(gr)
+        own = [a, b, *_plan_controls(gr, method, attack, "compare")]
+        work = _work(
+            gr,
+            "Compare",
+            answers,
+            answers.compare,
+            image,
+            own,
+            wish,
+            "comparison.zip",
+            tab,
+            _changes(own),
+        )
+        _new_method(method, own[3], work, wish)
+        return work
+
+
+def _plan_controls(gr: Any, method: Any, attack: Any, key: str) -> list[Any]:
+    """All of a plan, in the order `_plan` takes it."""
+    with gr.Row():
+        amounts = _amounts(gr)
+        settings = gr.Textbox(
+            label="Settings of the method",
+            value="",
+            placeholder=usual_settings(Plan.method),
+            elem_id=f"gg-{key}-settings",
+            min_width=220,
+        )
+    return [method, settings, attack, *amounts]
+
+
+def _changes(controls: list[Any]) -> list[Any]:
+    """What happens to controls that makes an answer old; text counts when it is done. A method's own event is apart."""
+    changes: list[Any] = []
+    for control in controls:
+        if control.get_block_name() == "textbox":
+            changes += [control.submit, control.blur]
+        elif control.label != "Method":
+            changes.append(control.change)
+    return changes
+
+
+def _new_method(method: Any, settings: Any, tab: Tab, wish: Any) -> None:
+    """Another method: the settings of the one before are none of its own, and go in the same moment."""
+
+    place = next(place for place, control in enumerate(tab.inputs) if control is settings)
+
+    def clear(wanted: Wish, name: str, *values: Any) -> tuple[Any, str]:
+        empty = type(settings)(value="", placeholder=usual_settings(name))
+        return empty, wanted.ask(tab.key, (*values[:place], "", *values[place + 1 :]))
+
+    event = method.change(clear, [wish, method, *tab.inputs], [settings, tab.asked], **QUIET)
+    tab.after(event, wish)
 
 
 def _model(gr: Any, stage: Stage, label: str, place: int) -> Any:
@@ -275,54 +509,89 @@ def _names(gr: Any) -> list[Any]:
 
 def _amounts(gr: Any) -> list[Any]:
     """eps in grey levels and steps, in the order `Plan` takes them."""
-    with gr.Row():
-        eps = gr.Slider(0, LARGEST_EPS, Plan.eps * 255, step=0.5, label="eps, in 255ths", min_width=220)
-        steps = gr.Slider(1, MOST_STEPS, Plan.steps, step=1, label="Steps", min_width=220)
+    eps = gr.Slider(0, LARGEST_EPS, Plan.eps * 255, step=0.5, label="eps, in 255ths", min_width=220)
+    steps = gr.Slider(1, MOST_STEPS, Plan.steps, step=1, label="Steps", min_width=220)
     return [eps, steps]
 
 
 def _work(
-    gr: Any, name: str, answers: Answers, answer: Answer, inputs: list[Any], wish: Any, archive: str
-) -> None:
-    """A button that computes, one that stops it, one for the pictures, and the place where the answer appears."""
+    gr: Any,
+    name: str,
+    answers: Answers,
+    answer: Answer,
+    image: list[Any],
+    own: list[Any],
+    wish: Any,
+    archive: str,
+    tab: Any,
+    changes: list[Any],
+) -> Tab:
+    """A button that computes, one that stops it, one for the pictures, and the place where the answer appears.
+
+    The answer is computed anew whenever one of `changes` happens, and when the tab is opened with an answer that is out
+    of date.
+    """
     key = name.lower()
     with gr.Row(elem_classes="gg-buttons"):
-        start = gr.Button(name, variant="primary", size="md", elem_id=f"gg-{key}", min_width=120)
+        start = gr.Button(name, variant="primary", size="md", elem_id=f"gg-{key}", min_width=90)
         stop = gr.Button("Stop", size="md", elem_id=f"gg-{key}-stop", min_width=80)
-        save = gr.DownloadButton("Pictures (ZIP)", interactive=False, elem_id=f"gg-{key}-save", min_width=150)
+        save = gr.DownloadButton("Pictures (ZIP)", interactive=False, elem_id=f"gg-{key}-save", min_width=130)
+        look = {"show_label": False, "container": False, "elem_classes": "gg-view", "min_width": 230}
+        view = gr.Radio(VIEWS, value="over", label="Maps", elem_id=f"gg-{key}-view", **look)
+    view.change(None, view, None, js="view => { document.body.dataset.maps = view; }")
+    asked = gr.HTML(markup.asked(0), apply_default_css=False, elem_id=f"gg-{key}-asked")
     place = {"elem_id": f"gg-{key}-out", "elem_classes": "gg-page", "min_height": 60}
     out = gr.HTML(markup.remark(HINTS[key]), apply_default_css=False, **place)
 
-    # Gradio finds the bar by its default, the request by its type, and hands both over by their places.
-    def run(wanted: Wish, request: Any, progress: Any = gr.Progress(), *values: Any) -> tuple[str, Any]:  # noqa: B008
+    # Gradio finds the bar by its default and the request by its type.
+    def run(wanted: Wish, request: Any, progress: Any = gr.Progress()) -> tuple[Any, Any]:  # noqa: B008
+        number, values = wanted.questions.get(key, Question(0, ()))
+        if wanted.open != key or wanted.answered.get(key, 0) == number:
+            return gr.skip(), gr.skip()
         session, sessions = str(request.session_hash), answers.sessions
         watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
-        html, packed = _in_a_sentence(lambda: answered(answer, watch, *values))
+        html, packed = _in_a_sentence(lambda: answered(partial(answers.recalled, answer), watch, *values))
+        if wanted.number(key) != number:  # something else was asked meanwhile: that answer is on its way
+            return gr.skip(), gr.skip()
+        wanted.answered[key] = number
         path = answers.kept(packed, archive) if packed else None
         if path is not None:
             sessions.keep(session, key, Path(path))
-        return html, gr.DownloadButton(value=path, interactive=path is not None)
+        shown = markup.about_image(html, image_token(*values[:2]), number)
+        return shown, gr.DownloadButton(value=path, interactive=path is not None)
 
     run.__annotations__ = {"request": gr.Request}
+    work = Tab(key, image, own, asked, out, save, run)
 
-    def pressed(wanted: Wish) -> None:
-        wanted.start(key)
+    def pressed(wanted: Wish, *values: Any) -> str:
+        wanted.open = key
+        return wanted.ask(key, values)
+
+    def changed(wanted: Wish, *values: Any) -> str:
+        return wanted.ask(key, values)
+
+    def opened(wanted: Wish, *values: Any) -> str:
+        wanted.open = key
+        return markup.asked(wanted.number(key)) if key in wanted.questions else wanted.ask(key, values)
 
     # The press is noted at once and the work queued after it: a stop may come while the work still waits its turn.
     aside = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
-    how = {"api_visibility": "private", "concurrency_id": QUEUE, "show_progress_on": out}
-    start.click(pressed, wish, None, **aside).then(run, [wish, *inputs], [out, save], **how)
+    inputs = [wish, *work.inputs]
+    work.after(start.click(pressed, inputs, asked, **aside), wish)
+    work.after(gr.on(changes, changed, inputs, asked, **QUIET), wish)
+    work.after(tab.select(opened, inputs, asked, **aside), wish)
     stop.click(Wish.stop, wish, None, **aside)
+    return work
 
 
 def watch_of(
     wanted: Wish, key: str, bar: Callable[..., Any], is_gone: Callable[[], bool] = lambda: False
 ) -> Watch:
     """Moves the bar, and ends the work once its user wants no more of it or has left."""
-    number = wanted.started.get(key, 0)
+    number = wanted.number(key)
 
     def watch(share: float, what: str) -> None:
-        if wanted.stopped >= number or is_gone():
+        if wanted.stopped >= number or wanted.number(key) != number or is_gone():
             raise Stopped(what)
         bar(share, desc=what)
 

@@ -56,8 +56,8 @@ def archive_of_maps(scene: Explained) -> bytes:
     for name, map in scene.maps.items():
         drawn = array_of(map)
         end = shared_scale(drawn, drawn)
-        files[f"{name}.png"] = png(coloured(drawn, end))
-        files[f"{name}_overlay.png"] = png(overlay(image, drawn, end))
+        files[f"{_slug(name)}.png"] = png(coloured(drawn, end))
+        files[f"{_slug(name)}_overlay.png"] = png(overlay(image, drawn, end))
     return _zipped(files)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from torch import Tensor
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.runs import STAND_IN
 from gyrograd.attacks.settings import MapSearch
+from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError
-from gyrograd.explorer.stage import Net
+from gyrograd.explorer.stage import Net, Stage
 from gyrograd.explorer.watching import (
     OPENING_LOOKS_IN_TRANSFER,
     Place,
@@ -28,11 +29,16 @@ from gyrograd.explorer.watching import (
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.models import logits_of
 from gyrograd.numerics.maps import reduce
+from gyrograd.parsing import called, made
 from gyrograd.registry import Settings, label_of, lookup, make
 from gyrograd.types import Images, Labels
 
 TOP = 0.1
 """Share of the pixels that counts as the top of a map, as in an audit."""
+TRIED_IMAGES = 8
+TRIED_STEPS = 10
+LARGEST_TRIED = 64
+"""Images, steps and side in pixels of the look for an image to open with: a second or two."""
 ON_THE_WAY = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Shares of the attack's change at which the map is looked at."""
 
@@ -65,7 +71,10 @@ class Explained:
 
 @dataclass(frozen=True)
 class Plan:
-    """An attack as the page asks for it: eps in pixel units (joo2023's 4/255), `steps` where the attack takes any."""
+    """An attack as the page asks for it: eps in pixel units (joo2023's 4/255), `steps` where the attack takes any.
+
+    `method` is written as on the command line, with settings in brackets: `smoothgrad(sigma=0.2)`.
+    """
 
     method: str = "gradient"
     attack: str = "targeted_map"
@@ -73,7 +82,7 @@ class Plan:
     steps: int = 40
 
     def __post_init__(self) -> None:
-        lookup("attribution", self.method)
+        made("attribution", self.method)
         lookup("attack", self.attack)
         if not 0 <= self.eps <= 1:
             raise UserError(f"eps is {self.eps * 255:g}/255; give 0/255 to 255/255.")
@@ -129,7 +138,7 @@ def prediction(net: Net, x: Images, number: int | None = None) -> Prediction:
 def explained(
     net: Net, x: Images, target: int | None, methods: Sequence[str], *, watch: Watch = unwatched
 ) -> Explained:
-    """The maps of these methods; the class explained is the model's own choice if none is given.
+    """The maps of these methods, written as on the command line; without a target the model's own choice is explained.
 
     A method that cannot explain this model or image leaves its sentence and the others go on.
     """
@@ -143,9 +152,9 @@ def explained(
     told = Place(watch)
     with at_every_pass(net.model, told.again):
         for place, name in enumerate(methods):
-            told(place / len(methods), label_of("attribution", name))
+            told(place / len(methods), label_of("attribution", called(name)[0]))
             try:
-                maps[name] = reduce(make("attribution", name)(net.model, x, classes)).detach()[0]
+                maps[name] = reduce(made("attribution", name)(net.model, x, classes)).detach()[0]
             except UserError as wrong:
                 left_out[name] = str(wrong)
     return Explained(net, x, predicted, wanted, maps, left_out)
@@ -164,7 +173,7 @@ def attacked(
     classes = torch.tensor([before.number if target is None else target], device=x.device)
     told = Place(watch)
     hit = _hit(net, x, classes, plan, seed, told)
-    top = max(1, round(TOP * x[0, 0].numel()))
+    top = _top(x)
     still = bool(hit.stuck)
     with at_every_pass(net.model, told.again):
         after, before_after = prediction(net, hit.x), prediction(net, hit.x, before.number)
@@ -184,7 +193,7 @@ def attacked(
 
 def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Place) -> AttackResult:
     """The attack, watched: by the map it searches through, by the model's passes, or, without steps, as a whole."""
-    through, attack = make("attribution", plan.method), attack_of(plan, told)
+    through, attack = made("attribution", plan.method), attack_of(plan, told)
     tell = told.again
     steps = _takes(plan, "steps")
     told(0.0, f"step 0 of {plan.steps}" if steps else label_of("attack", plan.attack))
@@ -199,7 +208,7 @@ def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Plac
 
 
 def _way(net: Net, plan: Plan, hit: AttackResult, told: Place) -> tuple[Waypoint, ...]:
-    method = make("attribution", plan.method)
+    method = made("attribution", plan.method)
     with at_every_pass(net.model, told.again):
         return tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY)
 
@@ -222,6 +231,36 @@ def compared(
     )
 
 
+def opening_image(stage: Stage, plan: Plan) -> int:
+    """The image the page opens with: of the first ones, one that every model labels rightly and an attack moves far.
+
+    How far is tried with a few steps on the first model. Images that are too large for that are told apart by their
+    labels alone.
+    """
+    x = stage.data.pixels(torch.arange(min(TRIED_IMAGES, len(stage.data))))
+    labels = stage.data.labels[: len(x)]
+    with torch.no_grad():
+        guesses = [logits_of(net.model, x).argmax(1) for net in stage.nets]
+    right = (
+        torch.stack([guess == labels for guess in guesses]).all(0)
+        if is_labelled(stage.data)
+        else labels == labels
+    )
+    rows = right.nonzero()[:, 0] if bool(right.any()) else torch.arange(len(x), device=x.device)
+    if max(x.shape[2:]) > LARGEST_TRIED or len(rows) == 1:
+        return int(rows[0])
+    net, short = stage.nets[0], replace(plan, steps=TRIED_STEPS)
+    hit = attack_of(short)(
+        net.model, made("attribution", plan.method), x[rows], guesses[0][rows], seed=stage.seed
+    )
+    kept = TopKIntersection(k=_top(x))(hit.map_clean, hit.map)
+    return int(rows[kept.masked_fill(hit.stuck | ~hit.prediction_kept, 1.0).argmin()])
+
+
+def _top(x: Images) -> int:
+    return max(1, round(TOP * x[0, 0].numel()))
+
+
 def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
     settings: Settings = {"eps": plan.eps}
@@ -238,7 +277,7 @@ def _takes(plan: Plan, setting: str) -> bool:
 
 
 def _transfers(plan: Plan) -> bool:
-    return _takes(plan, "transfer_from") and not lookup("attribution", plan.method).differentiable
+    return _takes(plan, "transfer_from") and not lookup("attribution", called(plan.method)[0]).differentiable
 
 
 def _waypoint(net: Net, method: Any, hit: AttackResult, share: float) -> Waypoint:

@@ -20,7 +20,7 @@ from gyrograd.errors import UserError, printable, wants_frames
 from gyrograd.explorer.guard import Guard
 from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
-from gyrograd.explorer.style import STYLE
+from gyrograd.explorer.style import SCRIPT, STYLE
 from gyrograd.occupancy import sole_writer
 
 LARGEST_FILE = "32mb"
@@ -152,7 +152,8 @@ def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool, trus
         footer_links=[],
         max_file_size=LARGEST_FILE,
         theme=gr.themes.Base(primary_hue="blue", neutral_hue="slate", **fonts),
-        head=f"<style>{STYLE}</style>",  # as css= Gradio would put its own class before every rule
+        # As css= Gradio would put its own class before every rule.
+        head=f"<style>{STYLE}</style><script>{SCRIPT}</script>",
         app_kwargs={"middleware": [Middleware(Guard, sessions=sessions, trusted=(host, *trusted))]},
     )
     return blocks
@@ -160,10 +161,11 @@ def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool, trus
 
 def _say_errors_in_a_line() -> None:
     """Gradio prints the frames of every request it refuses, forged ones too; its user needs the sentence."""
-    from gradio import queueing
+    from gradio import queueing, routes
 
     if not wants_frames():
-        cast("Any", queueing).traceback = SimpleNamespace(print_exc=_say_error)
+        for module in (queueing, routes):
+            cast("Any", module).traceback = SimpleNamespace(print_exc=_say_error)
 
 
 def _say_error() -> None:

@@ -52,6 +52,20 @@ STYLE = (
 .gg-problem { background: var(--gg-bad-back); color: var(--gg-bad); border-radius: 6px; padding: .7rem .9rem;
   margin: 0; }
 .gg-verdict { font-weight: 600; font-size: 1.05rem; margin: 0 0 .8rem !important; color: var(--gg-ink); }
+.gg-alone, body[data-maps="alone"] .gg-over { display: none !important; }
+body[data-maps="alone"] .gg-alone { display: block !important; }
+.gg-legend { display: flex; gap: .6rem; align-items: center; justify-content: flex-end; flex-wrap: wrap;
+  font-size: .85rem; color: var(--gg-dim); margin: .5rem 0 1rem !important; }
+.gg-legend img { width: 9rem; height: .7rem; border-radius: 3px; margin: 0; }
+.gg-buttons > * { flex: 0 1 auto !important; }
+.gg-buttons .gg-view { margin-left: auto; width: auto !important; }
+.gg-view .wrap { flex-wrap: nowrap !important; gap: .4rem; align-items: center; height: 100%; }
+.gg-view label { padding: .4rem .6rem !important; font-size: .85rem; white-space: nowrap; }
+.gg-asked { display: none !important; margin: 0 0 .6rem !important; padding: .4rem .7rem; border-radius: 6px;
+  font-size: .9rem; background: var(--gg-fair-back); color: var(--gg-fair); }
+[data-old] .gg-asked { display: block !important; }
+.gg-page[data-old] .html-container { opacity: .3; filter: grayscale(1); }
+.gg-page .html-container { transition: none !important; }
 .gg-preview { display: grid; gap: .6rem; }
 .gg-samples, .gg-samples .grid-wrap { height: auto !important; min-height: 0 !important; max-height: none; padding: 0; }
 .gg-samples .grid-container { grid-template-columns: repeat(4, minmax(0, 1fr)) !important; gap: .4rem; padding: 0;
@@ -66,9 +80,39 @@ STYLE = (
   .tab-wrapper button { padding-left: .5rem !important; padding-right: .5rem !important; }
   .gg-result { grid-template-columns: minmax(0, 1fr); }
   .gg-of-6 { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+  .gg-large { grid-template-columns: repeat(2, minmax(0, 1fr)); }
+  .gg-large .gg-figure:first-child { display: none; }
+  .gg-legend { justify-content: flex-start; gap: .4rem; font-size: .8rem; }
+  .gg-legend img { width: 5rem; }
   .gg-preview { grid-template-columns: 2fr 3fr; align-items: start; }
   .gg-words dl { grid-template-columns: minmax(0, 1fr); gap: 0; }
   .gg-words dd { margin-bottom: .5rem; }
 }
 """
 )
+
+SCRIPT = """
+(() => {
+  // An answer that is not about the image on the left, or not the answer to the last question, is dimmed before it can
+  // be seen: observers are called before the browser paints. Messages of the server may come in any order.
+  const mark = (place, old) => {
+    if (old && !("old" in place.dataset)) place.dataset.old = "";
+    if (!old && "old" in place.dataset) delete place.dataset.old;
+  };
+  const check = () => {
+    const image = document.querySelector("#gg-preview [data-image]");
+    for (const key of ["explain", "attack", "compare"]) {
+      const out = document.getElementById(`gg-${key}-out`), note = document.getElementById(`gg-${key}-asked`);
+      if (!out || !note || !image) continue;
+      const answer = out.querySelector("[data-answers]"), asked = note.querySelector("[data-asked]");
+      const old = answer && asked && (answer.dataset.answers !== asked.dataset.asked
+        || answer.dataset.image !== image.dataset.image);
+      mark(out, old);
+      mark(note, old);
+    }
+  };
+  const marks = { attributeFilter: ["data-image", "data-asked", "data-answers"] };
+  new MutationObserver(check).observe(document, { childList: true, subtree: true, ...marks });
+})();
+"""
+"""Keeps pictures and words together."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import NamedTuple
 
 from gyrograd.explorer.scenes import Attacked, Prediction
 from gyrograd.numerics.wording import UNKNOWN, eps_text, number
-from gyrograd.registry import label_of
+from gyrograd.parsing import called
+from gyrograd.registry import label_of, lookup
 
 
 class Figure(NamedTuple):
@@ -40,10 +42,11 @@ MEANINGS = {
 """What the numbers of an attack mean, by key."""
 
 HINTS = {
-    "explain": "Choose an image and methods and press Explain. A map is bright where a pixel counts for the class.",
-    "attack": "Press Attack: the search changes every pixel by at most eps, so that the map moves and the prediction "
-    "stays.",
-    "compare": "Press Compare: both models are attacked with the same budget. The steadier one keeps more of its map.",
+    "explain": "A map is bright where a pixel counts for the class. The maps appear here.",
+    "attack": "The search changes every pixel by at most eps, so that the map moves and the prediction stays. What it "
+    "finds appears here.",
+    "compare": "Both models are attacked with the same budget; the steadier one keeps more of its map. "
+    "Both appear here.",
 }
 """What stands where an answer will be, by what is pressed."""
 
@@ -143,7 +146,24 @@ def _unlike(scenes: tuple[Attacked, ...]) -> str:
 def attack_title(scene: Attacked) -> str:
     """What was done, in a line."""
     plan = scene.plan
-    return f"{label_of('attack', plan.attack)} on {label_of('attribution', plan.method)}, eps {eps_text(plan.eps)}"
+    return f"{label_of('attack', plan.attack)} on {method_label(plan.method)}, eps {eps_text(plan.eps)}"
+
+
+def method_label(word: str) -> str:
+    """`smoothgrad(sigma=0.2)` as `SmoothGrad (sigma=0.2)`."""
+    name, settings = called(word)
+    own = ", ".join(f"{key}={value}" for key, value in settings.items())
+    return label_of("attribution", name) + (f" ({own})" if own else "")
+
+
+def usual_settings(method: str) -> str:
+    """The settings a method has unless others are given, as they are written: `sigma=0.1, draws=50`."""
+    parameters = inspect.signature(lookup("attribution", method).factory).parameters.values()
+    return ", ".join(
+        f"{one.name}={one.default:.4g}" if isinstance(one.default, float) else f"{one.name}={one.default}"
+        for one in parameters
+        if one.name != "max_batch"  # changes no map
+    )
 
 
 def _held(scene: Attacked) -> str:

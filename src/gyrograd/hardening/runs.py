@@ -107,7 +107,7 @@ def harden(
         objective: steady, l2_cosine, or settings of training of your own with `terms`.
         epochs: of each try.
         max_accuracy_loss: largest loss of test accuracy, as a share of 1.
-        tries: at most so many strengths.
+        tries: largest number of strengths to try.
         images: test images that are explained and attacked, before and after.
         preset: how thoroughly they are audited: quick, standard, thorough or a `Preset`.
         size: side of the images of a folder, where the model does not tell.
@@ -123,6 +123,17 @@ def harden(
 
     Raises:
         UserError: one sentence that names the fix, before anything is computed wherever that can be known.
+
+    >>> import gyrograd as gg
+    >>> learnt, unseen = gg.dataset("shapes", n=200), gg.dataset("shapes", split="test", n=50)
+    >>> untrained = gg.model("lenet", num_classes=10, seed=0)
+    >>> try:
+    ...     hardened = gg.harden(untrained, learnt, test=unseen, out="hard", max_accuracy_loss=0.02)
+    ... except gg.UserError as refused:
+    ...     print(refused)
+    The model is right on ... of shapes test, no more than chance; give a trained model, ...
+
+    With a trained model: the tutorial "Harden a timm model".
     """
     _check_numbers(max_accuracy_loss, seed, tries, images)
     own = objective_settings(objective) if isinstance(objective, str) else dict(objective)

@@ -12,7 +12,7 @@ from gyrograd.training.steady import steady_settings
 
 OBJECTIVES = ("steady", "l2_cosine")
 NEAR = 1.2
-"""A failure at most so many times the best that holds leaves nothing worth another try."""
+"""If the smallest failing strength is at most this many times the best one that holds, the search ends."""
 
 
 @dataclass(frozen=True)

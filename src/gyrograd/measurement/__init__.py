@@ -20,7 +20,7 @@ Files: plan (what to measure), table (the result), run (`measure`), cells (shard
 kind).
 """
 
-from gyrograd.measurement.cells import Cell, fingerprint, finished, forget, run_cells, streams
+from gyrograd.measurement.cells import Cell, Workers, fingerprint, finished, forget, run_cells, streams
 from gyrograd.measurement.plan import CLEAN, Condition, Look, Metric, Plan, attacked, noise, registered
 from gyrograd.measurement.run import Interrupted, Sample, measure
 from gyrograd.measurement.table import Column, Table, mean_over
@@ -36,6 +36,7 @@ __all__ = [
     "Plan",
     "Sample",
     "Table",
+    "Workers",
     "attacked",
     "fingerprint",
     "finished",

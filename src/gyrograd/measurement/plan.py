@@ -14,6 +14,7 @@ from torch import Tensor
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.settings import settings_of
 from gyrograd.errors import UserError
+from gyrograd.metrics.localization import looks_at_masks
 from gyrograd.metrics.response import looks_at_attacked
 from gyrograd.progress import Effort
 from gyrograd.registry import lookup, make
@@ -24,7 +25,7 @@ from gyrograd.types import Attribution, Images, Labels, Model
 class Condition:
     """Under what images are looked at: as they are (`CLEAN`), or as an attack leaves them at each of its radii.
 
-    `images`: only the first so many of the plan's. `effort`: what one image is guessed to take, for the progress bar.
+    `images`: number of images to measure, the first of the plan's. `effort`: estimate per image, for the progress bar.
     """
 
     name: str
@@ -115,6 +116,11 @@ def registered(name: str, **settings: Any) -> Metric:
     entry = lookup("metric", name)
     metric = make("metric", name, **having("metric", name, settings))
     own = {"settings": described(repr(metric))}
+    if looks_at_masks(metric):
+        raise UserError(
+            f"{entry.name} is told where the objects are, which a measurement of images does not know; leave it out, "
+            f"and call gg.metric('{entry.name}')(model, attribution, x, target, mask=masks)."
+        )
     if looks_at_attacked(metric):
         return Metric(
             entry.name,
@@ -146,7 +152,7 @@ class Plan:
         methods: attributions by the name they have in the table; None in place of one: the model alone is measured.
         conditions: `CLEAN`, `noise(...)`, `attacked(...)`.
         metrics: `registered(...)` or `Metric(...)`.
-        images: only the first so many of the data.
+        images: number of images to measure, the first of the data.
         seed: of every random draw.
     """
 

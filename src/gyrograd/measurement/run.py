@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -17,9 +16,11 @@ from torch import Tensor
 
 from gyrograd.attacks.runs import shared_clean_looks
 from gyrograd.data import Dataset
+from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
-from gyrograd.measurement.cells import Cell, finished, forget, run_cells, streams
-from gyrograd.measurement.plan import Condition, Look, Plan, described
+from gyrograd.measurement.cells import Cell, Workers, finished, forget, run_cells, streams
+from gyrograd.measurement.clusters import workers_of
+from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
@@ -27,9 +28,6 @@ from gyrograd.types import Attribution, Images, Labels, Model
 
 VERSION = 3
 """Raise it when a change of the code changes values: records of older versions are then measured again."""
-
-GROWS_EVERY_S = 10.0
-"""Whoever follows a long measurement is told of what is finished this often; of one that is soon done, nothing."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -42,9 +40,12 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Images, the class explained of each, and their positions in the data set they come from."""
+    """Images, the class explained of each, and their positions in the data set they come from.
 
-    x: Images
+    Images too many for memory are `Streamed` and read as they are asked for.
+    """
+
+    x: Images | Streamed
     target: Labels
     index: tuple[int, ...]
     _last: dict[tuple[tuple[int, ...], int], tuple[Images, Labels, Tensor]] = field(
@@ -54,7 +55,9 @@ class Sample:
     @staticmethod
     def of(data: Dataset) -> Sample:
         """All examples of a data set, explained for their labels."""
-        return Sample(data.pixels(), data.labels, tuple(range(len(data))))
+        streamed = isinstance(data.images, Streamed)
+        x = data.images.to(torch.float32) if streamed else data.pixels()
+        return Sample(x, data.labels, tuple(range(len(data))))
 
     def rows(
         self, positions: Sequence[int], seed: int, device: torch.device
@@ -103,7 +106,8 @@ def measure(
     fresh: bool = False,
     what: str = "measuring",
     identity: Mapping[str, str] | None = None,
-    grown: Callable[[Table], None] | None = None,
+    workers: int | Workers | None = None,
+    watch: Callable[[Table], None] | None = None,
 ) -> Table:
     """The table of a plan, or of several; with `out`, what an earlier run finished is read.
 
@@ -116,7 +120,10 @@ def measure(
         fresh: forget what an earlier run finished.
         what: stands beside the progress bar.
         identity: names of model and data that differ whenever they do; hashes of both by default.
-        grown: called with the table so far as images are finished, at most every `GROWS_EVERY_S` seconds.
+        workers: how many processes measure, or who does (`gyrograd.measurement.workers`); this one by default. Records
+            are the same to the bit as those of one process with as many threads as each worker has.
+        watch: is shown the table as it grows, soon after the first numbers and then ever less often; of cells that are
+            not begun it has nothing.
 
     Raises:
         Interrupted: A KeyboardInterrupt came; it holds the table of what is finished.
@@ -128,6 +135,7 @@ def measure(
     >>> list(measure(model, data, plan).of(method="gradient", metric="insertion"))
     [0, 1]
     """
+    who = workers_of(workers) if workers is None or isinstance(workers, int) else workers
     plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
     sample = data if isinstance(data, Sample) else Sample.of(data)
     named = identity or {"model": model_hash(model), "data": data_hash(sample.x, sample.target)}
@@ -140,15 +148,12 @@ def measure(
     cells = [cell for _, _, cell in planned]
 
     def table(found: Mapping[str, Record]) -> Table:
-        return Table(Source(m, c.name, c.radii, found[cell.name]) for m, c, cell in planned)
+        there = ((m, c, found.get(cell.name)) for m, c, cell in planned)
+        return Table(Source(m, c.name, c.radii, record) for m, c, record in there if record is not None)
 
-    told_at = time.monotonic()
-
-    def tell_growth() -> None:
-        nonlocal told_at
-        if grown is not None and time.monotonic() - told_at >= GROWS_EVERY_S:
-            grown(table(finished(cells, sample.index, place, shard=shard)))
-            told_at = time.monotonic()
+    def shown(found: Mapping[str, Record]) -> None:
+        if watch is not None:
+            watch(table(found))
 
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         place = Path(folder)
@@ -158,7 +163,7 @@ def measure(
         try:
             with shared_clean_looks():
                 return table(
-                    run_cells(cells, sample.index, place, shard=shard, what=what, after_round=tell_growth)
+                    run_cells(cells, sample.index, place, shard=shard, what=what, workers=who, watch=shown)
                 )
         except KeyboardInterrupt:
             done = finished(cells, sample.index, place, shard=shard)
@@ -169,24 +174,6 @@ def _cell(
     model: Model, sample: Sample, named: Mapping[str, str], plan: Plan, method: str, condition: Condition
 ) -> Cell:
     attribution, metrics = plan.methods[method] or _no_method, plan.metrics_of(condition)
-    device = next((p.device for p in model.parameters()), sample.x.device)
-
-    def columns(positions: Tensor) -> dict[str, Tensor]:
-        x, target, seed = sample.rows(positions.tolist(), plan.seed, device)
-        if condition.attack is None:
-            look = Look(model, Remembering(attribution, x), x, target, seed)
-            return {name: column for metric in metrics for name, column in metric.columns(look).items()}
-        made: dict[str, Tensor] = {}
-        for at, hit in enumerate(condition.attack(model, attribution, x, target, seed=seed)):
-            look = Look(model, attribution, hit.x_clean, hit.target, seed, hit)
-            for metric in metrics:
-                for name, column in metric.columns(look).items():
-                    # Nothing is said of images whose search stood still.
-                    stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
-                    made[f"{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
-            made[f"stuck[{at}]"] = hit.stuck.double()
-        return made
-
     settings = {
         **named,
         "seed": plan.seed,
@@ -198,7 +185,35 @@ def _cell(
     }
     limits = [limit for limit in (plan.images, condition.images) if limit is not None]
     name = method if condition.attack is None else f"{method} under {condition.name}"
+    columns = partial(_columns, model, sample, plan.seed, attribution, condition, metrics)
     return Cell(name, settings, columns, min(limits, default=None), condition.effort)
+
+
+def _columns(
+    model: Model,
+    sample: Sample,
+    seed: int,
+    attribution: Attribution,
+    condition: Condition,
+    metrics: Sequence[Metric],
+    positions: Tensor,
+) -> dict[str, Tensor]:
+    """What the metrics say of these examples in a condition; under an attack, for each of its radii."""
+    device = next((p.device for p in model.parameters()), sample.x.device)
+    x, target, streams = sample.rows(positions.tolist(), seed, device)
+    if condition.attack is None:
+        look = Look(model, Remembering(attribution, x), x, target, streams)
+        return {name: column for metric in metrics for name, column in metric.columns(look).items()}
+    made: dict[str, Tensor] = {}
+    for at, hit in enumerate(condition.attack(model, attribution, x, target, seed=streams)):
+        look = Look(model, attribution, hit.x_clean, hit.target, streams, hit)
+        for metric in metrics:
+            for name, column in metric.columns(look).items():
+                # Nothing is said of images whose search stood still.
+                stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
+                made[f"{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
+        made[f"stuck[{at}]"] = hit.stuck.double()
+    return made
 
 
 def _no_method(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001
@@ -225,10 +240,10 @@ def model_hash(model: Model) -> str:
     return total.hexdigest()
 
 
-def data_hash(x: Tensor, target: Tensor) -> str:
-    """The sha256 of the pixels and of the classes explained."""
+def data_hash(x: Tensor | Streamed, target: Tensor) -> str:
+    """The sha256 of the pixels, of streamed images that of their files, and of the classes explained."""
     total = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
-    total.update(_bytes(x))
+    total.update(x.digest().encode() if isinstance(x, Streamed) else _bytes(x))
     total.update(_bytes(target))
     return total.hexdigest()
 

@@ -1,4 +1,4 @@
-"""Metrics: how still a map holds, what an attack does to it, and whether it tells the truth. One number an example."""
+"""Metrics: how still a map holds, what an attack does to it, and whether it tells the truth. One number per example."""
 
 from gyrograd.metrics.accuracy import Accuracy
 from gyrograd.metrics.adapters import RunningMetric, as_quantus_explain
@@ -10,6 +10,8 @@ from gyrograd.metrics.certificates import (
 )
 from gyrograd.metrics.faithfulness import Faithfulness, Infidelity
 from gyrograd.metrics.insertion import PixelGame, adversarial_insertion, deletion, insertion
+from gyrograd.metrics.localization import MassInMask, PointingGame, TopKInMask
+from gyrograd.metrics.randomization import ParameterRandomization
 from gyrograd.metrics.response import (
     AttackResponse,
     CenterDislocation,
@@ -19,6 +21,8 @@ from gyrograd.metrics.response import (
     SimilarityToTarget,
     TopKIntersection,
 )
+from gyrograd.metrics.road import Road
+from gyrograd.metrics.sparseness import Sparseness
 from gyrograd.metrics.stability import (
     LocalLipschitz,
     MaxSensitivity,
@@ -41,15 +45,21 @@ __all__ = [
     "Infidelity",
     "LocalLipschitz",
     "MapSimilarity",
+    "MassInMask",
     "MaxSensitivity",
     "ModelLipschitz",
     "ModelSmoothness",
+    "ParameterRandomization",
     "PixelCertificate",
     "PixelGame",
+    "PointingGame",
     "RandomPerturbationSimilarity",
     "RankCorrelation",
+    "Road",
     "RunningMetric",
     "SimilarityToTarget",
+    "Sparseness",
+    "TopKInMask",
     "TopKIntersection",
     "adversarial_insertion",
     "as_quantus_explain",

@@ -22,7 +22,14 @@ from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 )
 @dataclass(frozen=True)
 class Accuracy:
-    """1 where the largest logit is the target's, else 0; the attribution is not used."""
+    """1 where the largest logit is the target's, else 0; the attribution is not used.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=4)
+    >>> right = gg.metric("accuracy")(model, None, data.pixels(), gg.predicted(model, data.pixels()))
+    >>> right.tolist()
+    [1.0, 1.0, 1.0, 1.0]
+    """
 
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)

@@ -5,7 +5,12 @@ has values in [0, 1] and the mean p, a shift of x by a length r leaves a mean of
 (Cohen, Rosenfeld and Kolter 2019, Theorem 1, for two values; Salman et al. 2019, Lemma 2, for any). Both certificates
 put a lower confidence bound in place of p: each holds with probability 1 - alpha over the draws, image by image.
 
-Radii are Euclidean over all pixels and channels. On a 3 x 32 x 32 image 0.1 is 0.46/255 per value if all change alike.
+Radii are Euclidean over all pixels and channels. On a 3 x 32 x 32 image 0.1 is 0.46/255 per value if all change alike
+(`per_value`).
+
+With `looks` above 1 the draws are looked at several times, after twice as many draws each time, and an image stops once
+its answer is settled. Each look gets an equal part of alpha, so that the bounds of all looks hold together (union
+bound) and the best of them counts: when to stop may depend on the draws. Stopping early only ever gives an answer up.
 """
 
 from __future__ import annotations
@@ -30,17 +35,44 @@ from gyrograd.numerics.maps import normalize, top_k_mask
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Inputs, Model, PerExample, Seed, Targets
 
+SETTLED = 0.99
+"""Of an image's pixels: the rest may stay open when it stops."""
+HOPELESS = 0.01
+"""A pixel that agrees too rarely to be certified is given up if it would seem so by chance with this probability."""
+PRECISE = 0.02
+"""A direction's bound this near to the mean of its draws is not worth more of them."""
+
+
+def per_value(radius: float, shape: tuple[int, ...]) -> float:
+    """A Euclidean radius as grey levels per value, if all values change alike.
+
+    >>> round(per_value(0.1, (3, 32, 32)), 2)
+    0.46
+    """
+    return 255 * radius / math.sqrt(math.prod(shape))
+
+
+def look_ends(draws: int, looks: int) -> list[int]:
+    """After how many draws each look is taken: twice as many as before it, the last after all.
+
+    >>> look_ends(1000, 4)
+    [125, 250, 500, 1000]
+    """
+    return sorted({-(-draws // 2**back) for back in range(looks)})
+
 
 @dataclass(frozen=True, eq=False)
 class PixelCertificate:
     """For each pixel, whether most draws have it in the top, and how far that is certain.
 
     in_top: the guess out of the held-out draws. radius: within this distance of x most draws have it so; 0 where that
-    could not be shown. All pixels of an image hold together with the confidence asked for.
+    could not be shown. All pixels of an image hold together with the confidence asked for. draws: how many each image
+    took.
     """
 
     in_top: Bool[Tensor, "b h w"]
     radius: Float[Tensor, "b h w"]
+    draws: Int[Tensor, " b"]
 
     def share(self, radius: float) -> PerExample:
         """Share of each image's pixels that are certified to this radius."""
@@ -80,6 +112,7 @@ class CertifiedPixels:
     draws: int = 1000
     held_out: int = 100
     alpha: float = 0.001
+    looks: int = 1
     reduce: str = "abs_sum"
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -97,7 +130,8 @@ class CertifiedPixels:
     ) -> PerExample:
         check_inputs(x)
         pixels = picture(x[:1], self.reduce)[0].numel()
-        unanimous = torch.tensor((self.alpha / pixels) ** (1 / self.draws), dtype=torch.float64)
+        alpha = self.alpha / len(look_ends(self.draws, self.looks)) / pixels
+        unanimous = torch.tensor(alpha ** (1 / self.draws), dtype=torch.float64)
         largest = self.sigma * float(torch.special.ndtri(unanimous))
         if largest < self.radius:
             raise UserError(
@@ -110,18 +144,37 @@ class CertifiedPixels:
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PixelCertificate:
         """Every pixel's guess and radius."""
-        counts: dict[bool, Tensor] = {}
-        for testing, examples, maps in _drawn(self, model, attribution, x, target, seed):
-            pictures = picture(maps.flatten(0, 1), self.reduce)
-            in_top = top_k_mask(pictures, max(1, round(self.top * pictures[0].numel())))
-            found = in_top.flatten(1, 2).unflatten(0, maps.shape[:2]).sum(1)
-            if testing not in counts:
-                counts[testing] = found.new_zeros(len(x), *found.shape[1:])
-            counts[testing][examples] += found
-        guess = 2 * counts[False] > self.held_out
-        agreeing = torch.where(guess, counts[True], self.draws - counts[True])
-        low = lower_share(agreeing, self.draws, self.alpha / guess[0].numel())
-        return PixelCertificate(guess, (self.sigma * torch.special.ndtri(low)).clamp_min(0))
+        around = _Draws(self, model, attribution, x, target, seed)
+        everyone = torch.arange(len(x), device=x.device)
+        guess = 2 * self._counted(around, everyone, slice(0, self.held_out)) > self.held_out
+        agreeing = torch.zeros_like(guess, dtype=torch.int64)
+        radius = torch.zeros_like(guess, dtype=torch.float64)
+        taken = torch.zeros_like(everyone)
+        active, ends = everyone, look_ends(self.draws, self.looks)
+        alpha, wanted = self.alpha / len(ends) / guess[0].numel(), _needed_share(self.radius, self.sigma)
+        for start, end in zip([0, *ends], ends, strict=False):
+            found = self._counted(around, active, slice(self.held_out + start, self.held_out + end))
+            agreeing[active] += torch.where(guess[active], found, end - start - found)
+            low = lower_share(agreeing[active], end, alpha)
+            radius[active] = radius[active].maximum(self.sigma * torch.special.ndtri(low))
+            taken[active] = end
+            # Settled: certified to the radius asked for, or all but certainly below the share that it takes.
+            high = 1 - lower_share(end - agreeing[active], end, HOPELESS)
+            settled = (radius[active] >= self.radius) | (high < wanted)
+            active = active[settled.flatten(1).double().mean(1) < SETTLED]
+            if not len(active):
+                break
+        return PixelCertificate(guess, radius, taken)
+
+    def _counted(self, around: _Draws, rows: Tensor, draws: slice) -> Int[Tensor, "b h w"]:
+        """How many of these draws have each pixel in the top."""
+        counts: Tensor | None = None
+        for examples, maps in around.maps(rows, draws):
+            found = _in_top(self, maps).sum(1)
+            counts = found.new_zeros(len(rows), *found.shape[1:]) if counts is None else counts
+            counts[examples] += found
+        assert counts is not None  # there is at least one image and one draw
+        return counts
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +182,13 @@ class DirectionCertificate:
     """A map of length one, and how near the smoothed map of every image around stays to it.
 
     direction: the mean of the held-out draws' maps, each of length one. low: a lower bound of (1 + cosine) / 2 between
-    it and a draw's map, on average over all draws.
+    it and a draw's map, on average over all draws. draws: how many each image took.
     """
 
     direction: Images
     low: PerExample
     sigma: float
+    draws: Int[Tensor, " b"]
 
     def cosine(self, radius: float) -> PerExample:
         """For every change within the radius: the smoothed map's cosine to the direction is at least this.
@@ -174,14 +228,15 @@ class CertifiedCosine:
     draws: int = 1000
     held_out: int = 100
     alpha: float = 0.001
+    looks: int = 1
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
         _check(self)
-        if self.draws < 2:
+        if look_ends(self.draws, self.looks)[0] < 2:
             raise UserError(
-                "One draw has no variance, which the bound needs; give at least 2 draws, 1000 is usual."
+                "One draw has no variance, which the bound needs; give at least 2 draws per look, 1000 is usual."
             )
 
     def __call__(
@@ -195,25 +250,99 @@ class CertifiedCosine:
     ) -> DirectionCertificate:
         """The direction and its bound."""
         check_inputs(x)
+        around = _Draws(self, model, attribution, x, target, seed)
+        active = torch.arange(len(x), device=x.device)
         mean = torch.zeros_like(x, dtype=torch.float64)
-        total, squares = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(2))
-        direction: Tensor | None = None
-        for testing, examples, maps in _drawn(self, model, attribution, x, target, seed):
-            unit = normalize(maps.flatten(0, 1).double(), "l2").unflatten(0, maps.shape[:2])
-            if not testing:
-                mean[examples] += unit.sum(1)
-                continue
-            if direction is None:
-                direction = normalize(mean, "l2")
-            halves = (1 + (unit * direction[examples, None]).flatten(2).sum(2)).clamp(0, 2) / 2
-            total[examples] += halves.sum(1)
-            squares[examples] += halves.square().sum(1)
-        average = total / self.draws
-        variance = ((squares - self.draws * average.square()) / (self.draws - 1)).clamp_min(0)
-        doubt = math.log(2 / self.alpha)
-        low = average - (2 * variance * doubt / self.draws).sqrt() - 7 * doubt / (3 * (self.draws - 1))
-        assert direction is not None  # there is at least one draw to test it
-        return DirectionCertificate(direction.to(x.dtype), low.clamp(0, 1), self.sigma)
+        for examples, maps in around.maps(active, slice(0, self.held_out)):
+            mean[examples] += _unit(maps).sum(1)
+        direction = normalize(mean, "l2")
+        low, total, squares = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(3))
+        taken, ends = torch.zeros_like(active), look_ends(self.draws, self.looks)
+        for start, end in zip([0, *ends], ends, strict=False):
+            for examples, maps in around.maps(active, slice(self.held_out + start, self.held_out + end)):
+                rows = active[examples]
+                halves = (1 + (_unit(maps) * direction[rows, None]).flatten(2).sum(2)).clamp(0, 2) / 2
+                total[rows] += halves.sum(1)
+                squares[rows] += halves.square().sum(1)
+            average = total[active] / end
+            doubt = _doubt(average, squares[active], end, self.alpha / len(ends))
+            low[active] = low[active].maximum(average - doubt)
+            taken[active] = end
+            # Settled: known precisely, or all but certainly too low for any bound at the radius.
+            highest = average + _doubt(average, squares[active], end, HOPELESS)
+            hopeless = highest < _needed_share(self.radius, self.sigma)
+            active = active[~hopeless & (doubt > PRECISE)]
+            if not len(active):
+                break
+        return DirectionCertificate(direction.to(x.dtype), low.clamp(0, 1), self.sigma, taken)
+
+
+def _needed_share(radius: float, sigma: float) -> float:
+    """The mean at x that leaves one half at the radius."""
+    return (1 + math.erf(radius / sigma / math.sqrt(2))) / 2
+
+
+def _unit(maps: Float[Tensor, "e n *shape"]) -> Float[Tensor, "e n *shape"]:
+    """Each draw's map, of length one."""
+    return normalize(maps.flatten(0, 1).double(), "l2").unflatten(0, maps.shape[:2])
+
+
+def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
+    """How far the true mean of n numbers in [0, 1] may be from their average, with probability alpha of being wrong.
+
+    Empirical Bernstein (Maurer and Pontil 2009, Theorem 4).
+    """
+    variance = ((squares - n * average.square()) / (n - 1)).clamp_min(0)
+    far = math.log(2 / alpha)
+    return (2 * variance * far / n).sqrt() + 7 * far / (3 * (n - 1))
+
+
+TRIES = 3
+"""Directions in which a counterexample is looked for."""
+
+
+def refuted(
+    metric: CertifiedPixels,
+    model: Model,
+    attribution: Attribution,
+    x: Inputs,
+    target: Targets,
+    found: PixelCertificate,
+    *,
+    draws: int = 400,
+    seed: Seed = 0,
+) -> Bool[Tensor, "b h w"]:
+    """Undecided pixels whose place does change within the metric's radius: a change that moves them was found.
+
+    The change follows the steepest slope of the undecided pixels' agreement (the derivative of E f(x + z) is
+    E f(x + z) z / sigma^2); fresh draws must put the pixel on the other side, in most of them, for certain
+    (Clopper-Pearson, alpha shared by pixels and tries). What is not refuted is undecided, not safe.
+    """
+    undecided = found.radius < metric.radius
+    pixels = found.in_top[0].numel()
+    keys = random.keys(seed, len(x), x.device)
+    everyone, moved = torch.arange(len(x), device=x.device), torch.zeros_like(undecided)
+    for number in range(TRIES):
+        around = _Draws(metric, model, attribution, x, target, random.subkeys(keys, 2 * number))
+        way = torch.zeros_like(around.x)
+        for part, near, maps in around.with_points(everyone, slice(0, draws)):
+            held = _in_top(metric, maps) == found.in_top[part, None]
+            agree = (held & undecided[part, None]).flatten(2).sum(2).to(x.dtype)
+            drop = agree.mean(1, keepdim=True) - agree
+            way[part] += torch.einsum("bn,bn...->b...", drop, near - around.x[part, None])
+        there = around.x + metric.radius * normalize(way, "l2")
+        fresh = _Draws(metric, model, attribution, there, target, random.subkeys(keys, 2 * number + 1))
+        counts = metric._counted(fresh, everyone, slice(0, draws))
+        against = torch.where(found.in_top, draws - counts, counts)
+        moved |= undecided & (lower_share(against, draws, metric.alpha / pixels / TRIES) > 0.5)
+    return moved
+
+
+def _in_top(metric: CertifiedPixels, maps: Float[Tensor, "e n *shape"]) -> Bool[Tensor, "e n h w"]:
+    """Whether each pixel of each map is among the top."""
+    pictures = picture(maps.flatten(0, 1), metric.reduce)
+    top = top_k_mask(pictures, max(1, round(metric.top * pictures[0].numel())))
+    return top.flatten(1, 2).unflatten(0, maps.shape[:2])
 
 
 def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Float[Tensor, "*shape"]:
@@ -226,33 +355,46 @@ def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Fl
     return torch.where(seen > 0, low.to(seen.device), 0.0)[places]
 
 
-def _drawn(
-    metric: CertifiedPixels | CertifiedCosine,
-    model: Model,
-    attribution: Attribution,
-    x: Inputs,
-    target: Targets,
-    seed: Seed,
-) -> Iterator[tuple[bool, slice, Tensor]]:
-    """Maps `e n ...` of all draws in parts: first the held-out ones, then (True) those that test.
+class _Draws:
+    """Maps of the draws around x. Draw number i of an image is the same whoever asks, and whichever look it is for."""
 
-    Draws are not clipped to [0, 1]: the theorems are about normal noise.
-    """
-    keys, target, x = random.keys(seed, len(x), x.device), class_indices(target, x), x.detach()
-    check_classes(model, x, target)
-    noise = GaussianNoise(metric.sigma)
-    for testing, first, count in ((False, 0, metric.held_out), (True, metric.held_out, metric.draws)):
-        for examples, these in parts(len(x), count, rows_at_once(metric.max_batch, x)):
-            near = neighbours(
-                noise, x[examples], keys[examples], slice(first + these.start, first + these.stop)
-            )
-            yield testing, examples, explained(attribution, model, near, target[examples]).detach()
+    def __init__(
+        self,
+        metric: CertifiedPixels | CertifiedCosine,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Targets,
+        seed: Seed,
+    ) -> None:
+        self.target, self.x = class_indices(target, x), x.detach()
+        check_classes(model, self.x, self.target)
+        self.keys, self.noise = random.keys(seed, len(x), x.device), GaussianNoise(metric.sigma)
+        self.model, self.attribution = model, attribution
+        self.rows_at_once = rows_at_once(metric.max_batch, x)
+
+    def maps(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor]]:
+        """Maps `e n ...` of these images and draws in parts, with the part of `rows` that they are of."""
+        for part, _, maps in self.with_points(rows, draws):
+            yield part, maps
+
+    def with_points(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """The same, with the points `e n ...` that are explained.
+
+        Draws are not clipped to [0, 1]: the theorems are about normal noise.
+        """
+        x, keys, target = self.x[rows], self.keys[rows], self.target[rows]
+        for part, these in parts(len(rows), draws.stop - draws.start, self.rows_at_once):
+            numbers = slice(draws.start + these.start, draws.start + these.stop)
+            near = neighbours(self.noise, x[part], keys[part], numbers)
+            yield part, near, explained(self.attribution, self.model, near, target[part]).detach()
 
 
 def _check(metric: Any) -> None:
     GaussianNoise(metric.sigma)
     check_count("draws", metric.draws, 1000)
     check_count("held_out", metric.held_out, 100)
+    check_count("looks", metric.looks, 1)
     if not (math.isfinite(metric.radius) and metric.radius >= 0):
         raise UserError(f"radius is {metric.radius}; give a Euclidean length of 0 or more, such as 0.1.")
     if not 0 < metric.alpha < 1:

@@ -58,6 +58,12 @@ class Faithfulness:
     tan2023 splits the pixels into about 100 groups without saying how, and does not say how a map of pixels is
     compared with groups: here the cells of a grid x grid (10 x 10), all channels of a pixel together, and
     the sum of the map over a cell. `segments="quickshift"` takes superpixels, "pixels" single pixels.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> faithfulness = gg.metric("faithfulness", grid=4)
+    >>> faithfulness(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    torch.Size([2])
     """
 
     similarity: str = "inverse_l2"
@@ -147,6 +153,13 @@ class Infidelity:
     a side to the baseline. `rescale` multiplies the map by the factor that fits best, for each example (Yeh et
     al. 2019, Section 2.1): maps that differ by a factor alone score the same.
     In the squared units of the quantity; nothing is clipped.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> infidelity = gg.metric("infidelity", sigma=0.01, draws=5)
+    >>> values = infidelity(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((values >= 0).all())
+    True
     """
 
     sigma: float = 0.1

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
 from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.attributions.segments import as_images
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.passes import check_classes, in_parts, scored
 from gyrograd.metrics.pictures import check_picture, picture
@@ -20,7 +21,7 @@ from gyrograd.numerics import random
 from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
-from gyrograd.types import Attribution, Images, Labels, Model, PerExample, Seed, Targets
+from gyrograd.types import Attribution, Images, Inputs, Labels, Model, PerExample, Seed, Targets
 
 PROTOCOLS: dict[str, tuple[float, ...]] = {
     "paper": tuple(i / 20 for i in range(21)),
@@ -78,11 +79,11 @@ class PixelGame:
         self,
         model: Model,
         attribution: Attribution,
-        x: Images,
+        x: Inputs,
         target: Targets,
         *,
         seed: Seed = 0,
-        perturbed: Images | None = None,
+        perturbed: Inputs | None = None,
     ) -> PerExample:
         return self.curve(model, attribution, x, target, seed=seed, perturbed=perturbed).mean(1)
 
@@ -90,11 +91,11 @@ class PixelGame:
         self,
         model: Model,
         attribution: Attribution,
-        x: Images,
+        x: Inputs,
         target: Targets,
         *,
         seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
-        perturbed: Images | None = None,
+        perturbed: Inputs | None = None,
     ) -> Curve:
         """The value at each share of pixels."""
         target = class_indices(target, x)
@@ -106,33 +107,37 @@ class PixelGame:
             )
         return self.curve_of_map(model, attribution(model, x, target).detach(), x, target)
 
-    def curve_of_map(self, model: Model, map: Images, x: Images, target: Labels) -> Curve:
+    def curve_of_map(self, model: Model, map: Inputs, x: Inputs, target: Labels) -> Curve:
         """The same, of a map at hand."""
         check_classes(model, x, target)
         x = x.detach()
         place = positions(picture(map, self.reduce), self.ties)
-        empty = self.empty_image(model, x)
-        first, rest = (x, empty) if self.game == "insertion" else (empty, x)
+        pair = as_images(x), as_images(self.empty_image(model, x))
+        first, rest = pair if self.game == "insertion" else pair[::-1]
         counts = _counts(shares(self.ratios), place[0].numel(), x.device)
 
         def values(examples: slice, these: slice) -> Tensor:
             inside = place[examples, None] < counts[these].view(1, -1, 1, 1, 1)
             mixed = torch.where(inside, first[examples, None], rest[examples, None])
-            return scored(model, mixed, target[examples], self.quantity)
+            return scored(
+                model, mixed.reshape(*mixed.shape[:2], *x.shape[1:]), target[examples], self.quantity
+            )
 
         return in_parts(values, x, len(counts), self.max_batch)
 
-    def chance(self, model: Model, x: Images, target: Labels, *, seed: Seed = 0) -> PerExample:
+    def chance(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> PerExample:
         """The value of a random order of pixels: what a map that says nothing scores."""
         noise = random.uniform(random.keys(seed, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
         return self.curve_of_map(model, noise, x, target).mean(1)
 
-    def empty_image(self, model: Model, x: Images) -> Images:
+    def empty_image(self, model: Model, x: Inputs) -> Inputs:
         """The image without pixels."""
         if self.substrate != "model_zero":
             return baseline_of(x, self.substrate)
         colours = [module.mean for module in model.modules() if isinstance(module, Normalized)]
-        return colours[0].to(x).view(-1, 1, 1).expand_as(x) if colours else torch.zeros_like(x)
+        return (
+            colours[0].to(x).view(-1, *[1] * (x.dim() - 2)).expand_as(x) if colours else torch.zeros_like(x)
+        )
 
 
 @register(
@@ -155,6 +160,14 @@ def insertion(
     """Mean probability of the class as pixels are put in, the highest in the map first.
 
     joo2023 reports it times 100, for the true label: pass the label as target.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> insertion, target = gg.metric("insertion"), gg.predicted(model, x)
+    >>> insertion(model, gg.attribution("gradient"), x, target).shape
+    torch.Size([2])
+    >>> insertion.curve(model, gg.attribution("gradient"), x, target).shape
+    torch.Size([2, 21])
     """
     return PixelGame("insertion", False, ratios, substrate, ties, reduce, quantity, max_batch)
 
@@ -175,7 +188,14 @@ def deletion(
     quantity: str = "probability",
     max_batch: int = MAX_BATCH,
 ) -> PixelGame:
-    """Mean probability of the class as pixels are taken out, the highest in the map first."""
+    """Mean probability of the class as pixels are taken out, the highest in the map first.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> deletion = gg.metric("deletion")
+    >>> deletion(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    torch.Size([2])
+    """
     return PixelGame("deletion", False, ratios, substrate, ties, reduce, quantity, max_batch)
 
 
@@ -196,7 +216,15 @@ def adversarial_insertion(
     quantity: str = "probability",
     max_batch: int = MAX_BATCH,
 ) -> PixelGame:
-    """Insertion of the clean image's pixels in the order of the attacked map: pass `perturbed=result.x`."""
+    """Insertion of the clean image's pixels in the order of the attacked map: pass `perturbed=result.x`.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> gg.metric("adversarial_insertion")(model, lrp, x, target, perturbed=hit.x).shape
+    torch.Size([2])
+    """
     return PixelGame("insertion", True, ratios, substrate, ties, reduce, quantity, max_batch)
 
 

@@ -17,7 +17,7 @@ from gyrograd.types import Inputs
 
 @dataclass(frozen=True)
 class UniformNoise:
-    """x plus independent uniform noise in [-eps, eps]; `clip` cuts the result to [0, 1]."""
+    """x plus independent uniform noise in [-eps, eps]; `clip` cuts images to [0, 1]."""
 
     eps: float
     clip: bool = False
@@ -32,7 +32,7 @@ class UniformNoise:
 
 @dataclass(frozen=True)
 class GaussianNoise:
-    """x plus independent normal noise of deviation sigma; `clip` cuts the result to [0, 1]."""
+    """x plus independent normal noise of deviation sigma; `clip` cuts images to [0, 1]."""
 
     sigma: float
     clip: bool = False
@@ -60,4 +60,4 @@ def check_size(name: str, value: float, usual: str) -> None:
 
 
 def _clipped(x: Tensor, clip: bool) -> Tensor:
-    return x.clamp(0, 1) if clip else x
+    return x.clamp(0, 1) if clip and x.dim() == 4 else x  # what is no image has no such range

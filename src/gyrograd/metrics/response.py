@@ -188,6 +188,16 @@ def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_s
     """Share of the k largest pixels kept ("code"), or of the new map's mass on the old k ("supplement").
 
     wang2020 takes k = 1000 on ImageNet. Its UniGrad rows on CIFAR-10 do so too, by mistake: 1000 of 1024.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> kept = gg.metric("top_k_intersection", k=102)
+    >>> kept(model, lrp, x, target, perturbed=x).tolist()
+    [1.0, 1.0]
+    >>> bool((kept(model, lrp, x, target, perturbed=hit.x) < 1).all())
+    True
     """
     return AttackResponse(TopKIntersection(k, variant, reduce))
 
@@ -202,7 +212,16 @@ def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_s
     group="attack",
 )
 def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
-    """Spearman's rank correlation of the clean and the attacked map."""
+    """Spearman's rank correlation of the clean and the attacked map.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> correlation = gg.metric("rank_correlation")(model, lrp, x, target, perturbed=hit.x)
+    >>> bool((correlation < 1).all())
+    True
+    """
     return AttackResponse(RankCorrelation(reduce))
 
 
@@ -216,7 +235,16 @@ def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
     group="attack",
 )
 def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> AttackResponse:
-    """Distance in pixels of the maps' centres of mass ("code"), or the sum of |z - z'| ("supplement")."""
+    """Distance in pixels of the maps' centres of mass ("code"), or the sum of |z - z'| ("supplement").
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> moved = gg.metric("center_dislocation")(model, lrp, x, target, perturbed=hit.x)
+    >>> bool((moved > 0).all())
+    True
+    """
     return AttackResponse(CenterDislocation(variant, reduce))
 
 
@@ -230,7 +258,16 @@ def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> Attack
     group="attack",
 )
 def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
-    """1 - cosine of the clean and the attacked map."""
+    """1 - cosine of the clean and the attacked map.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> distance = gg.metric("cosine_distance")(model, lrp, x, target, perturbed=hit.x)
+    >>> bool((distance > 0).all())
+    True
+    """
     return AttackResponse(CosineDistance(reduce))
 
 
@@ -245,7 +282,16 @@ def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
 def similarity_to_clean(
     similarity: str = "cosine", reduce: str = "abs_sum", normalize: str = "max"
 ) -> AttackResponse:
-    """Cosine, Pearson, Spearman or SSIM of the attacked map to the clean one: RPS with an attack for the noise."""
+    """Cosine, Pearson, Spearman or SSIM of the attacked map to the clean one: RPS with an attack for the noise.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> similarity = gg.metric("similarity_to_clean", similarity="spearman")
+    >>> bool((similarity(model, lrp, x, target, perturbed=hit.x) < 1).all())
+    True
+    """
     return AttackResponse(MapSimilarity(similarity, reduce, normalize))
 
 
@@ -262,6 +308,15 @@ class SimilarityToTarget:
     """Cosine, Pearson, Spearman or SSIM of the attacked map to the one the attack aimed at.
 
     `target_map`, `h w` or one for each example, is joo2023's frame unless given.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> gradient, target = gg.attribution("gradient"), gg.predicted(model, x)
+    >>> hit = gg.attack("targeted_map", eps=4 / 255, steps=3)(model, gradient, x, target)
+    >>> to_frame = gg.metric("similarity_to_target")
+    >>> nearer = to_frame(model, gradient, x, target, perturbed=hit.x)
+    >>> bool((nearer > to_frame(model, gradient, x, target, perturbed=x)).all())
+    True
     """
 
     similarity: str = "cosine"

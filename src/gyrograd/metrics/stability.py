@@ -44,6 +44,13 @@ class RandomPerturbationSimilarity:
     batch), Pearson of a map with itself is 1 (there: (n - 1) / n), SSIM's range is each image's own, and the
     clean map keeps its max-normalisation in every draw (there it is overwritten after the first).
     The paper's text does not clip: `clip=False`.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> similarity, target = gg.metric("rps", eps=16 / 255, draws=3), gg.predicted(model, x)
+    >>> lrp = similarity(model, gg.attribution("lrp"), x, target)
+    >>> bool((lrp > similarity(model, gg.attribution("gradient"), x, target)).all())      # LRP is steadier
+    True
     """
 
     eps: float = 16 / 255
@@ -99,6 +106,13 @@ class LocalLipschitz:
     clipping. `normalize="max"` divides each map by its largest size first (Quantus does so by default, with the
     largest of the whole batch).
     A draw that clipping put back on x counts 0. A lower bound of the true constant: more draws can only raise it.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lipschitz = gg.metric("local_lipschitz", draws=3)
+    >>> values = lipschitz(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((values > 0).all())
+    True
     """
 
     sigma: float = 0.03
@@ -149,6 +163,13 @@ class MaxSensitivity:
     Yeh et al. 2019 write the numerator alone. The division by the clean map's l2 norm is Captum's and Quantus'
     definition, and makes the value free of units. Where the clean map is zero the numerator stands alone, as in
     Captum. No clipping by default, as in both.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> sensitivity = gg.metric("max_sensitivity", eps=0.02, draws=3)
+    >>> values = sensitivity(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((values > 0).all())
+    True
     """
 
     eps: float = 0.02
@@ -195,7 +216,14 @@ class MaxSensitivity:
 )
 @dataclass(frozen=True)
 class ModelLipschitz:
-    """Largest |f(x) - f(x')| / |x - x'| over normal draws x': the model's own slope; the attribution is not used."""
+    """Largest |f(x) - f(x')| / |x - x'| over normal draws x': the model's own slope; the attribution is not used.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> slope = gg.metric("model_lipschitz", draws=3)
+    >>> bool((slope(model, None, x, gg.predicted(model, x)) > 0).all())
+    True
+    """
 
     sigma: float = 0.03
     draws: int = 50
@@ -218,8 +246,8 @@ class ModelLipschitz:
         *,
         seed: Seed = 0,
     ) -> PerExample:
-        noise, keys = GaussianNoise(self.sigma, self.clip), random.keys(seed, len(x), x.device)
-        x, target = x.detach(), class_indices(target, x)
+        target = class_indices(target, x)
+        noise, keys, x = GaussianNoise(self.sigma, self.clip), random.keys(seed, len(x), x.device), x.detach()
         clean = scores(model, x, target, self.quantity, self.max_batch)
 
         def slopes(examples: slice, draws: slice) -> Tensor:
@@ -244,6 +272,14 @@ class ModelSmoothness:
     """Largest |grad f(x) - grad f(x')| / |x - x'| over normal draws x'; the attribution is not used.
 
     The same number as `local_lipschitz` of the gradient.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> target = gg.predicted(model, x)
+    >>> smoothness = gg.metric("model_smoothness", draws=3)(model, None, x, target)
+    >>> of_the_map = gg.metric("local_lipschitz", draws=3)(model, gg.attribution("gradient"), x, target)
+    >>> bool((abs(smoothness / of_the_map - 1) < 1e-3).all())
+    True
     """
 
     sigma: float = 0.03
@@ -285,8 +321,8 @@ def _compared(
     seed: Seed,
 ) -> PerDraw:
     """`compare` of every draw of the metric, on maps as `see` shows them; the clean maps are made, and seen, once."""
-    keys = random.keys(seed, len(x), x.device)
-    x, target = x.detach(), class_indices(target, x)
+    target = class_indices(target, x)
+    keys, x = random.keys(seed, len(x), x.device), x.detach()
     clean = attribution(model, x, target).detach()
     seen = see(clean)
 

@@ -6,6 +6,7 @@ Each check returns a Flag or None. A flag does not say that a number is wrong; i
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -147,11 +148,16 @@ def ignores_model(
 def shuffled(model: Model, seed: int = 0) -> Model:
     """A copy whose weight tensors each hold the same numbers in a random order."""
     twin = copy.deepcopy(model)
+    shuffle(twin.parameters(), seed)
+    return twin
+
+
+def shuffle(weights: Iterable[Tensor], seed: int = 0, first_stream: int = 0) -> None:
+    """Put the numbers of each tensor in a random order, in place; every tensor has a stream of its own."""
     with torch.no_grad():
-        for stream, weight in enumerate(twin.parameters()):
+        for stream, weight in enumerate(weights, first_stream):
             order = random.permutation(random.keys(seed, 1, weight.device), weight.numel(), stream=stream)[0]
             weight.copy_(weight.flatten()[order].view_as(weight))
-    return twin
 
 
 def noise_beats_attack(

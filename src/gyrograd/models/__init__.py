@@ -11,13 +11,16 @@ from gyrograd.models.checkpoints import save
 from gyrograd.models.opening import load, opened
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import load_state
-from gyrograd.models.wrappers import Normalized, Probability, logits_of
+from gyrograd.models.wrappers import InShape, Normalized, Probability, Standardized, ZeroShot, logits_of
 
 __all__ = [
+    "InShape",
     "ModelSpec",
     "Normalized",
     "Probability",
+    "Standardized",
     "SwapReport",
+    "ZeroShot",
     "build",
     "googlenet",
     "lenet",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,12 @@ from torch import nn
 
 from gyrograd.errors import UserError, check_name
 from gyrograd.models.activations import swapped_again, with_activation
+from gyrograd.models.outputs import logits_alone
 from gyrograd.models.sources import from_source
 from gyrograd.models.specs import ModelSpec, attach_spec
 from gyrograd.models.weights import load_state
-from gyrograd.models.wrappers import NORMALIZATIONS, Normalized, Probability
+from gyrograd.models.wrappers import Normalized, Probability, Statistics, statistics_named
 from gyrograd.registry import Settings, lookup, make
-
-Statistics = Sequence[Sequence[float | int]]
-"""A pair: mean and standard deviation, one number for each channel."""
 
 MOST_CLASSES = 1_000_000
 
@@ -34,7 +32,7 @@ WRAPPERS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(
-    name: str,
+    name: str | nn.Module,
     *,
     num_classes: int | None = None,
     activation: str | None = None,
@@ -46,7 +44,10 @@ def build(
     init: str = "default",
     **settings: Any,
 ) -> nn.Module:
-    """A model of images in [0, 1] by name: a registered one, `torchvision:NAME` or `timm:NAME`.
+    """A model of images in [0, 1] by name: a registered one, `torchvision:NAME`, `timm:NAME` or `hf:KIND`.
+
+    Or a module of your own: one that returns an object, a dict or a tuple then gives its logits alone. It takes
+    `activation` and `normalize`, and is used as it is, not copied.
 
     `num_classes`: the model's own default (10; 2 for the mlp), or what pretrained weights have. `activation`,
     `beta`: swap every ReLU. `normalize`: "cifar10", "imagenet", "efficientnet_lite" or (mean, std); pretrained
@@ -59,10 +60,22 @@ def build(
         raise UserError("init draws new weights and pretrained or weights brings old ones; leave one out.")
     if beta is not None and activation is None:
         raise UserError("beta is the sharpness of an activation; give activation='softplus' with it.")
-    statistics = _statistics(normalize)
-    with _seeded(seed):
-        model, own_statistics = _backbone(name, num_classes, pretrained, settings)
-        _initialise(model, init)
+    statistics = statistics_named(normalize)
+    if isinstance(name, nn.Module):
+        others = {
+            "num_classes": num_classes,
+            "seed": seed,
+            "pretrained": pretrained or None,
+            "weights": weights,
+        }
+        given = [key for key, value in {**others, **settings}.items() if value is not None]
+        if given or init != "default":
+            raise UserError(f"A module of your own has its '{(given or ['init'])[0]}' already; leave it out.")
+        model, own_statistics = logits_alone(name), None
+    else:
+        with _seeded(seed):
+            model, own_statistics = _backbone(name, num_classes, pretrained, settings)
+            _initialise(model, init)
     if weights is not None:
         load_state(model, weights)
     if activation is not None:
@@ -138,17 +151,6 @@ def _class_count(model: nn.Module) -> int:
     """Rows of the last linear map, which pretrained classifiers end in."""
     heads = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     return int(heads[-1].weight.shape[0])
-
-
-def _statistics(normalize: str | Statistics | None) -> Statistics | None:
-    if normalize is None:
-        return None
-    if isinstance(normalize, str):
-        check_name("normalisation", normalize, NORMALIZATIONS)
-        return NORMALIZATIONS[normalize]
-    if len(normalize) != 2:
-        raise UserError(f"normalize must be a name or a pair (mean, std), not {normalize}.")
-    return normalize
 
 
 @contextmanager

@@ -75,5 +75,9 @@ def googlenet(num_classes: int = 10, in_channels: int = 3) -> GoogLeNet:
     """GoogLeNet with BatchNorm for 32-pixel images.
 
     Deviation: tan2023 does not say which GoogLeNet; this is the usual CIFAR form (3x3 stem, no extra heads).
+
+    >>> import torch, gyrograd as gg
+    >>> gg.model("googlenet", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
     """
     return GoogLeNet(num_classes, in_channels)

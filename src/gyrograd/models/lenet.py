@@ -48,5 +48,9 @@ def lenet(num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> 
     """LeNet: 4 convolutions and 2 linear layers, no BatchNorm.
 
     joo2023's text calls it three-layer; the layers are those of its reference code.
+
+    >>> import torch, gyrograd as gg
+    >>> gg.model("lenet", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
     """
     return LeNet(num_classes, in_channels, image_size)

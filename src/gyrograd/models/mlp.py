@@ -15,6 +15,10 @@ def mlp(num_classes: int = 2, in_features: int = 2, hidden: Sequence[int] = (32,
 
     joo2023 states two layers and a synthetic 2-D data set, but no width and one logit; here there are
     `num_classes` logits like in every other model.
+
+    >>> import torch, gyrograd as gg
+    >>> gg.model("mlp", in_features=2, hidden=(16, 16))(torch.rand(5, 2)).shape
+    torch.Size([5, 2])
     """
     widths = (in_features, *hidden)
     if min(*widths, num_classes) < 1:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from gyrograd.errors import UserError, check_name, did_you_mean
-from gyrograd.models import checkpoints, zoo
+from gyrograd.models import checkpoints, hugging_face, zoo
 from gyrograd.models.archives import content_of
 from gyrograd.models.assembly import build
 from gyrograd.models.exported import exported
@@ -19,12 +19,12 @@ from gyrograd.models.outputs import checked, notes
 from gyrograd.models.scripts import scripted
 from gyrograd.models.specs import spec_of
 from gyrograd.models.weights import load_state
-from gyrograd.models.wrappers import NORMALIZATIONS, Normalized
+from gyrograd.models.wrappers import Normalized, statistics_named
 from gyrograd.registry import available, lookup
 
 __all__ = ["checked", "image_size", "load", "notes", "opened", "place_of"]
 
-SOURCES = ("torchvision", "timm")
+SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
 UNTRAINED = "The model has no trained weights (none were given): what its explanations show is chance."
 _NAME_THE_MODEL = (
@@ -33,7 +33,7 @@ _NAME_THE_MODEL = (
 
 
 def place_of(device: str) -> str:
-    """Where a model goes: auto is the first CUDA card where there is one. A device that is not here is refused."""
+    """The device for a setting: auto is the first GPU, or the CPU if there is none. A missing device is an error."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     _device(device)
@@ -48,11 +48,13 @@ def opened(
     normalize: str | None = None,
     device: torch.device | str = "cpu",
 ) -> nn.Module:
-    """The model a text names, in eval mode on the device: images in [0, 1] to logits.
+    """Open the model that `text` names, in eval mode on the device: images in [0, 1] to logits.
 
     `text`: a gyrograd checkpoint; a name of the zoo (`cifar10/lenet-ce`) or the registry (`resnet20`);
-    `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `FILE.py:FACTORY`, which
-    runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a name.
+    `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `hf:KIND` of Hugging Face
+    transformers (`hf:vit`), or a trained one as a folder that `save_pretrained` wrote or as `hf:OWNER/NAME` of the hub;
+    `FILE.py:FACTORY`, which runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a
+    name.
     `weights`: a state dict for a model that is not a file of its own, `classes` its class count, `normalize`
     ("cifar10", "imagenet", "efficientnet_lite") the channel statistics it was trained with, if it does not hold them
     itself.
@@ -63,6 +65,9 @@ def opened(
         model = made_by_file(*file, classes)
         if weights is not None:
             load_state(model, weights)
+    elif (trained := _folder_or_hub_name(text)) is not None:
+        _refuse_settings(text, weights=weights, classes=classes)
+        return _placed(hugging_face.trained(trained, statistics_named(normalize)), place, text)
     elif text.partition(":")[0] in SOURCES and ":" in text:
         return _placed(_from_library(text, weights, classes, normalize), place, text)
     elif _is_path(text):
@@ -77,7 +82,13 @@ def opened(
 
 
 def load(text: Path | str) -> nn.Module:
-    """A trained model, on the CPU and in eval mode: the path of a checkpoint, or a name of the zoo."""
+    """Load a trained model, on the CPU and in eval mode: the path of a checkpoint, or a name of the zoo.
+
+    >>> import gyrograd as gg
+    >>> model = gg.load("cifar10/lenet-steady")
+    >>> model(gg.dataset("shapes", n=2).pixels()).shape
+    torch.Size([2, 10])
+    """
     path = Path(text).expanduser()
     if not path.is_file() and str(text) in zoo.names():
         return zoo.load(str(text))
@@ -89,7 +100,7 @@ def load(text: Path | str) -> nn.Module:
 
 
 def image_size(model: nn.Module) -> int | None:
-    """The side of the square images a model was made for, where it can be known."""
+    """Side of the square images a model was made for, or None if it does not say."""
     spec = spec_of(model)
     if spec is not None and isinstance(spec.settings.get("image_size"), int):
         return int(spec.settings["image_size"])
@@ -109,11 +120,20 @@ def image_size(model: nn.Module) -> int | None:
 
 
 def _own_file(text: str) -> tuple[Path, str] | None:
-    """`FILE.py:FACTORY` taken apart."""
+    """`FILE.py:FACTORY`, split into the file and the name of the factory."""
     if text.endswith(".py"):
         raise UserError(f"{text} is a Python file; say which function of it makes the model: {text}:FACTORY.")
     found = re.fullmatch(r"(.+\.py):(\w+)", text)
     return (Path(found[1]).expanduser(), found[2]) if found else None
+
+
+def _folder_or_hub_name(text: str) -> str | None:
+    """The place of a trained classifier of transformers, if the text names one."""
+    source, colon, name = text.partition(":")
+    if colon and source == "hf":
+        return name if "/" in name or Path(name).expanduser().is_dir() else None
+    path = Path(text).expanduser()
+    return text if path.is_dir() and hugging_face.is_folder_of_transformers(path) else None
 
 
 def _from_library(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
@@ -143,7 +163,10 @@ def _from_file(
 ) -> nn.Module:
     """A model that is a file of its own, by what is in the file."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder; give the file of the model in it.")
+        raise UserError(
+            f"{path} is a folder without a classifier that transformers' save_pretrained wrote; give the file of the "
+            "model in it."
+        )
     if not path.is_file():
         raise UserError(f"There is no file {path}; check the path.")
     content = content_of(path)
@@ -180,7 +203,7 @@ def _is_path(text: str) -> bool:
 
 
 def _check_registered(text: str) -> None:
-    """A near miss is looked for among all names there are."""
+    """Refuse a name that nothing is registered under, and suggest the nearest one."""
     known = {key for entry in available("model").values() for key in (entry.name, *entry.aliases)}
     if text in known:
         lookup("model", text)
@@ -193,11 +216,8 @@ def _check_registered(text: str) -> None:
 
 
 def _normalized(model: nn.Module, normalize: str | None) -> nn.Module:
-    if normalize is None:
-        return model
-    check_name("normalisation", normalize, NORMALIZATIONS)
-    mean, std = NORMALIZATIONS[normalize]
-    return Normalized(model, mean=mean, std=std)
+    statistics = statistics_named(normalize)
+    return model if statistics is None else Normalized(model, *statistics)
 
 
 def _device(name: torch.device | str) -> torch.device:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
+from gyrograd.models.specs import spec_of
 from gyrograd.models.wrappers import logits_of
 from gyrograd.numerics.checks import check_images, ran, try_model
 from gyrograd.numerics.modes import evaluating
@@ -21,7 +22,8 @@ SUM_TOLERANCE = 1e-3
 class PickedLogits(nn.Module):
     """A model that returns several things, of which one is the logits: that one."""
 
-    def __init__(self, core: nn.Module, key: str | int) -> None:
+    def __init__(self, core: nn.Module, key: str | int | None = None) -> None:
+        """`key` None: what comes is looked at each time, and may be logits already."""
         super().__init__()
         self.core = core
         self.key = key
@@ -29,12 +31,22 @@ class PickedLogits(nn.Module):
 
     @property
     def note(self) -> str:
+        if self.key is None:
+            return ""
         return f"The model returns several outputs; its logits are taken to be '{self.key}', the only ones that fit."
 
     def forward(self, x: Inputs) -> Logits:
         """The one output that is logits."""
-        logits: Logits = _parts(self.core(x))[self.key]
+        out = self.core(x)
+        if self.key is None and isinstance(out, Tensor):
+            return out
+        logits: Logits = _parts(out)[_logits_key(out, len(x)) if self.key is None else self.key]
         return logits
+
+
+def logits_alone(model: nn.Module) -> nn.Module:
+    """The model, made to return its logits whatever holds them; one that gyrograd built returns nothing else."""
+    return model if spec_of(model) is not None else PickedLogits(model)
 
 
 class LogProbabilities(nn.Module):
@@ -78,7 +90,7 @@ def checked(model: Model, x: Images) -> Model:
         logits = logits_of(model, x)
         if logits.shape[1] < 2:
             raise UserError(
-                "The model returns one number an image; explanations ask which class was chosen, so return a logit "
+                "The model returns one number per image; explanations ask which class was chosen, so return a logit "
                 "for each class (two for yes and no)."
             )
         if _are_probabilities(logits):

@@ -134,13 +134,22 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     """ResNet-18 for 32-pixel images: 3x3 stem, no max-pool, widths 64 to 512.
 
     Deviation: joo2023's reference shares one ReLU module within a block; here each use has its own.
+
+    >>> import torch, gyrograd as gg
+    >>> gg.model("resnet18", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
     """
     return ResNet(BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), projected, num_classes, in_channels)
 
 
 @register("model", "resnet50", paper="tan2023", equation="Appendix B", image_size=32)
 def resnet50(num_classes: int = 10, in_channels: int = 3) -> ResNet:
-    """ResNet-50 for 32-pixel images: bottleneck blocks 3, 4, 6, 3."""
+    """ResNet-50 for 32-pixel images: bottleneck blocks 3, 4, 6, 3.
+
+    >>> import torch, gyrograd as gg
+    >>> gg.model("resnet50", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
+    """
     return ResNet(Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), projected, num_classes, in_channels)
 
 
@@ -150,6 +159,10 @@ def resnet20(num_classes: int = 10, in_channels: int = 3) -> ResNet:
 
     Deviation: wang2020 trained the Keras version (biased convolutions, 1x1 shortcuts, pixels of 0 to 255);
     this is the one of the ResNet paper (option A), for which trained weights are public.
+
+    >>> import torch, gyrograd as gg
+    >>> gg.model("resnet20", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
     """
     net = ResNet(BasicBlock, (3, 3, 3), (16, 32, 64), padded, num_classes, in_channels)
     for module in net.modules():

@@ -71,7 +71,10 @@ class Scripted(nn.Module):
         One image on a CPU goes through as two rows if it is differentiated: torch's derivative of a normalisation may
         be wrong for one (docs/decisions/0011), and what happens inside a script cannot be mended from here.
         """
-        alone = len(x) == 1 and x.device.type == "cpu" and x.requires_grad and torch.is_grad_enabled()
+        hidden = isinstance(self.core, torch.jit.ScriptModule)  # not while it is interpreted
+        alone = (
+            hidden and len(x) == 1 and x.device.type == "cpu" and x.requires_grad and torch.is_grad_enabled()
+        )
         if not (alone and self.normalizes):
             return self.core(x)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Models of other libraries by name: `torchvision:resnet18`, `timm:resnet18` (timm is an extra)."""
+"""Models of other libraries by name: `torchvision:resnet18`, `timm:resnet18`, `hf:vit` (extras: timm, transformers)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from gyrograd.errors import UserError, check_name
+from gyrograd.models import hugging_face
 from gyrograd.registry import Settings
 
 # Models with auxiliary heads return tuples in train mode; these settings make them return logits only.
@@ -40,7 +41,7 @@ class Sourced:
 def from_source(
     source: str, name: str, *, num_classes: int | None, pretrained: bool, **settings: Any
 ) -> Sourced:
-    """A model of `source` ("torchvision" or "timm"); with pretrained weights their class count is kept."""
+    """A model of `source` ("torchvision", "timm", "hf"); with pretrained weights their class count is kept."""
     check_name("model source", source, _MAKERS)
     refused = sorted(_READS_FILES & settings.keys())
     if refused:
@@ -88,9 +89,16 @@ def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings
     return Sourced(model, (tuple(trained["mean"]), tuple(trained["std"])))
 
 
+def _from_hugging_face(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
+    if pretrained:
+        raise UserError(f"'hf:{name}' is a kind of net; for trained weights name a folder, or hf:OWNER/NAME.")
+    return Sourced(hugging_face.untrained(name, {**settings, "num_classes": num_classes}), None)
+
+
 _MAKERS: dict[str, Callable[[str, int, bool, Settings], Sourced]] = {
     "torchvision": _from_torchvision,
     "timm": _from_timm,
+    "hf": _from_hugging_face,
 }
 
 

@@ -171,6 +171,11 @@ def swin(
 
     Its activations are GELUs, so there is no ReLU to swap. Known deviations from the Swin paper, kept from
     the implementation tan2023 names: one position bias for all heads, no query bias, no stochastic depth.
+
+    >>> import torch, gyrograd as gg
+    >>> small = gg.model("swin", num_classes=7, width=24, depths=(1, 1, 1, 1), heads=(1, 2, 4, 8))
+    >>> small(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
     """
     if not len(depths) == len(heads) == len(factors):
         raise UserError(

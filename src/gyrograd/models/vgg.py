@@ -42,5 +42,9 @@ def vgg16(num_classes: int = 10, in_channels: int = 3) -> VGG16:
     """VGG-16 with BatchNorm and one linear layer for 32-pixel images.
 
     Deviation: tan2023 does not say which VGG-16; this is the usual CIFAR form without the 4096-unit layers.
+
+    >>> import torch, gyrograd as gg
+    >>> gg.model("vgg16", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
+    torch.Size([2, 7])
     """
     return VGG16(num_classes, in_channels)

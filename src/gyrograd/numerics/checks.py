@@ -4,6 +4,7 @@ Called at public boundaries only: looking at values makes the host wait for the 
 recorded values cannot be looked at; what is recorded ran before, and was looked at then.
 """
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 from weakref import WeakSet
@@ -35,8 +36,22 @@ def is_being_recorded(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
+def check_tensor(x: Any) -> None:
+    """One tensor: models of several inputs, and of none that is a tensor, are not explained."""
+    if isinstance(x, Mapping):
+        named = next((key for key, value in x.items() if isinstance(value, Tensor)), "pixel_values")
+        raise UserError(
+            f"The inputs are a {type(x).__name__}, as processors return; give its tensor: x['{named}']."
+        )
+    if not isinstance(x, Tensor):
+        raise UserError(
+            f"The inputs are a {type(x).__name__}; give one tensor, examples along its first axis."
+        )
+
+
 def check_images(x: Tensor) -> None:
     """Pixels b c h w: floating, at least one, finite, in [0, 1]."""
+    check_tensor(x)
     if x.dtype == torch.uint8:
         raise UserError("The images are bytes (uint8); convert them to floating point: x.float() / 255.")
     if x.dim() == 3:
@@ -69,6 +84,7 @@ def check_inputs(x: Tensor) -> None:
 
 def check_rows(x: Tensor) -> None:
     """At least one example and one feature, floating: what can be seen without looking at values."""
+    check_tensor(x)
     check_untransformed()
     if not x.is_floating_point():
         raise UserError(f"The inputs have dtype {x.dtype}; convert them to floating point: x.float().")
@@ -92,6 +108,7 @@ def class_indices(target: Targets | None, x: Inputs) -> Labels:
 
     Takes integer tensors of any width, numpy arrays, lists, and one number for all examples.
     """
+    check_tensor(x)
     if target is None:
         raise UserError(
             "No target is given; name the class to explain, such as target=gyrograd.predicted(model, x)."
@@ -149,7 +166,7 @@ def check_logits(out: Any, x: Inputs) -> Logits:
     if not isinstance(out, Tensor):
         raise UserError(
             f"The model returned a {type(out).__name__}, not a tensor of logits; "
-            "switch its auxiliary outputs off or wrap it to return the logits only."
+            "let gyrograd.model(model) pick the logits, or wrap it to return them only."
         )
     if out.layout != torch.strided or not out.is_floating_point():
         kind = str(out.dtype).removeprefix("torch.") if out.layout == torch.strided else "sparse"

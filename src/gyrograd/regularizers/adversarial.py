@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
 
 from gyrograd.attacks import Pgd
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascended
 from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_choice, fresh_keys, may_look_at
+from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
 
 
@@ -33,6 +38,16 @@ class Adversarial:
     iterate without judging any: one step then costs one forward and one backward pass to the images, no more. The
     images are constants to the weights. This pass is the training pass, so BatchNorm's running statistics follow it
     (`batchnorm="train"`).
+
+    `teacher`: a model, the path of a checkpoint or a name of the zoo. The student then learns, at the moved image, what
+    the teacher answers at x: temperature^2 KL(teacher || student), both logits divided by the temperature (Hinton et
+    al. 2015; at moved images Zi et al. 2021). The image is still moved by the label's loss.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> loss = gg.regularizer("adversarial", eps=2 / 255, steps=1)(model, x, y).mean()      # the whole loss
+    >>> loss.backward()
     """
 
     eps: float = 8 / 255
@@ -42,9 +57,14 @@ class Adversarial:
     start: str = "clean"
     selection: str = "best"
     batchnorm: str = "train"
+    teacher: str | Path | Model | Teacher | None = None
+    temperature: float = 2.0
 
     def __post_init__(self) -> None:
         check_choice("batchnorm", self.batchnorm, BatchNorm)
+        object.__setattr__(self, "teacher", teacher_from(self.teacher))
+        if not 0 < self.temperature < float("inf"):
+            raise UserError(f"temperature is {self.temperature}; give a finite number above 0, such as 2.")
         if not 0 < self.eps < float("inf"):
             raise UserError(f"eps is {self.eps}; give a finite radius above 0, such as 8 / 255.")
         _ = self.attack  # its own settings are checked there
@@ -64,7 +84,17 @@ class Adversarial:
     def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):
+            if isinstance(self.teacher, Teacher):
+                return self._divergence(model(found), self.teacher.logits(x.detach()))
             return score(model, y, "loss", check=may_look_at(x))(found)
+
+    def _divergence(self, student: Tensor, teacher: Tensor) -> PerExample:
+        """How far the student's softened answer is from the teacher's."""
+        check_classes(student, teacher)
+        mine = (with_full_precision(student) / self.temperature).log_softmax(1)
+        its = (with_full_precision(teacher) / self.temperature).log_softmax(1)
+        # The square keeps the slope of the same size whatever the temperature.
+        return self.temperature**2 * (its.exp() * (its - mine)).sum(1)
 
     def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
         """The images the loss is taken at: in the ball around x and in [0, 1]."""

@@ -49,6 +49,13 @@ class Hessian:
 
     One v ~ N(0, I) for each example and call, as in joo2023's code; `draws` more are averaged, and
     `probe="signs"` has less spread. The score of a piecewise linear net (ReLU) has no Hessian: refused.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model = gg.model("lenet", num_classes=10, activation="softplus", seed=0)      # ReLU has no curvature
+    >>> penalty = gg.regularizer("hessian")(model, data.pixels(), data.labels)
+    >>> bool((penalty >= 0).all())
+    True
     """
 
     draws: int = 1
@@ -106,6 +113,12 @@ class Ssr:
     1e6). The eigenvalue of bytes is 255^2 times smaller, so s = 1e6 there is scale 15.4 here. The paper mixes, beta s
     lambda + (1 - beta) CE; see docs/concepts/regularizers.md. `channels="mean"` averages W over the colours first, as
     the released code does and the paper does not say.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> bool((gg.regularizer("ssr", scale=1.0)(model, x, y) >= 0).all())
+    True
     """
 
     scale: float = 1.0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
-import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +12,6 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
-from gyrograd.models import load
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import L2, Linf
@@ -32,7 +29,8 @@ from gyrograd.regularizers.passes import (
     input_scale,
     may_look_at,
 )
-from gyrograd.types import Inputs, Labels, Logits, Model, PerExample, Seed
+from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
+from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
 Protocol = Literal["paper", "reference"]
 DECIDED: dict[str, dict[str, float | int]] = {
@@ -42,40 +40,6 @@ DECIDED: dict[str, dict[str, float | int]] = {
 """What a protocol gives the settings that are left open. joo2023 selects eps 2 and weight 3 and states no counts."""
 _SMOOTHING, _ALONG, _ACROSS = 1, 2, 3
 """Keys of their own for the three kinds of draws."""
-
-
-class Teacher:
-    """A trained net that answers and never learns: a frozen copy, equal to another of the same weights."""
-
-    def __init__(self, net: Model, source: str) -> None:
-        self.net = copy.deepcopy(net).eval().requires_grad_(False)
-        self.source = source
-        self._cast: dict[torch.dtype, Model] = {}
-        self.fingerprint = _fingerprint(self.net)
-
-    def logits(self, x: Inputs) -> Logits:
-        """What it answers at x, on the device and in the dtype of x."""
-        net = self.to(x)
-        with torch.no_grad():
-            answer: Logits = net(x)
-        return answer
-
-    def to(self, x: Tensor) -> Model:
-        """The net where x is. In another precision it is a copy: the net's own weights would be rounded for good."""
-        if all(weight.dtype == x.dtype for weight in self.net.parameters()):
-            return self.net.to(x.device)
-        if x.dtype not in self._cast:
-            self._cast[x.dtype] = copy.deepcopy(self.net).to(x.dtype)
-        return self._cast[x.dtype].to(x.device)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Teacher) and self.fingerprint == other.fingerprint
-
-    def __hash__(self) -> int:
-        return hash(self.fingerprint)
-
-    def __repr__(self) -> str:
-        return f"Teacher({self.source!r}, sha256={self.fingerprint[:12]!r})"
 
 
 class Samples(NamedTuple):
@@ -105,6 +69,13 @@ class Atex:
     its part along h in each channel, KL(teacher || student) with the teacher at temperature 4, means over classes and
     points. Left out: its clamp of images to [0, 255], and its optimizer step after each point. eps and sigma are in
     units of `space`; joo2023 names none. SmoothGrad explains the label's logit with `draws` draws, in evaluation mode.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> teacher = gg.model("lenet", num_classes=10, seed=1).eval()
+    >>> gg.regularizer("atex", teacher=teacher, draws=2)(model, x, y).shape
+    torch.Size([4])
     """
 
     teacher: str | Path | Model | Teacher | None = None
@@ -126,7 +97,7 @@ class Atex:
         for name, value in DECIDED[self.protocol].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        object.__setattr__(self, "teacher", _taken_in(self.teacher))
+        object.__setattr__(self, "teacher", teacher_from(self.teacher))
         self._check_numbers()
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
@@ -203,11 +174,7 @@ class Atex:
         return _column(lengths, direction) * units
 
     def _divergence(self, student: Tensor, teacher: Tensor) -> PerExample:
-        if student.shape != teacher.shape:
-            raise UserError(
-                f"The teacher has {teacher.shape[1]} classes and the student {student.shape[1]}; give a teacher "
-                "trained on the same classes."
-            )
+        check_classes(student, teacher)
         student, teacher = with_full_precision(student), with_full_precision(teacher)
         mine, its = student.log_softmax(1), (teacher / self._number("temperature")).log_softmax(1)
         if self.protocol == "paper":
@@ -235,24 +202,6 @@ class Atex:
         for name in ("along", "across", "draws"):
             if self._number(name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
-
-
-def _taken_in(teacher: Any) -> Teacher | None:
-    """A frozen copy of a model, or of what a path holds."""
-    if teacher is None or isinstance(teacher, Teacher):
-        return teacher
-    if isinstance(teacher, str | Path):
-        return Teacher(load(teacher), str(teacher))
-    return Teacher(teacher, type(teacher).__name__)
-
-
-def _fingerprint(net: Model) -> str:
-    """sha256 over the name, shape and bytes of every weight and buffer."""
-    digest = hashlib.sha256()
-    for key, value in sorted(net.state_dict().items()):
-        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _column(lengths: Tensor, like: Tensor) -> Tensor:

@@ -24,6 +24,13 @@ class MaxEntropy:
     """Minus the entropy of the predicted probabilities, sum p log p: between -log k and 0.
 
     joo2023 names no weight; after Pereyra et al. 2017 (confidence penalty). No label and no random number is used.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> penalty = gg.regularizer("max_entropy")(model, x, y)
+    >>> bool((penalty < 0).all() and (penalty >= -2.3026).all())      # log 10 = 2.3026
+    True
     """
 
     batchnorm: str = "batch"

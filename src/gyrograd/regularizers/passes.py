@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_inputs, check_rows, try_model
+from gyrograd.numerics.checks import check_inputs, check_rows, check_tensor, try_model
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import single
 from gyrograd.types import Inputs, Logits, Model, Seed
@@ -213,6 +213,7 @@ def may_look_at(x: Tensor) -> bool:
 
 def check_batch(model: Model, x: Tensor) -> None:
     """Floating and finite with an example at least, where looking costs no waiting; a model that leaves x alone."""
+    check_tensor(x)
     if may_look_at(x):
         check_inputs(x)
     else:
@@ -222,6 +223,7 @@ def check_batch(model: Model, x: Tensor) -> None:
 
 def fresh_keys(seed: Seed | None, x: Tensor) -> Tensor:
     """A key for each example: from the seed, or new ones from torch's generator, which `manual_seed` governs."""
+    check_tensor(x)
     if seed is None:
         return torch.randint(2**62, (len(x),)).to(x.device)
     return random.keys(seed, len(x), x.device)

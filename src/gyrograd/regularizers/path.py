@@ -41,6 +41,13 @@ class IgNorm:
     as in Chen et al.'s code; step_size is eps / 4 if open. wang2020's run has 5 points for both (`points=5`). The norm
     is the same in any input space. x' is a constant to the weights, and the model in evaluation mode while it is
     sought. Each point is a pass of its own, and the graphs of all of them are held.
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> penalty = gg.regularizer("ig_norm", eps=4 / 255, steps=2, points=3, search_points=2)(model, x, y)
+    >>> bool((penalty >= 0).all())
+    True
     """
 
     eps: float = 8 / 255

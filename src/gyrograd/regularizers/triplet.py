@@ -63,6 +63,12 @@ class Iga:
     the triplet is that of x and of the found image, each with the farther label gradient and the nearer other one
     of the two. step_size is 5/8 eps if open. Their net is ReLU for the loss and Softplus(50) for the gradients;
     here it is one net. Only the cross-entropy's pass moves running statistics (`batchnorm="train"`).
+
+    >>> import gyrograd as gg
+    >>> data = gg.dataset("shapes", n=4)
+    >>> model, x, y = gg.model("lenet", num_classes=10, seed=0), data.pixels(), data.labels
+    >>> loss = gg.regularizer("iga", eps=2 / 255, steps=1)(model, x, y).mean()      # the whole loss
+    >>> loss.backward()
     """
 
     eps: float = 8 / 255

@@ -11,6 +11,7 @@ from typing import Any
 from gyrograd.numerics.wording import eps_text
 from gyrograd.records import write_bytes, write_text
 from gyrograd.reporting import table
+from gyrograd.reporting.certificates import certified_section
 from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, plane_chart
 from gyrograd.reporting.markdown import markdown_report
 from gyrograd.reporting.pictures import (
@@ -118,6 +119,7 @@ def html_report(shown: Contents) -> str:
         card=shown.card,
         labels=labels_of(shown.card),
         counts=table.counts(shown.card),
+        certified=certified_section(shown.card),
         settings=json.dumps(shown.card["settings"], indent=1, sort_keys=True),
     )
 

@@ -70,7 +70,7 @@ def chart(
 
 
 def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
-    """How far attack and noise of growing eps turn the map: a panel a method, and all of them on one sheet."""
+    """How far attack and noise of growing eps turn the map: a panel per method, and all of them on one sheet."""
     curve = (card.get("curves") or {}).get("eps")
     if not curve or not curve["lines"]:
         return None
@@ -91,7 +91,7 @@ def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
 
 
 def game_chart(card: dict[str, Any], name: str) -> Chart | None:
-    """Insertion or deletion: the probability as pixels come or go, a line a method."""
+    """Insertion or deletion: the probability as pixels come or go, a line per method."""
     curve = (card.get("curves") or {}).get(name)
     if not curve or not curve["lines"]:
         return None

@@ -49,7 +49,7 @@ def picture_grid(
 
 
 def map_grid(images: dict[str, Array], maps: dict[str, Array], labels: list[str]) -> bytes:
-    """A row an example: its images (n h w 3 in [0, 1]), then its maps (n h w, each on its own scale from 0 to 1)."""
+    """A row per example: its images (n h w 3 in [0, 1]), then its maps (n h w, each on its own scale from 0 to 1)."""
     from gyrograd.reporting.pictures import coloured
 
     drawn = {name: [coloured(map, _largest(map)) for map in values] for name, values in maps.items()}

@@ -1,10 +1,16 @@
-"""All audits below a folder on one page. Only audits of the same images, measured alike, stand in one table."""
+"""All audits below some folders in one ranking. Only audits of the same images, measured alike, stand in one table.
+
+One row per pair of a model and a method. The rule: pairs are ranked by their steady radius, the largest change an
+attacker may make before half of the map's top pixels are gone; accuracy stands beside it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -12,10 +18,75 @@ from urllib.parse import quote
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
-from gyrograd.reporting.schema import CARD, read_card
+from gyrograd.records import read_json
+from gyrograd.reporting.schema import CARD, HOLLOW, MASKED, read_card
 from gyrograd.reporting.table import best_value
 from gyrograd.reporting.templates import rendered
 from gyrograd.reporting.wording import Stat, counted_images, known
+
+STEADY = "steady_radius"
+SUBMISSION = "submission.json"
+"""Beside a card that was submitted: who made the model, and what its paper reports."""
+UNRELIABLE = HOLLOW | MASKED | {
+    "noise_beats_attack",
+    "zero_derivative",
+    "not_finite_map",
+    "not_finite",
+    "training_mode",
+    "answers_change",
+    "rows_depend",
+}  # fmt: skip
+"""Flags after which a steady radius shows nothing."""
+FEWEST_ATTACKED = 10
+"""Images a steady radius should rest on."""
+DERIVED: dict[str, dict[str, Any]] = {
+    "accuracy": {
+        "key": "accuracy",
+        "label": "Accuracy",
+        "detail": "share of the images whose class the model gets right",
+        "direction": "higher",
+    },
+    **{
+        f"kept_{eps}": {
+            "key": f"kept_{eps}",
+            "label": f"Kept at {eps}/255",
+            "detail": f"share of the top pixels that stay under an attack of {eps}/255",
+            "direction": "higher",
+        }
+        for eps in (4, 8)
+    },
+    "certified_pixels": {
+        "key": "certified_pixels",
+        "label": "Certified pixels",
+        "detail": "share of the pixels whose place in or out of the top half no change of Euclidean length 0.1 alters",
+        "direction": "higher",
+    },
+    "certified_cosine": {
+        "key": "certified_cosine",
+        "label": "Certified cosine",
+        "detail": "no change of Euclidean length 0.05 turns the smoothed map further; 0: nothing is certain",
+        "direction": "higher",
+    },
+    "passes": {
+        "key": "passes",
+        "label": "Passes",
+        "detail": "passes of the model for one map",
+        "direction": "lower",
+    },
+}
+"""Columns that are not in the table of a card."""
+FIRST = (
+    STEADY,
+    "accuracy",
+    "kept_4",
+    "kept_8",
+    "rps",
+    "insertion",
+    "certified_pixels",
+    "certified_cosine",
+    "passes",
+)
+"""The columns in sight, in this order; the others are shown on request."""
 
 
 @dataclass(frozen=True)
@@ -25,22 +96,44 @@ class Audit:
     path: Path
     card: dict[str, Any]
 
+    @cached_property
+    def submission(self) -> dict[str, Any]:
+        """What the submitter says of the model; empty for an audit of one's own, or if it cannot be read."""
+        try:
+            found = read_json(self.path.parent / SUBMISSION)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def name(self) -> str:
+        """As the submitter calls the model, or as it was opened."""
+        given = self.submission.get("name")
+        return given if isinstance(given, str) and given else str(self.card["model"]["source"])
+
 
 @dataclass(frozen=True)
 class Place:
-    """One line: a model explained by one method. `lead` marks the method its audit recommends."""
+    """One row: a model explained by one method. `lead` marks the method its audit recommends."""
 
     audit: Audit
     method: str
     label: str
     lead: bool
     stats: dict[str, Stat | None]
+    doubts: tuple[str, ...]
+    grade: str | None
 
     @property
     def accuracy(self) -> Stat | None:
         """Of the model."""
-        found: Stat | None = self.audit.card["accuracy"]
-        return found
+        return self.stats["accuracy"]
+
+    def reported(self, key: str) -> float | None:
+        """What a paper says of this column, for this method or for the model."""
+        claims = self.audit.submission.get("reported")
+        own = claims.get(f"{self.method}.{key}", claims.get(key)) if isinstance(claims, Mapping) else None
+        return own if isinstance(own, int | float) and not isinstance(own, bool) else None
 
 
 @dataclass
@@ -62,31 +155,110 @@ class Board:
 
     @property
     def ranked_by(self) -> dict[str, Any] | None:
-        """The first attack column, or the first there is."""
+        """The steady radius; of audits without it the first attack column, or the first there is."""
         columns = list(self.columns.values())
         attacked = [column for column in columns if column["group"] == "attack"]
-        return next(iter(attacked or columns), None)
+        return self.columns.get(STEADY) or next(iter(attacked or columns), None)
 
     @property
     def ordered(self) -> list[dict[str, Any]]:
-        """The columns, the one that ranks first: on a phone it is the one in sight."""
+        """The columns that hold a value, the one that ranks first, then those of `FIRST`."""
         first = self.ranked_by
-        return [column for column in [first] if column is not None] + [
-            column for column in self.columns.values() if column is not first
-        ]
+        every = {**DERIVED, **self.columns}
+        held = {key for place in self.places() for key, stat in place.stats.items() if known(stat)}
+        keys = [*([first["key"]] if first else []), *FIRST, *every]
+        return [every[key] for key in dict.fromkeys(keys) if key in every and (key in held or key == keys[0])]
+
+    def is_first(self, column: Mapping[str, Any]) -> bool:
+        """Is the column in sight before others are asked for?"""
+        return column["key"] in FIRST or column is self.ranked_by
 
     def places(self) -> list[Place]:
         """Every model and method, best first; what was not measured comes last."""
         found = [place for audit in self.audits for place in _places(audit, self.ranked_by)]
         return sorted(found, key=lambda place: _rank(place, self.ranked_by))
 
+    def plane(self) -> Plane | None:
+        """Accuracy against the column that ranks; None if no pair has both."""
+        column = self.ranked_by
+        drawn = [] if column is None else [
+            (row, place, place.accuracy["value"], stat["value"])
+            for row, place in enumerate(self.places())
+            if place.accuracy is not None and known(place.accuracy)
+            and (stat := place.stats.get(column["key"])) is not None and known(stat)
+        ]  # fmt: skip
+        if column is None or not drawn:
+            return None
+        sure = [(x, y) for _, place, x, y in drawn if not place.doubts]
+        return Plane(
+            column,
+            [
+                PlanePoint(
+                    row,
+                    place,
+                    x,
+                    y,
+                    (x, y) in sure and not any(_beats(other, (x, y), column) for other in sure),
+                )
+                for row, place, x, y in drawn
+            ],
+        )
 
-def found_audits(folder: Path) -> tuple[list[Audit], list[str]]:
-    """Every card below the folder, and a sentence for each that cannot be read."""
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}; give one that holds audits.")
+
+@dataclass(frozen=True)
+class PlanePoint:
+    """A pair on the plane; `row` is its place in the table, `frontier` whether no other pair beats it in both."""
+
+    row: int
+    place: Place
+    x: float
+    y: float
+    frontier: bool
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Accuracy (x) against the column that ranks (y), in a box of 100 by 60 units."""
+
+    column: dict[str, Any]
+    points: list[PlanePoint]
+
+    WIDTH, HEIGHT = 100.0, 60.0
+
+    @cached_property
+    def spans(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """From and to of both axes, with some room around the points."""
+        return _span([point.x for point in self.points]), _span([point.y for point in self.points])
+
+    def left(self, x: float) -> float:
+        """Where a value of accuracy stands."""
+        (low, high), _ = self.spans
+        return round(self.WIDTH * (x - low) / (high - low), 2)
+
+    def top(self, y: float) -> float:
+        """Where a value of the column stands, from above."""
+        _, (low, high) = self.spans
+        return round(self.HEIGHT * (1 - (y - low) / (high - low)), 2)
+
+    @property
+    def frontier(self) -> str:
+        """The line through the pairs that no other beats in both, as points of an SVG."""
+        line = sorted({(point.x, point.y) for point in self.points if point.frontier})
+        return " ".join(f"{self.left(x)},{self.top(y)}" for x, y in line)
+
+    @property
+    def models(self) -> list[str]:
+        """The models, in the order of their colours."""
+        return list(dict.fromkeys(point.place.audit.name for point in self.points))
+
+
+def found_audits(*folders: Path) -> tuple[list[Audit], list[str]]:
+    """Every card below the folders, and a sentence for each that cannot be read."""
     audits, troubles = [], []
-    for path in sorted(folder.rglob(CARD)):
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"There is no folder {folder}; give one that holds audits.")
+    for path in dict.fromkeys(path for folder in folders for path in sorted(folder.rglob(CARD))):
         try:
             audits.append(Audit(path, read_card(path)))
         except UserError as trouble:
@@ -94,7 +266,8 @@ def found_audits(folder: Path) -> tuple[list[Audit], list[str]]:
     if not audits:
         why = f" that can be read ({troubles[0]})" if troubles else ""
         raise UserError(
-            f"There is no audit below {folder}{why}; run one: gyrograd audit MODEL DATA --out {folder}/NAME."
+            f"There is no audit below {folders[0]}{why}; "
+            f"run one: gyrograd audit MODEL DATA --out {folders[0]}/NAME."
         )
     return audits, troubles
 
@@ -113,8 +286,13 @@ def boards(audits: Iterable[Audit]) -> list[Board]:
     return sorted(made, key=lambda board: (board.source, -len(board.audits)))
 
 
-def leaderboard_page(tables: list[Board], troubles: list[str], home: Path) -> str:
-    """The page; `home` is the folder it will lie in, for links to the reports."""
+def leaderboard_page(
+    tables: list[Board], troubles: list[str], home: Path, pages: Mapping[Path, str] | None = None
+) -> str:
+    """The page; `home` is the folder it will lie in, `pages` a site's own page of each card.
+
+    Without `pages` models lead to their audits' reports.
+    """
     methods = {place.method: place.label for board in tables for place in board.places()}
     return rendered(
         "leaderboard",
@@ -122,8 +300,40 @@ def leaderboard_page(tables: list[Board], troubles: list[str], home: Path) -> st
         troubles=troubles,
         methods=methods,
         sources=list(dict.fromkeys(board.source for board in tables)),
-        report=lambda audit: report_link(audit, home),
+        link=lambda audit: report_link(audit, home) if pages is None else pages[audit.path],
     )
+
+
+def model_page(audit: Audit, board: Board, *, report: bool) -> str:
+    """A model's page of a site: what it is, every number of its card, what its paper reports, reasons for doubt."""
+    ranks = [(rank, place) for rank, place in enumerate(board.places(), 1) if place.audit is audit]
+    return rendered("model", audit=audit, card=audit.card, board=board, ranks=ranks, report=report)
+
+
+def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict[str, Path]]:
+    """The files of a static site: texts by their path, and reports to copy by theirs."""
+    names: dict[Path, str] = {}
+    for board in tables:
+        for audit in board.audits:
+            slug = re.sub(r"[^a-z0-9]+", "-", audit.name.lower()).strip("-")[:60] or "model"
+            taken = set(names.values())
+            names[audit.path] = next(
+                one
+                for n in range(1, len(names) + 2)
+                if (one := slug if n == 1 else f"{slug}-{n}") not in taken
+            )
+    texts, copies = {}, {}
+    for board in tables:
+        for audit in board.audits:
+            place, report = f"models/{names[audit.path]}", audit.path.parent / "report.html"
+            texts[f"{place}/index.html"] = model_page(audit, board, report=report.exists())
+            # Not card.json: a site inside a folder of audits would then add each of them a second time.
+            copies[f"{place}/audit.json"] = audit.path
+            if report.exists():
+                copies[f"{place}/report.html"] = report
+    links = {path: f"./models/{name}/index.html" for path, name in names.items()}
+    texts["index.html"] = leaderboard_page(tables, troubles, Path(), links)
+    return texts, copies
 
 
 def report_link(audit: Audit, home: Path) -> str | None:
@@ -137,17 +347,16 @@ def report_link(audit: Audit, home: Path) -> str | None:
 
 
 def terminal_rows(board: Board) -> list[tuple[str, ...]]:
-    """Rank, model, method and columns of each audit's leading method, as the terminal shows them."""
-    leading = [place for place in board.places() if place.lead]
+    """Rank, model, method, the board's columns and reasons for doubt of every pair, as the terminal shows them."""
     return [
         (
             str(rank),
-            place.audit.card["model"]["source"],
+            place.audit.name,
             place.label,
-            number((place.accuracy or {}).get("value")),
             *(number((place.stats.get(column["key"]) or {}).get("value")) for column in board.ordered),
+            "unreliable" if place.doubts else "",
         )
-        for rank, place in enumerate(leading, 1)
+        for rank, place in enumerate(board.places(), 1)
     ]
 
 
@@ -167,13 +376,14 @@ def document(tables: list[Board]) -> list[dict[str, Any]]:
 def _plain(place: Place) -> dict[str, Any]:
     card = place.audit.card
     return {
-        "model": card["model"]["source"],
+        "model": place.audit.name,
         "method": place.method,
         "recommended": place.lead,
-        "grade": card["verdict"]["grade"],
+        "grade": place.grade,
         "complete": card["complete"] is not False,
         "accuracy": place.accuracy,
         "columns": place.stats,
+        "unreliable": list(place.doubts),
         "card": str(place.audit.path),
     }
 
@@ -194,14 +404,43 @@ def _places(audit: Audit, column: dict[str, Any] | None) -> list[Place]:
             method["name"],
             method["label"] or method["name"],
             method["name"] == lead,
-            method["columns"],
+            _stats(audit.card, method),
+            tuple(_doubts(audit.card, method, column)),
+            method["grade"] or audit.card["verdict"]["grade"],
         )
         for method in audit.card["methods"]
     ]
 
 
+def _stats(card: dict[str, Any], method: dict[str, Any]) -> dict[str, Stat | None]:
+    """The card's columns of a method, and those that a leaderboard adds."""
+    lines = ((card["curves"] or {}).get("eps") or {}).get("lines") or ()
+    attacked = [line for line in lines if line["method"] == method["name"] and line["label"] == "attack"]
+    kept = {round(x, 3): y for line in attacked for x, y in zip(line["x"], line["y"], strict=True)}
+    passes = method["passes"]
+    return {
+        **method["columns"],
+        "accuracy": card["accuracy"],
+        "kept_4": kept.get(4.0),
+        "kept_8": kept.get(8.0),
+        "passes": None if passes is None else {"value": passes, "low": None, "high": None, "n": 1},
+    }
+
+
+def _doubts(card: dict[str, Any], method: dict[str, Any], column: dict[str, Any] | None) -> Iterable[str]:
+    """Why the pair's number should not be relied on."""
+    for flag in card["flags"] or ():
+        if flag["name"] in UNRELIABLE and flag["where"] in (method["name"], "model"):
+            yield f"{flag['name'].replace('_', ' ')}: {flag['explanation']}"
+    if card["complete"] is False:
+        yield "The audit was interrupted."
+    stat = None if column is None else method["columns"].get(column["key"])
+    if stat is not None and stat.get("n") is not None and stat["n"] < FEWEST_ATTACKED:
+        yield f"It rests on {counted_images(stat['n'])}."
+
+
 def _leading_method(card: dict[str, Any], column: dict[str, Any] | None) -> str | None:
-    """The recommended method; else the best in the column that ranks; else the first, so that no model is hidden."""
+    """The recommended method; else the best in the column that ranks; else the first."""
     for method in card["methods"]:
         if method["recommended"]:
             return str(method["name"])
@@ -211,9 +450,24 @@ def _leading_method(card: dict[str, Any], column: dict[str, Any] | None) -> str 
     return next(iter([*at_best, *(name for name, _ in found)]), None)
 
 
-def _rank(place: Place, column: dict[str, Any] | None) -> tuple[bool, float, str, str]:
+def _rank(place: Place, column: dict[str, Any] | None) -> tuple[bool, float, float, str, str]:
+    """Best first; pairs that are level go by accuracy."""
     stat = None if column is None else place.stats.get(column["key"])
-    name = place.audit.card["model"]["source"]
+    right = -float((place.accuracy or {}).get("value") or 0.0)
     if column is None or stat is None or not known(stat):
-        return True, 0.0, name, place.method
-    return False, -stat["value"] if column["direction"] == "higher" else stat["value"], name, place.method
+        return True, 0.0, right, place.audit.name, place.method
+    value = -stat["value"] if column["direction"] == "higher" else stat["value"]
+    return False, value, right, place.audit.name, place.method
+
+
+def _beats(one: tuple[float, float], other: tuple[float, float], column: Mapping[str, Any]) -> bool:
+    """At least as good in both, and better in one."""
+    sign = 1 if column["direction"] == "higher" else -1
+    a, b = (one[0], sign * one[1]), (other[0], sign * other[1])
+    return a[0] >= b[0] and a[1] >= b[1] and a != b
+
+
+def _span(values: list[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    room = 0.12 * (high - low) or max(0.05, abs(high) / 10)
+    return low - room, high + room

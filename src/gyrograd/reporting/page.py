@@ -11,6 +11,9 @@ from gyrograd.records import write_text
 from gyrograd.reporting.showcase import Showcase
 from gyrograd.reporting.templates import rendered
 
+MOST_COLUMNS = 5
+"""Columns that fit a page without scrolling."""
+
 
 @dataclass(frozen=True)
 class Table:
@@ -25,6 +28,11 @@ class Table:
     names: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
     colours: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def wide(self) -> bool:
+        """Too wide for most screens: told so, and scrolled."""
+        return len(self.header) > MOST_COLUMNS
 
     def kind(self, column: int) -> str:
         """The class of a column's cells in the style sheet."""
@@ -53,6 +61,8 @@ class Section:
     paragraphs: tuple[str, ...] = ()
     table: Table | None = None
     figures: tuple[Figure, ...] = field(default=())
+    folded: bool = False
+    """Shown when its heading is pressed."""
 
 
 def page(
@@ -61,9 +71,14 @@ def page(
     sections: tuple[Section, ...],
     footer: tuple[str, ...],
     beside: Showcase | None = None,
+    *,
+    badges: tuple[tuple[str, str], ...] = (),
 ) -> str:
-    """The page as HTML, with pictures beside its lead; all text is escaped."""
-    return rendered("page", title=title, lead=lead, sections=sections, footer=footer, beside=beside)
+    """The page as HTML; all text is escaped. `beside`: pictures next to the lead; `badges`: words below the title and
+    the colour of each."""
+    return rendered(
+        "page", title=title, lead=lead, sections=sections, footer=footer, beside=beside, badges=badges
+    )
 
 
 def write_page(path: Path, html: str) -> None:

@@ -18,6 +18,11 @@ LARGEST = 1e100
 """Of any number on a card: bounds of theorems can be astronomic, measurements are not."""
 
 
+HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
+"""Flags of maps that hold still for a reason that makes them useless."""
+MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
+"""Flags of maps whose derivative leads a search astray: under attack they look steadier than they are."""
+
 Group = Literal["noise", "attack", "certificate", "faithfulness", "other"]
 Direction = Literal["higher", "lower"]
 
@@ -72,6 +77,8 @@ class MethodRow(TypedDict):
     grade: str | None
     notes: list[str] | None
     recommended: bool | None
+    passes: int | None
+    """Forward and backward passes of the model that one map takes."""
 
 
 class EpsLine(TypedDict):
@@ -200,6 +207,42 @@ class CardFlag(TypedDict):
     measured: float | None
 
 
+class CertifiedRow(TypedDict):
+    """A method's certified share of pixels and cosine, and the draws per image they took."""
+
+    method: str
+    label: str
+    pixels: Stat | None
+    cosine: Stat | None
+    draws: Stat | None
+
+
+class CertifiedPicture(TypedDict):
+    """An image's pixels under one method, a character each: + in the top, - not, x refuted, . undecided."""
+
+    example: int
+    method: str
+    label: str
+    rows: list[str]
+
+
+class Certificates(TypedDict):
+    """What is certain, with probability 1 - alpha per image; radii are Euclidean, per value in grey levels."""
+
+    images: int
+    alpha: float
+    draws: int
+    top: float
+    radius: float
+    radius_per_value: float
+    sigma: float
+    cosine_radius: float
+    cosine_radius_per_value: float
+    cosine_sigma: float
+    rows: list[CertifiedRow]
+    pictures: list[CertifiedPicture] | None
+
+
 class Rerun(TypedDict):
     """How and where the audit was made."""
 
@@ -231,6 +274,7 @@ class AuditCard(TypedDict):
     curves: Curves | None
     plane: Plane | None
     bounds: list[Bound] | None
+    certificates: Certificates | None
     worst: list[WorstAttack] | None
     pictures: str | None
     flags: list[CardFlag] | None
@@ -352,6 +396,10 @@ def _check_relations(card: dict[str, Any]) -> None:
         raise CardError(f"'pictures' is {pictures!r}, which is no file beside the card")
     if any(attack["row"] < 0 or attack["example"] < 0 for attack in card.get("worst") or ()):
         raise CardError("'worst' names a row or an image below 0")
+    for drawn in (card.get("certificates") or {}).get("pictures") or ():
+        widths = {len(row) for row in drawn["rows"]}
+        if len(widths) != 1 or 0 in widths or set("".join(drawn["rows"])) - set("-.+x"):
+            raise CardError("a picture of 'certificates' is no grid of the characters - . + x")
     for name in ("eps", "insertion", "deletion"):
         for line in ((card.get("curves") or {}).get(name) or {}).get("lines", ()):
             rows = [line[key] for key in ("x", "y", "low", "high") if line.get(key) is not None]

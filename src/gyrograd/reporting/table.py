@@ -74,7 +74,7 @@ def counts(card: dict[str, Any]) -> dict[str, str]:
 
 
 def rows(card: dict[str, Any]) -> list[Row]:
-    """A row a method, cells in the order of the groups."""
+    """A row per method, cells in the order of the groups."""
     columns = [column for _, group in grouped_columns(card) for column in group]
     firsts = {group[0]["key"] for _, group in grouped_columns(card)}
     marks = {column["key"]: _marks(card["methods"], column) for column in columns}

@@ -32,7 +32,13 @@ def _check_scale(kernel: str, name: str, value: float) -> None:
 @register("kernel", "gaussian", paper="tan2023", equation="Proposition 4.2, Theorem 4.3", aliases=("normal",))
 @dataclass(frozen=True)
 class Gaussian:
-    """Normal noise with standard deviation sigma; smoothing with it turns the gradient into SmoothGrad."""
+    """Normal noise with standard deviation sigma; smoothing with it turns the gradient into SmoothGrad.
+
+    >>> import gyrograd as gg
+    >>> noise = gg.kernel("gaussian", sigma=0.1).sample((1000,), seed=0)
+    >>> round(float(noise.std()), 1)
+    0.1
+    """
 
     sigma: float = 0.1
 
@@ -55,7 +61,13 @@ class Gaussian:
 @register("kernel", "uniform", paper="wang2020", equation="UniGrad; tan2023 Theorem 4.3", aliases=("box",))
 @dataclass(frozen=True)
 class Uniform:
-    """Uniform noise in the l-inf ball of radius eps; smoothing with it turns the gradient into UniGrad."""
+    """Uniform noise in the l-inf ball of radius eps; smoothing with it turns the gradient into UniGrad.
+
+    >>> import gyrograd as gg
+    >>> noise = gg.kernel("uniform", eps=0.1).sample((1000,), seed=0)
+    >>> bool((noise.abs() <= 0.1).all())
+    True
+    """
 
     eps: float = 0.1
 
@@ -78,7 +90,12 @@ class Uniform:
 @register("kernel", "laplace", paper="own", equation="constant for tan2023 Theorem 4.3")
 @dataclass(frozen=True)
 class Laplace:
-    """Laplace noise, independent for each feature, density exp(-|z| / scale) / (2 scale)."""
+    """Laplace noise, independent for each feature, density exp(-|z| / scale) / (2 scale).
+
+    >>> import gyrograd as gg
+    >>> gg.kernel("laplace", scale=0.1).sample((2, 3), seed=0).shape
+    torch.Size([2, 3])
+    """
 
     scale: float = 0.1
 

@@ -112,5 +112,14 @@ def in_one_pass(model: nn.Module) -> Iterator[None]:
 def smoothed(
     model: nn.Module, kernel: Kernel, draws: int = 50, seed: int = 0, max_batch: int = 512
 ) -> Smoothed:
-    """The model composed with a kernel; every attribution runs on it, LIME and SHAP included."""
+    """The model averaged over noisy copies of its input: a model again, which every attribution and attack takes.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> calm = gg.smoothed(model, gg.kernel("gaussian", sigma=0.1), draws=4)
+    >>> calm(x).shape
+    torch.Size([2, 10])
+    >>> gg.attribution("lrp")(calm, x, target=3).shape
+    torch.Size([2, 3, 32, 32])
+    """
     return Smoothed(model, kernel, draws, seed, max_batch).train(model.training)

@@ -1,6 +1,6 @@
 """joo2023's two robust criteria, their expectations, the bound between them, and the alpha-transformation.
 
-Each function takes a model with a target, or with `target=None` a function that gives one number an example.
+Each function takes a model with a target, or with `target=None` a function that gives one number per example.
 Models are used in the mode they are in, since regularizers train through these.
 """
 

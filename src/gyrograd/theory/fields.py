@@ -12,7 +12,7 @@ from gyrograd.types import Labels, ScalarField
 def scalar_field(
     f: Callable[[Tensor], Tensor], target: Labels | None, quantity: str = "logit", *, check: bool = True
 ) -> ScalarField:
-    """The quantity of the target class of a model; with no target, f itself, which gives a number an example.
+    """The quantity of the target class of a model; with no target, f itself, which gives a number per example.
 
     `check` looks at the target's values, which makes the host wait for the device.
     """

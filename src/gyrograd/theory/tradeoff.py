@@ -1,6 +1,6 @@
 """Robust or faithful: curves of both over a setting, and what to choose (tan2023 Section 5).
 
-Robustness and faithfulness are measures handed in, attribution to one number an example, so that any pair can
+Robustness and faithfulness are measures handed in, attribution to one number per example, so that any pair can
 be weighed: the local Lipschitz constant against the paper's faithfulness, or a similarity against insertion.
 """
 

@@ -166,7 +166,7 @@ def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
         judged += rows[order[: _count(len(rows), share)]].tolist()
     if not judged:
         raise UserError(
-            f"{data.name} has one image a class, so none can be held out; give more, or test images."
+            f"{data.name} has one image per class, so none can be held out; give more, or test images."
         )
     chosen = torch.zeros(len(data), dtype=torch.bool)
     chosen[judged] = True

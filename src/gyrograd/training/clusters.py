@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gyrograd.errors import UserError
+from gyrograd.numerics.modes import denormals_are_zero
+from gyrograd.ray_cluster import LOCAL, joined, ray_library
 from gyrograd.records import Record
 from gyrograd.training.trials import Trial
 
@@ -18,10 +18,6 @@ Outcome = Record | str
 """A trial's record, or the sentence it failed with."""
 Outcomes = Generator[tuple[Trial, Outcome], None, None]
 Run = Callable[[Trial], Record]
-
-LOCAL = "local"
-STORE = 80 * 1024 * 1024
-"""Bytes of shared memory, the least Ray takes: trials pass a record each and nothing larger."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +49,11 @@ class Cluster:
 
     def outcomes(self, trials: Sequence[Trial], run: Run) -> Outcomes:
         """Each trial with its outcome, as they finish."""
-        ray = _ray()
-        with self._joined(ray):
+        ray = ray_library("A sweep on a cluster")
+        with joined(ray, self.address, self.workers):
             resources = {"num_cpus": self.cpus, "num_gpus": self._gpus(trials[0])}
             task = ray.remote(max_retries=self.max_retries, **resources)(_outcome)
-            flushed = _denormals_are_zero()
+            flushed = denormals_are_zero()
             waiting = {task.remote(run, trial, flushed): trial for trial in trials}
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
@@ -78,35 +74,6 @@ class Cluster:
             return "it was cancelled; run the sweep again to go on."
         return outcome
 
-    @contextmanager
-    def _joined(self, ray: Any) -> Iterator[None]:
-        """Connected for the block; a cluster somebody else connected to is left alone."""
-        if ray.is_initialized():
-            yield
-            return
-        self._connect(ray)
-        try:
-            yield
-        finally:
-            ray.shutdown()
-
-    def _connect(self, ray: Any) -> None:
-        # Without it Ray announces at each start that it will one day stop hiding GPUs from tasks that ask for none.
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # What workers print goes to Ray's logs; a sweep says what there is to say.
-        how: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
-        if self.address == LOCAL:
-            how |= {"num_cpus": self.workers, "include_dashboard": False, "object_store_memory": STORE}
-        else:
-            how |= {"address": self.address}
-        try:
-            ray.init(**how)
-        except (ConnectionError, ValueError, RuntimeError) as wrong:
-            reason = " ".join(str(wrong).split())[:200].rstrip(".")
-            raise UserError(
-                f"There is no Ray cluster at '{self.address}' ({reason}); start one, or give local."
-            ) from None
-
 
 def _outcome(run: Run, trial: Trial, flushed: bool) -> Outcome:
     """In the worker: the user's mistakes travel as sentences."""
@@ -116,15 +83,3 @@ def _outcome(run: Run, trial: Trial, flushed: bool) -> Outcome:
         return run(trial)
     except UserError as mistake:
         return str(mistake)
-
-
-def _denormals_are_zero() -> bool:
-    return bool(torch.tensor(1e-40) * 1 == 0)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise UserError("A sweep on a cluster needs Ray: pip install 'gyrograd[ray]'.") from None
-    return ray

@@ -132,7 +132,7 @@ class Step:
 
 
 def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer:
-    """The optimizer the settings name, over every weight that learns; one kernel a step where it can be captured."""
+    """The optimizer the settings name, over every weight that learns; one kernel per step where it can be captured."""
     weights = [p for p in model.parameters() if p.requires_grad]
     lr, decay = settings.lr, settings.weight_decay
     fused = settings.fast and all(p.is_cuda for p in weights)

@@ -392,7 +392,7 @@ class Run:
     def _write_log(self, place: Place) -> None:
         lines = len(place.history)
         if self.folder is not None and self.written.lines != lines:
-            # The whole log, one line an epoch: a function of the history, so a resumed run repeats no line.
+            # The whole log, one line per epoch: a function of the history, so a resumed run repeats no line.
             text = "".join(json.dumps(entry) + "\n" for entry in place.history)
             replace_file(self.folder / LOG, text.encode())
             self.written.lines = lines

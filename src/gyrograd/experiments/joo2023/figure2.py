@@ -26,7 +26,7 @@ ROWS = ("ce", "l2_cosine")
 
 
 def curves_drawn(results: Results) -> tuple[Section, ...]:
-    """A panel a setting, a colour a row."""
+    """A panel per setting, a colour per row."""
     panels = {setting: _lines(results, setting) for setting in results.measured_in}
     caption = "Solid: Insertion. Dashed: Adv-Insertion. Bands: 95 % intervals."
     figure = Figure(curves(panels, "share of pixels", "probability of the label (%)"), caption)

@@ -51,7 +51,7 @@ def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) 
 
 
 def drawn(results: Results) -> tuple[Section, ...]:
-    """A panel a row."""
+    """A panel per row."""
     panels = {row: _lines(results, row) for row in results.rows("cifar10-lenet")}
     png = curves(panels, "eps (of 255)", "mean over images", logarithmic=True)
     return (Section("Criterion and bound", (), None, (Figure(png, "Bands: 95 % intervals."),)),)

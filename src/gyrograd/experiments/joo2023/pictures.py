@@ -51,7 +51,7 @@ def under_attack(*names: str, eps: int | None = None) -> Finish:
 
 
 def attack_sections(what: str) -> Callable[[Results], tuple[Section, ...]]:
-    """A grid for each setting and attribution: a column a net, clean maps over attacked ones."""
+    """A grid for each setting and attribution: a column per net, clean maps over attacked ones."""
 
     def drawn(results: Results) -> tuple[Section, ...]:
         sections = []
@@ -73,7 +73,7 @@ def attack_sections(what: str) -> Callable[[Results], tuple[Section, ...]]:
 
 
 def first_seed(run: Run, subjects: Sequence[Subject]) -> list[Subject]:
-    """Pictures are of one net a row."""
+    """Pictures are of one net per row."""
     return [subject for subject in subjects if subject.seed == run.seeds[0]]
 
 

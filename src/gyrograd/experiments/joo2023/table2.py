@@ -12,10 +12,11 @@ from gyrograd.experiments.cost import side_by_side
 from gyrograd.experiments.joo2023.measures import selected
 from gyrograd.experiments.joo2023.ways import SETTINGS
 from gyrograd.experiments.nets import Net, built, net_key, objective_of, train_settings
-from gyrograd.experiments.runs import Found, Measured, Run, hardware
+from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.subjects import Columns, Subject
 from gyrograd.measurement import Cell, run_cells
+from gyrograd.measurement.machine import hardware
 from gyrograd.numerics import random
 from gyrograd.records import Record
 from gyrograd.training.loop import Step, optimizer_of

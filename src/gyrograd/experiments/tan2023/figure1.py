@@ -66,7 +66,7 @@ def jogged(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...])
 
 
 def drawn(results: Results) -> tuple[Section, ...]:
-    """Image and jogged image, a column a map."""
+    """Image and jogged image, a column per map."""
     if "image" not in results.pictures:
         return ()
     maps = {key.removesuffix(f"{BAR}map"): array for key, array in results.pictures.items() if BAR in key}

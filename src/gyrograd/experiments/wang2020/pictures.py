@@ -83,7 +83,7 @@ def shown(maps: Maps) -> Finish:
 
 
 def map_sections(results: Results) -> tuple[Section, ...]:
-    """A grid for each setting: a row an image, a column a map."""
+    """A grid for each setting: a row per image, a column per map."""
     sections = []
     parts = [key.split(BAR) for key in results.pictures]
     for setting in dict.fromkeys(part[0] for part in parts):

@@ -62,7 +62,7 @@ def _over(
 
 
 def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Results], tuple[Section, ...]]:
-    """A panel a metric: the area of the top-k attack over the setting, a line a map."""
+    """A panel per metric: the area of the top-k attack over the setting, a line per map."""
 
     def drawn(results: Results) -> tuple[Section, ...]:
         panels = {
@@ -85,7 +85,7 @@ def _line(results: Results, name: str, group: int, what: str, values: Sequence[f
 
 
 def drawn_net_by_net(results: Results) -> tuple[Section, ...]:
-    """A panel a metric: every SSR net, and the mean of the other ways to train."""
+    """A panel per metric: every SSR net, and the mean of the other ways to train."""
     panels = {metric: _nets(results, metric) for metric in METRICS}
     caption = "Solid: each SSR net. Dashed: the mean of the other ways to train, with its 95 % interval."
     figures = figures_of(panels, "SSR net", "area over eps", caption)

@@ -1,0 +1,419 @@
+"""Try to break certificates inside their radius, and count what breaks.
+
+    python benchmarks/certificates_attacked.py --device cuda --seconds 240 --out out/attacked
+
+A certificate claims of an image: at every distance up to r, the mean over draws of a number in [0, 1] is at least so
+much. The numbers are "this pixel is where it was guessed", one per certified pixel, and "half of one plus the cosine to
+the direction". Each pair (image, r) is attacked at several points of length r: along the steepest way down of the
+smoothed numbers, estimated from draws alone (Stein's identity), the same of the weakest number, and along the
+derivative of the maps where they have one. A few draws at each point choose the pair's weakest number; the most
+suspicious pairs of a shard are then judged by many fresh draws, which alone count: a claim is refuted where their mean
+is too low to be chance (Chernoff's bound, p below `level`).
+
+A certificate may be wrong on a share alpha of the images. The verdict is the number of images with a refuted claim
+against that. `--plant sigma` and `--plant correction` certify with a fault, which must be found.
+
+One JSON file per shard; what is there is not run again. `--seconds` stops in time, the same command goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import gyrograd as gg
+from gyrograd.attributions.batching import rows_at_once
+from gyrograd.metrics import CertifiedCosine, CertifiedPixels
+from gyrograd.metrics.noise import GaussianNoise, neighbours
+from gyrograd.metrics.passes import explained, parts
+from gyrograd.metrics.pictures import picture
+from gyrograd.numerics import random
+from gyrograd.numerics.maps import normalize, top_k_mask
+from gyrograd.records import read_json, write_text
+
+NETS = (
+    "cifar10/lenet-ce:gradient:10000",
+    "cifar10/lenet-steady:gradient:10000",
+    "cifar10/lenet-ce:lrp:2000",
+    "cifar10/lenet-steady:lrp:2000",
+    "cifar10/resnet18-ce:gradient:600",
+    "cifar10/resnet18-steady:gradient:600",
+    "cifar10/resnet18-ce:lrp:100",
+    "cifar10/resnet18-steady:lrp:100",
+)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How certificates are made and how they are attacked; `radii` is how many distances of each image."""
+
+    sigma: float = 0.15
+    alpha: float = 0.001
+    draws: int = 200
+    held_out: int = 20
+    top: float = 0.5
+    radii: int = 32
+    slope_draws: int = 32
+    derivative_draws: int = 8
+    screen: int = 4
+    suspects: int = 8
+    confirm: int = 2000
+    level: float = 1e-5
+    seed: int = 0
+    max_batch: int = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Claims:
+    """What a certificate says of b images: at distance r the mean of each of q numbers is at least `floor(r)`.
+
+    quantile: of the bound at the image itself, `b q`; 0 where nothing is claimed. values: maps `b n c h w` of these
+    images to the numbers `b n q`. slope: the same numbers with a derivative.
+    """
+
+    sigma: float
+    quantile: Tensor
+    values: Callable[[Tensor, slice | Tensor], Tensor]
+    slope: Callable[[Tensor, slice | Tensor], Tensor]
+
+    def floor(self, r: Tensor) -> Tensor:
+        return torch.special.ndtr(self.quantile - (r / self.sigma)[:, None])
+
+    def stands(self, r: Tensor) -> Tensor:
+        """Where something is claimed at this distance; rounding at the very end is forgiven."""
+        return (self.quantile > 0) & (self.quantile * self.sigma >= r[:, None] * (1 - 1e-9))
+
+
+Attacked = tuple[nn.Module, Any, Tensor, Tensor]
+"""Model, method, images and classes."""
+
+
+def pixel_claims(at: Attacked, effort: Effort, plant: str | None = None, seed: Any = 0) -> Claims:
+    """Every certified pixel stays where it was guessed."""
+    pixels = at[2][0, 0].numel()
+    metric = CertifiedPixels(
+        sigma=effort.sigma, alpha=effort.alpha, draws=effort.draws, held_out=effort.held_out, top=effort.top,
+        max_batch=effort.max_batch,
+    )  # fmt: skip
+    if plant == "correction":  # the metric divides by the number of pixels: this undoes it
+        metric = replace(metric, alpha=min(effort.alpha * pixels, 0.999))
+    found = metric.certificate(*at, seed=seed)
+    guess = found.in_top.flatten(1)
+    k = max(1, round(effort.top * pixels))
+
+    def values(maps: Tensor, rows: slice | Tensor) -> Tensor:
+        tops = top_k_mask(picture(maps.flatten(0, 1), metric.reduce), k).flatten(1)
+        return (tops.unflatten(0, maps.shape[:2]) == guess[rows][:, None]).to(maps.dtype)
+
+    def slope(maps: Tensor, rows: slice | Tensor) -> Tensor:
+        size = picture(maps.flatten(0, 1), metric.reduce).flatten(1).unflatten(0, maps.shape[:2])
+        threshold = size.topk(k, dim=2).values[..., -1:]
+        away = ((size - threshold) / threshold.clamp_min(1e-12)).tanh()
+        return torch.where(guess[rows][:, None], away, -away)
+
+    wrong = 2 if plant == "sigma" else 1
+    return Claims(wrong * effort.sigma, found.radius.flatten(1) / effort.sigma, values, slope)
+
+
+def direction_claims(at: Attacked, effort: Effort, plant: str | None = None, seed: Any = 0) -> Claims:
+    """The maps of the draws stay near the direction, on average."""
+    metric = CertifiedCosine(
+        sigma=effort.sigma, alpha=effort.alpha, draws=effort.draws, held_out=effort.held_out,
+        max_batch=effort.max_batch,
+    )  # fmt: skip
+    found = metric.certificate(*at, seed=seed)
+
+    def values(maps: Tensor, rows: slice | Tensor) -> Tensor:
+        unit = normalize(maps.flatten(0, 1), "l2").unflatten(0, maps.shape[:2])
+        return (1 + (unit * found.direction[rows][:, None]).flatten(2).sum(2, keepdim=True)) / 2
+
+    wrong = 2 if plant == "sigma" else 1
+    quantile = torch.special.ndtri(found.low).clamp(0, 5)[:, None]
+    return Claims(wrong * effort.sigma, quantile, values, values)
+
+
+CERTIFICATES = {"pixels": pixel_claims, "direction": direction_claims}
+
+
+def attacked(at: Attacked, claims: Claims, effort: Effort, keys: Tensor) -> dict[str, Any]:
+    """Pairs and points attacked, pairs judged, and every refuted claim, of these images.
+
+    Distances rise evenly from 0 to the furthest that anything is claimed of the image.
+    """
+    x = at[2]
+    furthest = claims.quantile.amax(1) * claims.sigma
+    ways = unit_ways(at, claims, effort, random.subkeys(keys, 1))
+    points: list[Point] = []
+    pairs = 0
+    for step in range(effort.radii):
+        r = furthest * step / max(1, effort.radii - 1)
+        stands, floor = claims.stands(r), claims.floor(r)
+        pairs += int(stands.any(1).sum())
+        for number, way in enumerate(ways if step else ways[:1]):  # at distance 0 all ways are one
+            moved = x + way * r.to(x.dtype).view(-1, 1, 1, 1)
+            stream = random.subkeys(keys, 10 + len(ways) * step + number)
+            means = _means(at, claims, effort, moved, stream, effort.screen)
+            doubt = (floor - means) / (floor * (1 - floor)).clamp_min(1e-9).sqrt()
+            worst = torch.where(stands, doubt, -torch.inf).max(1)
+            points.append(Point(r, way, worst.values, worst.indices))
+    judged = _judged(at, claims, effort, points, random.subkeys(keys, 2))
+    return {
+        "images": int((claims.quantile > 0).any(1).sum()),
+        "pairs": pairs,
+        "points": sum(int((point.doubt > -torch.inf).sum()) for point in points),
+        "judged": len(judged),
+        "least_slack": min((one["mean"] - one["floor"] for one in judged), default=None),
+        "refuted": [one for one in judged if one["p"] < effort.level],
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Point:
+    """All images moved by r along a way; `weakest` is the claim of each that a few draws doubt most."""
+
+    r: Tensor
+    way: Tensor
+    doubt: Tensor
+    weakest: Tensor
+
+
+def unit_ways(at: Attacked, claims: Claims, effort: Effort, keys: Tensor) -> list[Tensor]:
+    """Directions of length one that lower what is claimed, as the draws around the image tell."""
+    x = at[2]
+    ways = []
+    slopes = [*_steepest(at, claims, effort, keys), _derivative(at, claims, effort, random.subkeys(keys, 2))]
+    for number, slope in enumerate(slopes):
+        # A map without a derivative (a ReLU net's gradient) gets a random way instead.
+        chance = random.normal(random.subkeys(keys, 3 + number), tuple(x.shape[1:]), dtype=x.dtype)
+        still = slope.flatten(1).norm(dim=1).view(-1, 1, 1, 1) == 0
+        ways.append(-normalize(torch.where(still, chance, slope), "l2"))
+    return ways
+
+
+def _steepest(at: Attacked, claims: Claims, effort: Effort, keys: Tensor) -> Tensor:
+    """Slopes of the smoothed numbers, `2 b c h w`: of all that is claimed, and of the least sure of it.
+
+    The derivative of E f(x + z) is E f(x + z) z / sigma^2, whether f has one or not.
+    """
+    x = at[2]
+    slopes = x.new_zeros(2, *x.shape)
+    # All draws of an image are looked at together, of a few passes' worth of images.
+    images = max(1, 4 * rows_at_once(effort.max_batch, x) // effort.slope_draws)
+    for first in range(0, len(x), images):
+        examples = slice(first, min(first + images, len(x)))
+        near, values = [], []
+        for part, around, maps in _drawn(at, effort, x, keys, effort.slope_draws, examples):
+            near.append(around)
+            values.append(claims.values(maps, part))
+        away, found = torch.cat(near, 1) - x[examples, None], torch.cat(values, 1)
+        centred = found - found.mean(1, keepdim=True)
+        counted = claims.quantile[examples] > 0
+        slack = found.mean(1) - torch.special.ndtr(claims.quantile[examples])
+        weakest = torch.where(counted, slack, torch.inf).argmin(1)
+        every = torch.where(counted[:, None], centred, 0).sum(2)
+        least = centred.gather(2, weakest.view(-1, 1, 1).expand(-1, centred.shape[1], 1))[..., 0]
+        for which, drop in enumerate((every, least)):
+            slopes[which, examples] = torch.einsum("bn,bn...->b...", drop.to(x.dtype), away)
+    return slopes
+
+
+def _derivative(at: Attacked, claims: Claims, effort: Effort, keys: Tensor) -> Tensor:
+    """The derivative of what is claimed to the image, over a few draws; zero where maps have none."""
+    model, explain, x, target = at
+    found = torch.zeros_like(x)
+    few = max(1, rows_at_once(effort.max_batch, x) // 16)  # second derivatives hold far more memory
+    for examples, these in parts(len(x), effort.derivative_draws, few):
+        near = neighbours(GaussianNoise(effort.sigma), x[examples], keys[examples], these)
+        near = near.detach().requires_grad_()
+        classes = target[examples].repeat_interleave(near.shape[1])
+        maps = explain(model, near.flatten(0, 1), classes, create_graph=True)
+        if not maps.requires_grad:
+            return found
+        claimed = (claims.quantile[examples, None] > 0).to(maps)
+        lowered = (claims.slope(maps.view_as(near), examples) * claimed).sum()
+        (slope,) = torch.autograd.grad(lowered, near, allow_unused=True)
+        if slope is None:
+            return found
+        found[examples] += slope.sum(1)
+    return found
+
+
+def _drawn(
+    at: Attacked, effort: Effort, moved: Tensor, keys: Tensor, draws: int, rows: slice | Tensor
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Draws around moved images and their maps, in parts: which of the images, draws, maps."""
+    model, explain, _, target = at
+    images, classes, streams = moved[rows], target[rows], keys[rows]
+    first = rows.start if isinstance(rows, slice) else 0
+    for here, these in parts(len(images), draws, rows_at_once(effort.max_batch, moved)):
+        near = neighbours(GaussianNoise(effort.sigma), images[here], streams[here], these)
+        maps = explained(explain, model, near, classes[here])
+        yield slice(first + here.start, first + here.stop), near, maps
+
+
+def _means(at: Attacked, claims: Claims, effort: Effort, moved: Tensor, keys: Tensor, draws: int) -> Tensor:
+    """The mean of every number over fresh draws around moved images, `b q`."""
+    found = torch.zeros_like(claims.quantile)
+    for examples, _, maps in _drawn(at, effort, moved, keys, draws, slice(0, len(moved))):
+        found[examples] += claims.values(maps, examples).double().sum(1)
+    return found / draws
+
+
+def _judged(
+    at: Attacked, claims: Claims, effort: Effort, points: list[Point], keys: Tensor
+) -> list[dict[str, Any]]:
+    """The most suspicious pairs: the weakest number of each over many fresh draws, and whether that can be chance."""
+    model, explain, x, target = at
+    order = torch.stack([point.doubt for point in points]).flatten().sort(descending=True)
+    taken = order.indices[order.values > -torch.inf][: effort.suspects].tolist()
+    if not taken:
+        return []
+    chosen = [(points[flat // len(x)], flat % len(x)) for flat in taken]
+    rows = torch.tensor([image for _, image in chosen], device=x.device)
+    radii = torch.stack([point.r[image] for point, image in chosen])
+    moved = x[rows] + torch.stack([p.way[i] for p, i in chosen]) * radii.to(x.dtype).view(-1, 1, 1, 1)
+    number = torch.stack([point.weakest[image] for point, image in chosen])
+    # A pair that is chosen twice, along two ways, gets draws of its own each time.
+    streams = torch.stack([random.subkeys(keys[rows[i : i + 1]], i)[0] for i in range(len(rows))])
+    total = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
+    for here, these in parts(len(rows), effort.confirm, rows_at_once(effort.max_batch, x)):
+        near = neighbours(GaussianNoise(effort.sigma), moved[here], streams[here], these)
+        values = claims.values(explained(explain, model, near, target[rows[here]]), rows[here])
+        total[here] += (
+            values.gather(2, number[here].view(-1, 1, 1).expand(-1, values.shape[1], 1)).double().sum((1, 2))
+        )
+    means = total / effort.confirm
+    floors = torch.special.ndtr(claims.quantile[rows, number] - radii / claims.sigma)
+    return [
+        {
+            "image": int(rows[i]),
+            "radius": float(radii[i]),
+            "number": int(number[i]),
+            "mean": float(means[i]),
+            "floor": float(floors[i]),
+            "p": chance_of(float(means[i]), float(floors[i]), effort.confirm),
+        }
+        for i in range(len(rows))
+    ]
+
+
+def chance_of(mean: float, floor: float, draws: int) -> float:
+    """Chernoff's bound of the chance that draws in [0, 1] whose true mean is `floor` or more average to `mean`."""
+    if mean >= floor:
+        return 1.0
+    p, q = (torch.tensor(v, dtype=torch.float64).clamp(1e-12, 1 - 1e-12) for v in (mean, floor))
+    divergence = p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()
+    return float((-draws * divergence).exp())
+
+
+def verdict(rows: list[dict[str, Any]], alpha: float) -> dict[str, Any]:
+    """All shards together: refuted images against the share alpha that certificates may be wrong on."""
+    from scipy.stats import binom
+
+    images = sum(row["images"] for row in rows)
+    wrong = len({(row["what"], row["first"] + one["image"]) for row in rows for one in row["refuted"]})
+    return {
+        "images": images,
+        "pairs": sum(row["pairs"] for row in rows),
+        "points": sum(row["points"] for row in rows),
+        "judged": sum(row["judged"] for row in rows),
+        "refuted_pairs": sum(len(row["refuted"]) for row in rows),
+        "refuted_images": wrong,
+        "allowed_on_average": alpha * images,
+        "chance_of_as_many": float(binom.sf(wrong - 1, images, alpha)) if images else 1.0,
+        "holds": bool(not wrong or binom.sf(wrong - 1, images, alpha) > 0.01),
+        "seconds": round(sum(row["seconds"] for row in rows), 1),
+    }
+
+
+def run(options: argparse.Namespace, effort: Effort) -> dict[str, Any]:
+    """Every shard that is not there yet, those of all nets in turn, until the time is up."""
+    stop, rows = time.monotonic() + options.seconds, []
+    settings = asdict(effort) | {"plant": options.plant, "data": options.data}
+    data = gg.dataset(options.data, split="test")
+    opened: dict[str, nn.Module] = {}
+    for net, method, kind, first, last in shards(options.nets, options.shard, len(data)):
+        what = f"{net} {method} {kind}"
+        path = options.out / "shards" / f"{what.replace('/', '-').replace(' ', '_')}_{first:05d}.json"
+        if path.exists() and (kept := read_json(path))["settings"] == settings and kept["last"] == last:
+            rows.append(kept)
+            continue
+        if time.monotonic() > stop:
+            continue
+        started = time.monotonic()
+        if net not in opened:
+            opened[net] = gg.load(net).to(options.device).eval()
+        part = data.rows(torch.arange(first, last)).to(options.device)
+        at = (opened[net], gg.attribution(method), part.pixels(), part.labels)
+        keys = random.keys(effort.seed, last, options.device)[first:]
+        claims = CERTIFICATES[kind](at, effort, options.plant, random.subkeys(keys, 7))
+        found = attacked(at, claims, effort, random.subkeys(keys, 8))
+        row = {
+            "what": what, "first": first, "last": last, "settings": settings, **found,
+            "seconds": round(time.monotonic() - started, 3),
+        }  # fmt: skip
+        write_text(path, json.dumps(row, indent=1) + "\n")
+        rows.append(row)
+        print(
+            f"{what} {first}-{last}: {row['pairs']} pairs, {len(row['refuted'])} refuted, {row['seconds']:.1f} s",
+            flush=True,
+        )
+    names = list(dict.fromkeys(row["what"] for row in rows))
+    summary = {
+        "total": verdict(rows, effort.alpha),
+        "parts": {
+            name: verdict([row for row in rows if row["what"] == name], effort.alpha) for name in names
+        },
+        "refuted": [
+            {"what": row["what"], "first": row["first"], **one} for row in rows for one in row["refuted"]
+        ],
+        "settings": settings | {"nets": options.nets, "device": options.device, "torch": torch.__version__},
+    }
+    write_text(options.out / "attacked.json", json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def shards(nets: list[str], size: int, most: int) -> Iterator[tuple[str, str, str, int, int]]:
+    """Net, method, certificate, first and last image; each net's next shard in turn, so that all get some."""
+    queues = []
+    for word in nets:
+        net, method, count = word.split(":")
+        images = min(int(count), most)
+        step = max(1, min(size, images // 4) if "resnet" in net or method != "gradient" else size)
+        queues.append([(net, method, a, min(a + step, images)) for a in range(0, images, step)])
+    while any(queues):
+        for queue in queues:
+            if queue:
+                net, method, first, last = queue.pop(0)
+                for kind in CERTIFICATES:
+                    yield net, method, kind, first, last
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nets", nargs="+", default=list(NETS), help="NET:METHOD:IMAGES")
+    parser.add_argument("--data", default="cifar10")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shard", type=int, default=1000, help="images in one file")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no shard is begun after this time")
+    parser.add_argument("--plant", choices=("sigma", "correction"))
+    parser.add_argument("--out", type=Path, default=Path("out/attacked"))
+    usual = asdict(Effort())
+    for name, value in usual.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
+    options = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    summary = run(options, Effort(**{name: getattr(options, name) for name in usual}))
+    print(json.dumps(summary["total"], indent=1))
+
+
+if __name__ == "__main__":
+    main()

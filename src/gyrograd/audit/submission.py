@@ -1,0 +1,404 @@
+"""An audit that another machine can check: the folder of `gyrograd submit`, and what `gyrograd verify` finds in it.
+
+The folder holds the card and its records, the model, and the images that were audited. Checking it takes four steps,
+each of which catches what the one before it cannot:
+
+1. every file is the one that was submitted (sha256);
+2. model and images are those the card speaks of (their hashes on the card);
+3. the card's numbers and flags follow from the records;
+4. the records of a few images, drawn by a seed, are measured again.
+
+Somebody who changes the card and its sha256 is found in step 3, somebody who changes weights and hashes in step 4, and
+so are invented records, if the draw meets them: give `--seed` a number of your own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from gyrograd.audit.doubts import challenges, doubts
+from gyrograd.audit.engine import ROWS, every_plan, method_stats
+from gyrograd.audit.methods import Method, methods_of
+from gyrograd.audit.plans import MODEL, AuditInputs
+from gyrograd.audit.presets import Preset
+from gyrograd.audit.table import eps_curves, stat
+from gyrograd.errors import UserError
+from gyrograd.measurement import Sample, Table, measure
+from gyrograd.measurement.run import data_hash, model_hash
+from gyrograd.models import save, spec_of
+from gyrograd.models.opening import opened, place_of
+from gyrograd.numerics import random
+from gyrograd.records import JsonObject, read_json, replace_file, write_text
+from gyrograd.reporting.leaderboard import SUBMISSION
+from gyrograd.reporting.schema import CARD, read_card
+from gyrograd.types import Model
+
+SCHEMA = 1
+IMAGES, CHECKPOINT = "images.safetensors", "model.safetensors"
+CLEAN_TOLERANCE, ATTACK_TOLERANCE, MEAN_TOLERANCE = 0.02, 0.25, 0.1
+"""How far a number may be off on another machine. Rounding decides pixels that are nearly level, and the steps of a
+search, which follow signs; so a number under attack may differ on one image, but not on average."""
+SAME = 1e-9
+"""Numbers of one set of records, averaged again."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One step: what was looked at, and what is wrong with it (nothing: it holds)."""
+
+    what: str
+    wrong: str | None = None
+
+
+def write_submission(
+    folder: Path,
+    model: Model,
+    x: Tensor,
+    target: Tensor,
+    index: tuple[int, ...],
+    opening: Mapping[str, Any],
+    facts: JsonObject,
+) -> Path:
+    """Add to an audit's folder what checking it needs: model, images and a list of all files.
+
+    Args:
+        folder: of a finished audit.
+        model: as it was audited.
+        x: its images, with the classes explained and their numbers.
+        target: see x.
+        index: see x.
+        opening: the words that opened the model, for one that no checkpoint can hold.
+        facts: name, authors, paper, link, what the paper reports.
+    """
+    write_images(folder / IMAGES, x, target, index)
+    how: JsonObject = {"file": CHECKPOINT}
+    if spec_of(model) is not None:
+        save(folder / CHECKPOINT, model)
+    else:
+        how = _copied(folder, opening)
+    every = sorted(p for p in folder.rglob("*") if p.is_file() and _is_evidence(p.relative_to(folder)))
+    document = {
+        "schema": SCHEMA,
+        **facts,
+        "model": how,
+        "files": {p.relative_to(folder).as_posix(): _sha256(p) for p in every},
+    }
+    write_text(folder / SUBMISSION, json.dumps(document, indent=1) + "\n")
+    return folder / SUBMISSION
+
+
+def _is_evidence(path: Path) -> bool:
+    """Card, records, model and images; pages and pictures can be made of them again."""
+    return path.parts[0] in {CARD, "records", IMAGES, CHECKPOINT, "model"} and not path.name.startswith(".")
+
+
+def _copied(folder: Path, opening: Mapping[str, Any]) -> JsonObject:
+    """The files that open a model of the user's own, copied, and the words that do."""
+    how: JsonObject = {key: opening[key] for key in ("classes", "normalize") if opening.get(key) is not None}
+    word = str(opening["model"])
+    for key, path in (("file", Path(word)), ("weights", opening.get("weights"))):
+        if path is not None and Path(path).is_file():
+            how[key] = f"model/{Path(path).name}"
+            replace_file(folder / how[key], Path(path).read_bytes())
+    if "file" not in how:
+        if ".py:" in word:
+            raise UserError(
+                f"{word} is code, which a submission does not carry; submit a checkpoint or a torch.export file of it."
+            )
+        how["name"] = word
+    return how
+
+
+def write_images(path: Path, x: Tensor, target: Tensor, index: tuple[int, ...]) -> None:
+    """The images, as bytes where that loses nothing."""
+    bytes_ = (x * 255).round().clamp(0, 255).to(torch.uint8)
+    exact = torch.equal(bytes_.to(x.dtype) / 255, x)
+    tensors = {"x": bytes_ if exact else x.contiguous(), "target": target, "index": torch.tensor(index)}
+    replace_file(path, to_bytes({key: value.cpu().contiguous() for key, value in tensors.items()}))
+
+
+def read_images(path: Path) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """Images in [0, 1], the classes explained and the images' numbers."""
+    try:
+        found = load_file(path)
+        x, target, index = found["x"], found["target"], found["index"]
+    except (OSError, SafetensorError, KeyError) as wrong:
+        raise UserError(
+            f"{path} does not hold the audited images ({wrong}); ask for the submission again."
+        ) from None
+    return x.float() / 255 if x.dtype == torch.uint8 else x, target, tuple(index.tolist())
+
+
+def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto") -> Iterator[Check]:
+    """Check a submission step by step; the first step that fails is the last.
+
+    Args:
+        folder: what `gyrograd submit` wrote.
+        sample: images that are measured again.
+        seed: draws them.
+        device: where the model runs.
+    """
+    document = _document(folder)
+    changed = next(_changed(folder, document["files"]), None)
+    yield Check(f"{len(document['files'])} files are the submitted ones", changed)
+    if changed:
+        return
+    card = read_card(folder / CARD)
+    x, target, index = read_images(folder / IMAGES)
+    model = _opened(folder, document["model"], device)
+    wrong = None
+    if model_hash(model) != card["model"]["sha256"]:
+        wrong = "the model is not the one the card speaks of (its weights have another hash)"
+    elif data_hash(x, target) != card["data"]["sha256"]:
+        wrong = "the images are not those the card speaks of (they have another hash)"
+    yield Check("model and images are those of the card", wrong)
+    if wrong:
+        return
+    inputs, methods = _inputs(model, Sample(x, target, index), card)
+    table = _recorded(folder, inputs, methods)
+    wrong = next(_card_differences(card, inputs, methods, table), None)
+    yield Check("the card's numbers and flags follow from its records", wrong)
+    if wrong:
+        return
+    drawn = _drawn(inputs, sample, seed)
+    yield _measured_again(inputs, methods, table, drawn)
+
+
+def _document(folder: Path) -> JsonObject:
+    try:
+        document = read_json(folder / SUBMISSION)
+    except FileNotFoundError:
+        raise UserError(
+            f"There is no {SUBMISSION} in {folder}; give a folder that gyrograd submit wrote."
+        ) from None
+    except ValueError as wrong:
+        raise UserError(f"{folder / SUBMISSION} is no submission ({wrong}); ask for it again.") from None
+    kinds = {"schema": int, "model": dict, "files": dict}
+    if not isinstance(document, dict) or any(
+        type(document.get(key)) is not kind for key, kind in kinds.items()
+    ):
+        raise UserError(f"{folder / SUBMISSION} is no submission (it lacks fields); ask for it again.")
+    if document["schema"] > SCHEMA:
+        raise UserError(
+            f"{folder / SUBMISSION} has schema {document['schema']} and this gyrograd reads up to {SCHEMA}; "
+            "upgrade it: pip install -U gyrograd."
+        )
+    missing = {CARD, IMAGES} - set(document["files"])
+    if missing:
+        raise UserError(
+            f"{folder / SUBMISSION} does not list {', '.join(sorted(missing))}; ask for it again."
+        )
+    return document
+
+
+def _changed(folder: Path, files: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each file that is gone, changed or added."""
+    for name, digest in files.items():
+        path = folder / name
+        if not path.resolve().is_relative_to(folder.resolve()):
+            yield f"'{name}' leads out of the folder"
+        elif not path.is_file():
+            yield f"{name} is missing"
+        elif _sha256(path) != digest:
+            yield f"{name} was changed after it was submitted"
+    for path in sorted((folder / "records").rglob("*.json")):
+        if (name := path.relative_to(folder).as_posix()) not in files:
+            yield f"{name} was added after the submission"
+
+
+def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
+    """The submitted model. A file is read, never run."""
+    file, weights = (how.get(key) for key in ("file", "weights"))
+    for name in (file, weights):
+        if name is not None and (
+            not isinstance(name, str) or Path(name).suffix == ".py" or ".." in Path(name).parts
+        ):
+            raise UserError(
+                f"The submission names the model's file '{name}', which is not opened; ask for another."
+            )
+    return opened(
+        str(folder / file) if file else str(how.get("name")),
+        weights=folder / weights if weights else None,
+        classes=how.get("classes"),
+        normalize=how.get("normalize"),
+        device=place_of(device),
+    )
+
+
+def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[AuditInputs, list[Method]]:
+    """What was audited, as the card says."""
+    settings = card["settings"] or {}
+    names = [field.name for field in fields(Preset)]
+    try:
+        preset = Preset(**{name: _frozen(settings[name]) for name in names})
+        seed = int(settings["seed"])
+    except (KeyError, TypeError, ValueError) as wrong:
+        raise UserError(
+            f"The card's settings cannot be run again by this gyrograd ({wrong}); submit with the same version."
+        ) from None
+    device = next((p.device.type for p in model.parameters()), "cpu")
+    inputs = AuditInputs(
+        model,
+        sample,
+        preset,
+        seed,
+        {"model": card["model"]["sha256"], "data": card["data"]["sha256"]},
+        max(1, ROWS.get(device, ROWS["cpu"]) * 3072 // sample.x[0].numel()),
+        card["model"]["source"],
+        card["data"]["source"],
+        bool(card["data"]["labelled"]),
+        None,
+    )
+    x, target, _ = inputs.rows(sample.index[:1])
+    methods, _ = methods_of(
+        [m["name"] for m in card["methods"]], preset, model, x, target, max_batch=inputs.max_batch
+    )
+    return inputs, methods
+
+
+def _frozen(value: Any) -> Any:
+    """Lists of JSON as the tuples they were."""
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    return {key: _frozen(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _recorded(folder: Path, inputs: AuditInputs, methods: list[Method]) -> Table:
+    """The table of the records; a part that is missing is measured, so that leaving it out gains nothing."""
+    with tempfile.TemporaryDirectory() as place:
+        if (folder / "records").is_dir():
+            shutil.copytree(folder / "records", Path(place) / "records")
+        return measure(
+            inputs.model,
+            inputs.sample,
+            every_plan(inputs, methods),
+            Path(place),
+            shard=inputs.preset.shard,
+            what="reading records",
+            identity=inputs.identity,
+        )
+
+
+def _card_differences(
+    card: Mapping[str, Any], inputs: AuditInputs, methods: list[Method], table: Table
+) -> Iterator[str]:
+    """Where the card says something else than its records."""
+    preset = inputs.preset
+    if inputs.labelled and _differ(card["accuracy"], stat(table.of(method=MODEL, metric="correct"))):
+        yield "the card's accuracy is not that of its records"
+    for method, row in zip(methods, card["methods"], strict=True):
+        for key, found in method_stats(inputs, table, method.name).items():
+            if _differ(row["columns"].get(key), found):
+                yield f"the card's '{key}' of {method.name} is not that of its records"
+        if row["passes"] is not None and row["passes"] != method.passes:
+            yield f"the card gives {method.name} {row['passes']} passes and it takes {method.passes}"
+    lines = eps_curves(table, [method.name for method in methods], preset)["lines"]
+    shown = ((card["curves"] or {}).get("eps") or {}).get("lines") or []
+    pairs = list(zip(shown, lines, strict=False))
+    if len(shown) != len(lines) or any(
+        a["x"] != b["x"] or any(map(_differ, a["y"], b["y"])) or a["method"] != b["method"] for a, b in pairs
+    ):
+        yield "the card's curves over eps are not those of its records"
+    raised = doubts(inputs, table, methods) + challenges(table, methods, preset)
+    told = {(flag["name"], flag["where"]) for flag in card["flags"] or ()}
+    for flag in raised:
+        if (flag["name"], flag["where"]) not in told:
+            yield f"the card does not say that {flag['name'].replace('_', ' ')} was raised for {flag['where']}"
+
+
+def _differ(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
+    """Two numbers with intervals that are not the same."""
+    if a is None or b is None:
+        return (a or {}).get("value") is not None or (b or {}).get("value") is not None
+    for key in ("value", "low", "high", "n"):
+        one, other = a.get(key), b.get(key)
+        if one is None or other is None:
+            if one is not other:
+                return True
+        elif not math.isclose(one, other, rel_tol=SAME, abs_tol=SAME):
+            return True
+    return False
+
+
+def _drawn(inputs: AuditInputs, count: int, seed: int) -> list[int]:
+    """Images to measure again: half of those that were attacked, half of the others, attacked ones first."""
+    index, attacked = inputs.sample.index, inputs.preset.attacked_images
+    order = random.permutation(random.keys(seed, 1), len(index), stream=0)[0].tolist()
+    first = [index[i] for i in order if i < attacked]
+    rest = [index[i] for i in order if i >= attacked]
+    half = max(1, count - min(len(rest), count // 2))
+    return [*first[:half], *rest[: max(0, count - half)]]
+
+
+def _measured_again(inputs: AuditInputs, methods: list[Method], table: Table, drawn: list[int]) -> Check:
+    """Every number of the drawn images against its record."""
+    attacked = sum(inputs.sample.index.index(i) < inputs.preset.attacked_images for i in drawn)
+    x, target, _ = inputs.rows(drawn)
+    few = replace(
+        inputs,
+        sample=Sample(x.cpu(), target.cpu(), tuple(drawn)),
+        preset=replace(inputs.preset, attacked_images=attacked),
+    )
+    again = measure(inputs.model, few.sample, every_plan(few, methods), None, shard=len(drawn), what="measuring again",
+                    identity=inputs.identity)  # fmt: skip
+    recorded = {(row.key, row.example): row.value for row in table}
+    names = {method.name for method in methods} | {MODEL}
+    offsets: dict[tuple[str, str, str], list[float]] = {}
+    for row in again:
+        if row.key.method not in names or row.key.metric not in COMPARED:
+            continue
+        before = recorded.get((row.key, row.example))
+        what = (row.key.method, row.key.condition, row.key.metric)
+        if (before is None) != (row.value is None):
+            return Check(_again(drawn), f"{' '.join(what)} of image {row.example} is missing on one side")
+        if before is None or row.value is None:
+            continue
+        off = row.value - before
+        if abs(off) > (CLEAN_TOLERANCE if row.key.eps is None else ATTACK_TOLERANCE):
+            return Check(
+                _again(drawn),
+                f"{row.key.metric} of {row.key.method} on image {row.example} ({row.key.condition}) is {row.value:.3f}"
+                f", and its record says {before:.3f}",
+            )
+        offsets.setdefault(what, []).append(off)
+    for what, off in offsets.items():
+        mean = sum(off) / len(off)
+        if abs(mean) > MEAN_TOLERANCE:
+            return Check(_again(drawn), f"{' '.join(what)} is off by {mean:+.3f} on average")
+    largest = max((abs(off) for each in offsets.values() for off in each), default=0.0)
+    return Check(f"{_again(drawn)}; the largest difference is {largest:.2g}")
+
+
+COMPARED = {
+    "correct",
+    "probability",
+    "rps",
+    "insertion",
+    "deletion",
+    "cosine",
+    "kept",
+    "adversarial_insertion",
+}
+"""Numbers between 0 and 1 that cards rest on."""
+
+
+def _again(drawn: list[int]) -> str:
+    return f"{len(drawn)} images measured again agree with their records"
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,96 @@
+"""gyrograd submit: an audit in a folder that anyone can check."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from gyrograd.cli.subject import USUAL, Opening, check_folder, subject
+from gyrograd.errors import UserError, printable
+
+
+def submit(
+    model: str,
+    data: list[str],
+    out: Path | None = None,
+    preset: str = "quick",
+    methods: str | None = None,
+    metrics: str | None = None,
+    steps: int | None = None,
+    certify: int | None = None,
+    name: str | None = None,
+    authors: str | None = None,
+    paper: str | None = None,
+    link: str | None = None,
+    reported: str | None = None,
+    opening: Opening = USUAL,
+) -> int:
+    """Audit a model into a folder that anyone can check with `gyrograd verify FOLDER`, for a leaderboard.
+
+    Args:
+        model: as `gyrograd audit` takes it. A model built by gyrograd, TorchScript and torch.export files travel in the
+            folder; Python files do not.
+        data: a registered set, or images and folders of images. The images that were audited travel in the folder.
+        out: the folder; out/submit/MODEL-DATA if left out.
+        preset: how much to measure: quick, standard or thorough.
+        methods: names of attributions, separated by commas, instead of the preset's.
+        metrics: further metrics, apart by commas.
+        steps: of each attack, instead of the preset's.
+        certify: how many images to certify too.
+        name: of the model on the leaderboard; as it was opened if left out.
+        authors: who made it.
+        paper: where it is described.
+        link: where it is found.
+        reported: what the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown beside what was measured.
+        images: how many images at most; all files, or 100 of a registered set, if left out.
+        seed: of the random draws, and which images are chosen.
+    """
+    from gyrograd.attributions import predicted
+    from gyrograd.audit import audit as audited
+    from gyrograd.audit.submission import write_submission
+    from gyrograd.cli.audit import FROM_A_SET, audit_settings, slug
+    from gyrograd.cli.terminal import shown
+
+    settings = audit_settings(preset, methods, None, metrics, None, steps) | {"certified_images": certify}
+    facts = {"name": name, "authors": authors, "paper": paper, "link": link, "reported": _claims(reported)}
+    words = [data] if isinstance(data, str) else data
+    out = Path("out/submit") / slug(" ".join([model, *words])) if out is None else out
+    check_folder(out)
+    here = subject(model, data, opening, from_a_set=FROM_A_SET)
+    command = shlex.join(["gyrograd", "submit", model, *words, "--out", str(out)])
+    card = audited(
+        here.model, here.data, index=here.index, out=out, seed=opening.seed, model_name=model,
+        data_name=here.data.name, notes=here.notes, command=command, **settings,
+    )  # fmt: skip
+    x = here.data.pixels()
+    target = here.data.labels if here.labelled else predicted(here.model, x)
+    opened = {
+        "model": model,
+        "weights": opening.weights,
+        "classes": opening.classes,
+        "normalize": opening.normalize,
+    }
+    kept = {key: value for key, value in facts.items() if value}
+    write_submission(out, here.model, x.cpu(), target.cpu(), here.index, opened, kept)
+    print(shown(card.summary()))
+    print(f"Check it here or elsewhere: gyrograd verify {printable(out)}")
+    return 0
+
+
+submit.several_positional = "data"  # type: ignore[attr-defined]
+
+
+def _claims(text: str | None) -> dict[str, float]:
+    """`accuracy=0.95,gradient.rps=0.8` as numbers by column."""
+    claims = {}
+    for part in (text or "").split(","):
+        key, _, value = part.partition("=")
+        if not part.strip():
+            continue
+        try:
+            claims[key.strip()] = float(value)
+        except ValueError:
+            raise UserError(
+                f"'{part}' reports no number; write COLUMN=NUMBER or METHOD.COLUMN=NUMBER, such as accuracy=0.95."
+            ) from None
+    return claims

@@ -1,0 +1,28 @@
+"""gyrograd verify: check a submission, and measure a sample of it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gyrograd.errors import printable
+
+
+def verify(folder: Path, images: int = 4, seed: int = 0, device: str = "auto") -> int:
+    """Check a folder that `gyrograd submit` wrote: its files, its card, and a sample of its numbers measured again.
+
+    Args:
+        folder: the submission.
+        images: how many are measured again.
+        seed: which; a number that the submitter did not know finds invented records.
+        device: auto, cpu, cuda or cuda:INDEX.
+    """
+    from gyrograd.audit.submission import verify as checks
+
+    for check in checks(folder, sample=images, seed=seed, device=device):
+        print(f"{'ok  ' if check.wrong is None else 'no  '}{printable(check.what)}", flush=True)
+        if check.wrong is not None:
+            print(f"    {printable(check.wrong)}")
+            print(f"{printable(folder)} does not hold.")
+            return 1
+    print(f"{printable(folder)} holds.")
+    return 0

@@ -1,0 +1,182 @@
+"""Images that are read when they are asked for: folders and tar files larger than memory.
+
+A `Streamed` stands where the tensor of a data set's images would: it has a shape, a type and a device, and indexing it
+decodes those images and no others. The same index gives the same bytes in any process, so order, seed and resuming are
+those of a set that is held in memory; only time and memory differ.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from gyrograd.errors import UserError
+
+STREAM_ABOVE = 1 << 30
+"""Bytes of decoded images from which on a folder is streamed; $GYROGRAD_STREAM_ABOVE in place of it."""
+DECODERS = 4
+"""Threads that decode: Pillow lets others run meanwhile."""
+PART = 256
+"""Images decoded at once where all of them are gone through."""
+
+
+@dataclass(frozen=True)
+class Blob:
+    """The bytes of an image: a file, or a part of one (a member of a tar file)."""
+
+    path: Path
+    start: int = 0
+    length: int | None = None
+    name: str = ""
+
+    def read(self) -> bytes:
+        """The bytes as the file has them."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                return file.read() if self.length is None else file.read(self.length)
+        except OSError as wrong:
+            raise UserError(
+                f"{self} cannot be read ({wrong.strerror}); the images must stay in place while they are measured."
+            ) from None
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}" if self.name else str(self.path)
+
+
+@dataclass(frozen=True, eq=False)
+class Streamed:
+    """Images by where their bytes are, decoded when they are indexed.
+
+    `dtype` uint8: bytes; a float: pixels in [0, 1].
+    """
+
+    blobs: tuple[Blob, ...]
+    size: tuple[int, int]
+    resize: int | None = None
+    dtype: torch.dtype = torch.uint8
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.blobs), 3, *self.size))
+
+    @property
+    def ndim(self) -> int:
+        return 4
+
+    def dim(self) -> int:
+        return 4
+
+    def __len__(self) -> int:
+        return len(self.blobs)
+
+    def __getitem__(self, index: Int[Tensor, " n"] | slice) -> Tensor:
+        chosen = self.rows(index).blobs
+        with ThreadPoolExecutor(min(DECODERS, len(chosen) or 1)) as threads:
+            images = list(threads.map(self._decoded, chosen))
+        bytes_ = torch.stack(images) if images else torch.zeros(0, 3, *self.size, dtype=torch.uint8)
+        if self.dtype != torch.uint8:
+            # As a whole set is scaled: in float32 first, whatever the model computes in.
+            bytes_ = (bytes_.to(torch.float32) / 255).to(self.dtype)
+        return bytes_.to(self.device)
+
+    def rows(self, index: Int[Tensor, " n"] | slice) -> Streamed:
+        """These images, still to be read."""
+        if isinstance(index, slice):
+            return replace(self, blobs=self.blobs[index])
+        return replace(self, blobs=tuple(self.blobs[i] for i in index.tolist()))
+
+    def to(self, kind: torch.device | str | torch.dtype) -> Streamed:
+        """The same on another device, or as pixels of a floating type."""
+        if isinstance(kind, torch.dtype):
+            return replace(self, dtype=kind)
+        return replace(self, device=torch.device(kind))
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """All of them, so many at a time."""
+        return (self[slice(first, first + size)] for first in range(0, len(self), size))
+
+    def digest(self) -> str:
+        """The sha256 of the files as they are and of how they are cut: nothing is decoded for it."""
+        total = hashlib.sha256(f"{self.size} {self.resize} {len(self)}".encode())
+        for blob in self.blobs:
+            total.update(hashlib.sha256(blob.read()).digest())
+        return total.hexdigest()
+
+    def _decoded(self, blob: Blob) -> Tensor:
+        from gyrograd.data.folder import decoded  # a folder of many images is streamed: it knows this file
+
+        return decoded(io.BytesIO(blob.read()), str(blob), self.size, self.resize)
+
+
+def is_large(images: int, size: tuple[int, int]) -> bool:
+    """True if so many decoded images are better not held at once."""
+    most = os.environ.get("GYROGRAD_STREAM_ABOVE", str(STREAM_ABOVE))
+    if not most.isdecimal():
+        raise UserError(f"GYROGRAD_STREAM_ABOVE is '{most}'; give a number of bytes.")
+    return images * 3 * size[0] * size[1] > int(most)
+
+
+def tar_members(files: Sequence[Path]) -> list[tuple[Blob, int | None]]:
+    """The images of tar files in WebDataset's form, each with its class: KEY.jpg beside KEY.cls or KEY.json.
+
+    Images and classes of one key may stand anywhere in the same file. A file without classes gives None for each.
+    """
+    found: list[tuple[Blob, int | None]] = []
+    for path in files:
+        images, classes = _members(path)
+        found += [(blob, classes.get(key)) for key, blob in sorted(images.items())]
+    return found
+
+
+def _members(path: Path) -> tuple[dict[str, Blob], dict[str, int]]:
+    from gyrograd.data.folder import ENDINGS
+
+    images: dict[str, Blob] = {}
+    classes: dict[str, int] = {}
+    try:
+        with tarfile.open(path, "r:") as tar:  # uncompressed: members of others cannot be found by their place
+            for member in tar:
+                if not member.isfile():
+                    continue
+                # WebDataset: the key ends at the first dot of the file's name
+                name = PurePosixPath(member.name)
+                stem, _, ending = name.name.partition(".")
+                key = str(name.parent / stem)
+                if f".{ending.lower().rpartition('.')[2]}" in ENDINGS:
+                    images[key] = Blob(path, member.offset_data, member.size, member.name)
+                elif ending in ("cls", "json"):
+                    file = tar.extractfile(member)
+                    assert file is not None
+                    classes |= _class_of(key, ending, file.read(), path)
+    except tarfile.TarError as wrong:
+        raise UserError(
+            f"{path} cannot be read as a tar file ({wrong}); give uncompressed .tar files of images."
+        ) from None
+    except OSError as wrong:
+        raise UserError(f"{path} cannot be read ({wrong.strerror}); check the path.") from None
+    return images, classes
+
+
+def _class_of(key: str, ending: str, content: bytes, path: Path) -> dict[str, int]:
+    """The class of a key, if this member says one: KEY.cls is a number, KEY.json may have "label" or "cls"."""
+    try:
+        if ending == "cls":
+            return {key: int(content)}
+        found = json.loads(content)
+        named = [found[name] for name in ("label", "cls") if isinstance(found, dict) and name in found]
+        return {key: int(named[0])} if named else {}
+    except (ValueError, TypeError):
+        raise UserError(f"{path} has no number in {key}.{ending}; write the number of the class there.") from None

@@ -1,0 +1,112 @@
+"""How long many images would take on many workers, out of what a few took here: `gyrograd bench --scale`.
+
+The tasks of a run are known before it begins, and each cell's seconds per image are measured; so its schedule can be
+played through without measuring anything.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gyrograd.measurement.cells import COLUMNAR_FROM, Cell, Finished, Task
+from gyrograd.measurement.workers import long_first
+
+BYTES_PER_NUMBER = {"json": 22.0, "npz": 8.1}
+"""On disk, beside the head of a file."""
+HEAD_BYTES = 250
+"""Of a file, beside its settings."""
+HELD_BYTES = 140
+"""Of a number in the process that makes the card: in a record, in the table, in a column of the card."""
+
+
+@dataclass
+class Timed:
+    """Measures in this process and notes how long each cell took."""
+
+    cells: dict[str, Cell] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    images: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    columns: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
+        """The record of each task, one after another."""
+        for number, task in enumerate(tasks):
+            cell = cells[task.cell]
+            began = time.perf_counter()
+            record = cell.record(list(task.positions))
+            self.seconds[cell.name] += time.perf_counter() - began
+            self.images[cell.name] += len(task.positions)
+            self.cells[cell.name], self.columns[cell.name] = cell, len(record.values)
+            yield number, record
+
+    def costs(self) -> list[Cost]:
+        """What each cell takes per image."""
+        return [
+            Cost(
+                self.seconds[name] / self.images[name],
+                self.columns[name],
+                cell.limit,
+                HEAD_BYTES + len(json.dumps(cell.settings, indent=1)),
+            )
+            for name, cell in self.cells.items()
+        ]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cell: seconds and numbers per image, how many images it looks at, and bytes of a file beside its numbers."""
+
+    seconds: float
+    columns: int
+    limit: int | None = None
+    head: int = HEAD_BYTES
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run would take. `busy`: the share of the workers' time in which they measure."""
+
+    images: int
+    workers: int
+    seconds: float
+    busy: float
+    files: int
+    disk_bytes: int
+    memory_bytes: int
+
+
+def predicted(
+    costs: Sequence[Cost], images: int, workers: int, *, shard: int, start_s: float = 0.0, rest_s: float = 0.0
+) -> Prediction:
+    """Play the schedule through: workers take the next task whenever they are free.
+
+    `start_s`: until a worker is ready. `rest_s`: what one process does alone, before and after.
+    """
+    tasks, files, disk, numbers = [], 0, 0.0, 0
+    for cell, cost in enumerate(costs):
+        whole = min(images, cost.limit or images)
+        for turn, first in enumerate(range(0, whole, shard)):
+            n = min(shard, whole - first)
+            tasks.append(Task(cell, tuple(range(n)), turn, ("", cost.seconds * n)))
+            kind = "npz" if n >= COLUMNAR_FROM else "json"
+            disk += cost.head + BYTES_PER_NUMBER[kind] * n * (cost.columns + 1)
+            files += 1
+        numbers += whole * cost.columns
+    free = [start_s if workers > 1 else 0.0] * workers
+    for number in long_first(tasks):
+        heapq.heapreplace(free, free[0] + tasks[number].guess[1])
+    measured, span = sum(task.guess[1] for task in tasks), max(free)
+    return Prediction(
+        images,
+        workers,
+        rest_s + span,
+        measured / (workers * span) if span else 0.0,
+        files,
+        round(disk),
+        numbers * HELD_BYTES,
+    )

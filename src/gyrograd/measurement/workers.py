@@ -1,0 +1,331 @@
+"""Who measures: this process, or several on this machine that each hold the cells and are given shard after shard.
+
+Workers only measure. What they find goes back to the process that started them, which alone writes the folder. A shard
+is measured whole by one worker, so that its numbers are those of one process (with as many threads, by which sums are
+rounded). A worker that dies is replaced, and its shard given out again.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import warnings
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, NamedTuple
+
+import cloudpickle
+import torch
+from torch import Tensor
+
+from gyrograd.attacks.runs import shared_clean_looks
+from gyrograd.errors import UserError
+from gyrograd.measurement.cells import Cell, Finished, Task
+from gyrograd.numerics.modes import denormals_are_zero
+from gyrograd.progress import without_bars
+
+MAX_DEATHS = 3
+"""A shard that ends so many workers is not tried again: it is the shard that ends them."""
+CHEAP = 0.1
+"""The share of a round's work that is done first."""
+START = """import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from gyrograd.measurement.workers import serve
+serve()"""
+"""A fresh interpreter: a fork would share locks and CUDA's state, and multiprocessing would run the user's script."""
+
+
+class Reply(NamedTuple):
+    """What a worker says. kind: ready, done (value: a record), failed (an exception) or lost (its exit code)."""
+
+    slot: int
+    kind: str
+    value: Any = None
+
+
+@dataclass(frozen=True)
+class Processes:
+    """So many processes of this machine, each with its share of the processors or, for a model on a GPU, one GPU."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UserError(f"workers is {self.count}; give at least 1.")
+
+    def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
+        """Each task's number with its record, in whatever order they are finished."""
+        content = packed(cells)
+        pool = Pool(min(self.count, len(tasks)), lambda slot, say: _Process(slot, self.count, content, say))
+        return pool.finished(tasks)
+
+
+@dataclass
+class Pool:
+    """The tasks that wait, the workers that work. `start` makes the worker of a slot; it reports by the function it is
+    given and has `ask(task)` and `stop()`."""
+
+    count: int
+    start: Callable[[int, Callable[[Reply], None]], Any]
+    workers: dict[int, Any] = field(default_factory=dict)
+    busy: dict[int, int] = field(default_factory=dict)
+    """The number of the task that a slot works on."""
+    deaths: Counter[int | None] = field(default_factory=Counter)
+
+    def finished(self, tasks: Sequence[Task]) -> Finished:
+        waiting = deque(long_first(tasks))
+        replies: SimpleQueue[Reply] = SimpleQueue()
+        idle: set[int] = set()
+        left = len(tasks)
+        try:
+            for slot in range(self.count):
+                self.workers[slot] = self.start(slot, replies.put)
+            while left:
+                slot, kind, value = replies.get()
+                number = self.busy.pop(slot, None)
+                if kind == "failed":
+                    raise value
+                if kind == "lost":
+                    self._replace(slot, number, value, replies.put)
+                    waiting.extendleft([] if number is None else [number])
+                else:
+                    idle.add(slot)
+                while waiting and idle:
+                    ready = idle.pop()
+                    self.busy[ready] = waiting.popleft()
+                    self.workers[ready].ask(tasks[self.busy[ready]])
+                if kind == "done":
+                    assert number is not None
+                    left -= 1
+                    yield number, value
+        finally:
+            for worker in self.workers.values():
+                worker.stop()
+
+    def _replace(self, slot: int, number: int | None, code: int | None, say: Callable[[Reply], None]) -> None:
+        self.deaths[number] += 1
+        self.workers[slot].stop()
+        if self.deaths[number] >= MAX_DEATHS:
+            when = "before it had begun" if number is None else "on the same images"
+            raise UserError(
+                f"A worker died {MAX_DEATHS} times {when} ({_cause(code)}); give fewer --workers, so that each has "
+                "more memory. What was measured is kept."
+            )
+        self.workers[slot] = self.start(slot, say)
+
+
+class _Process:
+    """A worker as the process that started it sees it."""
+
+    def __init__(self, slot: int, of: int, content: bytes, say: Callable[[Reply], None]) -> None:
+        self.slot, self.say = slot, say
+        threads = max(1, torch.get_num_threads() // of)
+        self.child = subprocess.Popen(
+            [sys.executable, "-c", START],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **_gpu(slot), "OMP_NUM_THREADS": str(threads)},
+        )
+        Thread(target=self._listen, args=(content, Numerics.here(threads)), daemon=True).start()
+
+    def ask(self, task: Task) -> None:
+        with suppress(OSError):  # it is dead: `_listen` says so
+            _send(self.child.stdin, task)
+
+    def stop(self) -> None:
+        self.child.kill()
+        self.child.wait()
+        for pipe in (self.child.stdin, self.child.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _listen(self, content: bytes, numerics: Numerics) -> None:
+        try:
+            assert self.child.stdin is not None
+            assert self.child.stdout is not None
+            _send(self.child.stdin, sys.path)
+            _send(self.child.stdin, numerics)
+            self.child.stdin.write(content)
+            self.child.stdin.flush()
+            while True:
+                self.say(Reply(self.slot, *pickle.load(self.child.stdout)))
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            self.say(Reply(self.slot, "lost", self.child.wait()))
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """Settings of torch that decide how numbers are rounded; a worker takes over those of who started it."""
+
+    threads: int
+    denormals_are_zero: bool
+    dtype: torch.dtype
+    matmul: str
+    deterministic: bool
+    cudnn: tuple[bool, bool, bool]
+
+    @staticmethod
+    def here(threads: int | None = None) -> Numerics:
+        """Those of this process, with so many threads."""
+        cudnn = torch.backends.cudnn
+        return Numerics(
+            threads or torch.get_num_threads(),
+            denormals_are_zero(),
+            torch.get_default_dtype(),
+            torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            (cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32),
+        )
+
+    def apply(self) -> None:
+        torch.set_num_threads(self.threads)
+        torch.set_flush_denormal(self.denormals_are_zero)
+        torch.set_default_dtype(self.dtype)
+        torch.set_float32_matmul_precision(self.matmul)
+        torch.use_deterministic_algorithms(self.deterministic)
+        cudnn = torch.backends.cudnn
+        cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32 = self.cudnn
+
+
+def serve() -> None:
+    """In the worker: measure what is asked for until there is nobody to ask."""
+    # Ctrl-C reaches every process of the terminal; the one that started this one decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    asked = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a model prints must not come between the answers
+    try:
+        pickle.load(asked).apply()
+        cells: list[Cell] = unpacked(asked)
+    except BaseException as wrong:
+        return _send(answers, ("failed", portable(wrong)))
+    tasks: SimpleQueue[Task] = SimpleQueue()
+    Thread(target=_hear, args=(asked, tasks), daemon=True).start()
+    _send(answers, ("ready",))
+    with shared_clean_looks(), without_bars():
+        while True:
+            task = tasks.get()
+            try:
+                answer: tuple[Any, ...] = ("done", cells[task.cell].record(list(task.positions)))
+            except BaseException as wrong:
+                answer = ("failed", portable(wrong))
+            _send(answers, answer)
+
+
+def _hear(asked: Any, tasks: SimpleQueue[Task]) -> None:
+    """Whoever started this worker is gone when the pipe ends, and what it measures then is for nobody."""
+    try:
+        while True:
+            tasks.put(pickle.load(asked))
+    except Exception:
+        os._exit(0)
+
+
+def packed(cells: Sequence[Cell]) -> bytes:
+    """The cells as bytes, with the model and the images in them, whatever file or notebook they come from."""
+    buffer = io.BytesIO()
+    try:
+        _Pickler(buffer).dump(list(cells))
+    except Exception as wrong:
+        reason = " ".join(str(wrong).split())[:200]
+        raise UserError(
+            f"This model or data cannot be sent to other processes ({reason}); leave out --workers."
+        ) from wrong
+    return buffer.getvalue()
+
+
+def unpacked(file: Any) -> list[Cell]:
+    """The cells again."""
+    try:
+        cells: list[Cell] = pickle.load(file)
+    except Exception as wrong:
+        reason = f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:200]}"
+        raise UserError(
+            f"A worker cannot rebuild the model or the data ({reason}); leave out --workers."
+        ) from wrong
+    return cells
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Tensors of any GPU come out on the one GPU a worker sees; a TorchScript module travels as its file."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is Tensor and obj.is_cuda:
+            return _on_gpu, (obj.detach().cpu(), obj.requires_grad)
+        if isinstance(obj, torch.device) and obj.type == "cuda":
+            return torch.device, ("cuda", 0)
+        if isinstance(obj, torch.jit.ScriptModule):
+            file = io.BytesIO()
+            with _jit_without_warnings():
+                torch.jit.save(obj, file)
+            return _script, (file.getvalue(),)
+        return super().reducer_override(obj)
+
+
+def _on_gpu(tensor: Tensor, requires_grad: bool) -> Tensor:
+    return tensor.to("cuda").requires_grad_(requires_grad)
+
+
+def _script(content: bytes) -> Any:
+    with _jit_without_warnings():
+        return torch.jit.load(io.BytesIO(content))
+
+
+@contextmanager
+def _jit_without_warnings() -> Iterator[None]:
+    """torch.jit is deprecated, which is no news to whoever has a file of it."""
+    with warnings.catch_warnings():
+        for kind in (FutureWarning, DeprecationWarning):
+            warnings.simplefilter("ignore", kind)
+        yield
+
+
+def portable(wrong: BaseException) -> BaseException:
+    """An error that can travel; one that cannot, as its words."""
+    try:
+        return pickle.loads(pickle.dumps(wrong)) or wrong
+    except Exception:
+        return RuntimeError(f"{type(wrong).__name__}: {wrong}")
+
+
+def _send(pipe: Any, value: Any) -> None:
+    pickle.dump(value, pipe)
+    pipe.flush()
+
+
+def long_first(tasks: Sequence[Task]) -> list[int]:
+    """Round after round, so that the first images are whole early. Of a round first the many cheap tasks, for whoever
+    watches, then the longest before the shorter ones, so that no worker is left with a long one at the end."""
+    order: list[int] = []
+    for turn in sorted({task.turn for task in tasks}):
+        rising = sorted((i for i, t in enumerate(tasks) if t.turn == turn), key=lambda i: tasks[i].guess[1])
+        so_far = list(itertools.accumulate(tasks[i].guess[1] for i in rising))
+        cheap = sum(effort <= CHEAP * so_far[-1] for effort in so_far)
+        order += rising[:cheap] + rising[cheap:][::-1]
+    return order
+
+
+def _gpu(slot: int) -> dict[str, str]:
+    """The one GPU of a worker; workers beyond the number of GPUs share them."""
+    if not torch.cuda.is_available():
+        return {}
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    gpus = seen.split(",")
+    return {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]}
+
+
+def _cause(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"{name}, as where memory is short" if -code == 9 else name

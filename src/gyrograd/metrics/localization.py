@@ -1,0 +1,222 @@
+"""Does the map lie on the object? Metrics that are told where it is, by masks or boxes."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import max_pool2d
+
+from gyrograd.errors import UserError
+from gyrograd.metrics.insertion import positions
+from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.pictures import check_picture, picture
+from gyrograd.numerics.checks import class_indices
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Images, Metric, Model, PerExample, Seed, Targets
+
+Mask = Bool[Tensor, "b h w"]
+PER_PIXEL = ("abs_sum", "sum_abs", "max_abs", "l2")
+"""Reductions that give one number of at least 0 per pixel."""
+
+
+@register(
+    "metric",
+    "mass_in_mask",
+    aliases=("relevance_mass",),
+    paper="Arras et al. 2022",
+    equation="relevance mass accuracy",
+    direction="higher is better",
+    label="Mass in mask",
+)
+@dataclass(frozen=True)
+class MassInMask:
+    """Share of the map's size that lies on the object; 0 for a map of zeros.
+
+    A map without any preference scores the object's share of the image.
+    """
+
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _check_reduction(self.reduce)
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Images,
+        target: Targets,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        mask: Tensor | None = None,
+        boxes: Tensor | None = None,
+    ) -> PerExample:
+        sizes, inside = _sizes_and_mask(model, attribution, x, target, self.reduce, mask, boxes)
+        whole = sizes.flatten(1).sum(1)
+        return (sizes * inside).flatten(1).sum(1) / torch.where(whole > 0, whole, 1)
+
+
+@register(
+    "metric",
+    "pointing_game",
+    paper="Zhang et al. 2018",
+    equation="Section 4.2",
+    direction="higher is better",
+    label="Pointing game",
+)
+@dataclass(frozen=True)
+class PointingGame:
+    """1 if the strongest pixel lies on the object, or within `tolerance` pixels of it, else 0.
+
+    Where several pixels are equally strong: the share of them that does, which is what a fair choice among them scores.
+    """
+
+    tolerance: int = 0
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _check_reduction(self.reduce)
+        if self.tolerance < 0:
+            raise UserError(f"tolerance is {self.tolerance}; give at least 0 pixels.")
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Images,
+        target: Targets,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        mask: Tensor | None = None,
+        boxes: Tensor | None = None,
+    ) -> PerExample:
+        sizes, inside = _sizes_and_mask(model, attribution, x, target, self.reduce, mask, boxes)
+        if self.tolerance:
+            side = 2 * self.tolerance + 1
+            inside = max_pool2d(inside[:, None].to(sizes), side, 1, self.tolerance)[:, 0].bool()
+        strongest = sizes == sizes.amax((1, 2), keepdim=True)
+        return (strongest & inside).flatten(1).sum(1).to(sizes) / strongest.flatten(1).sum(1)
+
+
+@register(
+    "metric",
+    "top_k_in_mask",
+    aliases=("relevance_rank",),
+    paper="Arras et al. 2022",
+    equation="relevance rank accuracy",
+    direction="higher is better",
+    label="Top pixels in mask",
+)
+@dataclass(frozen=True)
+class TopKInMask:
+    """Share of the k strongest pixels that lies on the object; k is the object's number of pixels unless given.
+
+    Equal pixels count in the order of the image, so that k pixels are k pixels.
+    """
+
+    k: int | None = None
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _check_reduction(self.reduce)
+        if self.k is not None and self.k < 1:
+            raise UserError(f"k is {self.k}; give at least 1 pixel, or None for as many as the object has.")
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Images,
+        target: Targets,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        mask: Tensor | None = None,
+        boxes: Tensor | None = None,
+    ) -> PerExample:
+        sizes, inside = _sizes_and_mask(model, attribution, x, target, self.reduce, mask, boxes)
+        pixels = sizes[0].numel()
+        if self.k is not None and self.k > pixels:
+            raise UserError(f"k is {self.k} and the map has {pixels} pixels; give at most these.")
+        count = (
+            inside.flatten(1).sum(1)
+            if self.k is None
+            else inside.new_full((len(inside),), self.k, dtype=torch.long)
+        )
+        top = positions(sizes[:, None])[:, 0] < count[:, None, None]
+        return (top & inside).flatten(1).sum(1).to(sizes) / count
+
+
+def looks_at_masks(metric: Metric) -> bool:
+    """True if the metric must be told where the object is, with `mask=` or `boxes=`."""
+    return "mask" in inspect.signature(type(metric).__call__).parameters
+
+
+def mask_of_boxes(boxes: Float[Tensor, "b 4"], height: int, width: int) -> Mask:
+    """The pixels inside boxes of left, top, right, bottom in pixels; right and bottom are the first outside."""
+    left, top, right, bottom = (boxes[:, place, None] for place in range(4))
+    across, down = (torch.arange(side, device=boxes.device) for side in (width, height))
+    columns, rows = (across >= left) & (across < right), (down >= top) & (down < bottom)
+    return rows[:, :, None] & columns[:, None, :]
+
+
+def _check_reduction(reduce: str) -> None:
+    check_picture(reduce)
+    if reduce not in PER_PIXEL:
+        raise UserError(
+            f"reduce is '{reduce}', which gives no size per pixel; give one of {', '.join(PER_PIXEL)}."
+        )
+
+
+def _sizes_and_mask(
+    model: Model,
+    attribution: Attribution,
+    x: Images,
+    target: Targets,
+    reduce: str,
+    mask: Tensor | None,
+    boxes: Tensor | None,
+) -> tuple[Float[Tensor, "b h w"], Mask]:
+    """The map as one size per pixel, and where the object is."""
+    target = class_indices(target, x)
+    check_classes(model, x, target)
+    inside = _checked_mask(x, mask, boxes)
+    return picture(attribution(model, x, target).detach(), reduce)[:, 0], inside
+
+
+def _checked_mask(x: Tensor, mask: Tensor | None, boxes: Tensor | None) -> Tensor:
+    if (mask is None) == (boxes is None):
+        raise UserError(
+            "This metric is told where the object is; pass metric(..., mask=masks), True on the object and shaped b h "
+            "w, or boxes=, one row of left, top, right, bottom in pixels per image."
+        )
+    b, height, width = len(x), *x.shape[-2:]
+    if boxes is not None:
+        if boxes.shape != (b, 4):
+            raise UserError(f"The boxes have shape {tuple(boxes.shape)} for {b} images; give {(b, 4)}.")
+        inside = mask_of_boxes(boxes.to(x.device), height, width)
+    else:
+        assert mask is not None
+        inside = (mask[:, 0] if mask.dim() == 4 and mask.shape[1] == 1 else mask).to(x.device)
+        if inside.shape != (b, height, width):
+            raise UserError(
+                f"The masks have shape {tuple(mask.shape)} for images of shape {tuple(x.shape)}; give "
+                f"{(b, height, width)}."
+            )
+        if inside.dtype != torch.bool:
+            if not bool(((inside == 0) | (inside == 1)).all()):
+                raise UserError(
+                    "The masks hold other values than 0 and 1; give True on the object, such as mask > 0.5."
+                )
+            inside = inside.bool()
+    empty = (~inside.flatten(1).any(1)).nonzero()
+    if len(empty):
+        raise UserError(f"Image {int(empty[0])} has no pixel of the object in its mask or box; leave it out.")
+    return inside

@@ -1,0 +1,111 @@
+"""Does the map depend on what the model has learnt? Layers are randomised and maps compared (Adebayo et al. 2018)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gyrograd.errors import UserError, check_name
+from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
+from gyrograd.metrics.suspicion import shuffle
+from gyrograd.numerics.checks import class_indices
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
+
+ORDERS = ("cascading", "bottom_up", "independent")
+
+
+@register(
+    "metric",
+    "parameter_randomization",
+    aliases=("mprt", "parameter_randomisation"),
+    paper="Adebayo et al. 2018",
+    equation="Section 3",
+    direction="lower is better",
+    label="Parameter randomisation",
+)
+@dataclass(frozen=True)
+class ParameterRandomization:
+    """Mean similarity of the map to those of the model with its layers randomised one after the other.
+
+    Near 1 the map ignores what was learnt, and explains nothing of it. `curve` has the similarity at each stage.
+
+    order: "cascading" randomises from the output down and keeps what was randomised before, "bottom_up" the same from
+    the input, "independent" one layer at a time. A layer is a module with weights of its own.
+    weights: "shuffled" puts each tensor's numbers in a random order, which keeps their distribution and works for any
+    layer; "reset" draws them as the layer does when it is made (`reset_parameters`), as Adebayo et al. do.
+    The model is drawn once for all examples, by `weights_seed`: the call's `seed` decides nothing.
+    """
+
+    order: str = "cascading"
+    similarity: str = "spearman"
+    weights: str = "shuffled"
+    weights_seed: int = 0
+    reduce: str = "abs_sum"
+    normalize: str = "none"
+    range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_name("order", self.order, ORDERS)
+        check_name("similarity", self.similarity, SIMILARITIES)
+        check_name("weights", self.weights, ("shuffled", "reset"))
+        check_picture(self.reduce, self.normalize)
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
+    ) -> PerExample:
+        return self.curve(model, attribution, x, target, seed=seed).mean(1)
+
+    def curve(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Targets,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - the draws are the model's, not the examples'
+    ) -> Float[Tensor, "b layers"]:
+        """The similarity after each layer, in the order they are randomised."""
+        target = class_indices(target, x)
+        check_classes(model, x, target)
+        before = self._seen(attribution(model, x, target))
+        alike = SIMILARITIES[self.similarity]
+        stages = [alike(before, self._seen(attribution(twin, x, target))) for _, twin in self.stages(model)]
+        return torch.stack(stages, 1)
+
+    def stages(self, model: Model) -> Iterator[tuple[str, Model]]:
+        """The name of each layer and the model with it, and in a cascade those before it, randomised."""
+        names = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
+        if not names:
+            raise UserError("The model has no weights to randomise; give one that has learnt something.")
+        twin = copy.deepcopy(model)
+        for name in names if self.order != "cascading" else reversed(names):
+            if self.order == "independent":
+                twin = copy.deepcopy(model)
+            self._randomize(twin.get_submodule(name), name, names.index(name))
+            yield name, twin
+
+    def _randomize(self, layer: nn.Module, name: str, place: int) -> None:
+        if self.weights == "shuffled":
+            # Every layer has streams of its own, so that its order does not depend on the layers before it.
+            shuffle(layer.parameters(recurse=False), self.weights_seed, first_stream=1000 * place)
+            return
+        reset: Any = getattr(layer, "reset_parameters", None)
+        if reset is None:
+            raise UserError(
+                f"The layer {name} ({type(layer).__name__}) has no reset_parameters; give weights='shuffled'."
+            )
+        devices = [weight.device for weight in layer.parameters() if weight.device.type == "cuda"]
+        with torch.random.fork_rng(devices=devices), torch.no_grad():
+            torch.manual_seed(self.weights_seed)
+            reset()
+
+    def _seen(self, map: Tensor) -> Tensor:
+        return picture(map.detach(), self.reduce, self.normalize)

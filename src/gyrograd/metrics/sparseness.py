@@ -1,0 +1,56 @@
+"""Does the map pick out few pixels, or speak of all?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.pictures import check_picture, picture
+from gyrograd.numerics.checks import class_indices
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
+
+
+@register(
+    "metric",
+    "sparseness",
+    aliases=("gini",),
+    paper="Chalasani et al. 2020",
+    equation="Section 3, Gini index",
+    direction="higher is better",
+    label="Sparseness",
+)
+@dataclass(frozen=True)
+class Sparseness:
+    """The Gini index of the pixels' sizes: 0 if all are alike (or zero), near 1 if one holds everything.
+
+    Sparse is easier to read, not truer: compare maps that are equally faithful.
+    """
+
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_picture(self.reduce)
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Targets,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+    ) -> PerExample:
+        target = class_indices(target, x)
+        check_classes(model, x, target)
+        sizes = picture(attribution(model, x, target).detach(), self.reduce).flatten(1).abs().sort(1).values
+        n = sizes.shape[1]
+        rank = torch.arange(1, n + 1, device=sizes.device, dtype=sizes.dtype)
+        whole = sizes.sum(1)
+        # Scaled first: sizes times ranks overflow half precision. Rounding may fall below 0 where all are alike.
+        parts = sizes / torch.where(whole > 0, whole, 1)[:, None]
+        return (parts * ((2 * rank - n - 1) / n)).sum(1).clamp(0, 1)

@@ -1,0 +1,91 @@
+"""Settings as people write them: `smoothgrad(sigma=0.2, draws=50)`, `8/255`, Python's values or YAML's."""
+
+from __future__ import annotations
+
+import ast
+import re
+from contextlib import suppress
+from typing import Any
+
+from gyrograd.errors import UserError
+from gyrograd.registry import Settings, make
+
+_CALL = re.compile(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?(\s*/\s*(\d+\.?\d*|\.\d+))?")
+
+
+def made(kind: str, text: str, **options: Any) -> Any:
+    """What `text` names of this kind of thing, built: an attribution, an attack. Its brackets come before options."""
+    name, own = called(text)
+    return make(kind, name, **(options | own))
+
+
+def called(text: str) -> tuple[str, Settings]:
+    """A name and its settings: `smoothgrad(sigma=0.2, draws=50)` is ("smoothgrad", {"sigma": 0.2, "draws": 50})."""
+    found = _CALL.fullmatch(text)
+    if found is None:
+        raise UserError(f"'{text}' is no name with settings; write NAME or NAME(setting=value, ...).")
+    return found[1], settings(found[2] or "")
+
+
+def settings(text: str, such_as: str = "steps=50") -> Settings:
+    """Values by name: `epochs=12, milestones=[4, 8]` is {"epochs": 12, "milestones": [4, 8]}."""
+    given: Settings = {}
+    for part in split(text):
+        key, equals, word = (piece.strip() for piece in part.partition("="))
+        if not equals or not key.isidentifier() or not word:
+            raise UserError(f"'{part}' is no setting; write setting=value between commas, such as {such_as}.")
+        if key in given:
+            raise UserError(f"'{text}' gives {key} twice; leave one out.")
+        given[key] = value(word)
+    return given
+
+
+def value(text: str) -> Any:
+    """What a word stands for, written as in Python or as in YAML: True or true, None or null, a number (1e-3 and
+    8/255 too), a list, settings by name in braces; anything else is a word.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return ast.literal_eval(text)
+    try:
+        return _with_numbers(yaml.safe_load(text))
+    except UserError:
+        raise
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        raise UserError(
+            f"'{text}' is no value; write a number, a word, [a, b] or {{key: value}}, or put it in quotes."
+        ) from None
+
+
+def split(text: str) -> list[str]:
+    """The parts between commas that stand outside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    if depth != 0:
+        raise UserError(f"'{text}' opens a bracket that is not closed, or closes one too many; mend it.")
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _with_numbers(tree: Any) -> Any:
+    """YAML takes 1e-3 and 8/255 for words."""
+    if isinstance(tree, dict):
+        return {key: _with_numbers(item) for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_with_numbers(item) for item in tree]
+    return number(tree) if isinstance(tree, str) and _NUMBER.fullmatch(tree) else tree
+
+
+def number(text: str) -> float:
+    """`8/255` or `0.03` as a number."""
+    above, slash, below = text.partition("/")
+    try:
+        return float(above) / float(below) if slash else float(above)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"'{text}' is no number; write it as 8/255 or 0.03.") from None

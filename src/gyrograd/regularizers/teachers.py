@@ -1,0 +1,75 @@
+"""Teachers: trained nets whose answers a student learns from."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gyrograd.errors import UserError
+from gyrograd.models import load
+from gyrograd.types import Inputs, Logits, Model
+
+
+class Teacher:
+    """A trained net that answers and never learns: a frozen copy, equal to another of the same weights."""
+
+    def __init__(self, net: Model, source: str) -> None:
+        self.net = copy.deepcopy(net).eval().requires_grad_(False)
+        self.source = source
+        self._cast: dict[torch.dtype, Model] = {}
+        self.fingerprint = _fingerprint(self.net)
+
+    def logits(self, x: Inputs) -> Logits:
+        """What it answers at x, on the device and in the dtype of x."""
+        net = self.to(x)
+        with torch.no_grad():
+            answer: Logits = net(x)
+        return answer
+
+    def to(self, x: Tensor) -> Model:
+        """The net where x is. In another precision it is a copy: the net's own weights would be rounded for good."""
+        if all(weight.dtype == x.dtype for weight in self.net.parameters()):
+            return self.net.to(x.device)
+        if x.dtype not in self._cast:
+            self._cast[x.dtype] = copy.deepcopy(self.net).to(x.dtype)
+        return self._cast[x.dtype].to(x.device)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Teacher) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        return f"Teacher({self.source!r}, sha256={self.fingerprint[:12]!r})"
+
+
+def teacher_from(given: str | Path | Model | Teacher | None) -> Teacher | None:
+    """A frozen copy of a model, or of what a path or a name of the zoo holds."""
+    if given is None or isinstance(given, Teacher):
+        return given
+    if isinstance(given, str | Path):
+        return Teacher(load(given), str(given))
+    return Teacher(given, type(given).__name__)
+
+
+def check_classes(student: Tensor, teacher: Tensor) -> None:
+    """Refuse a teacher of other classes than the student's."""
+    if student.shape != teacher.shape:
+        raise UserError(
+            f"The teacher has {teacher.shape[1]} classes and the student {student.shape[1]}; give a teacher trained on "
+            "the same classes."
+        )
+
+
+def _fingerprint(net: Model) -> str:
+    """sha256 over the name, shape and bytes of every weight and buffer."""
+    digest = hashlib.sha256()
+    for key, value in sorted(net.state_dict().items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,187 @@
+"""A submitted audit is checked by one command, and whatever was changed in it is found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+
+import gyrograd as gg
+from gyrograd.audit.presets import PRESETS
+from gyrograd.audit.submission import read_images, verify, write_images
+from gyrograd.cli import main
+from gyrograd.errors import UserError
+from gyrograd.metrics import TopKIntersection
+from gyrograd.models import save
+from gyrograd.records import read, write
+
+TINY = replace(
+    PRESETS["quick"], methods=("gradient",), steps=1, attacked_images=2, curve=(4 / 255,), points=3, draws=2, sweep={},
+    bound_images=1, bound_draws=1, flag_images=2, pictures=1, shard=2,
+)  # fmt: skip
+
+
+def submit(folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "quick", TINY)
+        words = [
+            "submit",
+            "cifar10/lenet-ce",
+            "shapes",
+            "--images",
+            "3",
+            "--out",
+            str(folder),
+            "--device",
+            "cpu",
+        ]
+        assert main([*words, "--name", "Net", "--reported", "accuracy=0.87", "--paper", "A paper"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def submitted(tmp_path_factory):
+    return submit(tmp_path_factory.mktemp("submission") / "net")
+
+
+@pytest.fixture
+def folder(submitted, tmp_path):
+    """A copy to change."""
+    return shutil.copytree(submitted, tmp_path / "net")
+
+
+def signed(folder):
+    """The list of files as somebody writes it who changed some."""
+    path = folder / "submission.json"
+    document = json.loads(path.read_text())
+    for name in document["files"]:
+        document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    path.write_text(json.dumps(document))
+
+
+def changed_card(folder, change):
+    card = json.loads((folder / "card.json").read_text())
+    change(card)
+    (folder / "card.json").write_text(json.dumps(card))
+
+
+def failure(folder):
+    """Which step fails, and why; None if all hold."""
+    checks = list(verify(folder, device="cpu"))
+    assert all(check.wrong is None for check in checks[:-1])
+    return None if checks[-1].wrong is None else (len(checks), checks[-1].wrong)
+
+
+def test_a_submission_holds_and_says_so(submitted, capsys):
+    assert main(["verify", str(submitted), "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("ok  ") == 4
+    assert "3 images measured again agree with their records" in out
+    document = json.loads((submitted / "submission.json").read_text())
+    assert (document["name"], document["reported"]) == ("Net", {"accuracy": 0.87})
+
+
+def test_a_changed_card_is_found(folder, capsys):
+    changed_card(folder, lambda card: card["methods"][0]["columns"]["steady_radius"].update(value=9.0))
+    assert main(["verify", str(folder)]) == 1
+    assert "card.json was changed" in capsys.readouterr().out
+    signed(folder)  # whoever changes the card can change the list of files too
+    assert failure(folder) == (3, "the card's 'steady_radius' of gradient is not that of its records")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda card: card["accuracy"].update(value=1.0), "the card's accuracy"),
+        (lambda card: card["methods"][0]["columns"]["insertion"].update(low=0.5), "'insertion' of gradient"),
+        (lambda card: card["curves"]["eps"]["lines"][0]["y"][0].update(value=1.0), "curves over eps"),
+        (lambda card: card.update(flags=[]), "does not say that saturated was raised"),
+        (lambda card: card["methods"][0].update(passes=99), "99 passes and it takes 1"),
+    ],
+    ids=["accuracy", "interval", "curve", "flags", "passes"],
+)
+def test_a_card_that_says_more_than_its_records_is_found(folder, change, why):
+    changed_card(folder, change)
+    signed(folder)
+    step, wrong = failure(folder)
+    assert step == 3
+    assert why in wrong
+
+
+def test_other_weights_are_found(folder):
+    model = gg.load(folder / "model.safetensors")
+    with torch.no_grad():
+        next(model.parameters())[0] += 0.01
+    save(folder / "model.safetensors", model)
+    assert failure(folder) == (1, "model.safetensors was changed after it was submitted")
+    signed(folder)
+    assert failure(folder)[0] == 2
+
+
+def test_a_changed_record_is_found_even_if_it_is_signed_anew(folder):
+    (path,) = (folder / "records").glob("gradient-under-auto-[0-9a-f]*/*.json")
+    record = read(path)
+    for key, column in record.values.items():
+        if key.startswith("kept"):
+            record.values[key] = [1.0 for _ in column]
+    write(path, record)
+    signed(folder)
+    assert failure(folder)[0] == 3
+
+
+def test_invented_records_with_a_card_to_match_are_found_by_measuring_again(tmp_path, monkeypatch):
+    """Everything is consistent, since the numbers were false when they were made."""
+    with monkeypatch.context() as patch:
+        patch.setattr(TopKIntersection, "__call__", lambda *_: torch.ones(2))
+        folder = submit(tmp_path / "false")
+    step, wrong = failure(folder)
+    assert step == 4
+    assert "and its record says 1.000" in wrong
+
+
+def test_records_that_are_left_out_are_measured_and_files_outside_are_not_read(folder):
+    for path in (folder / "records").rglob("*.json"):
+        path.unlink()
+    document = json.loads((folder / "submission.json").read_text())
+    document["files"] = {k: v for k, v in document["files"].items() if not k.startswith("records")}
+    (folder / "submission.json").write_text(json.dumps(document))
+    changed_card(folder, lambda card: card["methods"][0]["columns"]["top_k_kept"].update(value=0.9))
+    signed(folder)
+    assert failure(folder)[0] == 3
+    document["files"]["../outside"] = "0"
+    (folder / "submission.json").write_text(json.dumps(document))
+    assert failure(folder)[0] == 1
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"schema": 9, "model": {}, "files": {}}'])
+def test_a_broken_submission_is_one_sentence(folder, text, capsys):
+    (folder / "submission.json").write_text(text)
+    assert main(["verify", str(folder)]) == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def test_a_submission_that_names_code_is_not_opened(folder):
+    document = json.loads((folder / "submission.json").read_text())
+    for file in ("model.py", "../model.safetensors"):
+        document["model"] = {"file": file}
+        (folder / "submission.json").write_text(json.dumps(document))
+        with pytest.raises(UserError, match="is not opened"):
+            list(verify(folder))
+
+
+def test_images_travel_bit_for_bit(tmp_path):
+    for x in (torch.randint(0, 256, (2, 3, 4, 4)).float() / 255, torch.rand(2, 3, 4, 4)):
+        write_images(tmp_path / "x", x, torch.tensor([1, 2]), (7, 9))
+        again, target, index = read_images(tmp_path / "x")
+        assert torch.equal(again, x)
+        assert (target.tolist(), index) == ([1, 2], (7, 9))
+
+
+def test_a_claim_without_a_number_is_one_sentence(tmp_path, capsys):
+    words = ["submit", "cifar10/lenet-ce", "shapes", "--out", str(tmp_path), "--reported", "accuracy"]
+    assert main(words) == 2
+    assert "such as accuracy=0.95" in capsys.readouterr().err
