@@ -9,15 +9,17 @@ import pytest
 
 import gyrograd as gg
 from gyrograd.audit import PRESETS, audit
-from gyrograd.audit.certificates import STATES
+from gyrograd.audit.certificates import STATES, certified_methods
+from gyrograd.audit.methods import Method
 from gyrograd.errors import UserError
 from gyrograd.reporting import boards, found_audits
+from gyrograd.reporting.card import contents, html_report
 from gyrograd.reporting.schema import checked
 
 TINY = replace(
     PRESETS["quick"], methods=("gradient", "smoothgrad"), method_settings={"smoothgrad": {"draws": 2}}, steps=1,
     attacked_images=1, curve=(4 / 255,), points=3, draws=2, sweep={}, bound_images=1, bound_draws=1, flag_images=2,
-    pictures=1, certified_images=1, certified_draws=64,
+    pictures=1, certified_images=1, certified_draws=32,
 )  # fmt: skip
 
 
@@ -60,15 +62,13 @@ def test_the_page_and_the_leaderboard_show_what_is_certified(certified):
     assert "certified_pixels" in [column["key"] for column in board.ordered]
 
 
-def test_without_being_asked_nothing_is_certified():
-    data = gg.dataset("shapes", split="test", n=1)
-    card = audit(
-        gg.load("cifar10/lenet-ce"), data, preset=replace(TINY, certified_images=0, methods=("gradient",))
-    )
-    assert card.document["certificates"] is None
-    assert "What is certain" not in card._page()
+def test_without_being_asked_nothing_is_certified(certified, tmp_path):
+    card = certified[0].document | {"certificates": None}
+    assert "What is certain" not in html_report(contents(checked(card), tmp_path))
     assert PRESETS["quick"].certified_images == 0
-    assert PRESETS["thorough"].certified_images > 0
+    method = Method("gradient", "Gradient", gg.attribution("gradient"))
+    assert certified_methods([method], replace(TINY, certified_images=0)) == []
+    assert certified_methods([method], PRESETS["thorough"]) == [method]
 
 
 def test_a_card_whose_picture_is_no_grid_is_refused(certified):

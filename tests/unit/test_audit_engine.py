@@ -583,7 +583,7 @@ def test_every_cell_has_a_guess_of_what_it_costs(monkeypatch: pytest.MonkeyPatch
     cells: list[tuple[str, int]] = []
     monkeypatch.setattr(
         "gyrograd.measurement.cells._completed",
-        lambda cell, part, earlier: cells.append((cell.name, len(part))) or completed(cell, part, earlier),
+        lambda cell, part, *rest: cells.append((cell.name, len(part))) or completed(cell, part, *rest),
     )
     audit(small_net(), x, y, preset=SMALL)
     guessed = {name: (kind, size / n) for (name, n), (kind, size) in zip(cells, seen.values(), strict=True)}

@@ -54,7 +54,7 @@ def images(count, height, width, low=0.0, high=1.0):
 
 
 def verdict(attack, kind, plant, at, **effort):
-    effort = attack.Effort(**{"draws": 100, "held_out": 10, "alpha": 0.01, "screen": 8, **effort})
+    effort = attack.Effort(**{"draws": 100, "held_out": 10, "alpha": 0.01, "screen": 4, **effort})
     keys = random.keys(0, len(at[2]))
     claims = attack.CERTIFICATES[kind](at, effort, plant, random.subkeys(keys, 7))
     row = attack.attacked(at, claims, effort, random.subkeys(keys, 8))
@@ -71,7 +71,7 @@ TIGHT = {
 @pytest.mark.parametrize("kind", TIGHT)
 @pytest.mark.parametrize("plant", [None, "sigma"])
 def test_a_certificate_with_the_wrong_sigma_is_refuted_and_the_right_one_is_not(attack, kind, plant):
-    found = verdict(attack, kind, plant, TIGHT[kind], draws=300, radii=3, suspects=10, confirm=200)
+    found = verdict(attack, kind, plant, TIGHT[kind], draws=300, radii=3, select=50, suspects=10, confirm=200)
     assert found["holds"] is (plant is None)
     assert found["pairs"] > 80
 
@@ -80,7 +80,7 @@ def test_a_certificate_with_the_wrong_sigma_is_refuted_and_the_right_one_is_not(
 def test_a_certificate_that_forgets_that_there_are_many_pixels_is_refuted(attack, plant):
     """At distance 0 the claim is the confidence bound itself: of thousands of pixels at 1 % each, some are wrong."""
     at = (Weighted(50), gg.attribution("input_x_gradient"), *images(100, 5, 10, 0.4, 0.6))
-    effort = {"draws": 20, "radii": 1, "slope_draws": 2, "screen": 200, "suspects": 40}
+    effort = {"draws": 20, "radii": 1, "slope_draws": 2, "steps": 0, "select": 200, "suspects": 40}
     effort |= {"confirm": 1000, "level": 1e-3}
     found = verdict(attack, "pixels", plant, at, **effort)
     assert found["holds"] is (plant is None)
@@ -94,7 +94,7 @@ def test_a_run_that_was_stopped_goes_on_and_counts_what_it_had(attack, tmp_path)
             out=tmp_path,
         )  # fmt: skip
         effort = attack.Effort(
-            draws=40, held_out=5, radii=2, slope_draws=2, derivative_draws=1, screen=1, suspects=1, confirm=2
+            draws=30, held_out=2, radii=2, slope_draws=2, steps=1, step_draws=1, screen=1, select=2, confirm=2
         )
         return attack.run(options, effort)
 

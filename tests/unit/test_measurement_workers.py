@@ -121,6 +121,7 @@ def test_a_shard_that_ends_every_worker_is_one_sentence() -> None:
     made: list[Scripted] = []
     with pytest.raises(UserError, match=r"died 3 times on the same images \(SIGKILL.*fewer --workers"):
         list(pool(lambda task: None if task.positions == (2,) else record(task), made).finished(tasks(4)))
+    assert len(made) == 2 + MAX_DEATHS - 1
     assert all(worker.stopped for worker in made)
 
 

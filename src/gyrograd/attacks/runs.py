@@ -427,7 +427,8 @@ def _surrogate(
             stand_in: Attribution = make("attribution", STAND_IN)
             return stand_in
         raise UserError(
-            f"{type(attribution).__name__} has no derivative to x for {plan.name} to follow; "
+            f"{getattr(attribution, '__name__', type(attribution).__name__)} has no derivative to x for {plan.name} to "
+            "follow; "
             "attack it through one that has: transfer_from='gradient'."
         ) from wrong
     return attribution

@@ -40,12 +40,19 @@ def row_of(method: str) -> str:
 
 def pixel_metric(preset: Preset, max_batch: int) -> CertifiedPixels:
     """Certifies the places of pixels, as audits do."""
-    return CertifiedPixels(draws=preset.certified_draws, looks=LOOKS, max_batch=max_batch)
+    draws = preset.certified_draws
+    return CertifiedPixels(draws=draws, held_out=held_out(draws), looks=LOOKS, max_batch=max_batch)
 
 
 def cosine_metric(preset: Preset, max_batch: int) -> CertifiedCosine:
     """Certifies directions, as audits do."""
-    return CertifiedCosine(draws=preset.certified_draws, looks=LOOKS, max_batch=max_batch)
+    draws = preset.certified_draws
+    return CertifiedCosine(draws=draws, held_out=held_out(draws), looks=LOOKS, max_batch=max_batch)
+
+
+def held_out(draws: int) -> int:
+    """Draws that guess what the others test: a tenth as many."""
+    return max(1, draws // 10)
 
 
 def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:

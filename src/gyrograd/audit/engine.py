@@ -142,7 +142,7 @@ def audit(
         given = {
             "preset": preset, "methods": methods, "attacks": attacks, "metrics": metrics, "eps": eps, "out": out,
             "seed": seed, "fresh": fresh, "model_name": model_name, "data_name": data_name, "classes": classes,
-            "index": index, "notes": notes, "command": command, **changes,
+            "index": index, "notes": notes, "command": command, "workers": workers, "cluster": cluster, **changes,
         }  # fmt: skip
         return audit_features(model, images, labels, **settings_of_features(given))
     started = time.monotonic()
@@ -373,14 +373,16 @@ def _inputs(
         labels = images.labels if labels is None and known else labels
         of_data = images.classes if known else None
         data_name = data_name or images.name
-        images = images.images if isinstance(images.images, Streamed) else images.pixels()
-    if isinstance(images, Streamed):
-        first = images.to("cpu").to(torch.float32)[:1]
+        pixels = images.images if isinstance(images.images, Streamed) else images.pixels()
     else:
-        check_images(images)
-        images, first = images.detach(), images[:1].detach()
+        pixels = images
+    if isinstance(pixels, Streamed):
+        first = pixels.to("cpu").to(torch.float32)[:1]
+    else:
+        check_images(pixels)
+        pixels, first = pixels.detach(), pixels[:1].detach()
     weight = next((p for p in model.parameters() if p.is_floating_point()), first)
-    x, first = images.to(weight.dtype), first.to(weight)
+    x, first = pixels.to(weight.dtype), first.to(weight)
     try_model(model, first)
     with torch.no_grad(), evaluating(model):
         logits = logits_of(model, first)
