@@ -10,7 +10,9 @@ from torch import nn
 
 import gyrograd as gg
 from gyrograd.cli import _underscored
+from gyrograd.data.cifar10 import CLASSES
 from gyrograd.errors import UserError
+from gyrograd.models import zoo
 from gyrograd.models.class_names import class_names, read_class_names
 
 PETS = ("cat", "dog", "newt")
@@ -46,6 +48,11 @@ def test_the_zoo_names_its_classes():
     names = class_names(gg.load("cifar10/lenet-ce"), 10, tuple("abcdefghij"))
     assert names is not None
     assert names[6] == "frog"
+
+
+def test_every_model_of_the_zoo_has_names_for_its_classes():
+    for name in zoo.names():
+        assert list(zoo.card(name)["id2label"].values()) == list(CLASSES), name
 
 
 def test_a_thousand_classes_of_torchvision_are_imagenets():
