@@ -414,11 +414,11 @@ def plane(points: list[dict[str, Any]], path: Path) -> None:
     """Accuracy against the share of the gradient map's top tenth that stays at 4/255."""
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
+    figure, axes = plt.subplots(figsize=(10, 9), layout="constrained")
     for i, p in enumerate(sorted(points, key=lambda p: p["numbers"]["gradient kept 4"]["mean"])):
         at = p["numbers"]["accuracy"]["mean"], p["numbers"]["gradient kept 4"]["mean"]
         axes.errorbar(*at, xerr=p["numbers"]["accuracy"]["error"], fmt="o", color="tab:blue", alpha=0.6)
-        axes.annotate(p["point"], at, textcoords="offset points", xytext=(4, 5 if i % 2 else -11), fontsize=8)
+        axes.annotate(p["point"], at, textcoords="offset points", xytext=(4, 4 if i % 2 else -10), fontsize=8)
     axes.set_xlabel("accuracy on 5,000 held-out images, % (bar: standard error)")
     axes.set_ylabel("top tenth of the gradient map kept at 4/255")
     figure.savefig(path, dpi=120)

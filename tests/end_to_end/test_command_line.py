@@ -14,7 +14,7 @@ from PIL import Image
 
 from gyrograd import cli
 
-GYROGRAD = [sys.executable, "-c", "import sys; from gyrograd.cli import main; sys.exit(main())"]
+GYROGRAD = [sys.executable, "-m", "gyrograd"]
 
 
 def gyrograd(*words: str, timeout: int = 120, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -177,3 +177,48 @@ def test_the_demo_ends_with_the_path_of_its_report(tmp_path):
     for words in ("the plain net", "Accuracy ", "Insertion ", "prediction kept", "data:image/png;base64,"):
         assert words in page
     assert {"cross-entropy.json", "steady.json", "steady.safetensors"} <= {p.name for p in tmp_path.iterdir()}
+
+
+INTERRUPTS = {
+    "while Python ends": (
+        "import atexit, os, signal; atexit.register(os.kill, os.getpid(), signal.SIGINT)",
+        0,
+    ),
+    "while an object is deleted": (
+        """
+import time
+import gyrograd.cli
+class Fragile:
+    def __del__(self):
+        raise KeyboardInterrupt
+def main():
+    Fragile()
+    for _ in range(600):
+        time.sleep(0.1)
+gyrograd.cli.main = main
+""",
+        130,
+    ),
+    "while it starts": (
+        """
+import sys
+class Interrupting:
+    def find_spec(self, name, *_):
+        if name == "gyrograd.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+""",
+        130,
+    ),
+}
+
+
+@pytest.mark.parametrize("when", sorted(INTERRUPTS))
+def test_an_interrupt_prints_no_frames(when):
+    before, code = INTERRUPTS[when]
+    run = f"import signal; signal.signal(2, signal.default_int_handler)\n{before}\nfrom gyrograd.__main__ import run\n"
+    words = [sys.executable, "-c", f"{run}import sys; sys.exit(run())", "--version"]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=50)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert ("interrupted" in result.stderr) == (code == 130)

@@ -240,3 +240,22 @@ def test_fractions_in_settings_are_numbers():
     assert called("unigrad(eps=8/255)") == ("unigrad", {"eps": 8 / 255})
     with pytest.raises(UserError, match="8/0"):
         called("unigrad(eps=8/0)")
+
+
+def test_a_second_run_leaves_nothing_of_the_first_and_everything_else(kit, tmp_path):
+    assert run(kit, tmp_path, "--method", "gradient,ig(steps=2)") == 0
+    (tmp_path / "00000_mine.png").write_bytes(b"of the user")
+    assert run(kit, tmp_path, "--method", "gradient", "--images", "1") == 0
+    record = records.read(tmp_path / "record.json")
+    listed = {name for row in record.facts["pictures"] for name in row.values()}
+    assert {path.name for path in tmp_path.glob("*.png")} == listed | {"overview.png", "00000_mine.png"}
+    assert len(listed) == 3
+
+
+def test_a_record_of_another_verb_is_no_licence_to_remove(kit, tmp_path):
+    (tmp_path / "photo.png").write_bytes(b"of the user")
+    (tmp_path / "record.json").write_text(
+        json.dumps({"name": "attack", "facts": {"pictures": [{"a": "photo.png"}]}})
+    )
+    assert run(kit, tmp_path, "--images", "1") == 0
+    assert (tmp_path / "photo.png").exists()

@@ -132,9 +132,9 @@ def made_kit(home: Path) -> command_lines.Kit:
 def started(words: list[str], work: Path) -> subprocess.Popen[bytes]:
     """The command in a process of its own, with a folder for temporary files of its own."""
     (work / "tmp").mkdir(parents=True, exist_ok=True)
-    run = "import signal, sys; signal.signal(2, signal.default_int_handler); from gyrograd.cli import main; "
+    run = "import signal, sys; signal.signal(2, signal.default_int_handler); from gyrograd.__main__ import run; "
     return subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", f"{run}sys.exit(main(sys.argv[1:]))", *words],
+        [sys.executable, "-W", "ignore", "-c", f"{run}sys.exit(run())", *words],
         stdout=subprocess.DEVNULL,
         stderr=open(work / "stderr.txt", "ab"),
         env=os.environ

@@ -66,6 +66,25 @@ def test_a_plain_function_explains_attacks_and_measures(net, x):
     assert gg.metric("rps", draws=2)(net, mine, x, TARGET).shape == (3,)
 
 
+def half_a_derivative(model, x, target):
+    """As Captum's InputXGradient returns it: a graph to x, and none through the gradient."""
+    x = x.clone().requires_grad_() if not x.requires_grad else x
+    return x * torch.autograd.grad(model(x).gather(1, target[:, None]).sum(), x)[0]
+
+
+def test_a_map_that_carries_half_a_derivative_is_not_differentiated(net, x):
+    mine = gg.attribution(half_a_derivative)
+    for name in ("top_k", "targeted_map"):
+        with pytest.raises(
+            gg.UserError, match="half_a_derivative has no derivative to x .* transfer_from='gradient'"
+        ):
+            gg.attack(name, eps=8 / 255, steps=2)(net, mine, x, TARGET)
+        hit = gg.attack(name, eps=8 / 255, steps=2, transfer_from="gradient")(net, mine, x, TARGET)
+        assert hit.value.isfinite().all()
+        assert hit.map.isfinite().all()
+    assert gg.attack("auto", eps=8 / 255, steps=2)(net, mine, x, TARGET).value.isfinite().all()
+
+
 def test_a_function_that_keeps_its_graph_is_differentiated(net, x):
     def scaled(model, x, target, create_graph=False):
         return 2 * gg.attribution("gradient")(model, x, target, create_graph=create_graph)
@@ -133,6 +152,18 @@ def test_an_attack_is_shown_before_and_after_on_one_scale(net, x):
     colourful = (picture.max(-1) - picture.min(-1)).mean(0)
     quarter = len(colourful) // 4
     assert colourful[2 * quarter : 3 * quarter].mean() > 3 * colourful[3 * quarter :].mean()
+
+
+def test_an_attack_shows_itself_in_a_notebook(net, x):
+    hit = gg.attack("random", eps=8 / 255)(
+        net, gg.attribution("gradient"), x.repeat(4, 1, 1, 1), TARGET.repeat(4)
+    )
+    html = hit._repr_html_()
+    assert html.count("<tr>") == 1 + 8
+    assert html.count("data:image/png;base64,") == 4 * 8
+    assert "the first 8 of 12" in html
+    assert "random, eps 8/255" in html
+    assert "tensor(" not in html
 
 
 def test_what_cannot_be_shown_is_told_in_a_sentence(x):

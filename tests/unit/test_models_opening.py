@@ -17,7 +17,7 @@ from torch import nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
-from gyrograd.models import load_state, save, zoo
+from gyrograd.models import build, load_state, save, zoo
 from gyrograd.models.archives import content_of
 from gyrograd.models.opening import checked, image_size, load, notes, opened
 from gyrograd.models.outputs import LogProbabilities, PickedLogits
@@ -365,3 +365,25 @@ def test_weights_that_cannot_work_are_named(spoil, sentence):
     spoil(model)
     with pytest.raises(UserError, match=sentence):
         checked(model, X)
+
+
+def test_the_class_count_is_read_from_the_weights(tmp_path):
+    torch.save(build("mlp", num_classes=7, in_features=4).state_dict(), tmp_path / "seven.pt")
+    lenet = build("lenet", num_classes=100, seed=0)
+    torch.save(lenet.state_dict(), tmp_path / "hundred.pt")
+    model = opened("lenet", weights=tmp_path / "hundred.pt")
+    x = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(model(x), lenet.eval()(x))
+    with pytest.raises(
+        UserError, match="has 100 classes .* and --classes is 10; leave out --classes, or give --classes 100"
+    ):
+        opened("lenet", weights=tmp_path / "hundred.pt", classes=10)
+    with pytest.raises(UserError, match="lacks"):
+        opened("lenet", weights=tmp_path / "seven.pt")
+
+
+def test_a_net_of_ones_own_with_another_class_count_is_a_sentence(tmp_path):
+    (tmp_path / "own.py").write_text("import torch\ndef net(): return torch.nn.Linear(4, 3)\n")
+    torch.save(torch.nn.Linear(4, 5).state_dict(), tmp_path / "five.pt")
+    with pytest.raises(UserError, match="has 5 classes .* and .*own.py:net 3; give a model of 5 classes"):
+        opened(f"{tmp_path}/own.py:net", weights=tmp_path / "five.pt")

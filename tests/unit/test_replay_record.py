@@ -276,6 +276,51 @@ def test_outputs_that_are_no_logits_are_refused(explain):
         explain(nn.Sequential(Net(F.relu), nn.Unflatten(1, (3, 1))), x, target)
 
 
+class Writes(nn.Module):
+    """Tokens of which all but the first are overwritten: in place, or put together."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.in_place = in_place
+        self.first, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        z = self.first(x).unflatten(1, (4, 2))
+        if self.in_place:
+            z[:, 1:] = z[:, 1:] + F.relu(z[:, :3])
+        else:
+            z = torch.cat([z[:, :1], z[:, 1:] + F.relu(z[:, :3])], 1)
+        return self.head(z.flatten(1))
+
+
+@pytest.mark.parametrize("name", ["lrp", "guided_backprop", "deep_lift"])
+def test_values_written_into_a_slice_are_those_that_were_put_together(name):
+    x, target = points()
+    explain, leaf = gg.attribution(name), x.clone().requires_grad_()
+    results = []
+    for in_place in (True, False):
+        model = Writes(in_place).to(x.dtype).eval()
+        map = explain(model, leaf, target, create_graph=True)
+        slopes = torch.autograd.grad(map.square().sum(), [leaf, *model.parameters()], allow_unused=True)
+        results.append([map.detach(), explain(model, x, target), *(s for s in slopes if s is not None)])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@both
+def test_a_slice_that_is_filled_with_constants_is_refused(explain):
+    class Filled(Writes):
+        def forward(self, x):
+            z = self.first(x)
+            z[:, 1:] = 0.5
+            return self.head(z)
+
+    x, target = points()
+    with pytest.raises(UserError, match="setitem"):
+        explain(Filled(True).to(x.dtype).eval(), x, target)
+
+
 @both
 def test_a_scripted_model_is_refused(explain):
     class Scripted(torch.jit.ScriptModule):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,13 @@ from torch import Tensor
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import normalize, reduce
+from gyrograd.numerics.wording import eps_text
 from gyrograd.records import JsonObject
 from gyrograd.types import Flags, Inputs, Labels, PerExample
 
 COLUMNS = ("start", "value", "prediction_kept", "stuck", "linf", "l2", "budget_used", "steps")
+MOST_SHOWN = 8
+"""Examples a notebook shows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +101,36 @@ class AttackResult:
         settings = {**self.settings, "eps": self.eps}
         return records.Record(f"attack {self.name}", settings, [int(i) for i in examples], values, facts)
 
+    def _repr_html_(self) -> str:
+        """For notebooks: each example's images and maps before and after, and its numbers in words."""
+        shown = range(min(MOST_SHOWN, len(self)))
+        rows = "".join(f"<tr>{self._html_row(row)}</tr>" for row in shown)
+        heads = (
+            "image",
+            "attacked",
+            "map before",
+            "map after",
+            f"{escape(self.name)}, eps {eps_text(self.eps)}",
+        )
+        notes = [*self.flags, *([f"the first {MOST_SHOWN} of {len(self)}"] if len(self) > MOST_SHOWN else [])]
+        below = f"<p>{escape('; '.join(notes))}</p>" if notes else ""
+        titles = "".join(f"<th>{title}</th>" for title in heads)
+        return f"<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>{below}"
+
+    def _html_row(self, row: int) -> str:
+        style = "width: 112px; image-rendering: pixelated"
+        cells = "".join(
+            f'<td><img style="{style}" alt="{what}" src="data:image/png;base64,'
+            f'{base64.b64encode(_png(picture)).decode("ascii")}"></td>'
+            for what, picture in self._pictures(row).items()
+        )
+        kept = "kept" if bool(self.prediction_kept[row]) else "changed"
+        moved = f"made small: {float(self.start[row]):.3f} to {float(self.value[row]):.3f}"
+        if bool(self.stuck[row]):
+            moved = "no derivative to follow: says nothing of robustness"
+        words = f"class explained {int(self.target[row])}<br>prediction {kept}<br>{moved}"
+        return f'{cells}<td style="text-align: left">{words}</td>'
+
     def _pictures(self, row: int) -> dict[str, Tensor]:
         """Both maps on the scale of their own largest pixel."""
         maps = normalize(reduce(torch.stack([self.map_clean[row], self.map[row]])), "max")
@@ -143,11 +178,16 @@ def joined(parts: Sequence[AttackResult]) -> AttackResult:
 
 
 def _write_png(path: Path, pixels: Float[Tensor, "c h w"]) -> None:
-    """Grey or colour by the number of channels; whole or not at all."""
+    """Whole or not at all."""
+    records.write_bytes(path, _png(pixels))
+
+
+def _png(pixels: Float[Tensor, "c h w"]) -> bytes:
+    """Grey or colour by the number of channels."""
     levels = (pixels.detach().clamp(0, 1) * 255).round().byte().cpu()
     if len(levels) not in (1, 3):
         levels = levels[:1]
     array = levels[0].numpy() if len(levels) == 1 else levels.movedim(0, -1).numpy()
     encoded = io.BytesIO()
     Image.fromarray(array).save(encoded, "PNG")
-    records.write_bytes(path, encoded.getvalue())
+    return encoded.getvalue()

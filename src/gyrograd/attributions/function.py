@@ -17,8 +17,9 @@ from gyrograd.types import Images, Model
 class FunctionAttribution:
     """`function(model, x, target)`, such as a few lines of autograd or a method of another library.
 
-    Gradients are on while it runs, whoever asks. If it takes `create_graph`, that is passed on. If it does not and its
-    maps carry no graph, they have no derivative: attacks then search through another map or without gradients.
+    Gradients are on while it runs, whoever asks. If it takes `create_graph`, that is passed on. If it does not, its
+    maps count as having no derivative: methods of other libraries return maps that carry half of one (x times a
+    gradient that is cut off). Attacks then search through another map or without gradients.
 
     >>> import torch, gyrograd as gg
     >>> def saliency(model, x, target):
@@ -33,6 +34,11 @@ class FunctionAttribution:
     function: Callable[..., Tensor]
     takes_create_graph: bool = field(init=False, repr=False)
 
+    @property
+    def __name__(self) -> str:
+        """What its user calls it, for sentences."""
+        return str(getattr(self.function, "__name__", repr(self.function)))
+
     def __post_init__(self) -> None:
         try:
             parameters = list(inspect.signature(self.function).parameters.values())
@@ -43,10 +49,11 @@ class FunctionAttribution:
 
     def __call__(self, model: Model, x: Images, target: Tensor, *, create_graph: bool = False) -> Images:
         """Maps shaped like x."""
-        name = getattr(self.function, "__name__", repr(self.function))
+        name = self.__name__
         with torch.enable_grad():
             passed_on = {"create_graph": create_graph} if self.takes_create_graph else {}
-            map = self.function(model, x, target, **passed_on)
+            seen = x if self.takes_create_graph else x.detach()
+            map = self.function(model, seen, target, **passed_on)
         if not isinstance(map, Tensor) or map.shape != x.shape:
             returned = tuple(map.shape) if isinstance(map, Tensor) else type(map).__name__
             raise UserError(
@@ -54,7 +61,7 @@ class FunctionAttribution:
             )
         if not create_graph:
             return map.detach()
-        if not map.requires_grad:
+        if not self.takes_create_graph or not map.requires_grad:
             raise UserError(
                 f"The maps of {name} have no derivative; let it take create_graph and keep the graph, or leave "
                 "create_graph out."

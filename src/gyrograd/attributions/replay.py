@@ -433,6 +433,9 @@ def _is_whole_copy(call: Call) -> bool:
 def _make_out_of_place(call: Call) -> bool:
     """Turn an in-place call into its out-of-place twin; true if it was one."""
     name = getattr(call.func, "__name__", "")
+    if name == "__setitem__" and len(call.inputs) == 2 and call.inputs == [call.args[0], call.args[2]]:
+        call.func = _setitem
+        return True
     if call.kwargs.get("out") is not None or name in _WRITES_INTO:
         raise UserError(
             f"The model writes into a tensor with {call}; build the result with torch.cat or torch.where."
@@ -450,6 +453,13 @@ def _make_out_of_place(call: Call) -> bool:
         call.func = _twin(call, name)
         return True
     return False
+
+
+def _setitem(there: Tensor, index: Any, value: Tensor) -> Tensor:
+    """`there` with some of its values replaced; both are computed from x, and the index is not."""
+    changed = there.clone()
+    changed[index] = value
+    return changed
 
 
 def _twin(call: Call, name: str) -> Callable[..., Any]:

@@ -35,7 +35,7 @@ STRUCTURAL = frozenset({
     "take_along_dim", "diagonal", "cat", "stack", "hstack", "vstack", "chunk", "split", "split_with_sizes",
     "tensor_split", "unbind", "flip", "roll", "rot90", "t", "T", "mT", "to", "float", "double", "half", "bfloat16",
     "type_as", "alias", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold", "where", "masked_fill",
-    "tril", "triu",
+    "tril", "triu", "setitem",
 })  # fmt: skip
 """Each value they return is one they were given, or a constant."""
 AVERAGES = frozenset({

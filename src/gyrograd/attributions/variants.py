@@ -41,6 +41,7 @@ VARIANTS: dict[str, Settings] = {
         "first": "same",
         "norm": "linear",
         "constants": "share",
+        "start": "value",
         **_SIGNED,
     },
     "cplrp": {
@@ -50,6 +51,7 @@ VARIANTS: dict[str, Settings] = {
         "softmax": "constant",
         "norm": "linear",
         "constants": "share",
+        "start": "value",
         **_SIGNED,
     },
 }
@@ -70,7 +72,8 @@ epsilon     a W over its sum, bias included, in every layer; sums by signed part
 gamma       W + 0.25 W+ with bias, z-box first; sums by signed parts (Montavon et al. 2019).
 attnlrp     AttnLRP (Achtibat et al. 2024) as they use it for vision transformers: gamma in layers, softmax by
             its Taylor rule, half of the relevance to each factor of a product, the division of a LayerNorm by
-            its spread passes relevance on (its mean and affine part are linear layers).
+            its spread passes relevance on (its mean and affine part are linear layers), and what is handed back
+            is the logit itself, so that a positive share speaks for the class.
 cplrp       CP-LRP (Ali et al. 2022): epsilon in layers, softmax weights and gates are constants, LayerNorm is a
             linear layer whose denominator is a constant.
 """

@@ -30,14 +30,14 @@ from gyrograd.audit.verdict import OPENINGS, grade_of
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.measurement import Column
 from gyrograd.models import Standardized, logits_of
-from gyrograd.numerics.checks import check_inputs, check_target, class_indices, try_model
+from gyrograd.numerics.checks import check_fits, check_inputs, check_target, class_indices, try_model
 from gyrograd.numerics.maps import top_k_mask
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.similarity import cosine
 from gyrograd.numerics.statistics import Stat
 from gyrograd.numerics.wording import interval_text
 from gyrograd.registry import make
-from gyrograd.reporting.features import COLUMNS, feature_page
+from gyrograd.reporting.features import COLUMNS, cells, feature_page
 from gyrograd.reporting.values import write_values
 from gyrograd.types import Attribution, Inputs, Labels, Model, Targets
 
@@ -48,7 +48,7 @@ DEPTHS = {"quick": (9, 5, 64), "standard": (20, 7, 200), "thorough": (50, 10, 10
 FORMS = {2: "table", 3: "series", 5: "volume"}
 METHODS = ("gradient", "lrp", "integrated_gradients", "smoothgrad")
 OF_TABLES = ("lime", "shap")
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"steps": 20},
     "smoothgrad": {"draws": 20, "sigma": 0.1},
     "lime": {"draws": 200},
@@ -72,12 +72,22 @@ class FeatureCard:
         found: str | None = self.document["verdict"]["grade"]
         return found
 
-    def summary(self) -> str:
+    @property
+    def records(self) -> dict[str, disk.Record]:
+        """The numbers of every example, by method."""
+        found = {}
+        for method, columns in self.values.items():
+            examples = sorted({example for column in columns.values() for example in column})
+            values = {key: [column.get(example) for example in examples] for key, column in columns.items()}
+            found[method] = disk.Record(method, dict(self.document["settings"]), examples, values)
+        return found
+
+    def summary(self, width: int | None = None) -> str:  # noqa: ARG002 - a table is never folded
         """Verdict and table of methods as text."""
         card = self.document
         header = ["method", *COLUMNS.values()]
         rows = [
-            [method["label"], *(interval_text(method["columns"].get(key)) for key in COLUMNS)]
+            [method["label"], *cells(method["columns"], card["settings"]["eps"])]
             for method in card["methods"]
         ]
         widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
@@ -128,12 +138,13 @@ def audit_features(
     data_name: str | None = None,
     classes: Sequence[str] | None = None,
     features: Sequence[str] | None = None,
+    steps: int | None = None,
     notes: Sequence[str] = (),
 ) -> FeatureCard:
     """The card of a model of `b d` tables, `b c t` series or `b c d h w` volumes, in standard deviations.
 
     `eps` (0.1) is the largest radius; half and a quarter of it are attacked too, and noise has twice its size.
-    `features`: their names, one for each column of a table.
+    `features`: their names, one for each column of a table. `steps`: of each attack, in place of the preset's.
     """
     started = time.monotonic()
     check_inputs(x)
@@ -147,8 +158,13 @@ def audit_features(
         )
     if len(x) < 2:
         raise UserError("Standard deviations of the features need several examples; give two or more.")
+    check_fits(model, x.to(next((p for p in model.parameters() if p.is_floating_point()), x)))
     subject = _subject(model, x, labels, classes, features, seed)
-    steps, mean_steps, attacked = DEPTHS[preset]
+    usual_steps, mean_steps, attacked = DEPTHS[preset]
+    if steps is None:
+        steps = usual_steps
+    else:
+        mean_steps = steps
     usual = (*METHODS, *OF_TABLES) if x.dim() == 2 else METHODS
     plan = Preset(methods=usual, method_settings=SETTINGS, steps=steps, mean_steps=mean_steps, search_rows=20)
     tried, left_out = methods_of(
@@ -441,6 +457,7 @@ def settings_of_features(given: Mapping[str, Any]) -> dict[str, Any]:
         "data_name",
         "classes",
         "features",
+        "steps",
         "notes",
     }
     for name, value in given.items():

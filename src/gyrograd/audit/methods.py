@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup, make
-from gyrograd.types import Attribution, Images, Labels, Model
+from gyrograd.types import Attribution, Inputs, Labels, Model
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def methods_of(
     named: Sequence[str] | Mapping[str, Attribution] | None,
     preset: Preset,
     model: Model,
-    x: Images,
+    x: Inputs,
     target: Labels,
     *,
     max_batch: int,
@@ -60,6 +60,9 @@ def methods_of(
             continue
         if method.name in {other.name for other in found}:
             raise UserError(f"Method '{method.name}' is named twice; name each method once.")
+        if hasattr(method.attribution, "chosen"):
+            note = f"variant {method.attribution.chosen(model, x)}, which suits this model"
+            method = replace(method, notes=(*method.notes, note))
         found.append(method)
     if not found:
         raise UserError("No method of the preset explains this model; name one that does with methods=.")

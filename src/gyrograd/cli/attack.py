@@ -74,7 +74,8 @@ def attack(
 
     Args:
         model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
-            weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
+            weights), hf:OWNER/NAME or a folder of Hugging Face transformers, FILE.py:FACTORY (this runs the file), or
+            a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
         attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` shows all.

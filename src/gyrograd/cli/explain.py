@@ -92,7 +92,8 @@ def explain(
 
     Args:
         model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
-            weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export file.
+            weights), hf:OWNER/NAME or a folder of Hugging Face transformers, FILE.py:FACTORY (this runs the file), or
+            a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
         method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'. With all,
@@ -114,6 +115,7 @@ def explain(
         "seed": opening.seed,
     }
     with sole_writer(out):
+        _remove_earlier(out)
         done, seen = _explained(here, methods.used, target, out, settings)
         shown = [one for one in seen if len(one.maps) == len(methods.used)]
         if not shown and not methods.sheet:
@@ -189,6 +191,23 @@ def _explained(
         if done:
             records.write(out / "record.json", _record(here, done, settings))
     return done, seen
+
+
+def _remove_earlier(out: Path) -> None:
+    """Remove what an earlier run's record lists: pictures of two runs under one record would pass for one run's.
+
+    Nothing else in the folder is touched. The record goes last: a run that is killed here is tidied up by the next.
+    """
+    path = out / "record.json"
+    try:
+        document = json_format.loads(path.read_text(encoding="utf-8"))
+        listed = [str(name) for row in document["facts"]["pictures"] for name in row.values()]
+        own = document["name"] == "explain"
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # no record, or not one of this verb's
+    if own:
+        for name in (*listed, "overview.png", SHEET, path.name):
+            (out / Path(name).name).unlink(missing_ok=True)
 
 
 def _part(
@@ -358,8 +377,10 @@ def _document(out: Path, here: Subject, done: list[Explained], methods: Methods)
             "index": one.index,
             "name": one.name,
             "predicted": one.predicted,
+            "predicted_class": here.class_name(one.predicted),
             "probability": one.probability,
             "target": one.target,
+            "target_class": here.class_name(one.target),
             "label": one.label,
             "pictures": {what: str(out / file) for what, file in _files(one.index, one.drawn).items()},
         }

@@ -84,7 +84,8 @@ def rich_table(table: Table, *, unbroken: bool = False) -> Any:
 
     shown = Shown(box=None, pad_edge=False)
     for number, title in enumerate(table.header):
-        shown.add_column(escape(title), no_wrap=unbroken and number > 0)
+        # Folded, not cut: `l2_cosine.l...` would be the name of several points.
+        shown.add_column(escape(title), no_wrap=unbroken and number > 0, overflow="fold")
     for row in table.rows:
         shown.add_row(*(escape(cell) for cell in row))
     return shown

@@ -267,7 +267,8 @@ def _scaled(data: Dataset, size: int | None) -> Dataset:
     """The same images at another size: bilinear, without aliasing; masks by the nearest pixel."""
     if size is None or tuple(data.images.shape[2:]) == (size, size):
         return data
-    scaled = F.interpolate(data.images.float(), (size, size), mode="bilinear", antialias=True)
+    images = data.images if isinstance(data.images, Tensor) else data.images[:]
+    scaled = F.interpolate(images.float(), (size, size), mode="bilinear", antialias=True)
     masks = None
     if data.masks is not None:
         masks = F.interpolate(data.masks[:, None].float(), (size, size))[:, 0] > 0.5

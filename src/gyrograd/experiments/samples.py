@@ -54,5 +54,6 @@ def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def smaller(data: Dataset, side: int) -> Dataset:
     """The same images averaged down to `side` pixels a side; object masks are left out."""
-    pixels = adaptive_avg_pool2d(data.images.to(torch.float32), side)
+    parts = data.images.split(1024)  # a streamed set is read part by part
+    pixels = torch.cat([adaptive_avg_pool2d(part.to(torch.float32), side) for part in parts])
     return replace(data, images=pixels.round().to(torch.uint8), masks=None, name=f"{data.name} {side} px")

@@ -256,7 +256,7 @@ def unpacked(file: Any) -> list[Cell]:
     return cells
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class _Pickler(cloudpickle.Pickler):
     """Tensors of any GPU come out on the one GPU a worker sees; a TorchScript module travels as its file."""
 
     def reducer_override(self, obj: Any) -> Any:

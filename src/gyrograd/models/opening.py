@@ -18,7 +18,7 @@ from gyrograd.models.factories import made_by_file
 from gyrograd.models.outputs import checked, notes
 from gyrograd.models.scripts import scripted
 from gyrograd.models.specs import spec_of
-from gyrograd.models.weights import load_state
+from gyrograd.models.weights import OtherClassCountError, load_state
 from gyrograd.models.wrappers import Normalized, statistics_named
 from gyrograd.registry import available, lookup
 
@@ -55,11 +55,33 @@ def opened(
     transformers (`hf:vit`), or a trained one as a folder that `save_pretrained` wrote or as `hf:OWNER/NAME` of the hub;
     `FILE.py:FACTORY`, which runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a
     name.
-    `weights`: a state dict for a model that is not a file of its own, `classes` its class count, `normalize`
-    ("cifar10", "imagenet", "efficientnet_lite") the channel statistics it was trained with, if it does not hold them
-    itself.
+    `weights`: a state dict for a model that is not a file of its own, `classes` its class count (that of the
+    weights, if left out), `normalize` ("cifar10", "imagenet", "efficientnet_lite") the channel statistics it was
+    trained with, if it does not hold them itself.
     """
-    place = _device(device)
+    try:
+        return _opened(text, weights, classes, normalize, _device(device))
+    except OtherClassCountError as found:
+        if weights is None:
+            raise  # a checkpoint that contradicts itself
+        if classes is not None:
+            raise UserError(
+                f"{weights} has {found.classes} classes ('{found.key}') and --classes is {classes}; leave out "
+                f"--classes, or give --classes {found.classes}."
+            ) from None
+        try:
+            return _opened(text, weights, found.classes, normalize, _device(device))
+        except UserError:
+            # A model of the user's own may have no setting for it; then what differs is the thing to say.
+            raise UserError(
+                f"{weights} has {found.classes} classes ('{found.key}') and {text} {found.own}; give a model of "
+                f"{found.classes} classes."
+            ) from None
+
+
+def _opened(
+    text: str, weights: Path | None, classes: int | None, normalize: str | None, place: torch.device
+) -> nn.Module:
     file = _own_file(text)
     if file is not None:
         model = made_by_file(*file, classes)

@@ -25,6 +25,16 @@ LONGEST_HEADER = 100_000_000
 """Bytes; safetensors itself refuses longer ones."""
 
 
+class OtherClassCountError(UserError):
+    """Weights of a model with another number of classes: all of them fit but the last layer."""
+
+    def __init__(self, path: Path | str, key: str, classes: int, own: int) -> None:
+        super().__init__(
+            f"{path} has {classes} classes ('{key}') and the model {own}; build the model with num_classes={classes}."
+        )
+        self.key, self.classes, self.own = key, classes, own
+
+
 def load_state(model: nn.Module, path: Path | str) -> None:
     """Load foreign weights into the model, or into the core of a wrapped one, all of them or none.
 
@@ -54,9 +64,13 @@ def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> No
     if missing or extra:
         raise UserError(_names_differ(path, missing, extra))
     check_kinds(tensors, own, path)
-    for key, tensor in tensors.items():
-        if tensor.shape != own[key].shape:
-            raise UserError(_shapes_differ(path, key, tensor, own[key], last=key in _last_two(own)))
+    last = _last_two(own)
+    for key, tensor in sorted(tensors.items(), key=lambda item: item[0] in last):
+        if tensor.shape == own[key].shape:
+            continue
+        if key in last and tensor.shape[1:] == own[key].shape[1:]:
+            raise OtherClassCountError(path, key, len(tensor), len(own[key]))
+        raise UserError(_shapes_differ(path, key, tensor, own[key]))
     model.load_state_dict(dict(tensors), strict=True)
 
 
@@ -93,12 +107,7 @@ def _names_differ(path: Path | str, missing: list[str], extra: list[str]) -> str
     )
 
 
-def _shapes_differ(path: Path | str, key: str, given: Tensor, own: Tensor, *, last: bool) -> str:
-    if last and given.shape[1:] == own.shape[1:]:
-        return (
-            f"{path} has {len(given)} classes ('{key}') and the model {len(own)}; "
-            f"build the model with num_classes={len(given)}."
-        )
+def _shapes_differ(path: Path | str, key: str, given: Tensor, own: Tensor) -> str:
     return (
         f"{path}: '{key}' is {tuple(given.shape)} and the model's is {tuple(own.shape)}; "
         "build the model with the settings these weights were trained with."

@@ -69,11 +69,20 @@ def feature_page(card: Mapping[str, Any], examples: Sequence[Mapping[str, Any]])
     )
 
 
+def cells(columns: Mapping[str, Any], eps: float) -> list[str]:
+    """A method's numbers as they stand in tables; what holds at the largest radius attacked holds at least so far."""
+    texts = {key: interval_text(columns.get(key)) for key in COLUMNS}
+    radius = columns.get("steady_radius")
+    if radius and radius["value"] is not None and radius["value"] >= eps:
+        texts["steady_radius"] = f"at least {eps:g}"
+    return list(texts.values())
+
+
 def _methods(card: Mapping[str, Any]) -> Table:
     rows = [
         (
             method["label"],
-            *(interval_text(method["columns"].get(key)) for key in COLUMNS),
+            *cells(method["columns"], card["settings"]["eps"]),
             method["grade"] or "unknown",
         )
         for method in card["methods"]
@@ -166,6 +175,8 @@ def _plain(axis: Any, x_label: str, y_label: str, *, legend: bool = True) -> Non
     axis.set_xlabel(x_label, fontsize=8)
     axis.set_ylabel(y_label, fontsize=8)
     axis.tick_params(labelsize=8)
+    if "step" in x_label or "slice" in x_label:
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axis.spines[["top", "right"]].set_visible(False)
     if legend:
         axis.legend(fontsize=8, frameon=False)
