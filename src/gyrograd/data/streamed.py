@@ -82,7 +82,9 @@ class Streamed:
     def __len__(self) -> int:
         return len(self.blobs)
 
-    def __getitem__(self, index: Int[Tensor, " n"] | slice) -> Tensor:
+    def __getitem__(self, index: Int[Tensor, " n"] | slice | int) -> Tensor:
+        if isinstance(index, int):
+            return self[torch.tensor([index])][0]
         chosen = self.rows(index).blobs
         with ThreadPoolExecutor(min(DECODERS, len(chosen) or 1)) as threads:
             images = list(threads.map(self._decoded, chosen))
