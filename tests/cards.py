@@ -270,6 +270,8 @@ def _worst(row: int) -> dict[str, Any]:
     return {
         "row": row,
         "example": 17 + row,
+        "name": f"photos/{17 + row}.png",
+        "kept": 0.31 + 0.05 * row,
         "method": list(METHODS)[row],
         "attack": "targeted_map",
         "eps": 8 / 255,

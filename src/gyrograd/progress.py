@@ -1,4 +1,5 @@
-"""Work that takes long: a bar with the time left on a terminal, one line elsewhere, nothing for what is soon done."""
+"""Work that takes long: a bar with the time left on a terminal, a line that counts in a notebook, one line elsewhere;
+nothing for what is soon done."""
 
 from __future__ import annotations
 
@@ -21,6 +22,8 @@ PATIENCE_S = 2.0
 """Work done sooner than this shows no bar."""
 WORTH_A_LINE_S = 60.0
 """Where there is no terminal, one line says how long it takes if the rest takes longer than this."""
+COUNTED_EVERY_S = 1.0
+"""A notebook's line is written again this often at most."""
 TRIED_S = 5.0
 """Nothing is said of the time left before so much work was seen."""
 
@@ -107,8 +110,14 @@ def track(
         items = list(items)
         planned = [effort(item) for item in items]
     pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total)
-    told = _with_bar if sys.stderr.isatty() else _with_line
+    told = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
     return _alone(told(_announced(items, pace, effort), pace, what))
+
+
+def in_notebook() -> bool:
+    """Whether this process runs the cells of a notebook, whose output is no terminal and yet has a reader."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 def _announced(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effort] | None) -> Iterator[Item]:
@@ -146,6 +155,26 @@ def _with_line(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
             told, left = True, pace.left() or 0.0
             if left > WORTH_A_LINE_S:
                 print(f"gyrograd: {what}: about {spoken(left)} on this machine.", file=sys.stderr, flush=True)
+
+
+def _with_count(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
+    """One line that is written over: how much is done and how long the rest takes, wiped in the end."""
+    started = last = pace.clock()
+    width = 0
+    try:
+        for item in items:
+            yield item
+            pace.advance()
+            now = pace.clock()
+            if now - started >= PATIENCE_S and now - last >= COUNTED_EVERY_S:
+                left = pace.left()
+                rest = "" if left is None else f", about {spoken(left)} left"
+                text = f"{what}: {pace.done}/{len(pace.efforts)}{rest}"
+                print(f"\r{text:<{width}}", end="", file=sys.stderr, flush=True)
+                last, width = now, len(text)
+    finally:
+        if width:
+            print(f"\r{'':<{width}}\r", end="", file=sys.stderr, flush=True)
 
 
 def _with_bar(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,12 +16,16 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.audit import Card, audit
-from gyrograd.audit.presets import PRESETS, preset_of
+from gyrograd.audit.methods import Method
+from gyrograd.audit.pictures import Damage, damages
+from gyrograd.audit.plane import choice
+from gyrograd.audit.presets import PRESETS, Preset, preset_of
 from gyrograd.data.dataset import Dataset
 from gyrograd.errors import UserError
-from gyrograd.measurement import streams
+from gyrograd.measurement import Table, streams
 from gyrograd.measurement.cells import _completed as completed
 from gyrograd.metrics import TopKIntersection
+from gyrograd.models.opening import UNTRAINED
 from gyrograd.numerics import random
 from gyrograd.progress import Pace
 from gyrograd.reporting.schema import checked
@@ -165,7 +170,7 @@ def test_methods_on_the_plane_are_compared_with_the_sweeps_draws(card: Card) -> 
     assert card.document["plane"]["points"][0]["robustness"]["value"] == pytest.approx(float(rps.mean()))
 
 
-def test_pictures_are_the_lowest_cosines_with_their_images(card: Card) -> None:
+def test_pictures_are_the_attacks_that_left_fewest_top_pixels_with_their_images(card: Card) -> None:
     rows = card.document["worst"]
     assert len(rows) == 2
     assert len({row["example"] for row in rows}) == 2
@@ -174,18 +179,52 @@ def test_pictures_are_the_lowest_cosines_with_their_images(card: Card) -> None:
         image = card.pictures["image"][row["row"]]
         np.testing.assert_allclose(image, x[row["example"]].permute(1, 2, 0).numpy(), atol=1e-6)
         assert np.abs(card.pictures["attacked"][row["row"]] - image).max() <= 8 / 255 + 1e-6
-        assert row["cosine"] == pytest.approx(_lowest(card, row["example"]), abs=1e-6)
+        assert row["kept"] == pytest.approx(_fewest_kept(card, row["example"], SMALL.methods), abs=1e-6)
         before, after = (card.pictures[key][row["row"]] for key in ("map_clean", "map_attacked"))
         cosine = (before * after).sum() / np.sqrt((before**2).sum() * (after**2).sum())
         assert row["cosine"] == pytest.approx(float(cosine), abs=1e-5)
+        assert (np.abs(card.pictures["signed_clean"][row["row"]]) <= before + 1e-5).all()
 
 
-def _lowest(card: Card, example: int) -> float:
+def test_beside_each_attack_stands_the_recommended_method_on_the_same_image(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def of_the_other(table: Table, methods: Sequence[Method], preset: Preset) -> list[Damage]:
+        """Attacks on the method that is not recommended, whichever that is."""
+        return sorted(d for m in methods if m.name != recommended for d in damages(table, m, preset))[:1]
+
+    x, y = small_images(2)
+    preset, recommended = replace(SMALL, sweep={}, attacks=("top_k",)), "smoothgrad"
+    monkeypatch.setattr("gyrograd.audit.engine.most_damaging", of_the_other)
+    monkeypatch.setattr("gyrograd.audit.engine.choice", _choosing(recommended))
+    card = audit(small_net(), x, y, preset=preset)
+    (row,) = card.document["worst"]
+    assert row["method"] == "gradient"
+    kept = card.table.of(method=recommended, condition="top_k", eps=SMALL.eps, metric="kept")
+    assert row["best"]["method"] == recommended
+    assert row["best"]["kept"] == pytest.approx(kept[row["example"]], abs=1e-6)
+    image, attacked = card.pictures["image"][0], card.pictures["best_attacked"][0]
+    assert 0 < np.abs(attacked - image).max() <= 8 / 255 + 1e-6
+    assert np.abs(attacked - card.pictures["attacked"][0]).max() > 0
+
+
+def _choosing(name: str) -> Any:
+    """`choice`, which recommends this method whatever was measured."""
+
+    def chosen(placed: Sequence[Any], *rest: Any, **more: Any) -> Any:
+        point = next(point for point in placed if point.method == name)
+        return replace(choice(placed, *rest, **more), point=point, held=None)
+
+    return chosen
+
+
+def _fewest_kept(card: Card, example: int, methods: Sequence[str]) -> float:
     values = []
-    for name in SMALL.methods:
+    for name in methods:
         for attack in SMALL.attacks:
-            cosines = card.table.of(method=name, condition=attack, eps=SMALL.eps, metric="cosine")
-            values.append(cosines[example])
+            kept = card.table.of(method=name, condition=attack, eps=SMALL.eps, metric="kept")
+            same = card.table.of(method=name, condition=attack, eps=SMALL.eps, metric="prediction_kept")
+            values += [kept[example]] if same[example] == 1 else []
     return min(v for v in values if v is not None)
 
 
@@ -393,6 +432,31 @@ def test_another_model_or_other_images_are_measured_anew(tmp_path: Path) -> None
     assert one.document["model"]["sha256"] != other.document["model"]["sha256"]
     brighter = audit(small_net(), x * 0.9, y, preset=FEW, out=tmp_path)
     assert one.document["data"]["sha256"] != brighter.document["data"]["sha256"]
+
+
+def test_a_model_without_trained_weights_is_not_judged() -> None:
+    x, y = small_images(3)
+    net = small_net()
+    assert audit(net, x, y, preset=FEW).grade is not None
+    net.__dict__["note"] = UNTRAINED
+    card = audit(net, x, y, preset=FEW)
+    assert card.grade is None
+    assert card.document["verdict"]["sentences"][0].startswith("Not judged: the model has no trained weights")
+    assert all(row["grade"] is None and not row["recommended"] for row in card.document["methods"])
+
+
+def test_images_and_classes_have_their_names() -> None:
+    x, y = small_images(2)
+    names = [f"class of {i}" for i in range(CLASSES)]
+    card = audit(small_net(), x, y, preset=FEW, names=["a.png", "b.png"], classes=names)
+    for row in card.document["worst"]:
+        assert row["name"] == ("a.png", "b.png")[row["example"]]
+        assert row["before"]["label"] in names
+    net = small_net()
+    net.__dict__["class_names"] = names
+    assert audit(net, x, y, preset=FEW).document["worst"][0]["before"]["label"] in names
+    with pytest.raises(UserError, match="1 names for 2 images"):
+        audit(small_net(), x, y, preset=FEW, names=["a.png"])
 
 
 @pytest.mark.usefixtures("_no_page")

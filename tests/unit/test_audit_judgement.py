@@ -10,21 +10,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_audits import SMALL, small_images, small_net
+from torch import nn
 
 import gyrograd as gg
-from gyrograd.audit.doubts import challenges, masked, suspects
+from gyrograd.audit.doubts import REMEDIES, _row, _saturated, challenges, masked, suspects
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, spoken
-from gyrograd.audit.presets import Preset
+from gyrograd.audit.presets import PRESETS, Preset
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.summary import summary
-from gyrograd.audit.table import eps_curves, stat, worst
+from gyrograd.audit.table import card_columns, eps_curves, stat, worst
 from gyrograd.audit.theorems import Promise, constants, promises
 from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
 from gyrograd.measurement import Table, mean_over, streams
 from gyrograd.measurement.table import Source
+from gyrograd.metrics import suspicion
 from gyrograd.numerics.statistics import bootstrap_interval
 from gyrograd.numerics.wording import interval_text
 from gyrograd.records import Record
@@ -276,7 +278,10 @@ def test_the_second_sentence_holds_noise_attack_and_prediction() -> None:
         "Do not rely on single explanations of this model: most of the pixels the Gradient map"
     )
     assert "random noise of 8/255 leaves 26 % [24, 28] in place" in told[1]
-    assert "the same budget 13 % [11, 15], while the predicted class stays on 100 % of the images" in told[1]
+    assert (
+        "the same budget 13 % [11, 15], while the predicted class stays on 100 % of the 20 images attacked"
+        in told[1]
+    )
     assert len(told) == 3
 
 
@@ -301,7 +306,7 @@ def test_the_summary_fits_a_terminal_and_names_what_is_missing() -> None:
     text = summary(card)
     for part in (
         "Interrupted",
-        "Verdict: unknown",
+        "Verdict: not judged",
         "* LRP",
         "0.800 ±.020",
         "left out: lime",
@@ -309,6 +314,8 @@ def test_the_summary_fits_a_terminal_and_names_what_is_missing() -> None:
     ):
         assert part in text
     assert "lrp: constant_map. Look at the maps." in text
+    images = next(line.split() for line in text.splitlines() if line.startswith("  images"))
+    assert images == ["images", str(measured(0.8)["n"]), "-"]
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -400,12 +407,52 @@ def test_the_method_that_holds_furthest_is_chosen_unless_it_is_less_faithful_or_
     radii |= {("guided_backprop", None): measured(9.0), ("lime", None): measured(8.0)}
     found = choice(placed, GRADIENT, {"lime"}, None, radii)
     assert found is not None
-    assert (found.point.method, found.radius, found.stay) == ("lrp", measured(6.9), False)
+    assert (found.point.method, found.held, found.stay) == ("lrp", measured(6.9), False)
     lrp = Method("lrp", "LRP", gg.attribution("lrp"))
     told = sentences(lrp, columns(0.3, 0.8), found, SMALL, against=GRADIENT)
     assert told[0].startswith("Use LRP: half of its top pixels stay up to 6.9/255")
     assert "against Gradient, insertion +0.010" in told[0]
     assert "LRP map" in told[1]
+
+
+def test_at_a_single_radius_the_map_that_keeps_most_is_chosen_and_its_share_is_told() -> None:
+    placed = [point(name, None, [0.9] * 4, [0.5] * 4) for name in ("gradient", "lrp")]
+    kept = {("gradient", None): measured(0.1), ("lrp", None): measured(0.4)}
+    found = choice(placed, GRADIENT, set(), None, kept, by_radius=False)
+    assert found is not None
+    assert found.point.method == "lrp"
+    lrp = Method("lrp", "LRP", gg.attribution("lrp"))
+    told = sentences(
+        lrp, columns(0.4, 0.8), found, SMALL, against=GRADIENT, before={"top_k_kept": measured(0.1)}
+    )
+    assert told[0].startswith("Use LRP: 40 %")
+    assert "of its top pixels stay under an attack of 8/255 (Gradient: 10 %" in told[0]
+    assert "radius" not in " ".join(told)
+    assert "steady_radius" not in {column["key"] for column in card_columns(PRESETS["glance"])}
+    assert "steady_radius" in {column["key"] for column in card_columns(PRESETS["quick"])}
+
+
+def test_how_faithful_a_method_is_rests_on_every_image_and_not_on_those_of_the_plane() -> None:
+    placed = [point(name, None, [0.9] * 4, [0.5] * 4) for name in ("gradient", "lrp")]
+    held = {("gradient", None): measured(2.0), ("lrp", None): measured(6.0)}
+    start, worse = dict.fromkeys(range(20), 0.5), dict.fromkeys(range(20), 0.3)
+    everywhere = {("gradient", None): start, ("lrp", None): worse}
+    found = choice(placed, GRADIENT, set(), None, held)
+    assert found is not None
+    assert found.point.method == "lrp"
+    found = choice(placed, GRADIENT, set(), None, held, everywhere)
+    assert found is not None
+    assert found.point.method == "gradient"
+
+
+def test_a_map_is_not_called_steady_after_a_search_too_short_to_be_challenged() -> None:
+    steady = columns(0.9, 0.95)
+    assert grade_of(steady) == "steady"
+    assert grade_of(steady, brief=True) == "shaky"
+    brief = replace(SMALL, attacks=("auto",), steps=2)
+    assert brief.is_brief
+    assert not replace(brief, steps=4).is_brief
+    assert "too short to call it steady" in sentences(GRADIENT, steady, None, brief)[0]
 
 
 def test_radii_that_reach_the_last_one_measured_are_said_to_be_at_least_that() -> None:
@@ -437,3 +484,21 @@ def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() 
     flags = challenges(table(), [GRADIENT], preset)
     assert [flag["name"] for flag in flags] == ["search_misled"]
     assert masked(flags) == {"gradient"}
+
+
+def test_remedies_name_the_audits_own_options_and_apply_to_what_it_explains() -> None:
+    preset = replace(SMALL, steps=9, draws=3)
+    flag = suspicion.too_few_draws(torch.tensor([[0.0, 1.0], [1.0, 0.1], [0.5, 0.4]]))
+    assert flag is not None
+    told = _row("gradient", flag.name, flag, flag.measured, preset)["what_to_do"]
+    assert "--draws 12 (now 3)" in told
+    longer = _row("lrp", "beaten_by_more_steps", flag, 0.5, preset)["what_to_do"]
+    assert longer == "Search longer: --steps 36 (now 9)."
+    sure = suspicion.saturated(nn.Identity(), torch.tensor([[100.0, 0.0]] * 4), torch.tensor([0] * 4))
+    assert sure is not None
+    of_logits = _saturated(sure, [GRADIENT])
+    assert of_logits is not None
+    assert "maps are of the logit" in of_logits.explanation
+    assert "quantity" not in REMEDIES["saturated"]
+    probability = Method("p", "p", gg.attribution("gradient", quantity="probability"))
+    assert _saturated(sure, [GRADIENT, probability]) is sure

@@ -31,7 +31,7 @@ class Mixing(nn.Module):
 def test_flags_of_the_model_and_of_lrp_are_on_the_card(monkeypatch):
     x = torch.rand(6, 3, SIDE, SIDE)
     model, preset = Mixing().eval(), replace(SMALL, methods=("gradient", "lrp"))
-    inputs = engine._inputs(model, x, [0, 1, 2, 0, 1, 2], None, None, None, None, preset, 0)
+    inputs = engine._inputs(model, x, [0, 1, 2, 0, 1, 2], None, None, None, None, None, preset, 0)
     methods, _ = methods_of(None, preset, model, x[:1], inputs.sample.target[:1], max_batch=8)
     monkeypatch.setattr(doubts, "_of_numbers", lambda *_: [])  # flags of numbers, which would take an audit
     flags = {(flag["name"], flag["where"]) for flag in doubts.doubts(inputs, Table([]), methods)}

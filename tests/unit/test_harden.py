@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import signal
 from dataclasses import replace
 
 import numpy as np
+import pages
 import pytest
 import torch
 from children import CLEAN
@@ -199,6 +201,12 @@ def test_the_card_is_on_disk_in_both_forms_and_says_what_was_gained_at_what_pric
     assert text == card_text(done.card)
     for words in ("| accuracy |", "radius, /255", "top kept", "| kept |", "stripes, as given"):
         assert words in text
+    page = pages.read((folder / "report.html").read_text())
+    assert page.complaints == []
+    shown = " ".join(page.text.split())
+    assert shown.index(done.card["verdict"][0]) < shown.index("Before and after")
+    for name in ("as it came", "hardened"):
+        assert re.search(rf"Gradient on \S+, {name} attacked: \d+ % of its top pixels stay", shown)
     said = " ".join(done.card["verdict"])
     assert "hold further under attack: half of the top pixels of Gradient stay up to" in said
     assert "Accuracy " in said

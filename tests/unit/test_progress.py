@@ -7,11 +7,14 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gyrograd as gg
 from gyrograd import progress
 from gyrograd.progress import Effort, Pace, spoken, track
 
@@ -134,6 +137,37 @@ def test_work_within_work_says_nothing_of_its_own(clock: Clock, capsys: pytest.C
     assert capsys.readouterr().err == "gyrograd: outer: about 63 minutes on this machine.\n"
     taking(clock, track([10.0] * 20, 20, "later"))
     assert "later" in capsys.readouterr().err
+
+
+def test_a_notebook_has_one_line_that_counts_and_is_wiped(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ZMQInteractiveShell:
+        pass
+
+    kernel = SimpleNamespace(get_ipython=lambda: ZMQInteractiveShell())
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    taking(clock, track([10.0] * 4, 4, "auditing"))
+    lines = capsys.readouterr().err.split("\r")
+    assert lines[1] == "auditing: 1/4, about 30 seconds left"
+    assert lines[3].rstrip() == "auditing: 3/4, about 10 seconds left"
+    assert lines[-2].strip() == lines[-1] == ""
+    taking(clock, track([0.1] * 4, 4, "soon done"))
+    assert capsys.readouterr().err == ""
+
+
+def test_an_attack_shows_how_far_it_is(
+    clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            clock.now += 10
+            return torch.stack([x.square().sum((1, 2, 3)), x.sum((1, 2, 3))], 1)
+
+    x = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    attack = gg.attack("untargeted_map", eps=8 / 255, steps=12)
+    attack(Slow(), gg.attribution("gradient"), x, torch.tensor([0]))
+    assert "attacking: about" in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

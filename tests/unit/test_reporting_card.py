@@ -24,7 +24,7 @@ from gyrograd.reporting import Figure, Section, Table, map_grid, page, read_card
 from gyrograd.reporting.charts import eps_charts, labels_of, plane_chart, setting_text
 from gyrograd.reporting.markdown import escaped
 from gyrograd.reporting.palette import DARK, LIGHT, series
-from gyrograd.reporting.pictures import attack_pictures, difference, shared_scale
+from gyrograd.reporting.pictures import attack_pictures, difference, shared_scale, signed_colours
 from gyrograd.reporting.schema import checked
 from gyrograd.reporting.table import rows
 from gyrograd.reporting.wording import counted_images, duration, notes_of, signed
@@ -63,9 +63,9 @@ def test_the_page_is_valid_and_fetches_nothing(html):
 def test_the_page_says_what_the_card_says_in_order(html):
     text = " ".join(pages.read(html).text.split())
     card = cards.card()
-    wanted = [card["title"], *card["verdict"]["sentences"], "Under noise", "Image 17, Gradient"]
+    wanted = [card["title"], *card["verdict"]["sentences"], "cat, 0.910", "Under noise"]
     wanted += [
-        "cat, 0.910",
+        "photos/17.png (cat): Gradient",
         "cat, 0.880",
         "How close the map stays",
         "Insertion (higher is better)",
@@ -81,6 +81,17 @@ def test_every_value_of_the_table_stands_there_with_its_interval(html):
     for method in cards.card()["methods"]:
         for stat in method["columns"].values():
             assert f"{stat['value']:.3f}[{stat['low']:.3f}, {stat['high']:.3f}]" in text
+
+
+def test_every_column_says_how_many_images_it_is_of(tmp_path, small):
+    card = copy.deepcopy(small)
+    for method, n in zip(card["methods"], (12, 16), strict=True):
+        method["columns"]["top_k_kept"]["n"] = 12
+        method["columns"]["attack_cosine"]["n"] = n
+    text = " ".join(pages.read(write_report(card, tmp_path).read_text()).text.split())
+    assert "Top pixels kept↑ higher is better12 images" in text
+    assert "Steady under attack↑ higher is better12 to 16 images" in text
+    assert "Insertion↑ higher is better100 images" in text
 
 
 def test_the_same_card_gives_the_same_bytes(audit, tmp_path, small):
@@ -173,7 +184,7 @@ def test_a_card_of_the_least_a_card_must_have(tmp_path):
     assert "No method was measured." in text
     assert text.count("Not measured in this audit.") == 3
     assert "None of the checks was raised." in text
-    assert "interrupted" not in text
+    assert "not finished" not in text
     assert not (tmp_path / "figures").exists()
     assert "None" not in (tmp_path / "report.md").read_text().replace("None of the checks", "")
 
@@ -210,15 +221,15 @@ def test_points_that_were_not_measured_are_left_out_of_the_charts():
 
 def test_a_verdict_without_a_grade_says_so(tmp_path, small):
     page = write_report(small | {"verdict": {"grade": None, "sentences": ["Nothing can be said."]}}, tmp_path)
-    assert "– no grade" in pages.read(page.read_text()).text
-    assert "**no grade**" in (tmp_path / "report.md").read_text()
+    assert "– not judged" in pages.read(page.read_text()).text
+    assert "**not judged**" in (tmp_path / "report.md").read_text()
 
 
 def test_an_interrupted_audit_says_so_at_the_top(tmp_path, small):
     page = write_report(small | {"complete": False}, tmp_path).read_text()
-    assert "This audit was interrupted." in page
-    assert page.index("This audit was interrupted.") < page.index('class="verdict"')
-    assert "interrupted" in (tmp_path / "report.md").read_text()
+    assert "This audit is not finished: 100 images so far" in " ".join(pages.read(page).text.split())
+    assert page.index("This audit is not finished:") < page.index('class="verdict"')
+    assert "not finished" in (tmp_path / "report.md").read_text()
 
 
 def test_notes_and_methods_left_out_stand_with_the_verdict(tmp_path, small):
@@ -274,22 +285,65 @@ def test_a_pickle_among_the_pictures_is_not_run(tmp_path, small):
     assert not (tmp_path / "sprung").exists()
 
 
-def test_both_maps_of_an_attack_share_one_scale():
-    arrays = cards.pictures(rows=1, side=160)
-    arrays["map_clean"] = np.full((1, 160, 160), 0.5, np.float32)
-    arrays["map_attacked"] = np.full((1, 160, 160), 1.0, np.float32)
-    shown = attack_pictures(arrays, 0)
-    before, after = decoded(shown.map_clean), decoded(shown.map_attacked)
-    assert shown.scale == pytest.approx(1.0)
-    assert before.sum() < after.sum()
-    arrays["map_clean"] = np.full((1, 160, 160), 1.0, np.float32)
-    assert (decoded(attack_pictures(arrays, 0).map_clean) == after).all()
+def test_an_attack_that_makes_a_map_larger_does_not_leave_the_map_before_black():
+    arrays = cards.pictures(rows=1, side=64)
+    alone = attack_pictures(arrays, 0).views
+    arrays["map_attacked"] = arrays["map_attacked"] * 1000
+    beside = attack_pictures(arrays, 0).views
+    assert beside["map"][0] == alone["map"][0]
+    assert decoded(beside["map"][0]).max() > 200
 
 
-def test_the_difference_is_enlarged_twenty_times_around_grey():
+def test_the_largest_change_allowed_is_black_or_white_and_none_is_grey():
     image = np.full((2, 2, 3), 0.5)
-    assert difference(image, image + 0.01) == pytest.approx(0.5 + 0.2)
+    attacked = image.copy()
+    attacked[0] += 8 / 255
+    attacked[1, 0] -= 4 / 255
+    assert difference(image, attacked, 8 / 255)[:, :, 0] == pytest.approx(np.array([[1, 1], [0.25, 0.5]]))
+    assert difference(image, attacked) == pytest.approx(difference(image, attacked, 8 / 255))
     assert difference(image, image) == pytest.approx(0.5)
+
+
+def test_maps_with_a_sign_are_red_for_and_blue_against_as_strong_on_both_sides():
+    red, white, blue = signed_colours(np.array([[2.0, 0.0, -2.0]]))[0]
+    assert red[0] > red[2]
+    assert blue[2] > blue[0]
+    assert white.min() > 0.9
+    assert red.mean() == pytest.approx(blue.mean(), abs=0.2)
+
+
+def test_only_maps_that_have_a_sign_offer_the_view_with_it():
+    arrays = cards.pictures(rows=1, side=64)
+    assert set(attack_pictures(arrays, 0).views) == {"overlay", "map"}
+    signs = {"signed_clean": -arrays["map_clean"], "signed_attacked": arrays["map_attacked"]}
+    assert set(attack_pictures(arrays | signs, 0).views) == {"overlay", "map", "sign"}
+    positive = {"signed_clean": arrays["map_clean"], "signed_attacked": arrays["map_attacked"]}
+    assert set(attack_pictures(arrays | positive, 0).views) == {"overlay", "map"}
+
+
+def test_pictures_and_a_switch_stand_beside_the_verdict_before_any_table(html, audit):
+    text = " ".join(pages.read(html).text.split())
+    places = [text.index(piece) for piece in ("The worst attack found", "over the image", "counts most")]
+    assert places == sorted(places)
+    assert places[-1] < text.index("Steady under noise")
+    shown = [found for tag, found in pages.read(html).tags if tag == "input" and found["name"] == "view"]
+    assert [found["id"] for found in shown] == ["view-overlay", "view-map"]
+    assert "31 % of its top pixels stay" in text
+
+
+def test_the_recommended_method_stands_below_the_worst_attack(tmp_path, small):
+    arrays = cards.pictures()
+    best = {f"best_{key}": arrays[key] for key in ("attacked", "map_clean", "map_attacked")}
+    np.savez(tmp_path / "pictures.npz", **arrays | best)
+    card = copy.deepcopy(small)
+    card["worst"][0]["best"] = {"method": "smoothgrad", "cosine": 0.9, "kept": 0.72}
+    text = " ".join(pages.read(write_report(card, tmp_path).read_text()).text.split())
+    assert "smoothgrad (recommended)" not in text  # the table of this card has two methods, and not that one
+    card["methods"].append(cards.card()["methods"][3])
+    text = " ".join(pages.read(write_report(card, tmp_path).read_text()).text.split())
+    assert "SmoothGrad (recommended)" in text
+    assert "72 % of its top pixels stay, under an attack of its own" in text
+    assert "at most 8/255 per pixel, drawn 16 times as strong" in text
 
 
 def test_maps_of_zeros_have_a_scale():

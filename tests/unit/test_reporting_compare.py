@@ -137,6 +137,7 @@ def test_an_audit_against_itself_has_no_clear_change(two):
         "Neither holds clearly further: SmoothGrad on cifar10/lenet-ce (a), first keeps"
     )
     assert not any(same.findings.values())
+    assert same.absent == "Nothing improved and nothing got worse for certain."
     assert any("same weights" in note for note in same.notes)
 
 
@@ -274,6 +275,35 @@ def test_audits_with_nothing_in_common_say_so(tmp_path, two):
     comparison = compared(two[0], written(tmp_path / "b", card))
     assert "nothing can be compared" in comparison.sentence
     assert pages.read(comparison_page(comparison)).complaints == []
+
+
+def test_the_page_begins_with_one_image_under_the_recommended_map_of_each_model(tmp_path):
+    two = [cards.write_audit(tmp_path / name, source=f"cifar10/{name}") for name in ("plain", "steady")]
+    for folder, share in zip(two, (0.05, 0.6), strict=True):
+        card = json.loads((folder / "card.json").read_text())
+        for facts in card["worst"]:
+            facts["best"] = {"method": "smoothgrad", "cosine": 0.5, "kept": share}
+        (folder / "card.json").write_text(json.dumps(card))
+        arrays = cards.pictures()
+        best = {f"best_{key}": arrays[key] for key in ("attacked", "map_clean", "map_attacked")}
+        np.savez(folder / "pictures.npz", **arrays | best)
+    found = compared(*two)
+    page = pages.read(comparison_page(found))
+    assert page.complaints == []
+    text = " ".join(page.text.split())
+    assert text.index("The same image") < text.index("Every method at a glance")
+    assert text.count("17.png") == 2
+    for name, share in zip(found.names, ("5 %", "60 %"), strict=True):
+        assert f"SmoothGrad on {name} attacked: {share} of its top pixels stay" in text
+
+
+def test_audits_without_pictures_are_compared_all_the_same(tmp_path):
+    one, two = cards.write_audit(tmp_path / "a"), cards.write_audit(tmp_path / "b", gain=0.1)
+    (one / "pictures.npz").unlink()
+    (two / "pictures.npz").unlink()
+    found = compared(one, two)
+    assert found.pictures is None
+    assert pages.read(comparison_page(found)).complaints == []
 
 
 def test_the_comparison_page_is_valid_and_holds_every_number(found):

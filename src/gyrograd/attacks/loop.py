@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gyrograd.numerics.balls import Ball, into_box
 from gyrograd.numerics.random import Keys, normal
+from gyrograd.progress import track
 from gyrograd.types import Flags, Images, Logits, PerExample
 
 Memory: TypeAlias = tuple[Tensor, Tensor] | None
@@ -182,7 +183,7 @@ def search(
         )
         delta = box.cut(x, first)
         active, memory = torch.ones_like(clean.kept), None
-        for step in range(how.steps + 1):
+        for step in track(range(how.steps + 1), how.steps + 1, "attacking"):
             end = step == how.steps
             if end and how.open_end:
                 break

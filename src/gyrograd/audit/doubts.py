@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,32 @@ RAISED = {
 """Flags by name: the metric of an attack that counts the images, and what it means."""
 
 
+LONGER = "Search longer: --steps {longer} (now {steps})."
+REMEDIES = {
+    "too_few_draws": "Draw more noise for 'Steady under noise': --draws {more_draws} (now {draws}).",
+    "beaten_by_more_steps": LONGER,
+    "beaten_by_another_start": LONGER + " Report the worst of several seeds (--seed).",
+    "beaten_by_softer_model": LONGER + " Read the number as what was found, not as what holds.",
+    "beaten_by_transfer": "Do not call this map steady: its derivative hides what the gradient's shows.",
+    "beaten_by_noise": "Do not call this map steady: its derivative leads nowhere. " + LONGER,
+    "beaten_by_squares": "Do not call this map steady: its derivative leads nowhere. " + LONGER,
+    "search_misled": "Do not call this map steady: what was searched is not what is judged.",
+    "noise_beats_attack": LONGER + " The table has the worse of noise and attack already.",
+    "zero_derivative": "Nothing is claimed of this map under attack; judge by another method (--methods).",
+    "relevance_lost": "Compare with the variant that loses none: --methods 'lrp(variant=conserving)'.",
+    "same_map_everywhere": "Look at the maps of several classes; use another method (--methods) if they are all alike.",
+    "constant_map": "Look at the maps; use another method (--methods).",
+    "calm_but_empty": "Use another method (--methods): this one holds still without ranking pixels better than chance.",
+    "ignores_model": "Use another method (--methods), or quote this similarity beside every number of this one.",
+    "saturated": "Compare methods by the top pixels kept, which do not go by probabilities.",
+}
+"""What to do about a flag in an audit, in its own options; other flags keep the words of their check."""
+SATURATED = (
+    "Insertion and deletion follow the probability, so that their curves jump instead of rising. The maps are of the "
+    "logit, which does not saturate."
+)
+
+
 def doubts(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[CardFlag]:
     """Every flag raised, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
@@ -31,7 +58,7 @@ def doubts(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list
     found: list[tuple[str, Flag | None]] = [
         *((MODEL, flag) for flag in suspicion.model_flags(model, x)),
         (MODEL, suspicion.training_mode(model)),
-        (MODEL, suspicion.saturated(model, x, target)),
+        (MODEL, _saturated(suspicion.saturated(model, x, target), methods)),
     ]
     for method in methods:
         maps = method.attribution(model, x, target).detach()
@@ -44,7 +71,15 @@ def doubts(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list
             *_of_numbers(inputs, table, method),
         ]
         found += [(method.name, flag) for flag in flags]
-    return [_row(where, flag.name, flag, flag.measured) for where, flag in found if flag is not None]
+    preset = inputs.preset
+    return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
+
+
+def _saturated(flag: Flag | None, methods: Sequence[Method]) -> Flag | None:
+    """What saturation means where logits are explained: the maps are not concerned."""
+    if flag is None or any(getattr(m.attribution, "quantity", "logit") == "probability" for m in methods):
+        return flag
+    return replace(flag, explanation=SATURATED)
 
 
 def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag | None]:
@@ -85,7 +120,7 @@ def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[
                 known = [value for value in column.values() if value is not None]
                 shares.append(sum(known) / len(known) if known else 0.0)
             if max(shares, default=0.0) > OFTEN:
-                found.append(_row(method.name, name, doubt, max(shares)))
+                found.append(_row(method.name, name, doubt, max(shares), preset))
     return found
 
 
@@ -95,13 +130,19 @@ def _shared(*columns: Column) -> list[Tensor]:
     return [torch.tensor([c[e] for e in common], dtype=torch.float64) for c in columns]
 
 
-def _row(where: str, name: str, told: Any, measured: float | None) -> CardFlag:
+def _row(where: str, name: str, told: Any, measured: float | None, preset: Preset) -> CardFlag:
+    now = {
+        "steps": preset.steps,
+        "longer": 4 * preset.steps,
+        "draws": preset.draws,
+        "more_draws": 4 * preset.draws,
+    }
     return {
         "name": name,
         "where": where,
         "raised_if": told.raised_if,
         "explanation": told.explanation,
-        "what_to_do": told.what_to_do,
+        "what_to_do": REMEDIES[name].format(**now) if name in REMEDIES else told.what_to_do,
         "measured": measured,
     }
 

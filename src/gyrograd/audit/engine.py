@@ -26,7 +26,7 @@ from gyrograd.audit.doubts import challenges, doubts, masked, suspects
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
-from gyrograd.audit.pictures import Arrays, most_damaging, pictured
+from gyrograd.audit.pictures import Pictures, most_damaging
 from gyrograd.audit.plane import choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.precision import in_random_order, measured_until_precise, sequential_stat, shortfall
@@ -36,6 +36,7 @@ from gyrograd.audit.table import (
     STEADY,
     card_columns,
     eps_curves,
+    has_radius,
     kept_over_eps,
     method_columns,
     pixel_curves,
@@ -43,21 +44,24 @@ from gyrograd.audit.table import (
     stat,
 )
 from gyrograd.audit.theorems import promises
-from gyrograd.audit.verdict import grade_of, sentences
+from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, sentences
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.opening import is_labelled
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
-from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, measure
+from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, mean_over, measure
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import logits_of
+from gyrograd.models.class_names import class_names
+from gyrograd.models.opening import UNTRAINED
+from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.statistics import Stat
 from gyrograd.occupancy import sole_writer
 from gyrograd.registry import lookup
-from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, WorstAttack
+from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.types import Attribution, Model, Targets
@@ -88,6 +92,7 @@ def audit(
     model_name: str | None = None,
     data_name: str | None = None,
     classes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     index: Sequence[int] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
@@ -101,7 +106,7 @@ def audit(
         model: from images in [0, 1] to logits.
         images: `b c h w` in [0, 1], or a data set.
         labels: the classes to explain; without them each image is explained for its predicted class.
-        preset: how much is measured: "quick", "standard", "thorough", or a `Preset`.
+        preset: how much is measured: "glance", "quick", "standard", "thorough", or a `Preset`.
         methods: attributions by name, or objects by any name you like; the preset's if left out.
         attacks, metrics: by name; the preset's if left out.
         eps: radius of the attacks, such as 8 / 255.
@@ -109,7 +114,8 @@ def audit(
             continues an interrupted audit.
         seed: of the noise and the attacks.
         fresh: measure again what `out` already holds.
-        model_name, data_name, classes: what the card calls the model, the data and the classes.
+        model_name, data_name, classes, names: what the card calls the model, the data, the classes (found by itself
+            where the model carries them) and the images, such as their files.
         index: numbers of the images, if they are part of a larger set.
         notes: sentences printed with the verdict.
         command: the command line to print on the card.
@@ -144,7 +150,7 @@ def audit(
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
     if chosen.precision is not None:
         chosen = replace(chosen, attacked_images=max(1, len(images)))
-    inputs = _inputs(model, images, labels, classes, index, model_name, data_name, chosen, seed)
+    inputs = _inputs(model, images, labels, classes, names, index, model_name, data_name, chosen, seed)
     x, target, _ = inputs.rows(inputs.sample.index[:1])
     tried, left_out = methods_of(methods, chosen, model, x, target, max_batch=inputs.max_batch)
     settings = {
@@ -152,6 +158,12 @@ def audit(
         "left_out": left_out,
         "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
     }
+    shown = Pictures(inputs, tried)
+
+    def card_of(table: Table, *, complete: bool = True) -> Card:
+        seconds = time.monotonic() - started
+        return _card(inputs, tried, table, shown, settings, command, seconds, complete=complete)
+
     place = None if out is None else Path(out)
     who = workers_of(workers, cluster, place) if workers is None or isinstance(workers, int) else workers
 
@@ -180,15 +192,14 @@ def audit(
             if chosen.precision is None:
                 table = measured(None)
             else:
-                names = [method.name for method in tried]
-                table = measured_until_precise(measured, names, inputs.sample.index, chosen)
+                tried_names = [method.name for method in tried]
+                table = measured_until_precise(measured, tried_names, inputs.sample.index, chosen)
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
-                seconds = time.monotonic() - started
-                _card(inputs, tried, stopped.table, settings, command, seconds, complete=False).save(place)
+                card_of(stopped.table, complete=False).save(place)
             raise
-        card = _card(inputs, tried, table, settings, command, time.monotonic() - started)
+        card = card_of(table)
         if place is not None:
             for method in tried:
                 columns = method_columns(table, method.name, chosen) | certified_columns(table, method.name)
@@ -204,8 +215,10 @@ def shard_of(preset: Preset, images: int) -> int:
 
 def _warnings(n: int, preset: Preset) -> list[str]:
     few = f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {FEW} are too narrow to go by."
+    brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
     return [
         *([few] if n < FEW else []),
+        *([brief] if preset.is_brief else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
         "move maps further.",
     ]
@@ -215,20 +228,18 @@ def _card(
     inputs: AuditInputs,
     methods: list[Method],
     table: Table,
+    shown: Pictures,
     settings: dict[str, Any],
     command: str | None,
     seconds: float,
     *,
     complete: bool = True,
 ) -> Card:
-    """The card of a table; of an unfinished run without flags and pictures, which need the model again."""
+    """The card of a table; of an unfinished run without flags, which need the model again, and with one picture."""
     preset, first = inputs.preset, methods[0]
     flags: list[CardFlag] = []
-    worst: list[WorstAttack] = []
-    arrays: Arrays = {}
     if complete:
         flags = doubts(inputs, table, methods) + challenges(table, methods, preset)
-        worst, arrays = pictured(inputs, most_damaging(table, methods, preset), methods)
     hollow = suspects(flags) | masked(flags)
 
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
@@ -237,15 +248,31 @@ def _card(
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
-    chosen = choice(placed, first, hollow, passes, {key: stats.get(STEADY) for key, stats in own.items()})
+    # At a single radius there is no steady radius, and what stays there is compared.
+    yardstick = STEADY if has_radius(preset) else "top_k_kept" if "auto" in preset.attacks else None
+    held = {key: stats[yardstick] for key, stats in own.items()} if yardstick else {}
+    faithful = {key: mean_over(table.curve(method=key[0], metric="insertion")) for key in own}
+    chosen = choice(placed, first, hollow, passes, held, faithful, by_radius=yardstick == STEADY)
     judged = first
-    if chosen is not None and chosen.radius is not None:
+    if chosen is not None and chosen.held is not None:
         judged = next(method for method in methods if method.name == chosen.point.method)
     graded, empty = columns[judged.name], judged.name in hollow
     # What an attack leaves of the chosen map, if it is one that was attacked.
     attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
     kept = attacked["top_k_kept"] if attacked else None
-    told = sentences(judged, graded, chosen, preset, suspect=empty, kept=kept, against=first)
+    untrained = UNTRAINED in model_notes(inputs.model)
+    told = sentences(
+        judged, graded, chosen, preset, suspect=empty, kept=kept, against=first, before=columns[first.name]
+    )
+
+    def grade(name: str) -> Grade | None:
+        return None if untrained else grade_of(columns[name], suspect=name in hollow, brief=preset.is_brief)
+
+    best = next(
+        (method for method in methods if chosen is not None and chosen.point.method == method.name), None
+    )
+    damage = most_damaging(table, methods, preset)
+    worst, arrays = shown.of(table, damage if complete else damage[:1], best)
 
     names = [method.name for method in methods]
     correct = table.of(method=MODEL, metric="correct")
@@ -270,11 +297,12 @@ def _card(
             "shape": list(inputs.sample.x.shape[1:]),
             "sha256": inputs.identity["data"],
             "classes": None if inputs.classes is None else list(inputs.classes),
+            "planned": len(inputs.sample.x),
         },
         "settings": settings | _json(asdict(preset) | {"seed": inputs.seed, "explained": explained}),
         "complete": complete,
         "accuracy": stat(correct) if inputs.labelled else None,
-        "verdict": {"grade": grade_of(graded, suspect=empty), "sentences": told},
+        "verdict": {"grade": grade(judged.name), "sentences": NOT_JUDGED if untrained else told},
         "columns": card_columns(preset),
         "methods": [
             {
@@ -282,9 +310,9 @@ def _card(
                 "label": method.label,
                 "settings": method.settings,
                 "columns": columns[method.name],
-                "grade": grade_of(columns[method.name], suspect=method.name in hollow),
+                "grade": grade(method.name),
                 "notes": list(method.notes),
-                "recommended": chosen is not None and chosen.point.method == method.name,
+                "recommended": method is best and not untrained,
                 "passes": method.passes,
             }
             for method in methods
@@ -294,8 +322,8 @@ def _card(
             "insertion": pixel_curves(table, names, "insertion", preset),
             "deletion": pixel_curves(table, names, "deletion", preset),
         },
-        "plane": plane(placed, chosen, preset),
-        "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma),
+        "plane": plane(placed, None if untrained else chosen, preset),
+        "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
         "certificates": card_certificates(inputs, table, methods, pictures=complete),
         "worst": worst,
         "pictures": PICTURES if arrays else None,
@@ -320,7 +348,7 @@ def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat
     else:
         stats = {key: sequential_stat(key, values, inputs.sample.index) for key, values in columns.items()}
     stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
-    if "auto" in preset.attacks:
+    if has_radius(preset):
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)
     return stats
@@ -331,6 +359,7 @@ def _inputs(
     images: Tensor | Dataset,
     labels: Targets | None,
     classes: Sequence[str] | None,
+    names: Sequence[str] | None,
     index: Sequence[int] | None,
     model_name: str | None,
     data_name: str | None,
@@ -338,10 +367,11 @@ def _inputs(
     seed: int,
 ) -> AuditInputs:
     """Images and classes, checked before anything long is begun."""
+    of_data: Sequence[str] | None = None
     if isinstance(images, Dataset):
         known = is_labelled(images)
         labels = images.labels if labels is None and known else labels
-        classes = images.classes if classes is None and known else classes
+        of_data = images.classes if known else None
         data_name = data_name or images.name
         pixels = images.images if isinstance(images.images, Streamed) else images.pixels()
     else:
@@ -369,6 +399,10 @@ def _inputs(
         raise UserError(
             f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
         )
+    if names is not None and len(names) != len(x):
+        raise UserError(f"There are {len(names)} names for {len(x)} images; give each image one of its own.")
+    if classes is None:
+        classes = class_names(model, logits.shape[1], of_data)
     x = x.to("cpu")
     sample = Sample(x, target, places)
     return AuditInputs(
@@ -382,6 +416,7 @@ def _inputs(
         data_name or counted_images(len(x)),
         labels is not None,
         None if classes is None else tuple(classes),
+        None if names is None else dict(zip(places, names, strict=True)),
     )
 
 

@@ -1,4 +1,7 @@
-"""The most damaging attacks found, made again one image at a time to be looked at."""
+"""The most damaging attacks found, made again one image at a time to be looked at.
+
+Beside each stands the recommended method on the same image, attacked in its turn.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,19 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import AuditInputs, search
 from gyrograd.audit.presets import Preset
 from gyrograd.measurement import Table
-from gyrograd.metrics import MapSimilarity
+from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics.maps import reduce
+from gyrograd.reporting.pictures import BEST
 from gyrograd.reporting.schema import Predicted, WorstAttack
 
 Arrays = dict[str, NDArray[np.float32]]
 
 
 class Damage(NamedTuple):
-    """One attack on one example at the audit's eps, and the cosine it left."""
+    """One attack on one example at the audit's eps: the share of top pixels it left in place, and the cosine."""
 
+    kept: float
     cosine: float
     example: int
     method: str
@@ -33,73 +38,120 @@ class Damage(NamedTuple):
 
 
 def most_damaging(table: Table, methods: Sequence[Method], preset: Preset) -> list[Damage]:
-    """The lowest cosines among attacks that left the prediction alone, each example once; as many as are shown."""
-    found = []
-    for method in methods:
-        for attack in preset.searches:
-            cosines, kept = (
-                table.of(method=method.name, condition=attack, eps=preset.eps, metric=metric)
-                for metric in ("cosine", "prediction_kept")
-            )
-            found += [
-                Damage(c, e, method.name, attack)
-                for e, c in cosines.items()
-                if c is not None and kept[e] == 1.0
-            ]
+    """The attacks that left the fewest top pixels in place, and the prediction alone; each example once, as many as
+    are shown."""
     chosen: dict[int, Damage] = {}
-    for damage in sorted(found):
+    for damage in sorted(each for method in methods for each in damages(table, method, preset)):
         chosen.setdefault(damage.example, damage)
     return list(chosen.values())[: preset.pictures]
 
 
-def pictured(
-    inputs: AuditInputs, damages: Sequence[Damage], methods: Sequence[Method]
-) -> tuple[list[WorstAttack], Arrays]:
-    """Rows of the card and their arrays.
-
-    Each attack is run again on its image alone, so that the picture does not depend on which part of the audit
-    was read from disk; the last digits can differ from the record's, which came from a batch.
-    """
-    by_name = {method.name: method for method in methods}
-    rows: list[WorstAttack] = []
-    hits = []
-    for row, damage in enumerate(damages):
-        method = by_name[damage.method]
-        run = search(inputs, method, damage.attack, (inputs.preset.eps,)).attack
-        x, target, seed = inputs.rows([damage.example])
-        (hit,) = run(inputs.model, method.attribution, x, target, seed=seed)
-        before, after = (_predicted(inputs, x) for x in (hit.x_clean, hit.x))
-        rows.append(
-            {
-                "row": row,
-                "example": damage.example,
-                "method": damage.method,
-                "attack": damage.attack,
-                "eps": inputs.preset.eps,
-                "cosine": float(MapSimilarity()(hit.map_clean, hit.map)),
-                "before": before,
-                "after": after,
-            }
+def damages(table: Table, method: Method, preset: Preset) -> list[Damage]:
+    """Every attack on a method at the audit's eps that left the prediction alone."""
+    found = []
+    for attack in preset.searches:
+        kept, cosines, same = (
+            table.of(method=method.name, condition=attack, eps=preset.eps, metric=metric)
+            for metric in ("kept", "cosine", "prediction_kept")
         )
-        hits.append(hit)
-    return rows, _arrays(hits)
+        for example, share in kept.items():
+            cosine = cosines[example]
+            if share is not None and cosine is not None and same[example] == 1.0:
+                found.append(Damage(share, cosine, example, method.name, attack))
+    return found
 
 
-def _predicted(inputs: AuditInputs, x: Tensor) -> Predicted:
-    probability, index = logits_in_parts(inputs.model, x).softmax(1).max(1)
-    number, names = int(index), inputs.classes or ()
-    label = names[number] if number < len(names) else f"class {number}"
-    return {"label": label, "probability": float(probability)}
+class Pictures:
+    """The pictures of one audit. An attack that was made again once is not made again as the page grows."""
+
+    def __init__(self, inputs: AuditInputs, methods: Sequence[Method]) -> None:
+        self.inputs = inputs
+        self.methods = {method.name: method for method in methods}
+        self.made = inputs.hits
+
+    def of(
+        self, table: Table, worst: Sequence[Damage], best: Method | None
+    ) -> tuple[list[WorstAttack], Arrays]:
+        """Rows of the card and their arrays; `best` is the recommended method.
+
+        Each attack is run again on its image alone, so that the picture does not depend on which part of the audit
+        was read from disk; the last digits can differ from the record's, which came from a batch.
+        """
+        beside = [] if best is None else sorted(damages(table, best, self.inputs.preset))
+        rows: list[WorstAttack] = []
+        hits, pairs = [], []
+        for row, damage in enumerate(worst):
+            hit = self._attacked(damage)
+            other = next((each for each in beside if each.example == damage.example), None)
+            pair = None if other is None or other.method == damage.method else self._attacked(other)
+            cosine, kept = self._moved(hit)
+            rows.append(
+                {
+                    "row": row,
+                    "example": damage.example,
+                    "name": self.inputs.image_name(damage.example),
+                    "method": damage.method,
+                    "attack": damage.attack,
+                    "eps": self.inputs.preset.eps,
+                    "cosine": cosine,
+                    "kept": kept,
+                    "before": self._predicted(hit.x_clean),
+                    "after": self._predicted(hit.x),
+                    "best": None,
+                }
+            )
+            if pair is not None and other is not None:
+                cosine, kept = self._moved(pair)
+                rows[-1]["best"] = {"method": other.method, "cosine": cosine, "kept": kept}
+            hits.append(hit)
+            pairs.append(pair)
+        return rows, _arrays(hits) | _best_arrays(hits, pairs)
+
+    def _attacked(self, damage: Damage) -> AttackResult:
+        key = (damage.example, damage.method, damage.attack)
+        if key not in self.made:
+            method, inputs = self.methods[damage.method], self.inputs
+            run = search(inputs, method, damage.attack, (inputs.preset.eps,)).attack
+            x, target, seed = inputs.rows([damage.example])
+            (self.made[key],) = run(inputs.model, method.attribution, x, target, seed=seed)
+        return self.made[key]
+
+    def _moved(self, hit: AttackResult) -> tuple[float, float]:
+        """Cosine of the two maps, and the share of the top pixels kept."""
+        maps = (hit.map_clean, hit.map)
+        return float(MapSimilarity()(*maps)), float(TopKIntersection(k=self.inputs.top)(*maps))
+
+    def _predicted(self, x: Tensor) -> Predicted:
+        probability, index = logits_in_parts(self.inputs.model, x).softmax(1).max(1)
+        return {"label": self.inputs.class_name(int(index)), "probability": float(probability)}
 
 
 def _arrays(hits: Sequence[AttackResult]) -> Arrays:
     if not hits:
         return {}
-    images = {"image": [h.x_clean for h in hits], "attacked": [h.x for h in hits]}
-    maps = {"map_clean": [h.map_clean for h in hits], "map_attacked": [h.map for h in hits]}
-    arrays = {key: _coloured(torch.cat(parts)).permute(0, 2, 3, 1) for key, parts in images.items()}
-    arrays |= {key: reduce(torch.cat(parts), "abs_sum") for key, parts in maps.items()}
+    clean, moved = (torch.cat(maps) for maps in ([h.map_clean for h in hits], [h.map for h in hits]))
+    arrays = {
+        "image": _coloured(torch.cat([h.x_clean for h in hits])).permute(0, 2, 3, 1),
+        "attacked": _coloured(torch.cat([h.x for h in hits])).permute(0, 2, 3, 1),
+        "map_clean": reduce(clean, "abs_sum"),
+        "map_attacked": reduce(moved, "abs_sum"),
+        "signed_clean": reduce(clean, "sum"),
+        "signed_attacked": reduce(moved, "sum"),
+    }
     return {key: array.detach().cpu().float().numpy() for key, array in arrays.items()}
+
+
+def _best_arrays(hits: Sequence[AttackResult], pairs: Sequence[AttackResult | None]) -> Arrays:
+    """The recommended method's arrays, zeros where it has none; nothing if it has none anywhere."""
+    if not any(pair is not None for pair in pairs):
+        return {}
+    found = _arrays([hit if pair is None else pair for hit, pair in zip(hits, pairs, strict=True)])
+    del found["image"]
+    for row, pair in enumerate(pairs):
+        if pair is None:
+            for array in found.values():
+                array[row] = 0
+    return {BEST + key: array for key, array in found.items()}
 
 
 def _coloured(x: Tensor) -> Tensor:

@@ -17,11 +17,15 @@ from gyrograd.registry import available, label_of
 from gyrograd.reporting.schema import Plane, Recommended
 from gyrograd.theory import Point, recommend
 
+Key = tuple[str, float | None]
+"""A method's name and width."""
+
 
 @dataclass(frozen=True)
 class Choice:
     """The point to use, what it gains and costs against the first method, why, whether it is that method, how many
-    passes of the model a map takes, and its steady radius (of 255) where it was measured."""
+    passes of the model a map takes, and how far it holds under attack: its steady radius (of 255) or, if it was
+    attacked at a single radius, the share of its top pixels kept."""
 
     point: Point
     gain: Interval
@@ -29,7 +33,8 @@ class Choice:
     why: str
     stay: bool = False
     passes: int = 1
-    radius: Stat | None = None
+    held: Stat | None = None
+    by_radius: bool = True
 
     @property
     def name(self) -> str:
@@ -95,12 +100,16 @@ def choice(
     first: Method,
     suspects: Collection[str],
     passes: Mapping[str, int] | None = None,
-    radii: Mapping[tuple[str, float | None], Stat | None] | None = None,
+    held: Mapping[Key, Stat | None] | None = None,
+    faithful: Mapping[Key, Column] | None = None,
+    *,
+    by_radius: bool = True,
 ) -> Choice | None:
     """The steadiest point among those not measurably less faithful than the most faithful one, nor than the first.
 
-    `radii` has the steady radius of methods (name and width) that were attacked: then the one that holds furthest is
-    taken, among those not measurably less faithful than the first; else similarity under noise decides.
+    `held` says how far methods (name and width) that were attacked hold: then the one that holds furthest is taken,
+    among those not measurably less faithful than the first; else similarity under noise decides. `faithful` has the
+    insertion of methods on every image, as the table of the card has it: the plane may rest on fewer.
 
     Within a method the most faithful width is tan2023 Theorem 5.2's; across methods the Pareto set holds it.
     Methods under suspicion (maps that ignore model or image) are steady for free and are not recommended.
@@ -112,37 +121,47 @@ def choice(
         return None
     told = recommend(known, robust="higher is better")
     peak = max(told.best.values(), key=lambda point: point.faithfulness_mean.value)
-    held = {key: found for key, found in (radii or {}).items() if found is not None}
-    attacked = [p for p in known if (p.method, p.setting) in held and not _less_faithful(p, start)]
-    if attacked:
-        best = max(attacked, key=lambda p: (held[p.method, p.setting]["value"], p.faithfulness_mean.value))
+    attacked = {key: found for key, found in (held or {}).items() if found is not None}
+
+    def price(point: Point) -> Interval:
+        """Insertion of this point less that of the first method, on every image that both were measured on."""
+        columns = [(faithful or {}).get((p.method, p.setting)) for p in (point, start)]
+        if columns[0] is None or columns[1] is None:
+            return paired_difference(point.faithfulness, start.faithfulness)
+        shared = [example for example in columns[0] if example in columns[1]]
+        return paired_difference(*([column[example] for example in shared] for column in columns if column))
+
+    rivals = [p for p in known if (p.method, p.setting) in attacked and not price(p).high < 0]
+    if rivals:
+        best = max(rivals, key=lambda p: (attacked[p.method, p.setting]["value"], p.faithfulness_mean.value))
     else:
         equal = [p for p in known if not _less_faithful(p, peak) and not _less_faithful(p, start)]
         best = max(equal or [peak], key=lambda point: point.robustness_mean.value)
     gain = paired_difference(best.robustness, start.robustness)
-    price = paired_difference(best.faithfulness, start.faithfulness)
     times = (passes or {}).get(best.method, 1)
-    radius = held.get((best.method, best.setting))
-    why = _why(best, peak, told.at_edge) if radius is None else _why_held(best, radius)
-    return Choice(best, gain, price, why, best is start, times, radius)
+    far = attacked.get((best.method, best.setting))
+    why = _why(best, peak, told.at_edge) if far is None else _why_held(best, far, by_radius)
+    return Choice(best, gain, price(best), why, best is start, times, far, by_radius)
 
 
 def _less_faithful(point: Point, peak: Point) -> bool:
     return paired_difference(peak.faithfulness, point.faithfulness).low > 0
 
 
-def _why_held(best: Point, radius: Stat) -> str:
-    return (
-        f"{spoken(best)}: half of its top pixels stay up to {radius['value']:.1f}/255 under attack, the furthest of "
-        "what was attacked and is not measurably less faithful than the first method."
-    )
+def _why_held(best: Point, held: Stat, by_radius: bool) -> str:
+    value = held["value"] or 0.0
+    far = f"half of its top pixels stay up to {value:.1f}/255 under attack, the furthest"
+    if not by_radius:
+        far = f"{value * 100:.0f} % of its top pixels stay under attack, the most"
+    return f"{spoken(best)}: {far} of what was attacked and is not measurably less faithful than the first method."
 
 
 def _why(best: Point, peak: Point, at_edge: Sequence[str]) -> str:
-    reason = "it has the highest insertion of all that was measured"
+    reason = f"it has the highest insertion on the {len(peak.faithfulness)} images of this chart"
     if best is not peak:
         reason = (
-            f"it is the steadiest whose insertion is not measurably below that of {spoken(peak)}, the highest"
+            f"it is the steadiest whose insertion is not measurably below that of {spoken(peak)}, the highest on the "
+            f"{len(peak.faithfulness)} images of this chart"
         )
     edge = best.method in at_edge and best.setting is not None
     hint = "; its best width lies at the edge of the sweep, so a wider sweep may find better" if edge else ""

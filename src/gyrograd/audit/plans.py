@@ -9,20 +9,32 @@ bounds          constants of the theorems and what was measured
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
+from gyrograd.attacks import AttackResult
 from gyrograd.attacks.doubts import DOUBTS
 from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
 from gyrograd.errors import UserError
-from gyrograd.measurement import CLEAN, Condition, Look, Metric, Plan, Sample, attacked, noise, registered
+from gyrograd.measurement import (
+    CLEAN,
+    Condition,
+    Look,
+    Metric,
+    Plan,
+    Sample,
+    attacked,
+    noise,
+    registered,
+    streams,
+)
 from gyrograd.measurement.plan import described, having
 from gyrograd.metrics import (
     MapSimilarity,
@@ -47,6 +59,10 @@ GRADIENT, STEP = 3, 12
 ATTACK, OTHER = "attack", "other"
 
 
+Attack = tuple[int, str, str]
+"""Example, method and attack."""
+
+
 @dataclass(frozen=True, eq=False)
 class AuditInputs:
     """A model, images with the class explained of each, how they are called, and how much is measured.
@@ -64,6 +80,33 @@ class AuditInputs:
     data_name: str
     labelled: bool
     classes: tuple[str, ...] | None
+    names: Mapping[int, str] | None = None
+    """What the images are called, by example: their files, or their set and number."""
+    hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
+    """Attacks on single images, kept for the pictures."""
+
+    def remember(self, method: str, at: Look) -> None:
+        """Keep an attack on one image alone at the audit's eps: made again, it would be the same to the last digit."""
+        hit = at.attack
+        if len(at.x) == 1 and hit.eps == self.preset.eps:
+            aimed = [name for name, column in AIMED.items() if column == hit.settings.get("column")]
+            attack = aimed[0] if hit.name == "auto" and aimed else hit.name
+            self.hits[self.examples_by_stream[int(at.seed)], method, attack] = hit
+
+    @cached_property
+    def examples_by_stream(self) -> dict[int, int]:
+        """Which example a random stream belongs to."""
+        keys = streams(self.seed, torch.tensor(self.sample.index))
+        return dict(zip(keys.tolist(), self.sample.index, strict=True))
+
+    def image_name(self, example: int) -> str | None:
+        """What this example is called, where that is known."""
+        return None if self.names is None else self.names[example]
+
+    def class_name(self, number: int) -> str:
+        """The name of a class, or its number where nobody knows names."""
+        known = self.classes is not None and number < len(self.classes)
+        return self.classes[number] if known and self.classes else f"class {number}"
 
     def rows(self, examples: Sequence[int]) -> tuple[Tensor, Labels, Tensor]:
         """Images, classes and random streams of these examples, where the model is."""
@@ -95,18 +138,20 @@ def audit_plans(
 ) -> list[Plan]:
     """Every plan of an audit, cheap ones and those of the first method first. `limits`: images of each method."""
     preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
-    metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs))
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
     plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), most, seed)]
     for number, method in enumerate(methods):
         conditions, limit = _conditions(inputs, method, number), limits[method.name] if limits else None
+        metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs, method))
         plans.append(Plan({method.name: method.attribution}, conditions, metrics, limit, seed))
     points = {point.name: point.attribution for point in sweep_points(inputs, methods)}
     if points:
         passes = GRADIENT * preset.sweep_draws * (1 + preset.sweep_noise) + preset.points
         swept = replace(CLEAN, effort=(OTHER, float(passes)))
         plans.append(Plan(points, (swept,), _sweep_metrics(inputs), preset.sweep_images, seed))
-    return [*plans, Plan({BOUNDS: None}, (rest,), (_bounds_metric(inputs),), preset.bound_images, seed)]
+    if preset.bound_images:
+        plans.append(Plan({BOUNDS: None}, (rest,), (_bounds_metric(inputs),), preset.bound_images, seed))
+    return plans
 
 
 def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condition, ...]:
@@ -221,11 +266,12 @@ def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
     )
 
 
-def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
+def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]:
     """What an attack did to the map; all look at the same attacked images."""
     preset, most = inputs.preset, inputs.max_batch
     game = insertion(ratios=preset.ratios, max_batch=most)
     cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
+    remember = partial(inputs.remember, method.name) if preset.shard == 1 else None
     further = (registered(name, max_batch=most) for name in preset.metrics)
     return (
         Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
@@ -237,7 +283,7 @@ def _attacked_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
             "attacked",
             {"ratios": preset.ratios, "eps": preset.eps},
         ),
-        Metric("doubts", _doubts, "attacked"),
+        Metric("doubts", partial(_doubts, remember), "attacked"),
         *(metric for metric in further if metric.of == "attacked"),
     )
 
@@ -253,9 +299,11 @@ def _adversarial_insertion(game: PixelGame, eps: float, at: Look) -> Tensor:
     return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
 
 
-def _doubts(at: Look) -> dict[str, Tensor]:
+def _doubts(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tensor]:
     """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
     hit = at.attack
+    if remember is not None:
+        remember(at)
     if hit.name != "auto":
         return {}
     nothing = torch.zeros_like(hit.stuck)

@@ -1,4 +1,4 @@
-"""How much an audit measures, as data: quick, standard, thorough."""
+"""How much an audit measures, as data: glance, quick, standard, thorough."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ class Preset:
 
     methods: attributions by name, `method_settings` theirs. attacks: on the map, `steps` each; `auto` is aimed at the
     share of top pixels kept, at every radius of `curve`, and at the cosine and the insertion, at `eps` alone and in
-    half the steps. The first `attacked_images` images are attacked; without `auto` the first `curve_methods` methods at
-    every radius, the rest at `eps` alone. search_rows: a map that
-    is a mean over several passes (points of a path, random draws) is attacked through so many of them at most, in
-    `mean_steps` steps (None: `steps`). Few steps through every pass find more than many through some: an attack on six
-    of eight draws leaves what the other two show (results/attacks/auto.md). Every image found is judged by the map
-    itself. noise_eps, draws: of the noise of RPS.
+    half the steps (`aims` names which of the three). The first `attacked_images` images are attacked; without `auto`
+    the first `curve_methods` methods at every radius, the rest at `eps` alone. search_rows: a map that is a mean over
+    several passes (points of a path, random draws) is attacked through so many of them at most, in `mean_steps` steps
+    (None: `steps`). Few steps through every pass find more than many through some: an attack on six of eight draws
+    leaves what the other two show (results/attacks/auto.md). Every image found is judged by the map itself. noise_eps,
+    draws: of the noise of RPS.
     metrics: further ones by name. points: of the insertion and deletion curves. sweep: settings of SmoothGrad
     (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
-    of RPS's noise. bound_images: images whose theorems are checked, at `bound_sigma`. flag_images: images that
-    self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method and
-    certificate; methods of one pass alone. pictures: attacked images shown. kept: the share of pixels that counts as
-    the top. precision: if given, each method is attacked on as many images as it takes to know its share of top pixels
-    kept to this much (audit/precision.py), however few or many `attacked_images` are.
+    of RPS's noise. bound_images: images whose theorems are checked (0 for none), at `bound_sigma`. flag_images: images
+    that self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method
+    and certificate; methods of one pass alone. pictures: attacked images shown. kept: the share of pixels that counts
+    as the top. precision: if given, each method is attacked on as many images as it takes to know its share of top
+    pixels kept to this much (audit/precision.py), however few or many `attacked_images` are.
     """
 
     methods: tuple[str, ...]
     attacks: tuple[str, ...] = ("auto",)
+    aims: tuple[str, ...] = ("auto", "auto on cosine", "auto on insertion")
     metrics: tuple[str, ...] = ()
     method_settings: Settings = field(default_factory=dict)
     eps: float = 8 / 255
@@ -75,6 +76,11 @@ class Preset:
                 raise UserError(
                     f"{name} is {getattr(self, name)}; give a size in pixel units, such as 8 / 255."
                 )
+        if self.bound_images < 0:
+            raise UserError(f"bound_images is {self.bound_images}; give 0 for no bounds, or more.")
+        unknown = [name for name in self.aims if name not in AIMED]
+        if unknown or not self.aims:
+            raise UserError(f"aims is {self.aims}; give some of {', '.join(AIMED)}.")
         if self.precision is not None and not 0 < self.precision < 1:
             raise UserError(f"precision is {self.precision}; give a share of the pixels, such as 0.02.")
         if not 0 < self.kept < 1 or self.points < 2:
@@ -88,9 +94,16 @@ class Preset:
         return tuple(sorted({*(e for e in self.curve if e > 0), self.eps}))
 
     @property
+    def is_brief(self) -> bool:
+        """Whether `auto` searches so shortly that it tries none of its challengers: too little to call a map steady."""
+        return "auto" in self.attacks and self.steps < CHALLENGED_FROM
+
+    @property
     def searches(self) -> tuple[str, ...]:
         """The attacks, one for each column they are aimed at."""
-        return tuple(name for attack in self.attacks for name in (AIMED if attack == "auto" else (attack,)))
+        return tuple(
+            name for attack in self.attacks for name in (self.aims if attack == "auto" else (attack,))
+        )
 
     @property
     def ratios(self) -> tuple[float, ...]:
@@ -100,6 +113,8 @@ class Preset:
 
 AIMED = {"auto": "top_kept", "auto on cosine": "cosine", "auto on insertion": "insertion"}
 """The searches that `auto` stands for, and the column each is aimed at."""
+CHALLENGED_FROM = 4
+"""Steps from which on `auto` lets challengers try to beat its search."""
 EXAMPLES = {"methods": "'gradient'", "attacks": "'auto'"}
 COUNTS = (
     "curve_methods",
@@ -111,7 +126,6 @@ COUNTS = (
     "sweep_images",
     "sweep_draws",
     "sweep_noise",
-    "bound_images",
     "bound_draws",
     "flag_images",
     "pictures",
@@ -120,6 +134,22 @@ COUNTS = (
 )
 
 PRESETS: dict[str, Preset] = {
+    "glance": Preset(
+        # A minute for four photographs: one short search of each map at one radius, and each image on the page as soon
+        # as it is done. No constants of theorems, whose second derivatives cost as much as a search.
+        methods=("gradient", "lrp"),
+        aims=("auto",),
+        curve=(),
+        steps=2,
+        attacked_images=8,
+        draws=1,
+        points=6,
+        sweep_images=8,
+        bound_images=0,
+        flag_images=1,
+        pictures=2,
+        shard=1,
+    ),
     "quick": Preset(
         # LRP holds furthest where a net allows it; input x gradient holds as the gradient does.
         methods=("gradient", "lrp", "integrated_gradients", "smoothgrad"),
@@ -205,8 +235,9 @@ PRESETS: dict[str, Preset] = {
         shard=25,
     ),
 }
-"""A hundred 32-pixel images of a small net on one core: quick takes one to two minutes, standard some fifteen times as
-long, thorough hours. Measured, with what each setting buys, in results/audit.md."""
+"""glance: four photographs of 224 pixels and an EfficientNet in a minute on two cores. A hundred 32-pixel images of a
+small net on one core: quick takes one to two minutes, standard some fifteen times as long, thorough hours. Measured,
+with what each setting buys, in results/audit.md."""
 
 
 def preset_of(preset: str | Preset, **changes: Any) -> Preset:

@@ -26,7 +26,7 @@ def summary(card: Mapping[str, Any], width: int | None = None) -> str:
     lines = [card["title"], about, ""]
     if not card["complete"]:
         lines += ["Interrupted: these numbers are of the images finished so far.", ""]
-    lines += [f"Verdict: {verdict['grade'] or 'unknown'}", *(f"  {s}" for s in verdict["sentences"]), ""]
+    lines += [f"Verdict: {verdict['grade'] or 'not judged'}", *(f"  {s}" for s in verdict["sentences"]), ""]
     lines = _folded(lines, width) + _table(card, width)
     told = len(lines)
     lines += [f"  note: {note}" for note in card["settings"].get("notes", [])]
@@ -69,17 +69,26 @@ CELL = 13
 def _table(card: Mapping[str, Any], width: int | None) -> list[str]:
     """Means and half the width of their intervals, in columns; in several tables where one would be too wide."""
     first = max(len(method["label"]) for method in card["methods"]) + 4
-    fit = len(SHORT) if width is None else max(1, (width - first) // CELL)
+    shown = [key for key in SHORT if any(key in method["columns"] for method in card["methods"])]
+    fit = len(shown) if width is None else max(1, (width - first) // CELL)
     lines: list[str] = []
-    for at in range(0, len(SHORT), fit):
-        keys = list(SHORT)[at : at + fit]
+    for at in range(0, len(shown), fit):
+        keys = shown[at : at + fit]
         lines += [""] if lines else []
         lines.append(" " * first + "".join(f"{SHORT[key]:>{CELL}}" for key in keys))
         for method in card["methods"]:
             cells = "".join(f"{_cell(method['columns'].get(key)):>{CELL}}" for key in keys)
             mark = "* " if method["recommended"] else "  "
             lines.append(f"{mark}{method['label']:<{first - 2}}{cells}")
+        lines.append(f"  {'images':<{first - 2}}" + "".join(f"{_count(card, key):>{CELL}}" for key in keys))
     return lines
+
+
+def _count(card: Mapping[str, Any], key: str) -> str:
+    """How many images a column's means are of."""
+    stats = [method["columns"].get(key) for method in card["methods"]]
+    n = sorted({stat["n"] for stat in stats if stat is not None and stat["value"] is not None})
+    return "-" if not n else f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
 
 
 def _cell(stat: Mapping[str, Any] | None) -> str:

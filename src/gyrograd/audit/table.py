@@ -111,7 +111,7 @@ def card_columns(preset: Preset) -> list[CardColumn]:
             "faithfulness",
         ),
     ]
-    if "auto" in preset.attacks:
+    if has_radius(preset):
         far = f"largest eps, of 255, at which at least half of the top {top} stays, auto at {radii}, {searched(preset)}"
         rows.insert(2, (STEADY, "Steady radius", far, "attack"))
     columns: list[CardColumn] = [
@@ -137,6 +137,11 @@ def card_columns(preset: Preset) -> list[CardColumn]:
         for entry in (lookup("metric", name) for name in preset.metrics)
     ]
     return columns + further
+
+
+def has_radius(preset: Preset) -> bool:
+    """Whether steady radii are measured: of a single radius nobody knows what lies between it and the clean map."""
+    return "auto" in preset.attacks and len(preset.radii) > 1
 
 
 def searched(preset: Preset) -> str:

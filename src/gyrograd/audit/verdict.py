@@ -31,19 +31,30 @@ OPENINGS: dict[str, str] = {
 }
 
 
-def grade_of(columns: Mapping[str, Stat | None], *, suspect: bool = False) -> Grade | None:
+GIVE_WEIGHTS = "Give trained weights: --weights FILE, or NAME:pretrained for a model of torchvision or timm."
+NOT_JUDGED = [
+    "Not judged: the model has no trained weights, so that its explanations show chance.",
+    "The numbers show what an audit measures and how long it takes on this machine, and nothing else.",
+    GIVE_WEIGHTS,
+]
+"""What is said of a model as it was drawn."""
+
+
+def grade_of(
+    columns: Mapping[str, Stat | None], *, suspect: bool = False, brief: bool = False
+) -> Grade | None:
     """steady: at least half of the top stays under the worst attack found. unsafe: less than a quarter does, or
     less than half under noise of the same size, without any attacker. shaky: everything between.
 
     Intervals decide, so few images give "shaky". A map under suspicion (it ignores the model or the image, or
-    ranks pixels no better than chance) is steady for free and never called so. None where the attacks had
-    nothing to follow.
+    ranks pixels no better than chance) is steady for free and never called so; nor is one after a `brief` search.
+    None where the attacks had nothing to follow.
     """
     attack, noise = columns.get("top_k_kept"), columns.get("noise_kept")
     if attack is None or noise is None:
         return None
     if _low(attack) >= HALF:
-        return "shaky" if suspect else "steady"
+        return "shaky" if suspect or brief else "steady"
     return "unsafe" if _high(attack) < QUARTER or _high(noise) < HALF else "shaky"
 
 
@@ -56,26 +67,29 @@ def sentences(
     suspect: bool = False,
     kept: Stat | None = None,
     against: Method | None = None,
+    before: Mapping[str, Stat | None] | None = None,
 ) -> list[str]:
     """Can they be trusted; what noise and an attacker do; what to use instead, at which price.
 
-    Where steady radii were measured, `method` is the one to use and the advice comes first; `against` is the method
-    it is compared with.
+    Where it is known how far maps hold, `method` is the one to use and the advice comes first; `against` is the method
+    it is compared with, `before` its numbers.
     """
-    grade = grade_of(columns, suspect=suspect)
-    if chosen is not None and chosen.radius is not None:
-        lead = _use(chosen, against or method, preset)
+    grade = grade_of(columns, suspect=suspect, brief=preset.is_brief)
+    if chosen is not None and chosen.held is not None:
+        lead = _use(chosen, against or method, before or {}, preset)
         if grade is None:
             return [lead, _noise_alone(columns, preset)]
-        return [lead, _trust(grade, method, columns, preset), _damage(columns, preset)]
+        return [lead, _trust(grade, method, columns, preset, suspect), _damage(columns, preset)]
     advice = _advice(method, chosen, kept)
     if grade is None:
         opening = f"No attack found a derivative of the {method.label} map to follow"
         return [f"{opening}, so nothing is said of it under attack.", _noise_alone(columns, preset), advice]
-    return [_trust(grade, method, columns, preset), _damage(columns, preset), advice]
+    return [_trust(grade, method, columns, preset, suspect), _damage(columns, preset), advice]
 
 
-def _trust(grade: Grade, method: Method, columns: Mapping[str, Stat | None], preset: Preset) -> str:
+def _trust(
+    grade: Grade, method: Method, columns: Mapping[str, Stat | None], preset: Preset, suspect: bool
+) -> str:
     reasons = {
         "steady": "under the worst attack found at least half of the pixels the {map} map ranks highest stay",
         "shaky": "these images show neither that half of the pixels the {map} map ranks highest stay under attack, nor "
@@ -91,18 +105,28 @@ def _trust(grade: Grade, method: Method, columns: Mapping[str, Stat | None], pre
     )
     if grade == "shaky" and attack is not None and _low(attack) >= HALF:
         reason = "the {map} map holds still, but by its flags it would do so without telling anything"
+        if not suspect:
+            reason = "the {map} map held still, but the search was too short to call it steady"
     return f"{OPENINGS[grade]}: {reason.format(map=method.label)}."
 
 
 def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     noise, attack = (_share(columns[key]) for key in ("noise_kept", "top_k_kept"))
     kept = columns["prediction_kept"]
-    same = 0.0 if kept is None or kept["value"] is None else kept["value"]
     return (
         f"Of the top {preset.kept * 100:.3g} % of pixels, random noise of {eps_text(preset.eps)} leaves {noise} in "
-        f"place, and an attacker with the same budget {attack}, while the predicted class stays on "
-        f"{same * 100:.0f} % of the images."
+        f"place, and an attacker with the same budget {attack}{_same_class(kept)}."
     )
+
+
+def _same_class(kept: Stat | None) -> str:
+    """On how many of the attacked images, which may be fewer than all, the class stays."""
+    if kept is None or kept["value"] is None:
+        return ""
+    n = kept["n"]
+    if n == 1:
+        return f", while the predicted class of the one image attacked {'stays' if kept['value'] == 1 else 'changes'}"
+    return f", while the predicted class stays on {kept['value'] * 100:.0f} % of the {n} images attacked"
 
 
 def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
@@ -112,10 +136,17 @@ def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     )
 
 
-def _use(chosen: Choice, first: Method, preset: Preset) -> str:
+def _use(chosen: Choice, first: Method, before: Mapping[str, Stat | None], preset: Preset) -> str:
     """The pair of model and explanation to use, and how far it holds."""
-    radius = radius_text(chosen.radius, 255 * max(preset.radii))
-    holds = f"Use {chosen.name}: half of its top pixels stay up to {radius} under attack"
+    if chosen.by_radius:
+        radius = radius_text(chosen.held, 255 * max(preset.radii))
+        holds = f"Use {chosen.name}: half of its top pixels stay up to {radius} under attack"
+    else:
+        rival = "" if chosen.stay else f" ({first.label}: {_share(before.get('top_k_kept'))})"
+        holds = (
+            f"Use {chosen.name}: {_share(chosen.held)} of its top pixels stay under an attack of "
+            f"{eps_text(preset.eps)}{rival}"
+        )
     if chosen.stay:
         return f"{holds}, and nothing measured holds further without being measurably less faithful."
     cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"

@@ -9,7 +9,7 @@ import re
 import stat
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -203,6 +203,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     # A verb may read settings of its own that no signature can list, such as --terms.l2.weight 0.1
     take = getattr(verb, "free_settings", None)
     words, free = take(words) if take else (words, {})
+    words = [_underscored(word, options(verb)) for word in words]
     try:
         settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
     except ArgumentError as wrong:
@@ -214,6 +215,13 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
             f"The file of --config is no YAML ({in_words(wrong)}); give a text file of settings."
         ) from None
     return arguments(verb, {**settings, **free})
+
+
+def _underscored(word: str, known: Collection[str]) -> str:
+    """`--class-names` is `--class_names`: options are named as in Python, and both are written."""
+    name, equals, value = word.partition("=")
+    spelled = name.removeprefix("--").replace("-", "_")
+    return f"--{spelled}{equals}{value}" if name.startswith("--") and spelled in known else word
 
 
 def _parser(verb: Verb, path: str) -> Any:

@@ -26,6 +26,7 @@ def audit(
     metrics: str | None = None,
     eps: str | float | None = None,
     steps: int | None = None,
+    draws: int | None = None,
     precision: float | None = None,
     certify: int | None = None,
     out: Path | None = None,
@@ -43,14 +44,15 @@ def audit(
             a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        preset: how much is measured: quick (a minute or two for 100 small images and a small net), standard (ten times
-            that), thorough (hours: some fifteen to twenty times standard).
+        preset: how much is measured: glance (a minute for four photographs), quick (a minute or two for 100 small
+            images and a small net), standard (ten times that), thorough (hours: some fifteen to twenty times standard).
         methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. The preset's own if left out.
         attacks: comma-separated; the preset's own if left out. Noise of the same size is always measured.
         metrics: further metrics, comma-separated; `gyrograd list metric` shows all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
+        draws: random noises per image, of the column 'Steady under noise'.
         precision: measure each method until its share of top pixels kept is known to this much, such as 0.05, on as
             many of the images as that takes; left out, the preset's number of images.
         certify: how many images to certify too, 8 is usual: what no change within a small radius can do to the maps, at
@@ -68,10 +70,13 @@ def audit(
     """
     command = _command({**locals(), **vars(opening)})
     from gyrograd.audit import audit as audited
+    from gyrograd.audit.verdict import GIVE_WEIGHTS
     from gyrograd.cli.terminal import shown
+    from gyrograd.models.opening import UNTRAINED
 
     settings = {
         **audit_settings(preset, methods, attacks, metrics, eps, steps),
+        "draws": draws,
         "precision": precision,
         "certified_images": certify,
     }
@@ -79,11 +84,14 @@ def audit(
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
     here = subject(model, data, opening, from_a_set=FROM_A_SET)
+    if UNTRAINED in here.notes:
+        # The other notes stand with the results; this one is a reason not to begin.
+        print(f"gyrograd: {UNTRAINED} Nothing will be judged. {GIVE_WEIGHTS}", file=sys.stderr)
     try:
         card = audited(
-            here.model, here.data, index=here.index, out=folder, seed=opening.seed, fresh=fresh, model_name=model,
-            data_name=here.data.name, notes=here.notes, command=command,
-            workers=workers, cluster=cluster, **settings,
+            here.model, here.data, index=here.index, names=here.names, classes=here.class_names, out=folder,
+            seed=opening.seed, fresh=fresh, model_name=model, data_name=here.data.name, notes=here.notes,
+            command=command, workers=workers, cluster=cluster, **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {printable(folder)}"

@@ -29,7 +29,7 @@ def compare(
         a: folder of the first audit, its card.json or report.html; with --data a model, as `gyrograd audit` takes it.
         b: the second.
         data: what to audit two models on first: a registered set or a folder. Their reports go beside the page.
-        preset: of these audits: quick, standard or thorough.
+        preset: of these audits: glance, quick, standard or thorough.
         images: of these audits: how many images at most.
         out: where the page goes.
         json: print JSON for machines instead of a table.
@@ -85,6 +85,8 @@ def _print(found: Comparison) -> None:
             console.print(f"{title}:", markup=False, highlight=False)
             for finding in findings:
                 console.print(f"  {finding.sentence}", markup=False, highlight=False)
+    if found.absent:
+        console.print(found.absent, markup=False, highlight=False)
     first, second = (
         f"{name} on {card['data']['source']}"
         for name, card in zip(found.names, (found.a, found.b), strict=True)

@@ -11,6 +11,7 @@ from gyrograd.errors import printable
 
 if TYPE_CHECKING:
     from gyrograd.data import Dataset
+    from gyrograd.reporting.showcase import Showcase
     from gyrograd.training import TrainSettings
     from gyrograd.types import Model
 
@@ -23,8 +24,6 @@ PIXELS = ((0.38, 0.38, 0.38), (0.2, 0.2, 0.2))
 """Mean and deviation of the embedded images."""
 RECIPES = {"cross-entropy": "steady-shapes-ce", "steady": "steady-shapes"}
 """The two nets and how they are trained."""
-SHOWN = 2
-"""Images in the picture."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def _print_table(console: Any, nets: list[Measured]) -> None:
 
 def _write_report(nets: list[Measured], data: Dataset, out: Path, seed: int) -> Path:
     from gyrograd import records
-    from gyrograd.reporting import Figure, Section, Table, page, write_page
+    from gyrograd.reporting import Section, Table, page, write_page
 
     for net in nets:
         record = records.Record(net.name, {"data": "shapes"}, list(range(len(data))), net.values)
@@ -177,16 +176,15 @@ def _write_report(nets: list[Measured], data: Dataset, out: Path, seed: int) -> 
         "Means over images with 95 % bootstrap intervals. The explanation is the gradient of the label's logit; the "
         "attack changes no pixel by more than 8/255 and looks for the change that moves the map's top pixels most."
     )
-    rows = _moved_most(nets)
-    picture, caption = _picture(nets, data, rows, seed), _caption(data, rows)
-    sections = (
-        Section("The same image, the same attack, two nets", (), None, (Figure(picture, caption),)),
-        Section("What was measured", (explained,), table),
+    shown = _apart_most(nets)
+    chosen = (
+        f"Of {len(data)} images the pictures show the one whose two maps are furthest apart in what stays; the means "
+        "are of all."
     )
+    sections = (Section("What was measured", (explained, chosen), table),)
     path = out / "report.html"
-    write_page(
-        path, page("A picture is attacked: which explanation holds?", _verdict(nets), sections, _footer())
-    )
+    title = "A picture is attacked: which explanation holds?"
+    write_page(path, page(title, _verdict(nets), sections, _footer(), _pictures(nets, data, shown, seed)))
     return path
 
 
@@ -195,12 +193,12 @@ def _verdict(nets: list[Measured]) -> tuple[str, ...]:
     plain, steady = nets
     share = [net.mean("kept") for net in nets]
     points = 100 * (steady.accuracy - plain.accuracy)
-    accuracy = f"Accuracy {'falls' if points < 0 else 'rises'} by {abs(points):.1f} points"
+    accuracy = f"accuracy {'falls' if points < 0 else 'rises'} by {abs(points):.1f} points"
     return (
         f"An attack of at most 8/255 per pixel leaves {share[0]:.0%} of the top pixels of the plain net's explanation "
         f"in place, and {share[1]:.0%} of the steady net's, which {_change('kept', nets)}.",
-        f"{accuracy}, from {plain.accuracy:.1%} to {steady.accuracy:.1%}. Insertion {_moved('Insertion', nets)}. "
-        f"Training takes {steady.seconds / max(plain.seconds, 1e-9):.1f} times as long.",
+        f"The price: {accuracy}, from {plain.accuracy:.1%} to {steady.accuracy:.1%}; Insertion "
+        f"{_moved('Insertion', nets)}; training takes {steady.seconds / max(plain.seconds, 1e-9):.1f} times as long.",
     )
 
 
@@ -227,44 +225,49 @@ def _moved(key: str, nets: list[Measured]) -> str:
     return f"{word} from {before:.3f} to {after:.3f} ({interval_text(change, signed_number)})"
 
 
-def _moved_most(nets: list[Measured]) -> list[int]:
-    """The images whose plain map moves most, of those on which the steady net does as well as on average."""
+def _apart_most(nets: list[Measured]) -> int:
+    """The image whose plain map moves and whose steady map holds: the largest gap, with the class kept by both."""
     # An image that could not be searched counts as one that does not move.
     plain, steady = ([1.0 if share is None else share for share in net.values["kept"]] for net in nets)
-    typical = sum(steady) / len(steady)
     same = [all(net.values["prediction"][row] for net in nets) for row in range(len(plain))]
-    order = sorted(range(len(plain)), key=lambda row: (not same[row], steady[row] < typical, plain[row]))
-    return order[:SHOWN]
+    return max(range(len(plain)), key=lambda row: (same[row], steady[row] - plain[row]))
 
 
-def _picture(nets: list[Measured], data: Dataset, rows: list[int], seed: int) -> bytes:
-    """The shown images are attacked again, each alone with the random stream it had."""
+def _pictures(nets: list[Measured], data: Dataset, row: int, seed: int) -> Showcase | None:
+    """The image, attacked again on each net, alone with the random stream it had."""
     import torch
 
     import gyrograd as gg
     from gyrograd.measurement import streams
     from gyrograd.numerics.maps import reduce
-    from gyrograd.reporting import side_by_side
+    from gyrograd.reporting.pictures import data_address, difference, views
+    from gyrograd.reporting.showcase import ShowcaseRow, change_words, showcase, stays
 
-    index = torch.tensor(rows)
+    index = torch.tensor([row])
     x, y, keys = data.pixels(index), data.labels[index], streams(seed, index)
-    attack, gradient = gg.attack("auto", eps=ATTACK_EPS, steps=STEPS), gg.attribution(METHOD)
-    shown = {}
-    for title, net in zip(("Plain net", "Steady net"), nets, strict=True):
-        hit = attack(net.model, gradient, x, y, seed=keys)
-        before, after = (reduce(map, "abs_sum").detach().cpu().numpy() for map in (hit.map_clean, hit.map))
-        titles = [f"{net.values['kept'][row] or 0:.0%} of the top stays" for row in rows]
-        shown[title] = (before, after, titles)
-    return side_by_side(x.permute(0, 2, 3, 1).cpu().numpy(), shown)
-
-
-def _caption(data: Dataset, rows: list[int]) -> str:
-    names = ", ".join(data.classes[int(data.labels[row])] for row in rows)
-    return (
-        f"Bright: the pixels that matter most to the net ({names}). Each net is attacked with changes of at most 8/255 "
-        f"per pixel, and predicts the same class after it. Of {len(data)} images these are among those whose plain map "
-        "moves most and on which the steady net does at least as well as on average; the table has the means of all."
-    )
+    attack, method = gg.attack("auto", eps=ATTACK_EPS, steps=STEPS), gg.attribution(METHOD)
+    name = data.classes[int(y)]
+    rows: list[ShowcaseRow] = []
+    for title, net in zip(("plain net", "steady net"), nets, strict=True):
+        hit = attack(net.model, method, x, y, seed=keys)
+        arrays = {
+            "image": hit.x_clean[0].permute(1, 2, 0),
+            "attacked": hit.x[0].permute(1, 2, 0),
+            "map_clean": reduce(hit.map_clean)[0],
+            "map_attacked": reduce(hit.map)[0],
+            "signed_clean": reduce(hit.map_clean, "sum")[0],
+            "signed_attacked": reduce(hit.map, "sum")[0],
+        }
+        at = {key: array.detach().cpu().numpy() for key, array in arrays.items()}
+        image, alt, caption = at["image"], f"A made-up image of a {name}", (f"a {name}", "the image")
+        if rows:
+            image, alt = difference(at["image"], at["attacked"], ATTACK_EPS), "What the attack changed"
+            caption = ("what it changed", change_words(ATTACK_EPS))
+        label = f"{title}: {METHOD}"
+        rows.append(
+            ShowcaseRow(data_address(image), alt, caption, label, views(at), stays(net.values["kept"][row]))
+        )
+    return showcase("The same image, the same attack, two nets; both predict the same class after it", rows)
 
 
 def _footer() -> tuple[str, ...]:

@@ -377,8 +377,10 @@ def _document(out: Path, here: Subject, done: list[Explained], methods: Methods)
             "index": one.index,
             "name": one.name,
             "predicted": one.predicted,
+            "predicted_class": here.class_name(one.predicted),
             "probability": one.probability,
             "target": one.target,
+            "target_class": here.class_name(one.target),
             "label": one.label,
             "pictures": {what: str(out / file) for what, file in _files(one.index, one.drawn).items()},
         }

@@ -169,5 +169,5 @@ def _print(done: Hardened, out: Path) -> None:
     )
     for note in done.card["notes"]:
         console.print(note, style="yellow", **plain)
-    print(printable(out / "card.md"))
+    print(printable(out / "report.html"))
     print(printable(done.path))

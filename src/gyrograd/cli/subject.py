@@ -33,6 +33,8 @@ class Opening:
         unlabelled: take no labels from sub-folders.
         weights: state dict of the model, safetensors or .pt of tensors alone.
         classes: class count of a model built by name.
+        class_names: names of the model's classes: a file with one per line, or JSON (a list, or id2label); imagenet
+            for its 1,000. Found by itself for the zoo, torchvision, timm and Hugging Face models.
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
             itself.
         device: auto, cpu, cuda or cuda:INDEX.
@@ -45,6 +47,7 @@ class Opening:
     unlabelled: bool = False
     weights: Path | None = None
     classes: int | None = None
+    class_names: str | None = None
     normalize: str | None = None
     device: str = "auto"
     seed: int = 0
@@ -64,6 +67,7 @@ class Subject:
     index: tuple[int, ...]
     classes: int
     notes: tuple[str, ...]
+    class_names: tuple[str, ...] | None = None
 
     @property
     def labelled(self) -> bool:
@@ -73,9 +77,8 @@ class Subject:
         return is_labelled(self.data)
 
     def class_name(self, index: int) -> str:
-        """The name of a class where the images and the model have the same ones, else its number."""
-        named = self.labelled and len(self.data.classes) == self.classes
-        return self.data.classes[index] if named else str(index)
+        """The name of a class, or its number where nobody knows names."""
+        return f"class {index}" if self.class_names is None else self.class_names[index]
 
     def pixels(self, first: int, last: int) -> Tensor:
         """Some of the images on the model's device."""
@@ -88,8 +91,9 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     """Open both, try the model on a few images, and see that labels and classes fit."""
     import torch
 
-    from gyrograd.data.opening import check_labels_fit, is_registered, opened_with_names
+    from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, opened_with_names
     from gyrograd.metrics.suspicion import model_flags
+    from gyrograd.models.class_names import class_names, read_class_names
     from gyrograd.models.opening import checked, image_size, notes, opened, place_of
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
@@ -112,11 +116,24 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
         k = net(shown.pixels(torch.arange(1))).shape[1]
     check_labels_fit(shown, k)
     flags = model_flags(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
-    here = Subject(net, shown, found.names, found.index, k, (*notes(net), *(flag.note for flag in flags)))
+    if opening.class_names is None:
+        names = class_names(net, k, shown.classes if is_labelled(shown) else None)
+    else:
+        names = read_class_names(opening.class_names, k)
+    told = (*notes(net), *(flag.note for flag in flags))
+    here = Subject(net, shown, found.names, found.index, k, told, names)
     return replace(here, notes=(*here.notes, *_label_notes(here)))
 
 
 def _label_notes(here: Subject) -> tuple[str, ...]:
+    from gyrograd.models.class_names import own_class_names
+
+    own = own_class_names(here.model, here.classes)
+    if here.labelled and own is not None and not set(own) & set(here.data.classes):
+        return (
+            f"The classes of {here.data.name} ({here.data.classes[0]}, ...) are none of the model's ({own[0]}, ...): "
+            "its labels may not be the model's; leave them out with --unlabelled.",
+        )
     if here.labelled and len(here.data.classes) != here.classes:
         return (
             f"{here.data.name} has {len(here.data.classes)} classes and the model {here.classes}: its labels may not "

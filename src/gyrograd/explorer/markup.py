@@ -32,7 +32,7 @@ from gyrograd.explorer.wording import (
 )
 from gyrograd.parsing import called
 from gyrograd.registry import in_order, lookup
-from gyrograd.reporting.pictures import CHANGE, coloured, difference, overlay, scale_bar, shared_scale
+from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, shared_scale
 from gyrograd.types import Images
 
 
@@ -176,7 +176,7 @@ def _changes(scene: Attacked) -> list[tuple[Array, str]]:
     end = shared_scale(clean, moved)
     return [
         (attacked, "attacked image"),
-        (difference(image, attacked), f"its difference × {CHANGE}"),
+        (difference(image, attacked), "what changed"),
         (coloured(np.abs(moved) - np.abs(clean), end), "change of the map"),
     ]
 

@@ -15,6 +15,7 @@ from gyrograd.data.folder import read_image
 from gyrograd.data.opening import Opened, check_labels_fit, is_labelled, is_registered, opened_with_names
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import logits_of
+from gyrograd.models.class_names import class_names
 from gyrograd.models.opening import checked, image_size, notes, opened
 from gyrograd.types import Images, Model
 
@@ -152,7 +153,8 @@ def _net(name: str, model: Model, data: Dataset, x: Images) -> Net:
         k = logits_of(model, x[:1]).shape[1]
     check_labels_fit(data, k)
     named = is_labelled(data) and len(data.classes) == k
-    classes = data.classes if named else tuple(f"class {number}" for number in range(k))
+    known = class_names(model, k, data.classes if named else None)
+    classes = known or tuple(f"class {number}" for number in range(k))
     strange = is_labelled(data) and not named
     apart = (
         f"{data.name} has {len(data.classes)} classes and the model {k}: its labels may not be the model's."

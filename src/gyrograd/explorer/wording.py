@@ -9,7 +9,6 @@ from gyrograd.explorer.scenes import Attacked, Prediction
 from gyrograd.numerics.wording import UNKNOWN, eps_text, number
 from gyrograd.parsing import called
 from gyrograd.registry import label_of, lookup
-from gyrograd.reporting.pictures import CHANGE
 
 
 class Figure(NamedTuple):
@@ -52,8 +51,8 @@ HINTS = {
 """What stands where an answer will be, by what is pressed."""
 
 PICTURES = (
-    f"The difference is shown {CHANGE} times as large; grey is no change. Both maps have one scale, which ends at "
-    "the 99.5th percentile of the two: brighter means larger in both."
+    "What changed is drawn so that the largest change is black or white; grey is no change. Both maps have one scale, "
+    "which ends at the 99.5th percentile of the two: brighter means larger in both."
 )
 ONE_IMAGE = "This is one image. How a model does on many, with intervals, is what `gyrograd audit` measures."
 

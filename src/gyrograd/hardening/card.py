@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gyrograd import progress
+from gyrograd import progress, reporting
 from gyrograd.audit import Card, Preset
 from gyrograd.hardening.judging import Held, all_held, best_held
 from gyrograd.hardening.search import Try, spoken
 from gyrograd.numerics.statistics import Interval, Stat
 from gyrograd.numerics.wording import UNKNOWN, interval_text, radius_text
+from gyrograd.reporting.showcase import two_models
 from gyrograd.training.building import Split
 from gyrograd.training.tables import Table, difference, interval, plain
 
@@ -153,6 +154,44 @@ def card_text(card: Mapping[str, Any]) -> str:
         "\n".join(["## Notes", "", *(f"- {_line(note)}" for note in card["notes"])]) if card["notes"] else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def card_page(card: Mapping[str, Any], found: Outcome) -> str:
+    """The card as a page: the verdict, the recommended map before and after on one image, the numbers."""
+    counts = card["images"]
+    judged = (
+        f"Learnt from {counts['learnt']:,} images of {_line(card['data'])}; accuracy is of {counts['judged']:,} images "
+        f"({_line(card['judged_on'])}), {counts['attacked']:,} of which are explained and attacked. Means with 95 % "
+        "bootstrap intervals; changes are paired, image by image. *: the explanation the audit recommends."
+    )
+    yardstick = (
+        "The steady radius is how far pixels may change before an attacker has moved half of the map's top pixels; the "
+        "share of them that stays is the mean over the radii attacked. Every sentence here goes by these two."
+    )
+    tries = reporting.Table(
+        ("try", "accuracy", "top kept", ""),
+        tuple((t["words"], f"{t['accuracy']:.1%}", _kept(t), _mark(t, card)) for t in card["tries"]),
+        names=("",),
+    )
+    audits = [audit for audit in (found.before, found.after) if audit is not None]
+    names = (f"{found.source}, as it came", f"{found.source}, hardened")
+    shown = None
+    if len(audits) == 2:
+        documents, arrays = [audit.document for audit in audits], [audit.pictures for audit in audits]
+        shown = two_models(names, documents, arrays, alike=True)
+    table = card_table(card)
+    notes = (
+        (reporting.Section("Notes", tuple(_line(note) for note in card["notes"])),) if card["notes"] else ()
+    )
+    sections = (
+        reporting.Section("Before and after", (judged, yardstick), reporting.Table(table.header, table.rows)),
+        reporting.Section("Tries", (), tries),
+        *notes,
+    )
+    paths = "before/report.html" + (" and after/report.html" if card["best"]["after"] else "")
+    footer = (f"The audits: {paths}, beside this page. The same as text: card.md; for machines: {CARD}.",)
+    title = f"{_line(card['model'])}, hardened"
+    return reporting.page(title, tuple(card["verdict"]), sections, footer, shown)
 
 
 def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:

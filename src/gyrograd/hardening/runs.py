@@ -18,7 +18,7 @@ from gyrograd import records
 from gyrograd.audit import Card, Preset
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError, check_name
-from gyrograd.hardening.card import CARD, Outcome, card_of, card_text, mean
+from gyrograd.hardening.card import CARD, Outcome, card_of, card_page, card_text, mean
 from gyrograd.hardening.judging import best_held, judged, yardstick
 from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
 from gyrograd.models import Normalized, save, spec_of
@@ -303,6 +303,7 @@ class Hardening:
                 path, signed_bytes("gyrograd_hardened", facts, _plain_state(_own(self.given)))
             )
         records.write_text(self.out / "card.md", card_text(card))
+        records.write_text(self.out / "report.html", card_page(card, found))
         records.write_text(self.out / CARD, json.dumps(card, indent=1) + "\n")
         return Hardened(self.given.eval(), found.before, found.after, path, card)
 

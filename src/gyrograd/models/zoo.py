@@ -45,12 +45,14 @@ def card(name: str) -> JsonObject:
 
 def load(name: str) -> nn.Module:
     """The model, on the CPU, in single precision and in eval mode, once its hash is found to be the card's."""
-    path = _folder(name) / WEIGHTS
-    if hashlib.sha256(path.read_bytes()).hexdigest() != card(name)["sha256"]:
+    path, known = _folder(name) / WEIGHTS, card(name)
+    if hashlib.sha256(path.read_bytes()).hexdigest() != known["sha256"]:
         raise UserError(
             f"The zoo's '{name}' is damaged (its hash is not the card's); install gyrograd again."
         )
-    return checkpoints.load(path).float()
+    model = checkpoints.load(path).float()
+    model.__dict__["class_names"] = known.get("id2label")
+    return model
 
 
 def add(

@@ -2,7 +2,7 @@
 
 from gyrograd.reporting.card import write_report
 from gyrograd.reporting.comparison import compared, comparison_page
-from gyrograd.reporting.figures import map_grid, side_by_side
+from gyrograd.reporting.figures import map_grid
 from gyrograd.reporting.leaderboard import boards, found_audits, leaderboard_page
 from gyrograd.reporting.page import Figure, Section, Table, page, write_page
 from gyrograd.reporting.schema import read_card
@@ -20,7 +20,6 @@ __all__ = [
     "map_grid",
     "page",
     "read_card",
-    "side_by_side",
     "write_page",
     "write_report",
     "write_values",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,23 @@ from gyrograd.reporting.pictures import (
     attack_pictures,
     attack_sheet,
     load_arrays,
-    scale_bar,
 )
 from gyrograd.reporting.schema import checked
+from gyrograd.reporting.showcase import (
+    Showcase,
+    ShowcaseRow,
+    change_words,
+    image_name,
+    prediction_words,
+    showcase,
+    stays,
+)
 from gyrograd.reporting.templates import rendered
 
 PICTURED = 4
 """So many of the worst attacks are shown."""
+LONGEST_TITLE = 24
+"""Letters of a name that fit beside a row of the sheet."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,7 @@ class Contents:
     games: list[Chart]
     plane: Chart | None
     sheet: bytes | None
+    showcase: Showcase | None
 
     @property
     def charts(self) -> list[Chart]:
@@ -95,6 +107,7 @@ def contents(card: dict[str, Any], folder: Path) -> Contents:
         games,
         plane_chart(card),
         _sheet(attacks, arrays),
+        _showcase(attacks, card),
     )
 
 
@@ -105,7 +118,7 @@ def html_report(shown: Contents) -> str:
         shown=shown,
         card=shown.card,
         labels=labels_of(shown.card),
-        scale=scale_bar(),
+        counts=table.counts(shown.card),
         certified=certified_section(shown.card),
         settings=json.dumps(shown.card["settings"], indent=1, sort_keys=True),
     )
@@ -121,16 +134,63 @@ def _filled(card: dict[str, Any]) -> dict[str, Any]:
 
 def _attack(facts: dict[str, Any], card: dict[str, Any], arrays: dict[str, Any] | str) -> Attack:
     labels = labels_of(card)
-    parts = [f"Image {facts['example']}", labels.get(facts["method"], facts["method"])]
-    if facts.get("attack"):
-        parts.append(f"{facts['attack']} at eps {eps_text(facts.get('eps'))}")
-    pictures = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"])
-    return Attack(", ".join(parts), facts, pictures)
+    attack = f" under {facts['attack']} at {eps_text(facts['eps'])}" if facts["attack"] else ""
+    title = f"{image_title(facts)}: {labels.get(facts['method'], facts['method'])}{attack}"
+    pictures = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"], facts["eps"])
+    return Attack(title, facts, pictures)
+
+
+def image_title(facts: Mapping[str, Any]) -> str:
+    """What an attacked image is called, and its class: `photos/cat.png (tabby)`."""
+    name = image_name(facts)
+    return f"{name} ({facts['before']['label']})" if facts["before"] else name
+
+
+def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
+    """The worst attack, and the recommended method on the same image."""
+    first = next((attack for attack in attacks if attack.pictures is not None), None)
+    if first is None or first.pictures is None:
+        return None
+    facts, pictures, labels = first.facts, first.pictures, labels_of(card)
+    name = image_name(facts)
+    rows = [
+        ShowcaseRow(
+            pictures.image,
+            f"The image {name}",
+            (Path(name).name, prediction_words(facts["before"])),
+            labels.get(facts["method"], facts["method"]),
+            pictures.views,
+            stays(facts["kept"]),
+        )
+    ]
+    best = facts["best"]
+    if best is not None and pictures.best is not None:
+        recommended = any(m["name"] == best["method"] and m["recommended"] for m in card["methods"])
+        rows.append(
+            ShowcaseRow(
+                pictures.difference,
+                "What the attack changed",
+                (
+                    "what it changed",
+                    change_words(facts["eps"]),
+                    f"class after: {prediction_words(facts['after'])}",
+                ),
+                labels.get(best["method"], best["method"]) + (" (recommended)" if recommended else ""),
+                pictures.best,
+                f"{stays(best['kept'])}, under an attack of its own",
+            )
+        )
+    return showcase("The worst attack found, which leaves the predicted class as it was", rows)
 
 
 def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:
     drawn = [attack.facts for attack in attacks if attack.pictures is not None]
     if isinstance(arrays, str) or not drawn:
         return None
-    titles = [f"image {facts['example']}" for facts in drawn]
-    return attack_sheet({key: arrays[key] for key in ARRAYS}, [facts["row"] for facts in drawn], titles)
+    titles = [_short(Path(image_title(facts)).name) for facts in drawn]
+    rows = [facts["row"] for facts in drawn]
+    return attack_sheet({key: arrays[key] for key in ARRAYS}, rows, titles, drawn[0]["eps"])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_TITLE else f"...{name[-LONGEST_TITLE:]}"

@@ -17,7 +17,9 @@ from typing import Any, Literal
 from gyrograd.numerics.statistics import paired_difference
 from gyrograd.numerics.wording import interval_text, number, radius_text
 from gyrograd.reporting.charts import Chart, change_chart
+from gyrograd.reporting.pictures import load_arrays
 from gyrograd.reporting.schema import card_path, read_card
+from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.templates import rendered
 from gyrograd.reporting.values import Column, Measured, read_values, values_behind
@@ -77,6 +79,7 @@ class Comparison:
     sentence: str
     notes: tuple[str, ...]
     changes: tuple[Change, ...]
+    pictures: Showcase | None = None
 
     @property
     def findings(self) -> dict[str, list[Finding]]:
@@ -91,6 +94,15 @@ class Comparison:
                 title = TITLES[2] if better and worse else TITLES[0] if better else TITLES[1]
                 found[title].append(Finding(column, better, worse, comparable))
         return found
+
+    @property
+    def absent(self) -> str:
+        """What is said where nothing improved, or nothing got worse: an empty list would leave it open."""
+        found = self.findings
+        improved, worse = found[TITLES[0]] or found[TITLES[2]], found[TITLES[1]] or found[TITLES[2]]
+        if not improved and not worse:
+            return "Nothing improved and nothing got worse for certain."
+        return "" if improved and worse else f"Nothing {'got worse' if improved else 'improved'} for certain."
 
     def document(self) -> dict[str, Any]:
         """All of it as plain JSON values."""
@@ -119,7 +131,13 @@ def compared(a: Path, b: Path) -> Comparison:
     names = names_of((first, second), (a, b))
     changes = tuple(_changes(first, second, values[0], values[1], names))
     notes = tuple(_notes(first, second, changes, names))
-    return Comparison(first, second, names, _sentence(first, second, changes, names), notes, changes)
+    arrays = [
+        load_arrays(card["pictures"], card_path(place).parent) for card, place in ((first, a), (second, b))
+    ]
+    pictures = two_models(names, (first, second), arrays, same_data(first, second))
+    return Comparison(
+        first, second, names, _sentence(first, second, changes, names), notes, changes, pictures
+    )
 
 
 def names_of(cards: tuple[dict[str, Any], dict[str, Any]], places: tuple[Path, Path]) -> tuple[str, str]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from gyrograd.numerics.wording import interval_text, number
 from gyrograd.registry import readable
 from gyrograd.reporting.charts import Chart
-from gyrograd.reporting.table import Row
+from gyrograd.reporting.table import Row, counts
 from gyrograd.reporting.wording import counted_images, duration, notes_of
 
 if TYPE_CHECKING:
     from gyrograd.reporting.card import Contents
 
-BADGES = {"steady": "✔ steady", "shaky": "▲ shaky", "unsafe": "✖ unsafe", None: "no grade"}
+BADGES = {"steady": "✔ steady", "shaky": "▲ shaky", "unsafe": "✖ unsafe", None: "not judged"}
 
 
 def markdown_report(shown: Contents) -> str:
@@ -43,7 +43,7 @@ def _cells(line: Sequence[str]) -> list[str]:
 
 def _head(shown: Contents) -> list[str]:
     card = shown.card
-    unfinished = "> **This audit was interrupted.** What follows is what it had measured by then."
+    unfinished = "> **This audit is not finished.** What follows is what it had measured by then."
     sentences = " ".join(escaped(sentence) for sentence in card["verdict"]["sentences"])
     accuracy = f"Accuracy {interval_text(card['accuracy'])}." if card["accuracy"] else ""
     data = card["data"]
@@ -59,7 +59,11 @@ def _head(shown: Contents) -> list[str]:
 
 def _methods(shown: Contents) -> list[str]:
     columns = [column for _, group in shown.groups for column in group]
-    header = ["method", *(f"{column['label']} ({column['direction']} is better)" for column in columns)]
+    images = counts(shown.card)
+    header = ["method"]
+    for column in columns:
+        of = f", {images[column['key']]}" if column["key"] in images else ""
+        header.append(f"{column['label']} ({column['direction']} is better{of})")
     notes = [f"- {escaped(row.label)}: {escaped(note)}" for row in shown.rows for note in row.notes]
     details = [
         f"- {escaped(column['label'])}: {escaped(column['detail'])}"
@@ -86,7 +90,7 @@ def _attacks(shown: Contents) -> list[str]:
     if not shown.attacks:
         return []
     picture = (
-        "![Image, attacked image, difference, map before, map after](figures/attacks.png)"
+        "![Image, attacked image, what changed, map before, map after](figures/attacks.png)"
         if shown.sheet
         else ""
     )
@@ -95,7 +99,8 @@ def _attacks(shown: Contents) -> list[str]:
 
 
 def _attack_words(facts: dict[str, Any]) -> str:
-    words = f"cosine of the map before and after {number(facts.get('cosine'))}"
+    kept = "" if facts.get("kept") is None else f"{facts['kept'] * 100:.0f} % of the top pixels stay; "
+    words = f"{kept}cosine of the map before and after {number(facts.get('cosine'))}"
     before, after = facts.get("before"), facts.get("after")
     if before and after:
         words += f"; prediction {_class(before)} before, {_class(after)} after"

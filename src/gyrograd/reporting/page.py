@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gyrograd.records import write_text
+from gyrograd.reporting.showcase import Showcase
 from gyrograd.reporting.templates import rendered
 
 MOST_COLUMNS = 5
@@ -69,11 +70,15 @@ def page(
     lead: tuple[str, ...],
     sections: tuple[Section, ...],
     footer: tuple[str, ...],
+    beside: Showcase | None = None,
     *,
     badges: tuple[tuple[str, str], ...] = (),
 ) -> str:
-    """The page as HTML; all text is escaped. `badges`: words below the title and the colour of each."""
-    return rendered("page", title=title, lead=lead, sections=sections, footer=footer, badges=badges)
+    """The page as HTML; all text is escaped. `beside`: pictures next to the lead; `badges`: words below the title and
+    the colour of each."""
+    return rendered(
+        "page", title=title, lead=lead, sections=sections, footer=footer, beside=beside, badges=badges
+    )
 
 
 def write_page(path: Path, html: str) -> None:

@@ -1,10 +1,11 @@
-"""The pictures beside a card: images and maps of the worst attacks, as PNG on one shared scale."""
+"""The pictures beside a card: images and maps of the worst attacks, drawn so that a map can be read at a glance."""
 
 from __future__ import annotations
 
 import base64
 import io
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,13 @@ from gyrograd.reporting.figures import MAP_COLOURS, picture_grid
 Array = NDArray[Any]
 
 ARRAYS = ("image", "attacked", "map_clean", "map_attacked")
+SIGNED = ("signed_clean", "signed_attacked")
+"""The same maps with their sign, channels added. Cards written before they were kept do without."""
+BEST = "best_"
+"""Before the name of an array: of the recommended method, attacked in its turn on the same image."""
+OPTIONAL = (*SIGNED, *(BEST + key for key in (*ARRAYS[1:], *SIGNED)))
 SCALE_END = 99.5
-"""Percentile of the two maps at which their shared scale ends: one bright pixel would leave all others black."""
-CHANGE = 20
-"""How often the difference of the images is enlarged; grey is no change."""
+"""Percentile of a map at which its scale ends: one bright pixel would leave all others black."""
 SIDE = 160
 """Pixels a side at least, so that small images are not smeared when they are shown large."""
 FILE_SIDE = 224
@@ -30,18 +34,22 @@ LARGEST_ARRAY = 2**28
 """Elements of an array of pictures."""
 LEAST_IMAGE = 0.15
 """Share of the grey image that shows through where the map is strongest."""
+SIGN_COLOURS = "RdBu_r"
+"""Blue against the class, white nothing, red for it."""
+
+Views = dict[str, tuple[str, str]]
+"""A map before and after an attack as data addresses: "overlay", "map" and, for maps with a sign, "sign"."""
 
 
 @dataclass(frozen=True)
 class AttackPictures:
-    """One attack as PNG data addresses; `scale` is where the maps' shared scale ends."""
+    """One attack as data addresses; `best` is the recommended method under its own attack, if it is another."""
 
     image: str
     attacked: str
     difference: str
-    map_clean: str
-    map_attacked: str
-    scale: float
+    views: Views
+    best: Views | None = None
 
 
 def load_arrays(name: str | None, folder: Path) -> dict[str, Array] | str:
@@ -52,7 +60,7 @@ def load_arrays(name: str | None, folder: Path) -> dict[str, Array] | str:
     _refuse_objects(path)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in ARRAYS if key in stored.files}
+            arrays = {key: stored[key] for key in (*ARRAYS, *OPTIONAL) if key in stored.files}
             # An array may say any size; what is read is bounded by what a report could show.
             if any(array.size > LARGEST_ARRAY or array.dtype.kind not in "fiub" for array in arrays.values()):
                 raise ValueError
@@ -87,8 +95,9 @@ def _fitting(arrays: dict[str, Array], name: str) -> dict[str, Array] | str:
     if missing:
         return f"The pictures are not complete: {name} lacks {', '.join(missing)}; run the audit again."
     shape = arrays["image"].shape
-    same = arrays["attacked"].shape == shape and all(
-        arrays[key].shape == shape[:3] for key in ("map_clean", "map_attacked")
+    same = all(
+        array.shape == (shape if key in ("image", "attacked", f"{BEST}attacked") else shape[:3])
+        for key, array in arrays.items()
     )
     if len(shape) != 4 or shape[3] != 3 or not same:
         return (
@@ -97,32 +106,64 @@ def _fitting(arrays: dict[str, Array], name: str) -> dict[str, Array] | str:
     return arrays
 
 
-def attack_pictures(arrays: dict[str, Array], row: int) -> AttackPictures | None:
-    """The five pictures of one row; None where the arrays do not have that row."""
+def attack_pictures(arrays: dict[str, Array], row: int, eps: float | None = None) -> AttackPictures | None:
+    """The pictures of one row; None where the arrays do not have that row. `eps`: the largest change allowed."""
     if not 0 <= row < len(arrays["image"]):
         return None
-    image, attacked, clean, moved = (np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS)
-    end = shared_scale(clean, moved)
+    at = {key: np.nan_to_num(array[row].astype(float)) for key, array in arrays.items()}
+    best = {key.removeprefix(BEST): array for key, array in at.items() if key.startswith(BEST)}
+    has_best = all(key in best for key in ARRAYS[1:]) and best["map_clean"].any()
     return AttackPictures(
-        data_address(image),
-        data_address(attacked),
-        data_address(difference(image, attacked)),
-        data_address(coloured(clean, end)),
-        data_address(coloured(moved, end)),
-        end,
+        data_address(at["image"]),
+        data_address(at["attacked"]),
+        data_address(difference(at["image"], at["attacked"], eps)),
+        views(at),
+        views(best | {"image": at["image"]}) if has_best else None,
     )
 
 
+def views(at: Mapping[str, Array]) -> Views:
+    """A map before and after: over its image, alone, and with its sign if the array has one."""
+    pairs = [(at["image"], at["map_clean"]), (at["attacked"], at["map_attacked"])]
+    drawn = {
+        "overlay": [overlay(image, map, scale_end(map)) for image, map in pairs],
+        "map": [coloured(map, scale_end(map)) for _, map in pairs],
+    }
+    if all(key in at for key in SIGNED) and any((at[key] < 0).any() for key in SIGNED):
+        drawn["sign"] = [signed_colours(at[key]) for key in SIGNED]
+    return {name: (data_address(before), data_address(after)) for name, (before, after) in drawn.items()}
+
+
+def scale_end(map: Array) -> float:
+    """Where the scale of a map ends; 1 for a map of zeros.
+
+    Each map has its own: what is judged is which of its pixels are highest, and an attack that makes a map ten times
+    as large would leave the map before it black on a scale of both.
+    """
+    end = float(np.percentile(np.abs(map), SCALE_END))
+    return end if end > 0 else float(np.abs(map).max(initial=0.0)) or 1.0
+
+
 def shared_scale(clean: Array, moved: Array) -> float:
-    """Where the scale of both maps ends; 1 for maps of zeros."""
-    both = np.abs(np.stack([clean, moved]))
-    end = float(np.percentile(both, SCALE_END))
-    return end if end > 0 else float(both.max()) or 1.0
+    """Where one scale of both maps ends; 1 for maps of zeros."""
+    return scale_end(np.stack([clean, moved]))
 
 
-def difference(image: Array, attacked: Array) -> Array:
-    """What the attack changed, enlarged, around grey."""
-    return ((attacked - image) * CHANGE + 0.5).clip(0, 1)
+def difference(image: Array, attacked: Array, eps: float | None = None) -> Array:
+    """What the attack changed, mean over colours: black and white are a change of `eps`, or the largest there is."""
+    change = (attacked - image).mean(-1, keepdims=True)
+    largest = eps or float(np.abs(change).max(initial=0.0)) or 1.0
+    grey: Array = (0.5 + 0.5 * change / largest).clip(0, 1).repeat(3, -1)
+    return grey
+
+
+def signed_colours(map: Array) -> Array:
+    """A map with its sign: blue below zero, white at zero, red above; as strong at -v as at v."""
+    from matplotlib import colormaps
+
+    end = scale_end(map)
+    colours: Array = colormaps[SIGN_COLOURS](0.5 + 0.5 * (map / end).clip(-1, 1))[..., :3]
+    return colours
 
 
 def coloured(map: Array, end: float) -> Array:
@@ -156,29 +197,37 @@ def scale_bar() -> str:
     return data_address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
 
 
-def attack_sheet(arrays: dict[str, Array], rows: list[int], titles: list[str]) -> bytes:
+def sign_bar() -> str:
+    """The colours of maps with a sign, from below zero to above."""
+    return data_address(signed_colours(np.linspace(-1, 1, 128)[None]), grow=False)
+
+
+def attack_sheet(
+    arrays: dict[str, Array], rows: list[int], titles: list[str], eps: float | None = None
+) -> bytes:
     """The attacks below one another as one PNG file, a row each."""
     chosen = [[np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS] for row in rows]
     images, attacked, clean, moved = ([parts[at] for parts in chosen] for at in range(len(ARRAYS)))
-    ends = [shared_scale(*maps) for maps in zip(clean, moved, strict=True)]
     columns = {
         "image": images,
         "attacked": attacked,
-        f"difference x {CHANGE}": [difference(*pair) for pair in zip(images, attacked, strict=True)],
-        "map before": [coloured(*map) for map in zip(clean, ends, strict=True)],
-        "map after": [coloured(*map) for map in zip(moved, ends, strict=True)],
+        "what changed": [difference(*pair, eps) for pair in zip(images, attacked, strict=True)],
+        "map before": [overlay(i, m, scale_end(m)) for i, m in zip(images, clean, strict=True)],
+        "map after": [overlay(i, m, scale_end(m)) for i, m in zip(attacked, moved, strict=True)],
     }
-    return picture_grid({"": columns}, titles)
+    return picture_grid(columns, titles)
 
 
 def data_address(picture: Array, grow: bool = True) -> str:
-    """A picture `h w 3` in [0, 1] as PNG inside an address; `grow` enlarges small ones, each pixel a square."""
+    """A picture `h w 3` in [0, 1] inside an address: small ones as PNG, enlarged by `grow`, each pixel a square; large
+    ones as JPEG, since a page shows dozens of them."""
     from PIL import Image
 
-    image = Image.fromarray((picture.clip(0, 1) * 255).round().astype(np.uint8))
-    times = -(-SIDE // max(1, max(image.size))) if grow else 1
+    image = Image.fromarray((np.nan_to_num(picture).clip(0, 1) * 255).round().astype(np.uint8))
+    times = max(1, -(-SIDE // max(1, max(image.size)))) if grow else 1
     if times > 1:
         image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
     buffer = io.BytesIO()
-    image.save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    kind = "jpeg" if grow and times == 1 else "png"
+    image.save(buffer, kind, **({"quality": 90} if kind == "jpeg" else {"optimize": True}))
+    return f"data:image/{kind};base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -38,10 +38,11 @@ class AuditedModel(TypedDict):
 
 
 class AuditedData(TypedDict):
-    """Which images."""
+    """Which images; `planned` counts those that a finished audit has."""
 
     source: str
     images: int
+    planned: int | None
     labelled: bool | None
     shape: list[int] | None
     sha256: str | None
@@ -170,17 +171,29 @@ class Predicted(TypedDict):
     probability: float | None
 
 
+class BestUnderAttack(TypedDict):
+    """The recommended method on the same image, attacked in its turn."""
+
+    method: str
+    cosine: float | None
+    kept: float | None
+
+
 class WorstAttack(TypedDict):
-    """One of the most damaging attacks; `row` is its place in the pictures."""
+    """One of the most damaging attacks; `row` is its place in the pictures, `name` the image's file or set and number,
+    `kept` the share of the map's top pixels that stay."""
 
     row: int
     example: int
+    name: str | None
     method: str
     attack: str | None
     eps: float | None
     cosine: float | None
+    kept: float | None
     before: Predicted | None
     after: Predicted | None
+    best: BestUnderAttack | None
 
 
 class CardFlag(TypedDict):

@@ -12,7 +12,7 @@ import numpy as np
 from gyrograd.errors import UserError
 from gyrograd.records import write_bytes
 from gyrograd.reporting.figures import Array, Pictures, picture_grid
-from gyrograd.reporting.pictures import overlay, shared_scale
+from gyrograd.reporting.pictures import overlay, scale_end
 
 MOST_ROWS = 8
 """Examples on one sheet; the rest is left out, and the caption says so."""
@@ -41,8 +41,8 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
         maps: maps shaped like x; several in a dictionary by name.
         labels: a name for each row.
 
-    Maps of one example share a scale only if they are an attack's before and after: two methods have no common unit.
-    Strength is the sum of sizes over the channels; brightest is the 99.5th percentile.
+    Each map has its own scale: what counts is which pixels it ranks highest. Strength is the sum of sizes over the
+    channels; brightest is the 99.5th percentile.
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(2, 3, 32, 32)
@@ -54,12 +54,11 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
     if hasattr(x, "map_clean"):
         images, attacked = _images(x.x_clean), _images(x.x)
         before, after = _strength(x.map_clean, images), _strength(x.map, images)
-        ends = [shared_scale(*pair) for pair in zip(before, after, strict=True)]
         columns: dict[str, Pictures] = {
             "image": images,
             "attacked": attacked,
-            "map before": [overlay(*cell) for cell in zip(images, before, ends, strict=True)],
-            "map after": [overlay(*cell) for cell in zip(attacked, after, ends, strict=True)],
+            "map before": _over(images, before),
+            "map after": _over(attacked, after),
         }
     else:
         if maps is None:
@@ -67,17 +66,17 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
         images = _images(x)
         columns = {"image": images}
         for name, several in (maps if isinstance(maps, Mapping) else {"map": maps}).items():
-            strengths = _strength(several, images)
-            columns[name] = [
-                overlay(image, map, shared_scale(map, map))
-                for image, map in zip(images, strengths, strict=True)
-            ]
+            columns[name] = _over(images, _strength(several, images))
     count = len(images)
     if labels is not None and len(labels) != count:
         raise UserError(f"There are {len(labels)} labels for {count} images; give one for each.")
     rows = (labels or [""] * count)[:MOST_ROWS]
     note = f"the first {MOST_ROWS} of {count} images" if count > MOST_ROWS else ""
-    return Sheet(picture_grid({"": columns}, rows, note=note))
+    return Sheet(picture_grid(columns, rows, note=note))
+
+
+def _over(images: Array, maps: Array) -> list[Array]:
+    return [overlay(image, map, scale_end(map)) for image, map in zip(images, maps, strict=True)]
 
 
 def _array(values: Any) -> Array:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gyrograd.numerics.wording import Number, bracket, number
-from gyrograd.reporting.wording import Stat, known
+from gyrograd.reporting.wording import Stat, counted_images, known
 
 GROUPS = {
     "noise": "Under noise",
@@ -60,6 +60,17 @@ def grouped_columns(card: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]
     """The columns by group, in the order of `GROUPS`; empty groups are left out."""
     groups = [(title, [c for c in card["columns"] if c["group"] == key]) for key, title in GROUPS.items()]
     return [(title, columns) for title, columns in groups if columns]
+
+
+def counts(card: dict[str, Any]) -> dict[str, str]:
+    """How many images a column's means are of, by its key: `12 images`, `8 to 12 images` where methods differ."""
+    found: dict[str, str] = {}
+    for column in card["columns"]:
+        stats = [method["columns"].get(column["key"]) for method in card["methods"]]
+        n = sorted({stat["n"] for stat in stats if known(stat) and stat.get("n")})
+        if n:
+            found[column["key"]] = f"{n[0]:,} to {n[-1]:,} images" if len(n) > 1 else counted_images(n[0])
+    return found
 
 
 def rows(card: dict[str, Any]) -> list[Row]:

@@ -1,0 +1,125 @@
+"""The pictures beside a verdict: image, map, and the map after the worst attack; two explanations below one another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gyrograd.numerics.wording import eps_text, number
+from gyrograd.reporting.pictures import Array, AttackPictures, Views, attack_pictures, scale_bar, sign_bar
+
+Arrays = Mapping[str, Array]
+
+VIEWS = {"overlay": "over the image", "map": "the map alone", "sign": "with its sign"}
+"""What the switch offers, by the name of a view."""
+
+
+@dataclass(frozen=True)
+class ShowcaseRow:
+    """One explanation: a picture at the left with its words, the map before and after, and words for each."""
+
+    picture: str
+    alt: str
+    caption: tuple[str, ...]
+    title: str
+    views: Views
+    after: str
+
+
+@dataclass(frozen=True)
+class Showcase:
+    """All rows under one switch between views, and a colour bar with words for each."""
+
+    heading: str
+    rows: tuple[ShowcaseRow, ...]
+    scale: str = field(default_factory=scale_bar)
+    signs: str = field(default_factory=sign_bar)
+
+    @property
+    def offered(self) -> dict[str, str]:
+        """The views that some row has."""
+        return {name: words for name, words in VIEWS.items() if any(name in row.views for row in self.rows)}
+
+
+def showcase(heading: str, rows: Sequence[ShowcaseRow]) -> Showcase | None:
+    """The rows to show; None if there are none."""
+    return Showcase(heading, tuple(rows)) if rows else None
+
+
+def stays(kept: float | None) -> str:
+    """`3 % of its top pixels stay`, what an attack leaves of a map."""
+    return "attacked" if kept is None else f"{kept * 100:.0f} % of its top pixels stay"
+
+
+def change_words(eps: float | None) -> str:
+    """What the picture of a difference shows."""
+    if eps is None:
+        return "black and white are the largest change"
+    return f"at most {eps_text(eps)} per pixel, drawn {0.5 / eps:.0f} times as strong"
+
+
+def image_name(facts: Mapping[str, Any]) -> str:
+    """What an attacked image is called; where nobody knows, its place among the images."""
+    return str(facts.get("name") or f"image {facts['example']}")
+
+
+def prediction_words(found: Mapping[str, Any] | None) -> str:
+    """`tabby, 0.912`."""
+    return f"{found['label']}, {number(found['probability'])}" if found else "class not known"
+
+
+def two_models(
+    names: Sequence[str], cards: Sequence[Mapping[str, Any]], arrays: Sequence[Arrays | str], alike: bool
+) -> Showcase | None:
+    """Each model's recommended explanation under its worst attack, on one image if both audits show one.
+
+    `alike`: both looked at the same images. An audit without pictures has no row.
+    """
+    found = [
+        _recommended(card) if not isinstance(own, str) else {}
+        for card, own in zip(cards, arrays, strict=True)
+    ]
+    shared = [example for example in found[0] if alike and example in found[1]]
+    rows = []
+    for name, own, held in zip(names, arrays, found, strict=True):
+        if not held or isinstance(own, str):
+            continue
+        facts, label, kept, is_beside = held[shared[0] if shared else next(iter(held))]
+        pictures = attack_pictures(dict(own), facts["row"], facts["eps"])
+        if pictures is not None:
+            rows.append(_model_row(name, facts, label, kept, pictures, is_beside))
+    same = "The same image" if shared else "The worst attacks found"
+    return showcase(f"{same}: the recommended map before and after an attack that keeps the class", rows)
+
+
+def _model_row(
+    name: str,
+    facts: Mapping[str, Any],
+    label: str,
+    kept: float | None,
+    pictures: AttackPictures,
+    is_beside: bool,
+) -> ShowcaseRow:
+    views = pictures.best if is_beside and pictures.best is not None else pictures.views
+    called = image_name(facts)
+    caption = (Path(called).name, prediction_words(facts["before"]))
+    return ShowcaseRow(
+        pictures.image, f"The image {called}", caption, f"{label} on {name}", views, stays(kept)
+    )
+
+
+def _recommended(card: Mapping[str, Any]) -> dict[int, tuple[Mapping[str, Any], str, float | None, bool]]:
+    """By example: the attack on the recommended method, its label, what stays, and if it stands beside another."""
+    labels = {method["name"]: method["label"] or method["name"] for method in card["methods"]}
+    chosen = next((method["name"] for method in card["methods"] if method["recommended"]), None)
+    found: dict[int, tuple[Mapping[str, Any], str, float | None, bool]] = {}
+    for facts in card["worst"] or ():
+        best = facts.get("best")
+        if best is not None:
+            found[facts["example"]] = (facts, labels.get(best["method"], best["method"]), best["kept"], True)
+        elif chosen is None or facts["method"] == chosen:
+            label = labels.get(facts["method"], facts["method"])
+            found[facts["example"]] = (facts, label, facts.get("kept"), False)
+    return found

@@ -1,0 +1,105 @@
+"""What classes are called: by the model, by a file, by the data."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from torch import nn
+
+import gyrograd as gg
+from gyrograd.cli import _underscored
+from gyrograd.data.cifar10 import CLASSES
+from gyrograd.errors import UserError
+from gyrograd.models import zoo
+from gyrograd.models.class_names import class_names, read_class_names
+
+PETS = ("cat", "dog", "newt")
+
+
+def net(**carried) -> nn.Module:
+    inner = nn.Linear(2, 3)
+    inner.__dict__.update(carried)
+    return nn.Sequential(inner)
+
+
+def test_a_hugging_face_configuration_names_the_classes():
+    told = {2: "newt", 0: "cat", 1: "dog"}
+    assert class_names(net(config=SimpleNamespace(id2label=told)), 3) == PETS
+    as_read = {str(number): name for number, name in told.items()}
+    assert class_names(net(config={"id2label": as_read}), 3) == PETS
+
+
+def test_a_configuration_that_was_never_filled_in_or_has_other_classes_names_nothing():
+    unfilled = {number: f"LABEL_{number}" for number in range(3)}
+    assert class_names(net(config=SimpleNamespace(id2label=unfilled)), 3) is None
+    assert class_names(net(config=SimpleNamespace(id2label={0: "cat", 1: "dog"})), 3) is None
+    assert class_names(net(config=SimpleNamespace(id2label={0: "cat", 5: "dog", 7: "newt"})), 3) is None
+
+
+def test_the_models_own_names_come_before_those_of_the_data():
+    assert class_names(net(), 3, PETS) == PETS
+    assert class_names(net(), 3, PETS[:2]) is None
+    assert class_names(net(class_names=PETS), 3, ("a", "b", "c")) == PETS
+
+
+def test_the_zoo_names_its_classes():
+    names = class_names(gg.load("cifar10/lenet-ce"), 10, tuple("abcdefghij"))
+    assert names is not None
+    assert names[6] == "frog"
+
+
+def test_every_model_of_the_zoo_has_names_for_its_classes():
+    for name in zoo.names():
+        assert list(zoo.card(name)["id2label"].values()) == list(CLASSES), name
+
+
+def test_a_thousand_classes_of_torchvision_are_imagenets():
+    model = gg.model("torchvision:squeezenet1_0", num_classes=1000)
+    names = class_names(model, 1000)
+    assert names is not None
+    assert names[0] == "tench"
+    assert len(set(names)) > 990
+    assert class_names(gg.model("torchvision:squeezenet1_0", num_classes=7), 7) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cat\ndog\n\nnewt\n",
+        json.dumps(PETS),
+        json.dumps({"0": "cat", "1": "dog", "2": "newt"}),
+        json.dumps({"architecture": "x", "id2label": {"0": "cat", "1": "dog", "2": "newt"}}),
+    ],
+)
+def test_a_file_of_names_is_lines_or_json(tmp_path, text):
+    path = tmp_path / "names"
+    path.write_text(text, encoding="utf-8")
+    assert read_class_names(path, 3) == PETS
+
+
+def test_a_file_that_does_not_fit_is_one_sentence(tmp_path):
+    path = tmp_path / "names"
+    path.write_text("cat\ndog\n", encoding="utf-8")
+    with pytest.raises(UserError, match="names 2 classes and the model has 3"):
+        read_class_names(path, 3)
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match="holds no class names"):
+        read_class_names(path, 3)
+    path.write_text('{"cat": 0}', encoding="utf-8")
+    with pytest.raises(UserError, match="holds no class names"):
+        read_class_names(path, 3)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="no UTF-8 text"):
+        read_class_names(path, 3)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_class_names(tmp_path / "absent", 3)
+
+
+def test_options_may_be_written_with_dashes():
+    known = ("class_names", "out")
+    assert _underscored("--class-names", known) == "--class_names"
+    assert _underscored("--class-names=a-b.txt", known) == "--class_names=a-b.txt"
+    assert _underscored("--what-ever", known) == "--what-ever"
+    assert _underscored("class-names", known) == "class-names"
