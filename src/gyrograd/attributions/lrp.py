@@ -16,6 +16,7 @@ from gyrograd.attributions.replay import Tape, modified_gradient, record
 from gyrograd.attributions.rules import AFFINE
 from gyrograd.attributions.variants import VARIANTS, Shares
 from gyrograd.errors import UserError, did_you_mean
+from gyrograd.numerics.checks import check_tensor
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
@@ -81,6 +82,7 @@ class AutoLRP:
         return conservation(*_explained(self._choice(model, x), model, x, target, self.max_batch, False))
 
     def _choice(self, model: Model, x: Inputs) -> Callable[[Tape], LRP]:
+        check_tensor(x)
         images = x.dim() == 4 and all(getattr(module, "takes_images", True) for module in model.modules())
         usual = {} if images else {"first": "same"}
         return lambda tape: self._variant(_suited(tape), **usual)
