@@ -123,7 +123,6 @@ def audit_settings(
     metrics: str | None,
     eps: str | float | None,
     steps: int | None,
-    draws: int | None,
 ) -> Settings:
     """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
     from gyrograd.audit.presets import preset_of
@@ -143,7 +142,6 @@ def audit_settings(
         "metrics": _looked_up("metric", metrics),
         "eps": None if eps is None else radius(eps),
         "steps": steps,
-        "draws": draws,
     }
 
 
