@@ -12,24 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.errors import UserError
 from gyrograd.registry import Entry, available, kinds, make
+from gyrograd.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from gyrograd.attributions import predicted as predicted
     from gyrograd.audit import audit as audit
     from gyrograd.data import Dataset
+    from gyrograd.hardening import harden as harden
     from gyrograd.models import load as load
     from gyrograd.models import save as save
     from gyrograd.reporting.sheet import show as show
     from gyrograd.smoothing import smoothed as smoothed
     from gyrograd.types import Attack, Attribution, Kernel, Metric, Model, Regularizer
-
-    # Any: its module stands above the audit, which reads our version.
-    harden: Any
 else:
     # They are defined with torch, which nothing here may import.
     Attack = Attribution = Dataset = Kernel = Metric = Model = Regularizer = Any
 
-__version__ = "0.1.0"
 __all__ = [
     "Entry",
     "UserError",

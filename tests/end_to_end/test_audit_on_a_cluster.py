@@ -61,14 +61,14 @@ def test_two_ray_actors_one_of_them_killed_leave_the_bytes_of_one_process(
     assert not ray.is_initialized()
 
 
-def test_slurm_jobs_one_of_them_killed_leave_the_bytes_of_one_process(
-    tmp_path: Path, alone: dict[str, bytes]
+def test_a_slurm_job_that_is_killed_and_submitted_again_leaves_the_bytes_of_one_process(
+    tmp_path: Path,
 ) -> None:
     pytest.importorskip("submitit")
     jobs = SlurmJobs(1, tmp_path / "jobs", cluster="local", poll_s=0.1)
-    run_cells(cells(tmp_path / "mark"), range(9), tmp_path / "slurm", shard=5, workers=jobs)
+    run_cells(cells(tmp_path / "mark")[:1], range(9), tmp_path / "slurm", shard=9, workers=jobs)
     assert (tmp_path / "mark").exists()
-    run_cells(cells(tmp_path / "mark"), range(9), tmp_path / "one", shard=5)
+    run_cells(cells(tmp_path / "mark")[:1], range(9), tmp_path / "one", shard=9)
     assert contents(tmp_path / "slurm") == contents(tmp_path / "one")
 
 

@@ -107,13 +107,15 @@ def test_an_audit_to_a_precision_says_if_its_images_did_not_suffice(
 ) -> None:
     monkeypatch.setattr("gyrograd.reporting.card.write_report", lambda card, folder: None)
     x, y = small_images()
-    card = audit(small_net(), x, y, preset=SMALL, precision=0.01, sweep={}, attacks=["top_k"], out=tmp_path)
+    settings: Any = {"preset": SMALL, "sweep": {}, "attacks": ["top_k"], "methods": ["gradient"]}
+    card = audit(small_net(), x, y, **settings, precision=0.01, out=tmp_path)
     assert any(
         "did not suffice for a precision of 0.01" in note for note in card.document["settings"]["notes"]
     )
     kept = card.document["methods"][0]["columns"][GRADED]
     assert kept["n"] == len(x)
-    rough = audit(small_net(), x, y, preset=SMALL, precision=0.7, sweep={}, attacks=["top_k"])
+    # In the same folder: nothing is measured, and the first shard suffices.
+    rough = audit(small_net(), x, y, **settings, precision=0.7, out=tmp_path)
     assert rough.document["methods"][0]["columns"][GRADED]["n"] == SMALL.shard
     with pytest.raises(UserError, match="precision is 2"):
         audit(small_net(), x, y, precision=2.0)

@@ -146,8 +146,8 @@ def test_images_of_one_to_five_channels_and_any_sides_are_explained_attacked_and
         assert map.abs().max() > 0
     hit = gg.attack("top_k", steps=2)(model, gg.attribution("gradient"), x, TARGET)
     assert hit.x.shape == x.shape
-    if shape[0] in {1, 4}:
-        return  # the audit of two of them will do
+    if shape[0] != 5:
+        return  # the audit of one of them will do
     card = gg.audit(model, x[:2], TARGET[:2], methods=["gradient"], steps=1, sweep={}, points=3, draws=1)
     page = card.to_html(tmp_path / "card.html").read_text()
     assert page.count("data:image/png") >= 1

@@ -27,6 +27,7 @@ from gyrograd.errors import UserError
 from gyrograd.models import InShape
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import (
+    check_fits,
     check_images,
     check_inputs,
     check_target,
@@ -197,6 +198,8 @@ def run(
     Inputs that are no images have no box: they are searched as one row of pixels, each number one.
     """
     check_attackable(x, plan.box)
+    if x.dim() != 4:
+        check_fits(model, x)
     target = class_indices(target, x)
     try_model(model, x)
     if x.dim() != 4:

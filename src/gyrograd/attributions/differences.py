@@ -287,7 +287,8 @@ class Differences:
         if given.get("p", 2.0) != 2 or not isinstance(axis, int):
             raise no_rule("DeepLIFT", call, "it is no division by the Euclidean length along one axis")
         n = change.true.shape[axis]
-        return normalised(change, [axis], given.get("eps", 1e-12) ** 2 / n) / n**0.5
+        root: float = n**0.5
+        return normalised(change, [axis], given.get("eps", 1e-12) ** 2 / n) / root
 
 
 _STEPS: dict[str, Any] = {

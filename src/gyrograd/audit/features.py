@@ -30,7 +30,7 @@ from gyrograd.audit.verdict import OPENINGS, grade_of
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.measurement import Column
 from gyrograd.models import Standardized, logits_of
-from gyrograd.numerics.checks import check_inputs, check_target, class_indices, try_model
+from gyrograd.numerics.checks import check_fits, check_inputs, check_target, class_indices, try_model
 from gyrograd.numerics.maps import top_k_mask
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.similarity import cosine
@@ -48,7 +48,7 @@ DEPTHS = {"quick": (9, 5, 64), "standard": (20, 7, 200), "thorough": (50, 10, 10
 FORMS = {2: "table", 3: "series", 5: "volume"}
 METHODS = ("gradient", "lrp", "integrated_gradients", "smoothgrad")
 OF_TABLES = ("lime", "shap")
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Any]] = {
     "integrated_gradients": {"steps": 20},
     "smoothgrad": {"draws": 20, "sigma": 0.1},
     "lime": {"draws": 200},
@@ -158,6 +158,7 @@ def audit_features(
         )
     if len(x) < 2:
         raise UserError("Standard deviations of the features need several examples; give two or more.")
+    check_fits(model, x.to(next((p for p in model.parameters() if p.is_floating_point()), x)))
     subject = _subject(model, x, labels, classes, features, seed)
     usual_steps, mean_steps, attacked = DEPTHS[preset]
     if steps is None:

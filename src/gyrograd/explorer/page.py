@@ -545,7 +545,8 @@ def _work(
 
     # Gradio finds the bar by its default and the request by its type.
     def run(wanted: Wish, request: Any, progress: Any = gr.Progress()) -> tuple[Any, Any]:  # noqa: B008
-        number, values = wanted.questions.get(key, Question(0, ()))
+        question = wanted.questions.get(key, Question(0, ()))
+        number, values = question.number, question.values
         if wanted.open != key or wanted.answered.get(key, 0) == number:
             return gr.skip(), gr.skip()
         session, sessions = str(request.session_hash), answers.sessions

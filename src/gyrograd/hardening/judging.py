@@ -44,7 +44,9 @@ def yardstick(preset: str | Preset, images: int) -> Preset:
 
 def judged(model: Model, data: Dataset, preset: Preset, out: Path, *, seed: int, name: str) -> Card:
     """The audit, kept in a folder: killed, it goes on. `name`: what the model is called there."""
-    return audit(model, data, preset=preset, out=out, seed=seed, model_name=name, data_name=data.name)
+    card = audit(model, data, preset=preset, out=out, seed=seed, model_name=name, data_name=data.name)
+    assert isinstance(card, Card)  # a data set holds images
+    return card
 
 
 def all_held(card: Card, preset: Preset) -> list[Held]:

@@ -8,12 +8,11 @@ import platform
 import torch
 
 from gyrograd.registry import load_plugins
+from gyrograd.version import __version__
 
 
 def versions() -> dict[str, str]:
     """Versions that affect the results."""
-    from gyrograd import __version__
-
     own = {"gyrograd": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return own | load_plugins()
 

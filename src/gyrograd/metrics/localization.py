@@ -38,6 +38,13 @@ class MassInMask:
     """Share of the map's size that lies on the object; 0 for a map of zeros.
 
     A map without any preference scores the object's share of the image.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
+    >>> x, lrp = data.pixels(), gg.attribution("lrp")
+    >>> share = gg.metric("mass_in_mask")(model, lrp, x, gg.predicted(model, x), mask=data.masks)
+    >>> bool((0 < share).all() and (share < 1).all())
+    True
     """
 
     reduce: str = "abs_sum"
@@ -75,6 +82,13 @@ class PointingGame:
     """1 if the strongest pixel lies on the object, or within `tolerance` pixels of it, else 0.
 
     Where several pixels are equally strong: the share of them that does, which is what a fair choice among them scores.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
+    >>> x, lrp = data.pixels(), gg.attribution("lrp")
+    >>> everywhere = data.masks | True
+    >>> gg.metric("pointing_game")(model, lrp, x, gg.predicted(model, x), mask=everywhere).tolist()
+    [1.0, 1.0]
     """
 
     tolerance: int = 0
@@ -119,6 +133,13 @@ class TopKInMask:
     """Share of the k strongest pixels that lies on the object; k is the object's number of pixels unless given.
 
     Equal pixels count in the order of the image, so that k pixels are k pixels.
+
+    >>> import gyrograd as gg
+    >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
+    >>> x, lrp = data.pixels(), gg.attribution("lrp")
+    >>> share = gg.metric("top_k_in_mask", k=20)(model, lrp, x, gg.predicted(model, x), mask=data.masks)
+    >>> bool((0 <= share).all() and (share <= 1).all())
+    True
     """
 
     k: int | None = None

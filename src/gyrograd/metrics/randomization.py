@@ -42,6 +42,12 @@ class ParameterRandomization:
     weights: "shuffled" puts each tensor's numbers in a random order, which keeps their distribution and works for any
     layer; "reset" draws them as the layer does when it is made (`reset_parameters`), as Adebayo et al. do.
     The model is drawn once for all examples, by `weights_seed`: the call's `seed` decides nothing.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> kept = gg.metric("parameter_randomization")(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> bool((kept < 0.9).all())      # the gradient depends on what was learnt
+    True
     """
 
     order: str = "cascading"

@@ -43,6 +43,12 @@ class Road:
     A removed pixel is the weighted mean of its eight neighbours, removed ones too (a linear system), plus normal noise
     of deviation sigma. Unlike `deletion`, no black pixels tell the model where the map was bright.
     Rong et al. count right predictions over many images; here the probability of each image is read (`quantity`).
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> road = gg.metric("road", ratios=(0.2, 0.5))
+    >>> road(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    torch.Size([2])
     """
 
     ratios: tuple[float, ...] = SHARES

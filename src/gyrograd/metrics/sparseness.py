@@ -28,6 +28,13 @@ class Sparseness:
     """The Gini index of the pixels' sizes: 0 if all are alike (or zero), near 1 if one holds everything.
 
     Sparse is easier to read, not truer: compare maps that are equally faithful.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> sparseness = gg.metric("sparseness")
+    >>> flat = gg.attribution(lambda model, x, target: x * 0 + 1)
+    >>> [round(value, 3) for value in sparseness(model, flat, x, gg.predicted(model, x)).abs().tolist()]
+    [0.0, 0.0]
     """
 
     reduce: str = "abs_sum"

@@ -138,7 +138,8 @@ def _called(node: Any, kind: str, given: list[Any]) -> Any:
     if name in _PYTHON and (name in _ALWAYS_PYTHON or not given or not isinstance(given[0], Tensor)):
         return _PYTHON[name](*given)
     overload, arguments = _overload(node.schema())
-    positional, named = [], {}
+    positional: list[tuple[Any, Any]] = []
+    named: dict[str, Any] = {}
     for (argument, enumeration, default, by_name), value in zip(arguments, given, strict=True):
         # As a program that torch.export wrote: what has its default is left out, from the end.
         if enumeration and isinstance(value, int):

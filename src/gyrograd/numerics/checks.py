@@ -222,6 +222,27 @@ def try_model(model: Model, x: Inputs) -> None:
     _TRIED.add(innermost)
 
 
+def check_fits(model: Model, x: Inputs) -> None:
+    """That the model takes inputs that are no images, each time: one image without a batch axis looks like a series."""
+    with torch.no_grad(), evaluating(model):
+        try:
+            check_logits(ran(model, x[:1]), x[:1])
+        except UserError:
+            if x.dim() == 3 and _takes(model, x[None]):
+                raise UserError(
+                    f"The inputs have shape {tuple(x.shape)}, one image without a batch axis; give x[None]."
+                ) from None
+            raise
+
+
+def _takes(model: Model, x: Inputs) -> bool:
+    try:
+        check_logits(ran(model, x), x)
+    except UserError:
+        return False
+    return True
+
+
 def ran(model: Model, x: Inputs) -> Any:
     """What the model returns; what it raises becomes the cause of one sentence."""
     try:
@@ -239,6 +260,11 @@ def ran(model: Model, x: Inputs) -> Any:
                 f"The model cannot take {kind} images ({reason}); give it weights of {kind}, or images of its own kind."
             ) from wrong
         size = " x ".join(str(side) for side in x.shape[1:])
+        if x.dim() != 4:
+            raise UserError(
+                f"The model cannot take inputs of {size} ({reason}); give the shape it was made for: for images that "
+                "is batch, channels, height and width."
+            ) from wrong
         raise UserError(
             f"The model cannot take images of {size} ({reason}); give images of the size it was made for (--size), or "
             "mend the model."
