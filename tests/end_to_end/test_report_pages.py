@@ -188,7 +188,7 @@ def test_reports_need_no_torch():
         "import sys; sys.modules['torch'] = None; "
         "import gyrograd.reporting, gyrograd.cli.report, gyrograd.cli.compare, gyrograd.cli.leaderboard; "
         "from gyrograd.reporting.templates import rendered; "
-        "print(len(rendered('page', title='t', lead=(), sections=(), footer=(), beside=None)) > 100)"
+        "print(len(rendered('page', title='t', lead=(), sections=(), footer=(), badges=(), beside=None)) > 100)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (result.stdout, result.stderr) == ("True\n", "")
