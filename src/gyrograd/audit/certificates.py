@@ -61,7 +61,7 @@ def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Pl
     certified = certified_methods(methods, preset)
     if not certified:
         return []
-    pixels, cosine = (make(preset, inputs.max_batch) for make in (pixel_metric, cosine_metric))
+    pixels, cosine = pixel_metric(preset, inputs.max_batch), cosine_metric(preset, inputs.max_batch)
 
     def values(at: Look) -> dict[str, Tensor]:
         by_pixel = pixels.certificate(at.model, at.attribution, at.x, at.target, seed=at.seed)

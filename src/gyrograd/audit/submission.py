@@ -257,7 +257,7 @@ def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[Audi
         preset,
         seed,
         {"model": card["model"]["sha256"], "data": card["data"]["sha256"]},
-        max(1, ROWS.get(device, ROWS["cpu"]) * 3072 // sample.x[0].numel()),
+        max(1, ROWS.get(device, ROWS["cpu"]) * 3072 // sample.x[:1].numel()),
         card["model"]["source"],
         card["data"]["source"],
         bool(card["data"]["labelled"]),
@@ -375,8 +375,8 @@ def _measured_again(inputs: AuditInputs, methods: list[Method], table: Table, dr
                 f", and its record says {before:.3f}",
             )
         offsets.setdefault(what, []).append(off)
-    for what, off in offsets.items():
-        mean = sum(off) / len(off)
+    for what, several in offsets.items():
+        mean = sum(several) / len(several)
         if abs(mean) > MEAN_TOLERANCE:
             return Check(_again(drawn), f"{' '.join(what)} is off by {mean:+.3f} on average")
     largest = max((abs(off) for each in offsets.values() for off in each), default=0.0)
