@@ -74,7 +74,7 @@ def insertion(model, x):
     pictures = {
         title: list(several.movedim(1, 3).numpy()) for title, several in {"image": x, **columns}.items()
     }
-    return Sheet(picture_grid({"": pictures}, [""] * len(x)))
+    return Sheet(picture_grid(pictures, [""] * len(x)))
 
 
 def steady_radius(nets, x, steps, path: Path) -> Path:

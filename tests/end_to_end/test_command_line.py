@@ -174,7 +174,13 @@ def test_the_demo_ends_with_the_path_of_its_report(tmp_path):
     report = Path(result.stdout.strip().splitlines()[-1])
     page = report.read_text(encoding="utf-8")
     assert report == tmp_path / "report.html"
-    for words in ("the plain net", "Accuracy ", "Insertion ", "prediction kept", "data:image/png;base64,"):
+    for words in (
+        "the plain net",
+        "The price: accuracy ",
+        "Insertion ",
+        "prediction kept",
+        "data:image/png;base64,",
+    ):
         assert words in page
     assert {"cross-entropy.json", "steady.json", "steady.safetensors"} <= {p.name for p in tmp_path.iterdir()}
 

@@ -366,13 +366,17 @@ def test_a_setting_that_does_not_fit_the_images_names_the_fix(make, settings, se
 
 
 @both
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [({}, "use segments='pixels'"), ({"segments": "pixels", "baseline": "blur"}, "use baseline='zero'")],
-)
-def test_settings_for_images_are_refused_for_flat_inputs(make, settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make(**settings)(nn.Linear(6, 2), torch.rand(2, 6), torch.tensor([0, 1]))
+def test_a_blurred_baseline_is_refused_for_flat_inputs(make):
+    with pytest.raises(UserError, match="use baseline='zero'"):
+        make(segments="pixels", baseline="blur")(nn.Linear(6, 2), torch.rand(2, 6), torch.tensor([0, 1]))
+
+
+@both
+def test_each_feature_of_a_flat_input_is_a_part(make):
+    model, x, target = nn.Linear(6, 2), torch.rand(2, 6), torch.tensor([0, 1])
+    torch.testing.assert_close(
+        make()(model, x, target), make(segments="pixels")(model, x, target), rtol=0, atol=0
+    )
 
 
 @both

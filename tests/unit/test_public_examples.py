@@ -24,7 +24,8 @@ NAMES |= {
 
 
 def example_of(name: str, documented: Callable[..., Any]) -> doctest.DocTest:
-    text = inspect.getdoc(documented) or ""
+    # gyrograd.audit is a folder that can be called; its example is that of the function in it.
+    text = inspect.getdoc(getattr(documented, name) if inspect.ismodule(documented) else documented) or ""
     return doctest.DocTestParser().get_doctest(text, {}, name, None, None)
 
 
