@@ -155,8 +155,8 @@ def set_slider(page, label: str, value: float) -> None:
 
 def test_chosen_methods_are_shown_as_maps_alone_and_over_the_image(page):
     opened_tab(page, "Explain")
-    page.get_by_label("LRP").check()
-    page.get_by_label("SmoothGrad").uncheck()
+    page.get_by_role("checkbox", name="LRP").check()
+    page.get_by_role("checkbox", name="SmoothGrad").uncheck()
     expect(page.locator("#gg-explain-out .gg-method")).to_have_count(3, timeout=60_000)
     methods = page.locator("#gg-explain-out .gg-method").evaluate_all(
         "all => all.map(one => one.dataset.method)"

@@ -15,7 +15,8 @@ from gyrograd.data.folder import read_image
 from gyrograd.data.opening import Opened, check_labels_fit, is_labelled, is_registered, opened_with_names
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import logits_of
-from gyrograd.models.class_names import class_names
+from gyrograd.models.class_names import class_names as known_class_names
+from gyrograd.models.class_names import read_class_names
 from gyrograd.models.opening import checked, image_size, notes, opened
 from gyrograd.types import Images, Model
 
@@ -96,6 +97,7 @@ def opened_stage(
     *,
     weights: Path | None = None,
     classes: int | None = None,
+    class_names: str | None = None,
     normalize: str | None = None,
     images: int | None = None,
     size: int | None = None,
@@ -113,7 +115,7 @@ def opened_stage(
     side = size or image_size(next(iter(nets.values())))
     if data is None:
         drawings = opened_with_names(DRAWINGS, size=side, labelled=False)
-        return staged(nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,))
+        return staged(nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,), class_names=class_names)
     of_a_set = is_registered(data)
     found = opened_with_names(
         data,
@@ -123,7 +125,7 @@ def opened_stage(
         seed=seed,
         labelled=False if unlabelled else None,
     )
-    return staged(nets, found, device=device, seed=seed)
+    return staged(nets, found, device=device, seed=seed, class_names=class_names)
 
 
 OF_OTHERS = (
@@ -139,21 +141,26 @@ def staged(
     device: str = "cpu",
     seed: int = 0,
     notes: Sequence[str] = (),
+    class_names: str | None = None,
 ) -> Stage:
-    """Models that are open already with images that are open already; `notes` say what must be known of these."""
+    """Models that are open already with images that are open already; `notes` say what must be known of these.
+
+    `class_names`: a file with the names of the models' classes, or imagenet; found by itself if left out.
+    """
     data = found.data.to(device)
     x = data.pixels(torch.arange(min(LOOKED_AT, len(data))))
-    nets = tuple(_net(name, model, data, x) for name, model in models.items())
+    nets = tuple(_net(name, model, data, x, class_names) for name, model in models.items())
     return Stage(nets, data, found.names, seed, tuple(notes))
 
 
-def _net(name: str, model: Model, data: Dataset, x: Images) -> Net:
+def _net(name: str, model: Model, data: Dataset, x: Images, names: str | None) -> Net:
     model = checked(model, x)
     with torch.no_grad():
         k = logits_of(model, x[:1]).shape[1]
     check_labels_fit(data, k)
     named = is_labelled(data) and len(data.classes) == k
-    known = class_names(model, k, data.classes if named else None)
+    of_data = data.classes if named else None
+    known = read_class_names(names, k) if names else known_class_names(model, k, of_data)
     classes = known or tuple(f"class {number}" for number in range(k))
     strange = is_labelled(data) and not named
     apart = (
