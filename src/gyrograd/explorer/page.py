@@ -236,7 +236,8 @@ class Tab:
     def after(self, event: Any, wish: Any) -> None:
         """Compute the answer after `event`, if this tab is the one that is seen."""
         how = {"api_visibility": "private", "concurrency_id": QUEUE, "show_progress_on": self.out}
-        event.then(self.run, wish, [self.out, self.save], **how)
+        # Asked again while it computes: Gradio's "once" would drop the second run, and the first finds itself outdated.
+        event.then(self.run, wish, [self.out, self.save], trigger_mode="multiple", **how)
 
 
 def page(stage: Stage, sessions: Sessions) -> Any:
