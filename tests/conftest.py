@@ -14,7 +14,7 @@ from shape_checks import install
 
 install()
 
-settings.register_profile("gyrograd", deadline=None, max_examples=30, derandomize=True)
+settings.register_profile("gyrograd", deadline=None, max_examples=20, derandomize=True)
 settings.load_profile("gyrograd")
 
 

@@ -23,7 +23,7 @@ from gyrograd.numerics import random
 def ray() -> Iterator[Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        ray = pytest.importorskip("ray")
+        import ray
     yield ray
     ray.shutdown()
 
@@ -64,7 +64,6 @@ def test_two_ray_actors_one_of_them_killed_leave_the_bytes_of_one_process(
 def test_a_slurm_job_that_is_killed_and_submitted_again_leaves_the_bytes_of_one_process(
     tmp_path: Path,
 ) -> None:
-    pytest.importorskip("submitit")
     jobs = SlurmJobs(1, tmp_path / "jobs", cluster="local", poll_s=0.1)
     run_cells(cells(tmp_path / "mark")[:1], range(9), tmp_path / "slurm", shard=9, workers=jobs)
     assert (tmp_path / "mark").exists()
