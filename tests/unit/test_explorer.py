@@ -482,7 +482,7 @@ def test_work_that_is_out_of_date_ends(net, x):
     watch(0.0, "step 1")
     wanted.ask("compare")
     watch(0.1, "step 2")
-    wanted.ask("attack")
+    wanted.ask("attack", ("another image",))
     with pytest.raises(Stopped):
         watch(0.2, "step 3")
 
@@ -573,3 +573,21 @@ def test_with_cifar10_on_disk_the_zoo_is_shown(served, monkeypatch, tmp_path):
 
 def test_arrays_of_maps_leave_no_tensor(scene):
     assert isinstance(array_of(reduce(scene.hit.map)[0]), np.ndarray)
+
+
+def test_a_question_that_is_being_computed_is_not_begun_again_and_one_that_is_over_is():
+    wish = Wish()
+    wish.ask("attack", (1, "gradient"))
+    first = wish.number("attack")
+    wish.ask("attack", (1, "gradient"))
+    assert wish.number("attack") == first
+    wish.ask("attack", (2, "gradient"))
+    second = wish.number("attack")
+    assert second > first
+    wish.answered["attack"] = second
+    wish.ask("attack", (2, "gradient"))
+    third = wish.number("attack")
+    assert third > second
+    wish.stop()
+    wish.ask("attack", (2, "gradient"))
+    assert wish.number("attack") > third

@@ -93,11 +93,15 @@ class Wish:
     def ask(self, key: str, values: Sequence[Any] = ()) -> str:
         """Its answer is wanted anew: a button was pressed, or a control it depends on was changed.
 
-        Returns what the page shows of it: an answer to another question is dimmed until this one's comes.
+        What is being computed already goes on. Returns what the page shows of it: an answer to another question is
+        dimmed until this one's comes.
         """
-        self.presses += 1
-        self.questions[key] = Question(self.presses, tuple(values))
-        return markup.asked(self.presses)
+        known = self.questions.get(key, Question(0, ()))
+        over = max(self.stopped, self.answered.get(key, 0))
+        if known.number <= over or known.values != tuple(values):
+            self.presses += 1
+            self.questions[key] = Question(self.presses, tuple(values))
+        return markup.asked(self.number(key))
 
     def number(self, key: str) -> int:
         """The last time its answer was wanted anew."""
