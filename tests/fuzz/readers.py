@@ -160,7 +160,7 @@ def changed_value(value: Any, draw: random.Random) -> Any:
                 [inner[name] for inner, name in places if _holds(inner, name)] or [None]
             )
         elif action == 3 and isinstance(holder[key], str):
-            holder[key] = flipped(holder[key].encode(), draw).decode("utf-8", "replace")
+            holder[key] = flipped(holder[key].encode("utf-8", "replace"), draw).decode("utf-8", "replace")
         else:
             holder[key] = draw.choice(ODD_VALUES)(draw)
     return value
