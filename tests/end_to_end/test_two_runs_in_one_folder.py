@@ -16,9 +16,9 @@ from tiny_sweeps import base, write_images
 import gyrograd as gg
 from gyrograd.cli import main
 from gyrograd.errors import UserError
+from gyrograd.hardening import harden
 from gyrograd.occupancy import NAME
 from gyrograd.training import fit
-from gyrograd.training.harden import harden
 from gyrograd.training.snapshots import NAME as CHECKPOINT
 from gyrograd.training.sweep import sweep
 

@@ -569,7 +569,8 @@ def test_a_setting_of_the_other_objective_is_refused(tmp_path):
 
 
 def test_the_old_place_of_harden_keeps_working():
-    from gyrograd.training.harden import harden as moved
+    with pytest.warns(FutureWarning, match=r"training\.harden\.harden is now gyrograd\.hardening\.harden"):
+        from gyrograd.training.harden import harden as moved
 
     assert moved is hardening.harden is gg.harden
 
