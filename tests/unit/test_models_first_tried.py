@@ -93,7 +93,7 @@ def verbs() -> dict[str, Callable[[nn.Module, Tensor, Tensor], object]]:
         "attack on a map of the user's own": lambda m, x, t: gg.attack("random", eps=0.1)(m, own_map, x, t),
         "theory criterion": lambda m, x, t: theory.l2_criterion(m, x, t, torch.full_like(x, 0.01)),
         "theory curvature": lambda m, x, _: theory.top_loss_curvature(m, x),
-        "predicted": lambda m, x, _: gg.predicted(m, x),
+        "predicted": lambda m, x, _: gg.predict(m, x),
         "checked": lambda m, x, _: checked(m, x),
         "audit": lambda m, x, t: gg.audit(m, x, t, preset="quick", methods=["gradient"]),
     }

@@ -13,7 +13,7 @@ from gyrograd.attributions.masking import Occlusion, Rise
 from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
-from gyrograd.attributions.targets import predicted
+from gyrograd.attributions.targets import predict
 
 __all__ = [
     "LRP",
@@ -37,7 +37,7 @@ __all__ = [
     "OnSmoothed",
     "Rise",
     "Shap",
-    "predicted",
+    "predict",
     "smoothgrad",
     "unigrad",
 ]

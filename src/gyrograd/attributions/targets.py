@@ -10,14 +10,14 @@ from gyrograd.types import Inputs, Labels, Model
 
 
 @torch.no_grad()
-def predicted(model: Model, x: Inputs) -> Labels:
+def predict(model: Model, x: Inputs) -> Labels:
     """The predicted class per example, computed in eval mode; the usual `target` of an attribution.
 
     wang2020 and Dombrowski et al. explain the prediction, joo2023 the label.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> gg.predicted(model, x).shape
+    >>> gg.predict(model, x).shape
     torch.Size([2])
     """
     check_inputs(x)

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
 from gyrograd.audit.certificates import (
@@ -389,7 +389,7 @@ def _inputs(
     # Memory stays the same for larger images.
     max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // first[0].numel())
     if labels is None:
-        target = torch.cat([predicted(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
+        target = torch.cat([predict(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
         rows = torch.empty(len(x), 0) if isinstance(x, Streamed) else x.cpu()
         target = class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, rows)

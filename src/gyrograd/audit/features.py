@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gyrograd import records as disk
 from gyrograd.attacks import AttackResult
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.presets import Preset
@@ -257,7 +257,7 @@ def _subject(
     try_model(standard, u)
     with torch.no_grad(), evaluating(standard):
         logits = logits_of(standard, u)
-    target = predicted(standard, u) if labels is None else class_indices(_at(labels, u), u)
+    target = predict(standard, u) if labels is None else class_indices(_at(labels, u), u)
     check_target(target, *logits.shape)
     d = x[0].numel()
     if features is not None and (x.dim() != 2 or len(features) != d):

@@ -45,7 +45,7 @@ def submit(
         images: how many images at most; all files, or 100 of a registered set, if left out.
         seed: of the random draws, and which images are chosen.
     """
-    from gyrograd.attributions import predicted
+    from gyrograd.attributions import predict
     from gyrograd.audit import audit as audited
     from gyrograd.audit.submission import write_submission
     from gyrograd.cli.audit import FROM_A_SET, audit_settings, slug
@@ -63,7 +63,7 @@ def submit(
         data_name=here.data.name, notes=here.notes, command=command, **settings,
     )  # fmt: skip
     x = here.data.pixels()
-    target = here.data.labels if here.labelled else predicted(here.model, x)
+    target = here.data.labels if here.labelled else predict(here.model, x)
     opened = {
         "model": model,
         "weights": opening.weights,

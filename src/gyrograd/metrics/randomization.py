@@ -45,7 +45,7 @@ class ParameterRandomization:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> kept = gg.metric("parameter_randomization")(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> kept = gg.metric("parameter_randomization")(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((kept < 0.9).all())      # the gradient depends on what was learnt
     True
     """

@@ -111,7 +111,7 @@ def class_indices(target: Targets | None, x: Inputs) -> Labels:
     check_tensor(x)
     if target is None:
         raise UserError(
-            "No target is given; name the class to explain, such as target=gyrograd.predicted(model, x)."
+            "No target is given; name the class to explain, such as target=gyrograd.predict(model, x)."
         )
     if isinstance(target, int | np.integer) and not isinstance(target, bool):
         return torch.full((len(x),), int(target), dtype=torch.int64, device=x.device)
