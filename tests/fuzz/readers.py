@@ -51,7 +51,7 @@ from gyrograd.errors import UserError
 from gyrograd.models import load_state, save
 from gyrograd.models.checksums import digest, signed_bytes
 from gyrograd.models.opening import checked
-from gyrograd.models.opening import opened as opened_model
+from gyrograd.models.opening import open_model
 from gyrograd.records import Record
 from gyrograd.reporting import read_card, write_report
 from gyrograd.reporting.pictures import attack_pictures, load_arrays
@@ -316,7 +316,7 @@ BYTES = (flipped, cut, spliced)
 
 
 def read_model(path: Path) -> None:
-    checked(opened_model(str(path)), X)
+    checked(open_model(str(path)), X)
 
 
 def read_weights(path: Path) -> None:

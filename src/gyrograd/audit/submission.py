@@ -40,7 +40,7 @@ from gyrograd.errors import UserError
 from gyrograd.measurement import Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import save, spec_of
-from gyrograd.models.opening import opened, place_of
+from gyrograd.models.opening import open_model, place_of
 from gyrograd.numerics import random
 from gyrograd.records import JsonObject, read_json, replace_file, write_text
 from gyrograd.reporting.leaderboard import SUBMISSION
@@ -230,7 +230,7 @@ def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
             raise UserError(
                 f"The submission names the model's file '{name}', which is not opened; ask for another."
             )
-    return opened(
+    return open_model(
         str(folder / file) if file else str(how.get("name")),
         weights=folder / weights if weights else None,
         classes=how.get("classes"),

@@ -94,11 +94,11 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, opened_with_names
     from gyrograd.metrics.suspicion import model_flags
     from gyrograd.models.class_names import class_names, read_class_names
-    from gyrograd.models.opening import checked, image_size, notes, opened, place_of
+    from gyrograd.models.opening import checked, image_size, notes, open_model, place_of
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
     place = place_of(opening.device)
-    net = opened(
+    net = open_model(
         model, weights=opening.weights, classes=opening.classes, normalize=opening.normalize, device=place
     )
     of_a_set = isinstance(data, str) and is_registered(data)

@@ -17,7 +17,7 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names as known_class_names
 from gyrograd.models.class_names import read_class_names
-from gyrograd.models.opening import checked, image_size, notes, opened
+from gyrograd.models.opening import checked, image_size, notes, open_model
 from gyrograd.types import Images, Model
 
 LOOKED_AT = 8
@@ -109,7 +109,7 @@ def opened_stage(
     """Open the models and the images as `gyrograd audit` does. Without data, embedded drawings stand in."""
     _check_models(models, weights)
     nets = {
-        text: opened(text, weights=weights, classes=classes, normalize=normalize, device=device)
+        text: open_model(text, weights=weights, classes=classes, normalize=normalize, device=device)
         for text in models
     }
     side = size or image_size(next(iter(nets.values())))

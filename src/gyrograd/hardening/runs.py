@@ -23,7 +23,7 @@ from gyrograd.hardening.judging import best_held, judged, yardstick
 from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.checksums import signed_bytes
-from gyrograd.models.opening import checked, image_size, notes, opened, place_of
+from gyrograd.models.opening import checked, image_size, notes, open_model, place_of
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
 from gyrograd.occupancy import sole_writer
@@ -100,7 +100,7 @@ def harden(
     interrupted, the same call goes on. The given module is left as it was.
 
     Args:
-        model: a module, or what `models.opening.opened` takes: a checkpoint, torchvision:NAME, FILE.py:FACTORY, ...
+        model: a module, or what `models.open_model` takes: a checkpoint, torchvision:NAME, FILE.py:FACTORY, ...
         data: a data set, the name of one, or a folder of images. What has no test images has some held out.
         out: folder for the weights, the card, both audits and the tries.
         test: images to judge on, for a data set that is given.
@@ -111,7 +111,7 @@ def harden(
         images: test images that are explained and attacked, before and after.
         preset: how thoroughly they are audited: quick, standard, thorough or a `Preset`.
         size: side of the images of a folder, where the model does not tell.
-        weights, classes, normalize: of a model given by name, as in `opened`.
+        weights, classes, normalize: of a model given by name, as in `open_model`.
         seed: of order, noise, attacks and what is held out.
         device: auto, cpu, cuda, cuda:N.
         resume: auto, never or changed, as in `train`.
@@ -352,7 +352,7 @@ def _model(
     """The model to train, on its device, and what to call it."""
     if isinstance(model, str):
         found, source = (
-            opened(model, weights=weights, classes=classes, normalize=normalize, device=place),
+            open_model(model, weights=weights, classes=classes, normalize=normalize, device=place),
             model,
         )
     elif weights is not None or classes is not None or normalize is not None:

@@ -22,7 +22,7 @@ from gyrograd.models.weights import OtherClassCountError, load_state
 from gyrograd.models.wrappers import Normalized, statistics_named
 from gyrograd.registry import available, lookup
 
-__all__ = ["checked", "image_size", "load", "notes", "opened", "place_of"]
+__all__ = ["checked", "image_size", "load", "notes", "open_model", "place_of"]
 
 SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
@@ -40,7 +40,7 @@ def place_of(device: str) -> str:
     return device
 
 
-def opened(
+def open_model(
     text: str,
     *,
     weights: Path | None = None,

@@ -99,7 +99,7 @@ def checked(model: Model, x: Images) -> Model:
 
 
 def notes(model: Model) -> tuple[str, ...]:
-    """What `checked` and `opened` did to a model, a sentence each, outermost first."""
+    """What `checked` and `open_model` did to a model, a sentence each, outermost first."""
     found = []
     layer: Any = model
     while isinstance(layer, nn.Module):
