@@ -43,7 +43,7 @@ _held: dict[tuple[int, Path], int] = {}
 
 
 @contextmanager
-def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
+def exclusive_folder(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
     """The block alone writes in the folder, which is made; where another process does, one sentence says which.
 
     A block that writes nothing, as one that ends in a mistake, leaves no folder behind that was not there.
@@ -55,7 +55,7 @@ def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
         yield
         return
     missing = [place for place in path.parents if not place.exists()]
-    with _told_of_trouble(Path(folder)):
+    with _os_error_as_user_error(Path(folder)):
         if not _take(path):
             raise UserError(f"{folder} is in use: {_holder(path)}; {_fix(1 if ranks else started)}.")
     try:
@@ -68,13 +68,13 @@ def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(path: Path | str, what: str) -> Iterator[None]:
+def wait_for_lock(path: Path | str, what: str) -> Iterator[None]:
     """The block has this lock file to itself; while another process has it, this one says so and waits.
 
     `what`: what is waited for, in words.
     """
     path = Path(path).absolute()
-    with _told_of_trouble(path.parent):
+    with _os_error_as_user_error(path.parent):
         if not _take(path):
             print(f"gyrograd: waiting for {what}: {_holder(path)}.", file=sys.stderr, flush=True)
             while not _take(path):
@@ -195,7 +195,7 @@ def _torchruns_processes() -> int:
 
 
 @contextmanager
-def _told_of_trouble(folder: Path) -> Iterator[None]:
+def _os_error_as_user_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as trouble:

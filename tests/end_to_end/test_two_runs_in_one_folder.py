@@ -30,10 +30,10 @@ ENDLESS = [
 HOLDER = """
 import sys
 from contextlib import ExitStack
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 with ExitStack() as held:
     for folder in sys.argv[1:]:
-        held.enter_context(sole_writer(folder))
+        held.enter_context(exclusive_folder(folder))
     print("in", flush=True)
     sys.stdin.read()
 """

@@ -50,8 +50,7 @@ from gyrograd.data.opening import opened as opened_images
 from gyrograd.errors import UserError
 from gyrograd.models import load_state, save
 from gyrograd.models.checksums import digest, signed_bytes
-from gyrograd.models.opening import checked
-from gyrograd.models.opening import open_model
+from gyrograd.models.opening import checked, open_model
 from gyrograd.records import Record
 from gyrograd.reporting import read_card, write_report
 from gyrograd.reporting.pictures import attack_pictures, load_arrays

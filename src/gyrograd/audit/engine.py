@@ -59,7 +59,7 @@ from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
 from gyrograd.numerics.modes import evaluating
 from gyrograd.numerics.statistics import Stat
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag
 from gyrograd.reporting.values import write_values
@@ -186,7 +186,7 @@ def audit(
 
     with ExitStack() as held:
         if place is not None:
-            held.enter_context(sole_writer(place))
+            held.enter_context(exclusive_folder(place))
         store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
             if chosen.precision is None:

@@ -19,7 +19,7 @@ from gyrograd.cli.subject import (
 )
 from gyrograd.cli.written import made
 from gyrograd.errors import printable
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
 
@@ -99,7 +99,7 @@ def attack(
         "target": target,
         "seed": opening.seed,
     }
-    with sole_writer(out):
+    with exclusive_folder(out):
         done = _attacked(Attacked(here, settings), attacker, explainer, target, opening.seed, out)
         _write_overview(out, done)
     record = _record(done)

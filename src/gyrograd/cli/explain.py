@@ -19,7 +19,7 @@ from gyrograd.cli.subject import (
     targets,
 )
 from gyrograd.errors import UserError, printable
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -114,7 +114,7 @@ def explain(
         "target": target,
         "seed": opening.seed,
     }
-    with sole_writer(out):
+    with exclusive_folder(out):
         _remove_earlier(out)
         done, seen = _explained(here, methods.used, target, out, settings)
         shown = [one for one in seen if len(one.maps) == len(methods.used)]

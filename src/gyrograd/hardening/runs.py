@@ -26,7 +26,7 @@ from gyrograd.models.checksums import signed_bytes
 from gyrograd.models.opening import checked, image_size, notes, open_model, place_of
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.training import fit, predictions, snapshots
 from gyrograd.training.building import Resume, Split, check_fit, held_out, split_of
 from gyrograd.training.objective import equal_when_fast, objective_of
@@ -177,7 +177,7 @@ class Hardening:
     def run(self, resume: str) -> Hardened:
         """Audit, try one strength after another, audit the best, and write the card last."""
         _check_resume(resume, self.out)
-        with sole_writer(self.out):
+        with exclusive_folder(self.out):
             return self._run(resume)
 
     def _run(self, resume: str) -> Hardened:

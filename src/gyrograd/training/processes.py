@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.errors import UserError
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.training.settings import TrainSettings
 from gyrograd.types import Model
 
@@ -71,7 +71,7 @@ class Group:
             trouble = None
             if self.first and folder is not None:
                 try:
-                    held.enter_context(sole_writer(folder, ranks=True))
+                    held.enter_context(exclusive_folder(folder, ranks=True))
                 except UserError as wrong:
                     trouble = str(wrong)
             trouble = self.told(trouble)

@@ -15,7 +15,7 @@ from typing import Any
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Interval
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import Record
 from gyrograd.training.clusters import Cluster, Outcome, Outcomes
 from gyrograd.training.tables import UNKNOWN, Table, across, difference, interval, plain, shown, signed
@@ -70,7 +70,7 @@ def sweep(
     folder = Path(out).absolute()
     trials = trials_of(base, grid, seeds, Measuring() if measuring is None else measuring, folder)
     _check_folder(folder)
-    with sole_writer(folder):
+    with exclusive_folder(folder):
         return _concluded(trials, _ended(trials, cluster, says), max_accuracy_loss, folder)
 
 
