@@ -22,7 +22,6 @@ from gyrograd.audit.certificates import (
     certificate_plans,
     certified_columns,
 )
-from gyrograd.audit.doubts import challenges, doubts, masked, suspects
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
@@ -31,6 +30,7 @@ from gyrograd.audit.plane import choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.precision import in_random_order, measured_until_precise, sequential_stat, shortfall
 from gyrograd.audit.presets import Preset, preset_of
+from gyrograd.audit.sanity_checks import audit_flags, challenges, masked, suspects
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.table import (
     STEADY,
@@ -239,7 +239,7 @@ def _card(
     preset, first = inputs.preset, methods[0]
     flags: list[CardFlag] = []
     if complete:
-        flags = doubts(inputs, table, methods) + challenges(table, methods, preset)
+        flags = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
     hollow = suspects(flags) | masked(flags)
 
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}

@@ -30,11 +30,11 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from gyrograd.audit.doubts import challenges, doubts
 from gyrograd.audit.engine import ROWS, every_plan, method_stats
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.plans import MODEL, AuditInputs
 from gyrograd.audit.presets import Preset
+from gyrograd.audit.sanity_checks import audit_flags, challenges
 from gyrograd.audit.table import eps_curves, stat
 from gyrograd.errors import UserError
 from gyrograd.measurement import Sample, Table, measure
@@ -313,7 +313,7 @@ def _card_differences(
         a["x"] != b["x"] or any(map(_differ, a["y"], b["y"])) or a["method"] != b["method"] for a, b in pairs
     ):
         yield "the card's curves over eps are not those of its records"
-    raised = doubts(inputs, table, methods) + challenges(table, methods, preset)
+    raised = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
     told = {(flag["name"], flag["where"]) for flag in card["flags"] or ()}
     for flag in raised:
         if (flag["name"], flag["where"]) not in told:

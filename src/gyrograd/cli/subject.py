@@ -92,7 +92,7 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     import torch
 
     from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, opened_with_names
-    from gyrograd.metrics.suspicion import model_flags
+    from gyrograd.metrics.sanity_checks import model_flags
     from gyrograd.models.class_names import class_names, read_class_names
     from gyrograd.models.opening import checked, image_size, notes, open_model, place_of
 

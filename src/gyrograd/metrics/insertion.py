@@ -49,7 +49,7 @@ class PixelGame:
     ties: "exact" takes equal pixels in the order of the image, so that m pixels are m pixels. "strict" lets a
     group of equal pixels in only when there is room for all of it, as the `>` of joo2023's code does.
     reduce: "abs_sum" ranks pixels by their size over channels (joo2023); "none" and "abs" rank single elements.
-    A constant map has no order of its own: `suspicion.constant_maps` finds those.
+    A constant map has no order of its own: `sanity_checks.constant_maps` finds those.
     """
 
     game: str

@@ -350,7 +350,7 @@ def still_growing(values: Float[Tensor, "b n"], *, rise: float = 0.1) -> Flag | 
     )
 
 
-def suspicions(
+def raised_flags(
     model: Model,
     attribution: Attribution,
     x: Inputs,
