@@ -359,7 +359,7 @@ def test_a_bound_whose_constant_is_missing_is_left_out() -> None:
         ({"noise_eps": 16.0}, "noise_eps is 16.0"),
         ({"draws": 0}, "draws is 0"),
         ({"points": 1}, "points 1"),
-        ({"kept": 1.0}, "kept is 1.0"),
+        ({"top_fraction": 1.0}, "top_fraction is 1.0"),
         ({"methods": ()}, "needs methods"),
     ],
 )
