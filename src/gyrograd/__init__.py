@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.errors import UserError
 from gyrograd.registry import Entry, available, kinds, make
+from gyrograd.renames import keep_old_names
 from gyrograd.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -165,6 +166,9 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'gyrograd' has no attribute '{name}'")
+
+
+keep_old_names(__name__, predicted="gyrograd.predict")
 
 
 def __dir__() -> list[str]:

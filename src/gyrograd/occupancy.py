@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import get_ident
 
 from gyrograd.errors import UserError
+from gyrograd.renames import keep_old_names
 
 if sys.platform == "win32":
     import msvcrt
@@ -218,3 +219,9 @@ def _let_go_in_a_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_a_fork)
+
+keep_old_names(
+    __name__,
+    sole_writer="gyrograd.occupancy.exclusive_folder",
+    in_turn="gyrograd.occupancy.wait_for_lock",
+)

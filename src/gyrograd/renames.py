@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import sys
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -14,34 +15,40 @@ from typing import Any, TypeVar
 Class = TypeVar("Class", bound=type)
 
 
-def old_names(module: str, **moved: str) -> Callable[[str], Any]:
-    """A module's `__getattr__` that finds what was renamed.
+def keep_old_names(module: str, **moved: str) -> None:
+    """Let a module answer to names that were changed.
+
+    Installed from here instead of as a `__getattr__` in the module: type checkers believe one of those that the
+    module has every name there is.
 
     Args:
-        module: the module that had the old names.
+        module: the module that had the old names, `__name__`.
         moved: for each old name the full new one, "package.module.name".
     """
+    home = sys.modules[module]
+    other = vars(home).get("__getattr__")
 
     def find(name: str) -> Any:
-        if name not in moved:
-            raise AttributeError(f"module '{module}' has no attribute '{name}'")
-        _warn(f"{module}.{name}", moved[name])
-        home, _, new = moved[name].rpartition(".")
-        return getattr(importlib.import_module(home), new)
+        if name in moved:
+            _warn(f"{module}.{name}", moved[name])
+            place, _, new = moved[name].rpartition(".")
+            return getattr(importlib.import_module(place), new)
+        if other is not None:
+            return other(name)
+        raise AttributeError(f"module '{module}' has no attribute '{name}'")
 
-    return find
+    vars(home)["__getattr__"] = find
 
 
-def old_module(old: str, new: str) -> Callable[[str], Any]:
-    """The `__getattr__` of a module that was renamed as a whole; its old file holds nothing else."""
+def keep_old_module(old: str, new: str) -> None:
+    """Let a module that was renamed answer under its old name; the old file holds nothing else."""
 
     def find(name: str) -> Any:
-        if name.startswith("__"):  # the import system asks every module for __path__
-            raise AttributeError(f"module '{old}' has no attribute '{name}'")
+        found = getattr(importlib.import_module(new), name)  # none for __path__, which imports ask for
         _warn(old, new)
-        return getattr(importlib.import_module(new), name)
+        return found
 
-    return find
+    vars(sys.modules[old])["__getattr__"] = find
 
 
 def old_fields(**renamed: str) -> Callable[[Class], Class]:

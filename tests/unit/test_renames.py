@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from dataclasses import dataclass, fields, replace
 
 import pytest
 
-from gyrograd.renames import old_fields, old_module, old_names, with_new_names
+from gyrograd.audit.presets import preset_of
+from gyrograd.renames import old_fields, with_new_names
 
 
 @old_fields(part="share")
@@ -17,20 +19,36 @@ class Settings:
     seed: int = 0
 
 
-def test_a_renamed_function_is_found_under_its_old_name():
-    find = old_names("gyrograd.numerics", likeness="gyrograd.numerics.similarity.cosine")
-    with pytest.warns(FutureWarning, match=r"numerics.likeness is now .*similarity\.cosine;"):
-        assert find("likeness").__name__ == "cosine"
-    with pytest.raises(AttributeError, match="module 'gyrograd.numerics' has no attribute 'likenes'"):
-        find("likenes")
+OLD = {
+    "gyrograd": {"predicted": "gyrograd.predict"},
+    "gyrograd.attributions": {"predicted": "gyrograd.predict"},
+    "gyrograd.metrics": {"suspicions": "gyrograd.metrics.raised_flags"},
+    "gyrograd.metrics.suspicion": {"zero_derivative": "gyrograd.metrics.sanity_checks.zero_derivative"},
+    "gyrograd.models": {"opened": "gyrograd.models.open_model"},
+    "gyrograd.occupancy": {
+        "sole_writer": "gyrograd.occupancy.exclusive_folder",
+        "in_turn": "gyrograd.occupancy.wait_for_lock",
+    },
+    "gyrograd.training.harden": {"harden": "gyrograd.hardening.harden"},
+}
+"""What was renamed, by the module that had the old name."""
 
 
-def test_a_renamed_module_answers_for_its_names_and_not_for_those_of_the_import_system():
-    find = old_module("gyrograd.wrong", "gyrograd.errors")
-    with pytest.warns(FutureWarning, match=r"gyrograd\.wrong is now gyrograd\.errors"):
-        assert find("UserError").__name__ == "UserError"
-    with pytest.raises(AttributeError, match="__path__"):
-        find("__path__")
+@pytest.mark.parametrize(("home", "old"), [(home, old) for home, names in OLD.items() for old in names])
+def test_an_old_name_works_and_says_what_it_is_called_now(home, old):
+    place, _, new = OLD[home][old].rpartition(".")
+    with pytest.warns(FutureWarning, match=r"is now gyrograd\.\w+.*; the old name goes with the next"):
+        found = getattr(importlib.import_module(home), old)
+    assert found is getattr(importlib.import_module(place), new)
+
+
+@pytest.mark.parametrize("home", OLD)
+def test_a_name_that_never_was_is_still_missing(home):
+    for name in ("predictd", "__predictd__"):
+        with pytest.raises(
+            ImportError, match=f"cannot import name '{name}' from '{home}|has no attribute '{name}'"
+        ):
+            exec(f"from {home} import {name}")
 
 
 def test_a_renamed_field_is_taken_and_read_under_its_old_name():
@@ -49,3 +67,11 @@ def test_what_an_earlier_version_wrote_is_read_without_a_warning():
         warnings.simplefilter("error")
         assert with_new_names({"part": 0.5, "seed": 1}, {"part": "share"}) == {"share": 0.5, "seed": 1}
         assert Settings(0.5, seed=1).share == 0.5
+
+
+def test_a_preset_takes_and_shows_kept_as_its_top_fraction():
+    with pytest.warns(FutureWarning, match="kept is now top_fraction"):
+        changed = preset_of("quick", kept=0.2)
+    assert changed == preset_of("quick", top_fraction=0.2)
+    with pytest.warns(FutureWarning, match="kept is now top_fraction"):
+        assert changed.kept == 0.2

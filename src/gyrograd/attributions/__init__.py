@@ -14,6 +14,7 @@ from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
 from gyrograd.attributions.targets import predict
+from gyrograd.renames import keep_old_names
 
 __all__ = [
     "LRP",
@@ -41,3 +42,5 @@ __all__ = [
     "smoothgrad",
     "unigrad",
 ]
+
+keep_old_names(__name__, predicted="gyrograd.predict")

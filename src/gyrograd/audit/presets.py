@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.renames import old_fields
 
 Settings = Mapping[str, Mapping[str, Any]]
 
+OLD_FIELDS = {"kept": "top_fraction"}
 
+
+@old_fields(**OLD_FIELDS)
 @dataclass(frozen=True)
 class Preset:
     """The settings of an audit.
@@ -28,8 +32,8 @@ class Preset:
     of RPS's noise. bound_images: images whose theorems are checked (0 for none), at `bound_sigma`. flag_images: images
     that self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method
     and certificate; methods of one pass alone. pictures: attacked images shown. top_fraction: the share of pixels that
-    counts as the top. precision: if given, each method is attacked on as many images as it takes to know its share of top
-    pixels kept to this much (audit/precision.py), however few or many `attacked_images` are.
+    counts as the top. precision: if given, each method is attacked on as many images as it takes to know its share of
+    top pixels kept to this much (audit/precision.py), however few or many `attacked_images` are.
     """
 
     methods: tuple[str, ...]
@@ -245,7 +249,7 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
     if isinstance(preset, str):
         check_name("preset", preset, PRESETS)
     chosen = PRESETS[preset] if isinstance(preset, str) else preset
-    known = [f.name for f in fields(Preset)]
+    known = [*(f.name for f in fields(Preset)), *OLD_FIELDS]
     for name in changes:
         if name not in known:
             raise UserError(f"An audit has no setting '{name}': {did_you_mean(name, known)}")

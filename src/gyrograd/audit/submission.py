@@ -33,7 +33,7 @@ from torch import Tensor
 from gyrograd.audit.engine import ROWS, every_plan, method_stats
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.plans import MODEL, AuditInputs
-from gyrograd.audit.presets import Preset
+from gyrograd.audit.presets import OLD_FIELDS, Preset
 from gyrograd.audit.sanity_checks import audit_flags, challenges
 from gyrograd.audit.table import eps_curves, stat
 from gyrograd.errors import UserError
@@ -43,6 +43,7 @@ from gyrograd.models import save, spec_of
 from gyrograd.models.opening import open_model, place_of
 from gyrograd.numerics import random
 from gyrograd.records import JsonObject, read_json, replace_file, write_text
+from gyrograd.renames import with_new_names
 from gyrograd.reporting.leaderboard import SUBMISSION
 from gyrograd.reporting.schema import CARD, read_card
 from gyrograd.types import Model
@@ -241,7 +242,7 @@ def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
 
 def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[AuditInputs, list[Method]]:
     """What was audited, as the card says."""
-    settings = card["settings"] or {}
+    settings = with_new_names(card["settings"] or {}, OLD_FIELDS)
     names = [field.name for field in fields(Preset)]
     try:
         preset = Preset(**{name: _frozen(settings[name]) for name in names})

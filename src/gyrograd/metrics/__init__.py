@@ -31,6 +31,7 @@ from gyrograd.metrics.stability import (
     ModelSmoothness,
     RandomPerturbationSimilarity,
 )
+from gyrograd.renames import keep_old_names
 
 __all__ = [
     "Accuracy",
@@ -67,3 +68,5 @@ __all__ = [
     "insertion",
     "raised_flags",
 ]
+
+keep_old_names(__name__, suspicions="gyrograd.metrics.raised_flags")

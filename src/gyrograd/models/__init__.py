@@ -12,6 +12,7 @@ from gyrograd.models.opening import load, open_model
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import InShape, Normalized, Probability, Standardized, ZeroShot, logits_of
+from gyrograd.renames import keep_old_names
 
 __all__ = [
     "InShape",
@@ -38,3 +39,5 @@ __all__ = [
     "vgg",
     "with_activation",
 ]
+
+keep_old_names(__name__, opened="gyrograd.models.open_model")
