@@ -14,13 +14,13 @@ _CALL = re.compile(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?(\s*/\s*(\d+\.?\d*|\.\d+))?")
 
 
-def made(kind: str, text: str, **options: Any) -> Any:
+def make_from_text(kind: str, text: str, **options: Any) -> Any:
     """What `text` names of this kind of thing, built: an attribution, an attack. Its brackets come before options."""
-    name, own = called(text)
+    name, own = parse_call(text)
     return make(kind, name, **(options | own))
 
 
-def called(text: str) -> tuple[str, Settings]:
+def parse_call(text: str) -> tuple[str, Settings]:
     """A name and its settings: `smoothgrad(sigma=0.2, draws=50)` is ("smoothgrad", {"sigma": 0.2, "draws": 50})."""
     found = _CALL.fullmatch(text)
     if found is None:

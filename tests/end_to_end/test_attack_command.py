@@ -14,7 +14,7 @@ from PIL import Image
 import gyrograd as gg
 from gyrograd import cli, records
 from gyrograd.cli import attack
-from gyrograd.cli.written import radii, radius
+from gyrograd.cli.parsing import radii, radius
 from gyrograd.data.opening import opened
 from gyrograd.errors import UserError
 from gyrograd.models import load

@@ -207,7 +207,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
     except ArgumentError as wrong:
-        from gyrograd.cli.mistakes import sentence
+        from gyrograd.cli.error_messages import sentence
 
         raise UserError(sentence(verb, path, str(wrong))) from None
     except (UnicodeDecodeError, RecursionError) as wrong:

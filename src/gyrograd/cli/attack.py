@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.cli.parsing import make_from_text
 from gyrograd.cli.subject import (
     USUAL,
     WHY_NOT_FINITE,
@@ -17,7 +18,6 @@ from gyrograd.cli.subject import (
     subject,
     targets,
 )
-from gyrograd.cli.written import made
 from gyrograd.errors import printable
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import JsonObject
@@ -89,7 +89,7 @@ def attack(
         json: print one JSON document instead of a table.
     """
     check_folder(out)
-    attacker, explainer = _attack(attack, eps, steps, norm), made("attribution", method)
+    attacker, explainer = _attack(attack, eps, steps, norm), make_from_text("attribution", method)
     here = subject(model, data, opening)
     check_target_word(here, target)
     settings = {
@@ -114,7 +114,7 @@ attack.several_positional = "data"  # type: ignore[attr-defined]
 
 def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
     """The attack of this name; settings in its brackets come before the options."""
-    from gyrograd.cli.written import radius
+    from gyrograd.cli.parsing import radius
     from gyrograd.errors import UserError
 
     options: Settings = {"eps": radius(eps), "norm": norm}
@@ -122,7 +122,7 @@ def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
         raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
     if steps is not None:
         options["steps"] = steps
-    return made("attack", text, **options)
+    return make_from_text("attack", text, **options)
 
 
 def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: int, out: Path) -> Attacked:

@@ -126,11 +126,11 @@ def audit_settings(
 ) -> Settings:
     """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
     from gyrograd.audit.presets import preset_of
-    from gyrograd.cli.written import called, radius, several
+    from gyrograd.cli.parsing import parse_call, radius, several
     from gyrograd.registry import lookup, make
 
     chosen = preset_of(preset)
-    named = dict(called(text) for text in several(methods)) if methods is not None else {}
+    named = dict(parse_call(text) for text in several(methods)) if methods is not None else {}
     for name, own in named.items():
         make("attribution", name, **own)  # a setting that does not fit is refused before a model is opened
     known = {lookup("attribution", name).name: own for name, own in named.items()}
@@ -151,7 +151,7 @@ def _merged(own: Mapping[str, Mapping[str, Any]], given: Mapping[str, Settings])
 
 
 def _looked_up(kind: str, text: str | None) -> list[str] | None:
-    from gyrograd.cli.written import several
+    from gyrograd.cli.parsing import several
     from gyrograd.registry import lookup
 
     return None if text is None else [lookup(kind, name).name for name in several(text)]

@@ -149,7 +149,7 @@ def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
     import torch
 
     import gyrograd as gg
-    from gyrograd.cli.written import called
+    from gyrograd.cli.parsing import parse_call
     from gyrograd.models.opening import place_of
 
     place = place_of(device)
@@ -158,7 +158,7 @@ def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
     x, y = torch.rand(batch, 3, side, side, device=place), torch.arange(batch, device=place) % 10
     jobs = [Job("forward", lambda: _logits(net, x))]
     for word in METHODS:
-        method, settings = called(word)
+        method, settings = parse_call(word)
         jobs.append(Job(word, partial(gg.attribution(method, **settings), net, x, y)))
     attack = gg.attack("targeted_map", eps=8 / 255, steps=2)
     jobs.append(Job("attack step on gradient", lambda: attack(net, gg.attribution("gradient"), x, y), 2))

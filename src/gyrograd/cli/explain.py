@@ -135,18 +135,18 @@ explain.several_positional = "data"  # type: ignore[attr-defined]
 
 def _methods(text: str) -> Methods:
     """The attributions named; `all` stands for every registered one that is not named besides."""
-    from gyrograd.cli.written import called, made, several
+    from gyrograd.cli.parsing import make_from_text, parse_call, several
     from gyrograd.registry import available, lookup
 
     words = several(text)
     if ALL not in words:
-        return Methods({word: made("attribution", word) for word in words})
-    named = {lookup("attribution", called(word)[0]).name for word in words if word != ALL}
+        return Methods({word: make_from_text("attribution", word) for word in words})
+    named = {lookup("attribution", parse_call(word)[0]).name for word in words if word != ALL}
     entries = sorted(available("attribution").values(), key=lambda entry: (entry.order, entry.name))
     rest = [entry.name for entry in entries if entry.name not in named]
     place = words.index(ALL)
     words[place : place + 1] = rest
-    return Methods({word: made("attribution", word) for word in words}, sheet=True)
+    return Methods({word: make_from_text("attribution", word) for word in words}, sheet=True)
 
 
 def _tried(here: Subject, asked: Methods, target: str) -> Methods:
@@ -335,13 +335,13 @@ def _write_sheet(
 ) -> None:
     """Every method side by side on one page."""
     from gyrograd.attributions.settings import passes_of
-    from gyrograd.cli.written import called
+    from gyrograd.cli.parsing import parse_call
     from gyrograd.records import write_text
     from gyrograd.registry import lookup
     from gyrograd.reporting.contact_sheet import SheetColumn, SheetRow, contact_sheet
 
     def column(word: str, method: Attribution | None) -> SheetColumn:
-        entry = lookup("attribution", called(word)[0])
+        entry = lookup("attribution", parse_call(word)[0])
         label = entry.label if word == entry.name else word
         about = entry.about or entry.summary
         if method is None:

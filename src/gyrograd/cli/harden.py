@@ -140,7 +140,7 @@ def _say(entry: JsonObject) -> None:
 
 
 def _radius(eps: str | float | None) -> float | None:
-    from gyrograd.cli.written import radius
+    from gyrograd.cli.parsing import radius
     from gyrograd.errors import UserError
 
     if eps is None:

@@ -30,7 +30,7 @@ from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.watching import Stopped, Watch, unwatched
 from gyrograd.explorer.wording import HINTS, usual_settings
 from gyrograd.numerics.modes import denormals_flushed
-from gyrograd.parsing import called, split
+from gyrograd.parsing import parse_call, split
 from gyrograd.registry import in_order, lookup
 from gyrograd.reporting.pictures import png
 from gyrograd.types import Images
@@ -204,7 +204,7 @@ def _plan(method: str, settings: str, attack: str, levels: Number, steps: Number
 
 def _with_settings(methods: list[str], settings: str) -> list[str]:
     """The chosen methods, each with its brackets from `settings`: `smoothgrad(sigma=0.2), lime(draws=50)`."""
-    own = {lookup("attribution", called(word)[0]).name: word for word in split(settings)}
+    own = {lookup("attribution", parse_call(word)[0]).name: word for word in split(settings)}
     idle = [word for name, word in own.items() if name not in methods]
     if idle:
         raise UserError(f"'{idle[0]}' has settings but is not chosen; check its box or remove it here.")

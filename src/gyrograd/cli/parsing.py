@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from gyrograd.errors import UserError
-from gyrograd.parsing import called, made, number, settings, split, value
+from gyrograd.parsing import make_from_text, number, parse_call, settings, split, value
 
-__all__ = ["called", "made", "radii", "radius", "settings", "several", "value"]
+__all__ = ["make_from_text", "parse_call", "radii", "radius", "settings", "several", "value"]
 
 
 def radius(text: str | float | int) -> float:
