@@ -16,7 +16,7 @@ from gyrograd import cli, records
 from gyrograd.cli import explain
 from gyrograd.cli.heat import heat, overlay, write_png
 from gyrograd.cli.parsing import parse_call, several
-from gyrograd.data.opening import opened
+from gyrograd.data.opening import open_data
 from gyrograd.errors import UserError
 from gyrograd.models import load
 from gyrograd.numerics.maps import reduce
@@ -46,7 +46,7 @@ def run(kit, out, *words) -> int:
 def test_record_and_pictures_are_those_of_the_maps(kit, tmp_path, capsys):
     assert run(kit, tmp_path, "--method", "gradient,ig(steps=4)", "--target", "label", "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    model, data = load(kit.model), opened(kit.data, size=8)
+    model, data = load(kit.model), open_data(kit.data, size=8)
     x = data.pixels()
     record = records.read(tmp_path / "record.json")
     assert record.facts["complete"] is True

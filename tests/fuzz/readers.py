@@ -46,11 +46,11 @@ import cards
 
 import gyrograd as gg
 from gyrograd import records
-from gyrograd.data.opening import opened as opened_images
+from gyrograd.data.opening import open_data
 from gyrograd.errors import UserError
 from gyrograd.models import load_state, save
 from gyrograd.models.checksums import digest, signed_bytes
-from gyrograd.models.opening import checked, open_model
+from gyrograd.models.opening import check_model, open_model
 from gyrograd.records import Record
 from gyrograd.reporting import read_card, write_report
 from gyrograd.reporting.pictures import attack_pictures, load_arrays
@@ -315,7 +315,7 @@ BYTES = (flipped, cut, spliced)
 
 
 def read_model(path: Path) -> None:
-    checked(open_model(str(path)), X)
+    check_model(open_model(str(path)), X)
 
 
 def read_weights(path: Path) -> None:
@@ -356,7 +356,7 @@ def read_pictures(path: Path) -> None:
 
 
 def read_picture(path: Path) -> None:
-    opened_images(str(path), size=8)
+    open_data(str(path), size=8)
 
 
 KINDS: dict[str, Kind] = {

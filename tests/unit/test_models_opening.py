@@ -19,7 +19,7 @@ import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models import build, load_state, save, zoo
 from gyrograd.models.archives import content_of
-from gyrograd.models.opening import checked, image_size, load, notes, open_model
+from gyrograd.models.opening import check_model, image_size, load, notes, open_model
 from gyrograd.models.outputs import LogProbabilities, PickedLogits
 
 X = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -75,7 +75,7 @@ def test_a_frozen_script_can_be_explained(source, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.freeze(torch.jit.script(source)), str(tmp_path / "frozen.pt"))
-    model = checked(open_model(str(tmp_path / "frozen.pt")), X)
+    model = check_model(open_model(str(tmp_path / "frozen.pt")), X)
     torch.testing.assert_close(model(X), source(X))
 
 
@@ -118,7 +118,7 @@ def test_library_models_take_weights_and_say_when_they_have_none(tmp_path):
     assert torch.equal(model(x), trained(x))
     assert notes(model) == ()
     bare = open_model("timm:test_resnet", classes=4)
-    assert "no trained weights" in notes(checked(bare, x))[0]
+    assert "no trained weights" in notes(check_model(bare, x))[0]
     assert image_size(bare) == 160
     assert image_size(model) == 224
 
@@ -289,7 +289,7 @@ class Output:
 )
 def test_the_logits_are_picked_where_they_can_only_be_one(wrap):
     model = Answering(wrap)
-    picked = checked(model, X)
+    picked = check_model(model, X)
     assert isinstance(picked, PickedLogits)
     assert torch.equal(picked(X), model.net(X))
     assert len(notes(picked)) == 1
@@ -297,7 +297,7 @@ def test_the_logits_are_picked_where_they_can_only_be_one(wrap):
 
 def test_a_model_of_plain_logits_comes_back_as_it_is():
     model = Answering(lambda z: z)
-    assert checked(model, X) is model
+    assert check_model(model, X) is model
 
 
 @given(seed=st.integers(0, 2**31), scale=st.floats(0.1, 30), k=st.integers(2, 9))
@@ -308,7 +308,7 @@ def test_the_softmax_of_wrapped_probabilities_is_the_probabilities(seed, scale, 
         def forward(self, x):
             return z.softmax(1) + 0 * x.mean()
 
-    model = checked(Fixed(), torch.zeros(4, 1, 2, 2))
+    model = check_model(Fixed(), torch.zeros(4, 1, 2, 2))
     assert isinstance(model, LogProbabilities)
     torch.testing.assert_close(model(torch.zeros(4, 1, 2, 2)).softmax(1), z.softmax(1))
 
@@ -322,13 +322,13 @@ def test_positive_logits_are_not_taken_for_probabilities(seed, shift):
             return z
 
     model = Fixed()
-    assert checked(model, torch.zeros(4, 1, 2, 2)) is model
+    assert check_model(model, torch.zeros(4, 1, 2, 2)) is model
 
 
 def test_the_map_of_wrapped_probabilities_is_that_of_the_log_probability():
     model = Answering(lambda z: z.softmax(1))
     target = torch.tensor([0, 1, 2])
-    through = gg.attribution("gradient")(checked(model, X), X, target)
+    through = gg.attribution("gradient")(check_model(model, X), X, target)
     direct = gg.attribution("gradient", quantity="log_probability")(model.net, X, target)
     torch.testing.assert_close(through, direct)
 
@@ -337,7 +337,7 @@ def test_checking_leaves_modes_and_weights_alone():
     model = Answering(lambda z: (z,)).train()
     model.net[1].eval()
     before = copy.deepcopy(model.state_dict())
-    checked(model, X)
+    check_model(model, X)
     assert model.training
     assert not model.net[1].training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
@@ -350,7 +350,7 @@ def test_outputs_of_training_alone_do_not_matter():
             return (z, z) if self.training else z
 
     model = WithAuxiliaryHead(None).train()
-    assert checked(model, X) is model
+    assert check_model(model, X) is model
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_weights_that_cannot_work_are_named(spoil, sentence):
     model = Answering(lambda z: z)
     spoil(model)
     with pytest.raises(UserError, match=sentence):
-        checked(model, X)
+        check_model(model, X)
 
 
 def test_the_class_count_is_read_from_the_weights(tmp_path):

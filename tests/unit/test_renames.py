@@ -24,7 +24,7 @@ OLD = {
     "gyrograd.attributions": {"predicted": "gyrograd.predict"},
     "gyrograd.metrics": {"suspicions": "gyrograd.metrics.raised_flags"},
     "gyrograd.metrics.suspicion": {"zero_derivative": "gyrograd.metrics.sanity_checks.zero_derivative"},
-    "gyrograd.models": {"opened": "gyrograd.models.open_model"},
+    "gyrograd.models": {"opened": "gyrograd.models.open_model", "rebuilt": "gyrograd.models.rebuild"},
     "gyrograd.occupancy": {
         "sole_writer": "gyrograd.occupancy.exclusive_folder",
         "in_turn": "gyrograd.occupancy.wait_for_lock",

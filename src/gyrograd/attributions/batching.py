@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_inputs, check_rows, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.progress import track
 from gyrograd.types import Model, Targets
 
@@ -92,7 +92,7 @@ def explain_in_parts(
         return explain(*(column[rows] for column in columns))
 
     bar = iter(track(range(len(x)), len(x), "explaining"))
-    with evaluating(model), graph_if(create_graph):
+    with eval_mode(model), graph_if(create_graph):
         maps = [_counted(bar, map) for map in in_parts(part, len(x), max(1, budget // rows))]
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 

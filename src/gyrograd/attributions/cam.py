@@ -29,7 +29,7 @@ from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_logits, check_target
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
 from gyrograd.smoothing import in_one_pass
@@ -247,7 +247,7 @@ def _layer(
 
 
 def _layer_in_words(settings: ActivationMap, model: Model, x: Images) -> str:
-    with evaluating(model), in_one_pass(model):
+    with eval_mode(model), in_one_pass(model):
         tape = _taped(settings, model, x[:1], create_graph=False)
 
         def score(logits: Tensor) -> Tensor:

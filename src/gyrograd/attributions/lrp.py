@@ -17,7 +17,7 @@ from gyrograd.attributions.rules import AFFINE
 from gyrograd.attributions.variants import VARIANTS, Shares
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.checks import check_tensor
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, PerExample, Targets
@@ -71,7 +71,7 @@ class AutoLRP:
 
     def chosen(self, model: Model, x: Inputs) -> str:
         """The name of the variant for this model."""
-        with evaluating(model):
+        with eval_mode(model):
             return _suited(record(model, x[:1], create_graph=False))
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:

@@ -18,7 +18,7 @@ from gyrograd.attributions.batching import MAX_BATCH, in_parts, refuse_graph, ro
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.checks import check_inputs, check_logits, check_target, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.numerics.random import keys, uniform
 from gyrograd.progress import track
@@ -170,7 +170,7 @@ def worths(
             check_target(target, len(x), logits.shape[1])
         return quantity_of(logits.double(), target[owner[rows]], quantity)
 
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         size = max(1, rows_at_once(max_batch, x) // rows_per_example(model))
         parts = in_parts(worth_of, len(owner), size)
         whole = torch.cat(list(track(parts, -(-len(owner) // size), "coalitions")))

@@ -11,7 +11,7 @@ from gyrograd.attributions.gradient import Gradient
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_rows, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, with_full_precision
 from gyrograd.registry import register
 from gyrograd.smoothing import Gaussian, Smoothed, Uniform
@@ -67,7 +67,7 @@ class OnSmoothed:
         try_model(model, x)
         # Not while a run is recorded: guided backprop and LRP see to their layout themselves.
         core = QuantityHead(model, self.quantity, not create_graph and isinstance(self.explain, Gradient))
-        with evaluating(model):
+        with eval_mode(model):
             # Draws are cut, and recomputed in backward, only where they leave the device no room.
             rows = max(self.max_batch, rows_at_once(self.max_batch, x))
             calm = Smoothed(core, self.kernel, self.draws, self.seed, rows)

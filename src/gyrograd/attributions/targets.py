@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gyrograd.numerics.checks import check_inputs, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs, Labels, Model
 
 
@@ -22,6 +22,6 @@ def predict(model: Model, x: Inputs) -> Labels:
     """
     check_inputs(x)
     try_model(model, x)
-    with evaluating(model):
+    with eval_mode(model):
         classes: Labels = model(x).argmax(1)
     return classes

@@ -57,7 +57,7 @@ from gyrograd.models.class_names import class_names
 from gyrograd.models.opening import UNTRAINED
 from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.statistics import Stat
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
@@ -276,7 +276,7 @@ def _card(
 
     names = [method.name for method in methods]
     correct = table.of(method=MODEL, metric="correct")
-    with torch.no_grad(), evaluating(inputs.model):
+    with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
     explained = "label" if inputs.labelled else "prediction"
     document: AuditCard = {
@@ -384,7 +384,7 @@ def _inputs(
     weight = next((p for p in model.parameters() if p.is_floating_point()), first)
     x, first = pixels.to(weight.dtype), first.to(weight)
     try_model(model, first)
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, first)
     # Memory stays the same for larger images.
     max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // first[0].numel())

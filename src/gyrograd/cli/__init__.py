@@ -178,9 +178,9 @@ def _made_quick(verb: str) -> AbstractContextManager[None]:
     """Tiny numbers are flushed for verbs that compute, where there is torch to compute with."""
     if verb in READING or importlib.util.find_spec("torch") is None:
         return nullcontext()
-    from gyrograd.numerics.modes import denormals_flushed
+    from gyrograd.numerics.modes import flush_denormals
 
-    return denormals_flushed()
+    return flush_denormals()
 
 
 def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]]:

@@ -57,13 +57,13 @@ def _audited(models: tuple[str, str], data: str, preset: str, images: int | None
     """The folders of an audit of each model. What they say is no result of this verb and goes to stderr."""
     from gyrograd.cli.audit import audit, slug
     from gyrograd.cli.subject import Opening, subject
-    from gyrograd.numerics.modes import denormals_flushed
+    from gyrograd.numerics.modes import flush_denormals
 
     folders = [home / "audits" / slug(f"{model} {data}") for model in models]
     opening = Opening(images=images)
     for model in models:
         subject(model, data, opening)  # a model that cannot be audited is found before the other one is
-    with redirect_stdout(sys.stderr), denormals_flushed():
+    with redirect_stdout(sys.stderr), flush_denormals():
         for model, folder in zip(models, folders, strict=True):
             audit(model, data, preset=preset, opening=opening, out=folder)
     return [str(folder) for folder in folders]

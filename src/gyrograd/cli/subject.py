@@ -91,10 +91,10 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     """Open both, try the model on a few images, and see that labels and classes fit."""
     import torch
 
-    from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, opened_with_names
+    from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, open_data_with_names
     from gyrograd.metrics.sanity_checks import model_flags
     from gyrograd.models.class_names import class_names, read_class_names
-    from gyrograd.models.opening import checked, image_size, notes, open_model, place_of
+    from gyrograd.models.opening import check_model, image_size, notes, open_model, place_of
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
     place = place_of(opening.device)
@@ -102,7 +102,7 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
         model, weights=opening.weights, classes=opening.classes, normalize=opening.normalize, device=place
     )
     of_a_set = isinstance(data, str) and is_registered(data)
-    found = opened_with_names(
+    found = open_data_with_names(
         data,
         images=from_a_set if opening.images is None and of_a_set else opening.images,
         size=opening.size if opening.size is not None or of_a_set else image_size(net),
@@ -111,7 +111,7 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
         labelled=False if opening.unlabelled else None,
     )
     shown = found.data.to(place)
-    net = checked(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
+    net = check_model(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
     with torch.no_grad():
         k = net(shown.pixels(torch.arange(1))).shape[1]
     check_labels_fit(shown, k)

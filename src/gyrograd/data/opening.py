@@ -43,7 +43,7 @@ class Opened:
     index: tuple[int, ...]
 
 
-def opened(
+def open_data(
     text: str | Sequence[str],
     *,
     images: int | None = None,
@@ -63,10 +63,10 @@ def opened(
         labelled: True if the sub-folders of a folder are its classes, False to leave labels out; found out if
             left out. Without labels the classes are `UNLABELLED`.
     """
-    return opened_with_names(text, images=images, size=size, split=split, seed=seed, labelled=labelled).data
+    return open_data_with_names(text, images=images, size=size, split=split, seed=seed, labelled=labelled).data
 
 
-def opened_with_names(
+def open_data_with_names(
     text: str | Sequence[str],
     *,
     images: int | None = None,
@@ -75,7 +75,7 @@ def opened_with_names(
     seed: int = 0,
     labelled: bool | None = None,
 ) -> Opened:
-    """As `opened`, with the name and the number of each image."""
+    """As `open_data`, with the name and the number of each image."""
     _check_counts(images, size)
     paths = [text] if isinstance(text, str) else list(text)
     if len(paths) == 1 and is_registered(paths[0]):

@@ -27,7 +27,7 @@ from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scal
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.measurement import Cell, finished, run_cells, streams
 from gyrograd.measurement.machine import hardware, versions
-from gyrograd.numerics.modes import denormals_flushed
+from gyrograd.numerics.modes import flush_denormals
 from gyrograd.occupancy import NAME, wait_for_lock
 from gyrograd.registry import Entry, available, lookup, register
 from gyrograd.reporting import Section, write_page
@@ -297,7 +297,7 @@ def reproduce(
     before = _begun(folder)
     started = time.monotonic()
     try:
-        with denormals_flushed():
+        with flush_denormals():
             found = experiment.measure(run)
     finally:
         seconds = before + time.monotonic() - started

@@ -29,7 +29,7 @@ from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.watching import Stopped, Watch, unwatched
 from gyrograd.explorer.wording import HINTS, usual_settings
-from gyrograd.numerics.modes import denormals_flushed
+from gyrograd.numerics.modes import flush_denormals
 from gyrograd.parsing import parse_call, split
 from gyrograd.registry import in_order, lookup
 from gyrograd.reporting.pictures import png
@@ -614,7 +614,7 @@ def _in_a_sentence(compute: Callable[[], tuple[str, bytes | None]]) -> tuple[str
     """What was computed; a mistake of the user's, or a stop, is a sentence in its place."""
     try:
         # The processor's state belongs to a thread, and the page answers in threads of its own.
-        with denormals_flushed():
+        with flush_denormals():
             return compute()
     except UserError as mistake:
         return markup.problem(str(mistake)), None

@@ -23,7 +23,7 @@ from gyrograd.hardening.judging import best_held, judged, yardstick
 from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.checksums import signed_bytes
-from gyrograd.models.opening import checked, image_size, notes, open_model, place_of
+from gyrograd.models.opening import check_model, image_size, notes, open_model, place_of
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
 from gyrograd.occupancy import exclusive_folder
@@ -140,7 +140,7 @@ def harden(
     place = place_of(device)
     given, source = _model(model, weights, classes, normalize, place)
     split = _split(data, test, size or image_size(given), seed)
-    net = checked(given, split.test.to(place).pixels(torch.arange(min(LOOKED_AT, len(split.test)))))
+    net = check_model(given, split.test.to(place).pixels(torch.arange(min(LOOKED_AT, len(split.test)))))
     _check_classes(net, split, place)
     _check_trained(net, split, place)
     tree = merged(merged(merged(DEFAULTS, own), changes), {"epochs": epochs, "seed": seed, "device": place})

@@ -6,7 +6,7 @@ model into a model; `checkpoints` keeps it, and `zoo` holds trained ones.
 
 from gyrograd.models import googlenet, lenet, mlp, resnet, swin, vgg
 from gyrograd.models.activations import SwapReport, swap_report, with_activation
-from gyrograd.models.assembly import build, rebuilt
+from gyrograd.models.assembly import build, rebuild
 from gyrograd.models.checkpoints import save
 from gyrograd.models.opening import load, open_model
 from gyrograd.models.specs import ModelSpec, spec_of
@@ -30,7 +30,7 @@ __all__ = [
     "logits_of",
     "mlp",
     "open_model",
-    "rebuilt",
+    "rebuild",
     "resnet",
     "save",
     "spec_of",
@@ -40,4 +40,4 @@ __all__ = [
     "with_activation",
 ]
 
-keep_old_names(__name__, opened="gyrograd.models.open_model")
+keep_old_names(__name__, opened="gyrograd.models.open_model", rebuilt="gyrograd.models.rebuild")

@@ -84,7 +84,7 @@ def build(
     return model if statistics is None else Normalized(model, mean=statistics[0], std=statistics[1])
 
 
-def rebuilt(spec: ModelSpec) -> nn.Module:
+def rebuild(spec: ModelSpec) -> nn.Module:
     """The model a spec describes, with fresh weights and the global random state as it was."""
     settings = dict(spec.settings)
     with _seeded(0):

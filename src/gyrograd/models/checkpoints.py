@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
-from gyrograd.models.assembly import rebuilt
+from gyrograd.models.assembly import rebuild
 from gyrograd.models.checksums import check_digest, damaged, read_note, signed_bytes
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import check_kinds, fit, is_pickled
@@ -56,7 +56,7 @@ def load(path: Path | str) -> nn.Module:
     note, tensors = _contents(Path(path))
     spec = ModelSpec.from_json(_json(note["spec"]))
     _check_extent(path, spec, sum(tensor.numel() for tensor in tensors.values()))
-    model = rebuilt(spec)
+    model = rebuild(spec)
     own = model.state_dict(keep_vars=True)
     check_kinds(tensors, own, path)
     for key in own.keys() & tensors.keys():
@@ -137,7 +137,7 @@ def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonO
 
 def _check_spec_fits(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
     """A model changed by hand after it was built is not what its spec says: find out now, not on load."""
-    expected = {key: tensor.shape for key, tensor in rebuilt(spec).state_dict().items()}
+    expected = {key: tensor.shape for key, tensor in rebuild(spec).state_dict().items()}
     if expected != {key: tensor.shape for key, tensor in tensors.items()}:
         raise UserError(
             f"The model was changed after gyrograd built it and is no '{spec.name}' any more; "

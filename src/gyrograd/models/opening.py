@@ -15,14 +15,14 @@ from gyrograd.models.archives import content_of
 from gyrograd.models.assembly import build
 from gyrograd.models.exported import exported
 from gyrograd.models.factories import made_by_file
-from gyrograd.models.outputs import checked, notes
+from gyrograd.models.outputs import check_model, notes
 from gyrograd.models.scripts import scripted
 from gyrograd.models.specs import spec_of
 from gyrograd.models.weights import OtherClassCountError, load_state
 from gyrograd.models.wrappers import Normalized, statistics_named
 from gyrograd.registry import available, lookup
 
-__all__ = ["checked", "image_size", "load", "notes", "open_model", "place_of"]
+__all__ = ["check_model", "image_size", "load", "notes", "open_model", "place_of"]
 
 SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")

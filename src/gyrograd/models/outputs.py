@@ -12,7 +12,7 @@ from gyrograd.errors import UserError
 from gyrograd.models.specs import spec_of
 from gyrograd.models.wrappers import logits_of
 from gyrograd.numerics.checks import check_images, ran, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Images, Inputs, Logits, Model
 
 SUM_TOLERANCE = 1e-3
@@ -72,7 +72,7 @@ class LogProbabilities(nn.Module):
         return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
-def checked(model: Model, x: Images) -> Model:
+def check_model(model: Model, x: Images) -> Model:
     """The model, wrapped where its output calls for it, after one look at these images (a few will do).
 
     Weights finite and on the device of x; one row of finite logits for each image, at least two classes; the images
@@ -82,7 +82,7 @@ def checked(model: Model, x: Images) -> Model:
     """
     check_images(x)
     _check_weights(model, x.device)
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         out = ran(model, x.clone())
         if not isinstance(out, Tensor):
             model = PickedLogits(model, _logits_key(out, len(x)))
@@ -99,7 +99,7 @@ def checked(model: Model, x: Images) -> Model:
 
 
 def notes(model: Model) -> tuple[str, ...]:
-    """What `checked` and `open_model` did to a model, a sentence each, outermost first."""
+    """What `check_model` and `open_model` did to a model, a sentence each, outermost first."""
     found = []
     layer: Any = model
     while isinstance(layer, nn.Module):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError, foreign_code, in_words
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs, Labels, Logits, Model, Targets
 
 # Resizing and colour conversion leave pixels this far outside [0, 1] by rounding alone.
@@ -200,7 +200,7 @@ def try_model(model: Model, x: Inputs) -> None:
 
     # A scripted module takes no hook; what it is given by a wrapper of ours is then the images themselves.
     hooked = not isinstance(innermost, torch.jit.ScriptModule)
-    with ExitStack() as stack, torch.no_grad(), evaluating(model):
+    with ExitStack() as stack, torch.no_grad(), eval_mode(model):
         if hooked:
             stack.callback(innermost.register_forward_pre_hook(note).remove)
         try:
@@ -224,7 +224,7 @@ def try_model(model: Model, x: Inputs) -> None:
 
 def check_fits(model: Model, x: Inputs) -> None:
     """That the model takes inputs that are no images, each time: one image without a batch axis looks like a series."""
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         try:
             check_logits(ran(model, x[:1]), x[:1])
         except UserError:

@@ -10,7 +10,7 @@ from gyrograd.types import Model
 
 
 @contextmanager
-def evaluating(model: Model) -> Iterator[Model]:
+def eval_mode(model: Model) -> Iterator[Model]:
     """Every submodule in eval mode for the block; afterwards each has its own training flag back."""
     flags = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -40,7 +40,7 @@ def without_autocast(x: Tensor) -> torch.autocast:
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Numbers below 1e-38 count as zero. Softplus gradients are full of them and a CPU takes many times as long.
 
     The processor's state is put back: whoever calls this from Python has denormals again afterwards.

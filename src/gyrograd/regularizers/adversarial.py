@@ -10,7 +10,7 @@ from torch import Tensor
 from gyrograd.attacks import Pgd
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascended
@@ -103,7 +103,7 @@ class Adversarial:
             # The attack's own run judges every iterate with the pass that gives its slope; `ascended` judges none.
             return self.attack.images(model, x, y, seed=keys)
         step_size = 2.5 * self.eps / self.steps if self.step_size is None else self.step_size
-        with evaluating(model):
+        with eval_mode(model):
             loss = score(model, y, "loss", check=may_look_at(x))
             return ascended(
                 loss,

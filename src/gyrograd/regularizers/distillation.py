@@ -15,7 +15,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import L2, Linf
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import check_weight
@@ -138,7 +138,7 @@ class Atex:
     def _explanation(self, net: Model, x: Tensor, y: Tensor, scale: Tensor | float, keys: Tensor) -> Tensor:
         """SmoothGrad of the label's logit, in units of the space."""
         total, at_once = torch.zeros_like(x), max(1, rows_at_once(MAX_BATCH, x) // len(x))
-        with evaluating(net):
+        with eval_mode(net):
             for first in range(0, self.draws, at_once):
                 streams = range(first, min(first + at_once, self.draws))
                 noise = torch.stack(

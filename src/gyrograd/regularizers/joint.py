@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.modes import evaluating, without_autocast
+from gyrograd.numerics.modes import eval_mode, without_autocast
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.tangents import joint_pass, layout
 from gyrograd.regularizers.alignment import L2Cosine
@@ -127,7 +127,7 @@ def _both_gradients(
     model: Model, x: Tensor, y: Tensor, align: L2Cosine, moved: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The weight gradient of cross-entropy and alignment, by a derivative of a gradient and by the joint pass."""
-    with evaluating(model):
+    with eval_mode(model):
         plain = _plain_gradient(model, x, y, align, moved)
         try:
             v, _ = _slope(model, x, y, align, moved)

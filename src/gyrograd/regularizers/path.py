@@ -11,7 +11,7 @@ from gyrograd.attributions.gradient import score
 from gyrograd.attributions.path import path_points
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascended, check_inner
 from gyrograd.regularizers.passes import (
@@ -78,7 +78,7 @@ class IgNorm:
 
         step_size = self.eps / 4 if self.step_size is None else self.step_size
         keys = fresh_keys(seed, x)
-        with evaluating(model):
+        with eval_mode(model):
             return ascended(length, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
 
 

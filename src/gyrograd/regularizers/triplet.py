@@ -15,7 +15,7 @@ from gyrograd.models import Normalized
 from gyrograd.numerics.autograd import input_gradient, logit_jacobian
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.maps import top_k_mask
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.similarity import cosine_distance
 from gyrograd.registry import register
@@ -106,7 +106,7 @@ class Iga:
         """The images both terms are taken at: in the ball around x and in [0, 1]."""
         keys = fresh_keys(seed, x)
         step_size = 5 / 8 * self.eps if self.step_size is None else self.step_size
-        with evaluating(model):
+        with eval_mode(model):
             mask = self._searched(model, x.detach(), y, keys) if self.protocol == "reference" else None
 
             def value(moved: Tensor) -> Tensor:

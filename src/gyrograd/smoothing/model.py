@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.numerics.second_order import layers_as_now
 from gyrograd.types import Inputs, Kernel, Logits
@@ -71,7 +71,7 @@ class Smoothed(nn.Module):
         """The same; where a graph is built, activations are recomputed so that memory stays that of one part."""
         if not torch.is_grad_enabled():
             return self._sum(x, noise)
-        mode = nullcontext if self.training else partial(evaluating, self.core)
+        mode = nullcontext if self.training else partial(eval_mode, self.core)
         layers = layers_as_now(x)
 
         def again(x: Tensor, noise: Tensor) -> Tensor:

@@ -10,11 +10,11 @@ import torch
 
 from gyrograd.data import Dataset
 from gyrograd.data.folder import SPLITS
-from gyrograd.data.opening import is_labelled, is_registered, opened
+from gyrograd.data.opening import is_labelled, is_registered, open_data
 from gyrograd.errors import UserError, check_name
 from gyrograd.models import build, load
 from gyrograd.numerics import random
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import make
 from gyrograd.training import snapshots
 from gyrograd.training.objective import Objective
@@ -101,7 +101,7 @@ def _check_classes(model: Model, data: Dataset, test: Dataset | None) -> None:
             f"{data.name} and {test.name} have different classes ({len(data.classes)} and {len(test.classes)}); "
             "give test images of the same ones."
         )
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         place = next(model.parameters()).device
         logits = model(data.pixels(torch.arange(1)).to(place))
     if logits.dim() != 2 or logits.shape[1] != len(data.classes):
@@ -141,13 +141,13 @@ def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, see
         seed: which images are held out.
     """
     if is_registered(text):
-        pair = [opened(text, split=split, size=size) for split in ("train", "test")]
+        pair = [open_data(text, split=split, size=size) for split in ("train", "test")]
         return Split(pair[0], pair[1], f"the test split of {text}")
     path = Path(text).expanduser()
     judged = _split_folder(path)
     if judged is None:
-        return held_out(opened(text, size=size, labelled=True), share=share, seed=seed)
-    pair = [opened(text, split=split, size=size, labelled=True) for split in ("train", judged)]
+        return held_out(open_data(text, size=size, labelled=True), share=share, seed=seed)
+    pair = [open_data(text, split=split, size=size, labelled=True) for split in ("train", judged)]
     return Split(pair[0], pair[1], f"the folder {path / judged}")
 
 

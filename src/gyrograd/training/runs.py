@@ -24,7 +24,7 @@ import torch
 from gyrograd.data import Dataset, batches
 from gyrograd.errors import UserError
 from gyrograd.models import save, spec_of
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.records import os_error_as_user_error, replace_file
 from gyrograd.training import snapshots
 from gyrograd.training.building import check_fit, check_resume, datasets, model_for
@@ -178,7 +178,7 @@ def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
 @torch.no_grad()
 def predictions(model: Model, data: Dataset, batch_size: int = 512) -> Labels:
     """The class the model gives each example."""
-    with evaluating(model):
+    with eval_mode(model):
         return torch.cat([model(x).argmax(1) for x, _, _ in batches(data, batch_size)])
 
 
@@ -343,7 +343,7 @@ class Run:
         """The share of images whose class is found; the processes share the work."""
         model, group = self.loop.model, self.loop.group
         right = torch.zeros((), dtype=torch.float64, device=group.device)
-        with evaluating(model):
+        with eval_mode(model):
             for number, (x, y, _) in enumerate(batches(data, batch_size)):
                 if number % group.share.of == group.share.index:
                     right += (model(x).argmax(1) == y).sum()
