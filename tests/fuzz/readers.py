@@ -58,7 +58,7 @@ from gyrograd.reporting.values import read_values
 from gyrograd.training import settings_from, snapshots
 from gyrograd.training.loop import Average
 from gyrograd.training.settings import read_tree
-from gyrograd.training.snapshots import Place
+from gyrograd.training.snapshots import TrainingProgress
 
 SECONDS = 10
 PATIENCE = 60
@@ -393,11 +393,11 @@ def sound_files(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
     """Suffix and content of sound files, by kind."""
     kit = bad_files.kit(folder)
     model, optimizer = _trained()
-    snapshot = snapshots.taken(
+    snapshot = snapshots.take(
         model,
         optimizer,
         Average(model, 0.9),
-        Place(history=[{"loss": 0.5}]),
+        TrainingProgress(history=[{"loss": 0.5}]),
         settings_from({"epochs": 2}),
         "0" * 16,
     )

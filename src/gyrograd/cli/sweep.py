@@ -12,7 +12,7 @@ from gyrograd.records import JsonObject
 
 if TYPE_CHECKING:
     from gyrograd.training.clusters import Outcome
-    from gyrograd.training.sweep import Swept
+    from gyrograd.training.sweep import SweepResult
     from gyrograd.training.tables import Table
     from gyrograd.training.trials import Trial
 
@@ -123,7 +123,7 @@ def _say(trial: Trial, outcome: Outcome, done: int, of: int) -> None:
     )
 
 
-def _print(done: Swept, json: bool) -> None:
+def _print(done: SweepResult, json: bool) -> None:
     if json:
         print(json_format.dumps(done.selection.document() | {"table": str(done.path)}, indent=1))
         return

@@ -41,12 +41,12 @@ def train(
     """
     from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped, settings_from
-    from gyrograd.training.settings import merged
+    from gyrograd.training.settings import merge_settings
 
     if recipes:
         _print_recipes()
         return 0
-    chosen = settings_from(merged(_chosen(recipe, config, settings), settings or {}))
+    chosen = settings_from(merge_settings(_chosen(recipe, config, settings), settings or {}))
     if print_config:
         _print_settings(chosen)
         return 0
@@ -100,14 +100,14 @@ def _put(tree: Settings, path: list[str], value: Any) -> None:
 def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
     """The recipe with the file's settings over it."""
     from gyrograd.errors import UserError
-    from gyrograd.training.settings import merged, read_tree, recipe_tree
+    from gyrograd.training.settings import merge_settings, read_tree, recipe_tree
 
     if recipe is None and config is None and not settings:
         raise UserError(
             "Say what to train: --recipe NAME (--recipes lists them), --config FILE or --model and --data."
         )
     tree = {} if recipe is None else dict(recipe_tree(recipe))
-    return tree if config is None else merged(tree, read_tree(config))
+    return tree if config is None else merge_settings(tree, read_tree(config))
 
 
 def _trained(settings: TrainSettings, out: Path, resume: str) -> Trained:

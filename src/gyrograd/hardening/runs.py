@@ -30,8 +30,8 @@ from gyrograd.occupancy import exclusive_folder
 from gyrograd.training import fit, predictions, snapshots
 from gyrograd.training.building import Resume, Split, check_fit, held_out, split_of
 from gyrograd.training.objective import equal_when_fast, objective_of
-from gyrograd.training.processes import launched
-from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, merged, settings_from
+from gyrograd.training.processes import process_group
+from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, merge_settings, settings_from
 from gyrograd.training.steady import without_curvature
 from gyrograd.training.trials import Columns, record, weights_digest
 from gyrograd.types import Model
@@ -143,9 +143,12 @@ def harden(
     net = check_model(given, split.test.to(place).pixels(torch.arange(min(LOOKED_AT, len(split.test)))))
     _check_classes(net, split, place)
     _check_trained(net, split, place)
-    tree = merged(merged(merged(DEFAULTS, own), changes), {"epochs": epochs, "seed": seed, "device": place})
+    tree = merge_settings(
+        merge_settings(merge_settings(DEFAULTS, own), changes),
+        {"epochs": epochs, "seed": seed, "device": place},
+    )
     settings, left_out = _fitting(settings_from(tree), net, split, place)
-    check_fit(net, split.train, None, settings, objective_of(settings), launched(settings))
+    check_fit(net, split.train, None, settings, objective_of(settings), process_group(settings))
     count = min(images, len(split.test))
     run = Hardening(
         net, given, source, weights_digest(given), split, settings, left_out, max_accuracy_loss, tries, count,

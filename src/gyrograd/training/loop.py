@@ -124,7 +124,7 @@ class Step:
                 self.model, x, y, seed=keys, share=self.group.share, whole=whole, number=number
             )
         total.backward()
-        losses = self.group.joined(self.model, losses)
+        losses = self.group.all_reduce_gradients(self.model, losses)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
@@ -212,7 +212,7 @@ class Average:
         model.load_state_dict(self.values)
 
     @contextmanager
-    def worn_by(self, model: Model) -> Iterator[None]:
+    def swapped_into(self, model: Model) -> Iterator[None]:
         """The model has the averaged weights for the block, and its own again afterwards."""
         own = {key: value.detach().clone() for key, value in model.state_dict().items()}
         self.give_to(model)

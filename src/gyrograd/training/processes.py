@@ -60,12 +60,12 @@ class Group:
         """Whether this process writes the files."""
         return self.share.index == 0
 
-    def told(self, value: Any) -> Any:
+    def broadcast(self, value: Any) -> Any:
         """What the first process has."""
         return value if self.share.of == 1 else self.fabric.broadcast(value, src=0)
 
     @contextmanager
-    def alone_in(self, folder: Path | None) -> Iterator[None]:
+    def holding(self, folder: Path | None) -> Iterator[None]:
         """No other run writes in the folder meanwhile. The first process takes it; all are told where it cannot."""
         with ExitStack() as held:
             trouble = None
@@ -74,7 +74,7 @@ class Group:
                     held.enter_context(exclusive_folder(folder, ranks=True))
                 except UserError as wrong:
                     trouble = str(wrong)
-            trouble = self.told(trouble)
+            trouble = self.broadcast(trouble)
             if trouble is not None:
                 raise UserError(trouble)
             yield
@@ -86,14 +86,14 @@ class Group:
         votes = self.fabric.all_reduce(torch.tensor(float(flag), device=self.device), reduce_op="sum")
         return bool(votes > 0)
 
-    def summed(self, numbers: Tensor) -> Tensor:
+    def all_reduce(self, numbers: Tensor) -> Tensor:
         """The sum over the processes."""
         if self.share.of == 1:
             return numbers
         total: Tensor = self.fabric.all_reduce(numbers, reduce_op="sum")
         return total
 
-    def joined(self, model: Model, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+    def all_reduce_gradients(self, model: Model, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Sum gradients and losses over the processes and average BatchNorm's statistics, in one message.
 
         Afterwards every process holds the same model. A loss is a sum over own rows by the whole batch's count, so
@@ -106,7 +106,7 @@ class Group:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         buffers = [b for b in model.buffers() if b.is_floating_point()]
         parts = [*gradients, *(b / n for b in buffers), *losses.values()]
-        flat = self.summed(torch.cat([part.detach().float().reshape(-1) for part in parts]))
+        flat = self.all_reduce(torch.cat([part.detach().float().reshape(-1) for part in parts]))
         pieces = iter(flat.split([part.numel() for part in parts]))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = next(pieces).view_as(gradient).to(gradient.dtype)
@@ -115,7 +115,7 @@ class Group:
         return {name: next(pieces).reshape(()) for name in losses}
 
 
-def launched(settings: TrainSettings) -> Group:
+def process_group(settings: TrainSettings) -> Group:
     """This run's processes: those torchrun started, or this one alone, which does not wait for Fabric's import.
 
     Tasks of SLURM's srun are runs of their own (a seed each, say): Fabric, told of one device, would not bring them

@@ -1,7 +1,7 @@
 """A training run: `train` and `fit`, and what happens around the steps: checkpoints, logs, signals, the best epoch.
 
 Killed at any moment, it loses nothing. Top to bottom: `train` (settings to files), `fit` (a model and data at hand),
-`Run` (between two steps), being asked to stop, the log, when to write.
+`TrainingRun` (between two steps), being asked to stop, the log, when to write.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from gyrograd.training.building import check_fit, check_resume, datasets, model_
 from gyrograd.training.capture import CapturedStep
 from gyrograd.training.loop import Average, Loop, Step, learning_rate, optimizer_of
 from gyrograd.training.objective import Objective, objective_of
-from gyrograd.training.processes import Group, launched
+from gyrograd.training.processes import Group, process_group
 from gyrograd.training.settings import TrainSettings
-from gyrograd.training.snapshots import Place
+from gyrograd.training.snapshots import TrainingProgress
 from gyrograd.types import Labels, Model
 
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
@@ -74,13 +74,13 @@ def train(
         on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
     """
     check_resume(resume, Path(out))
-    group = launched(settings)
+    group = process_group(settings)
     data, test = datasets(settings)
     model = model_for(settings, data)
     objective = objective_of(settings)
     check_fit(model, data, test, settings, objective, group)
     path = Path(out) / "model.safetensors"
-    with group.alone_in(Path(out)):
+    with group.holding(Path(out)):
         done = _fit(group, model, data, settings, objective, test, Path(out), resume, on_epoch)
         if group.first:
             last = {key: value for key, value in done.history[-1].items() if key != "seconds"}
@@ -116,9 +116,9 @@ def fit(
     objective = objective_of(settings) if objective is None else objective
     folder = None if out is None else Path(out)
     check_resume(resume, folder)
-    group = launched(settings)
+    group = process_group(settings)
     check_fit(model, data, test, settings, objective, group)
-    with group.alone_in(folder):
+    with group.holding(folder):
         return _fit(group, model, data, settings, objective, test, folder, resume, on_epoch)
 
 
@@ -134,45 +134,45 @@ def _fit(
     on_epoch: OnEpoch | None,
 ) -> Trained:
     """The loop: the steps of every epoch, and after each what is due."""
-    run = Run.of(group, model, data, settings, objective, test, out, on_epoch)
-    place, steps, epochs = run.begun(resume), run.loop.steps, settings.epochs
+    run = TrainingRun.of(group, model, data, settings, objective, test, out, on_epoch)
+    progress, steps, epochs = run.begin(resume), run.loop.steps, settings.epochs
     with (
         _left_as_found(settings, group),
         stop_requests() as request,
         bar(epochs * steps, epochs, shown=group.first) as show,
-        run.scalars(place) as scalars,
+        run.scalars(progress) as scalars,
     ):
-        while place.epoch < epochs and not place.ended:
+        while progress.epoch < epochs and not progress.ended:
             started = time.monotonic()
-            for number, losses, images in run.loop.epoch(place.epoch, place.batch):
-                place.add(losses, images)
-                last = place.batch == steps
+            for number, losses, images in run.loop.epoch(progress.epoch, progress.batch):
+                progress.add(losses, images)
+                last = progress.batch == steps
                 if last or (number + 1) % LOOK_EVERY == 0:
-                    show(number + 1, place.epoch, run.watched(place))
-                run.keep(place, request, last=last)
-            run.close_epoch(place, time.monotonic() - started, scalars)
+                    show(number + 1, progress.epoch, run.check_losses(progress))
+                run.keep(progress, request, last=last)
+            run.close_epoch(progress, time.monotonic() - started, scalars)
     if run.loop.average is not None:
         run.loop.average.give_to(model)
-    return Trained(model.eval(), place.history, place.best)
+    return Trained(model.eval(), progress.history, progress.best)
 
 
 @contextmanager
 def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
     """Random generators, the precision of float32 products and the search for kernels are put back after the run."""
     products: tuple[Any, ...] = (torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn).conv)
-    before, searched = [place.fp32_precision for place in products], torch.backends.cudnn.benchmark
+    before, searched = [part.fp32_precision for part in products], torch.backends.cudnn.benchmark
     devices = [group.device] if group.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         try:
-            for place in products:
-                place.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
+            for part in products:
+                part.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
             # a step that is captured runs long enough to make up for trying every kernel once
             torch.backends.cudnn.benchmark = searched or settings.fast
             yield
         finally:
             torch.backends.cudnn.benchmark = searched
-            for place, value in zip(products, before, strict=True):
-                place.fp32_precision = value
+            for part, value in zip(products, before, strict=True):
+                part.fp32_precision = value
 
 
 @torch.no_grad()
@@ -183,7 +183,7 @@ def predictions(model: Model, data: Dataset, batch_size: int = 512) -> Labels:
 
 
 @dataclass
-class Written:
+class FilesOnDisk:
     """What of a run is on disk, and whether now is a time to write more: one answer for all of its files."""
 
     epoch: int = 0
@@ -202,7 +202,7 @@ class Written:
         return time.monotonic() - self.ended >= PAUSE * self.cost
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
+    def timed(self) -> Iterator[None]:
         """The block writes: how long it takes decides how soon the next may come."""
         begun = time.monotonic()
         yield
@@ -211,7 +211,7 @@ class Written:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class TrainingRun:
     """A loop, its folder, and what is done between two of its steps."""
 
     loop: Loop
@@ -219,7 +219,7 @@ class Run:
     out: Path | None
     mark: str
     on_epoch: OnEpoch | None
-    written: Written = field(default_factory=Written)
+    written: FilesOnDisk = field(default_factory=FilesOnDisk)
     """What of the run is on disk."""
 
     @staticmethod
@@ -232,7 +232,7 @@ class Run:
         test: Dataset | None,
         out: Path | None,
         on_epoch: OnEpoch | None,
-    ) -> Run:
+    ) -> TrainingRun:
         """Everything on the device, the optimizer new."""
         mark = snapshots.fingerprint(data)
         model.to(group.device)
@@ -244,7 +244,7 @@ class Run:
         step = CapturedStep(plain) if captured else plain
         average = Average(model, settings.ema) if settings.ema else None
         loop = Loop(group, model, data.to(group.device), settings, optimizer, step, average)
-        return Run(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
+        return TrainingRun(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
 
     @property
     def folder(self) -> Path | None:
@@ -256,53 +256,53 @@ class Run:
         """The file that holds the run."""
         return None if self.out is None else self.out / snapshots.NAME
 
-    def begun(self, resume: str) -> Place:
-        """The place of the run in the folder, or a new one, written down at once: a bad folder is found now.
+    def begin(self, resume: str) -> TrainingProgress:
+        """The progress of the run in the folder, or a new one, written down at once: a bad folder is found now.
 
         Files that a kill left older or newer than the checkpoint are made to fit it.
         """
         if self.checkpoint is None:
-            return Place()
+            return TrainingProgress()
         loop = self.loop
         if loop.group.first:
             remove_leftovers(self.checkpoint.parent)
         if (self.checkpoint.parent / LOG).exists():
             self.written.lines = None
-        found = loop.group.told(snapshots.read(self.checkpoint) if loop.group.first else None)
+        found = loop.group.broadcast(snapshots.read(self.checkpoint) if loop.group.first else None)
         if found is None or found.note["epoch"] == found.note["batch"] == 0:
             # A run that took no step (its first one was refused, say) holds nothing to keep or to contradict.
-            self.save(Place())
-            return Place()
+            self.save(TrainingProgress())
+            return TrainingProgress()
         if resume != "changed":
             snapshots.check_same_run(self.checkpoint, found, loop.settings, self.mark)
         self.written.saved, self.written.epoch = time.monotonic(), found.note["epoch"]
-        place = snapshots.restore(found, loop.model, loop.optimizer, loop.average)
-        self._write_best(place)
-        self._write_log(place)
-        return place
+        progress = snapshots.restore(found, loop.model, loop.optimizer, loop.average)
+        self._write_best(progress)
+        self._write_log(progress)
+        return progress
 
-    def watched(self, place: Place) -> dict[str, float]:
+    def check_losses(self, progress: TrainingProgress) -> dict[str, float]:
         """The mean losses of this epoch so far; a loss that is no number, or too large, ends the run."""
-        losses = place.means()
+        losses = progress.means()
         worst = losses.get("loss", 0.0)
         if not math.isfinite(worst) or worst > self.loop.settings.loss_limit:
-            raise UserError(self._diverged(place, losses))
+            raise UserError(self._diverged(progress, losses))
         return losses
 
-    def keep(self, place: Place, request: Request, *, last: bool) -> None:
+    def keep(self, progress: TrainingProgress, request: Request, *, last: bool) -> None:
         """Write a checkpoint when it is time, and end the run when a signal asked for it.
 
         Processes must end at the same step, so several of them ask one another, now and then; one alone stops here.
         """
         asked, group = request.number is not None, self.loop.group
         if group.share.of > 1:
-            asked = group.any(asked) if last or place.batch % SYNC_EVERY == 0 else False
+            asked = group.any(asked) if last or progress.batch % SYNC_EVERY == 0 else False
         if asked:
-            self._stop(place, request)
+            self._stop(progress, request)
         elif group.first and self._due_in_seconds() and not last:
-            self.save(place)
+            self.save(progress)
 
-    def save(self, place: Place) -> None:
+    def save(self, progress: TrainingProgress) -> None:
         """Replace the checkpoint, and what has changed of best model and log; no number that is none is written.
 
         In this order a kill leaves no best model the checkpoint does not know, and one it came too soon for is in the
@@ -311,30 +311,30 @@ class Run:
         loop = self.loop
         if self.checkpoint is None or not loop.group.first:
             return
-        with self.written.measured():
-            now = snapshots.taken(loop.model, loop.optimizer, loop.average, place, loop.settings, self.mark)
+        with self.written.timed():
+            now = snapshots.take(loop.model, loop.optimizer, loop.average, progress, loop.settings, self.mark)
             if not snapshots.finite(now):
-                raise UserError(self._diverged(place, place.means()))
+                raise UserError(self._diverged(progress, progress.means()))
             snapshots.write(self.checkpoint, now)
-            self._write_best(place)
-            self._write_log(place)
-        self.written.saved, self.written.epoch = self.written.ended, place.epoch
+            self._write_best(progress)
+            self._write_log(progress)
+        self.written.saved, self.written.epoch = self.written.ended, progress.epoch
 
-    def close_epoch(self, place: Place, seconds: float, scalars: Any) -> None:
+    def close_epoch(self, progress: TrainingProgress, seconds: float, scalars: Any) -> None:
         """Measure, note the epoch, hold the best, and write what is due."""
-        loop, steps, epoch = self.loop, self.loop.steps, place.epoch + 1
-        rate = learning_rate(loop.settings, place.epoch, steps - 1, steps)
-        entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.watched(place)}
+        loop, steps, epoch = self.loop, self.loop.steps, progress.epoch + 1
+        rate = learning_rate(loop.settings, progress.epoch, steps - 1, steps)
+        entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.check_losses(progress)}
         entry["seconds"] = round(seconds, 3)
-        with nullcontext() if loop.average is None else loop.average.worn_by(loop.model):
+        with nullcontext() if loop.average is None else loop.average.swapped_into(loop.model):
             if self.test is not None:
                 entry["accuracy"] = self.accuracy(self.test)
-                self._hold_best(place, entry)
+                self._hold_best(progress, entry)
             ends = self.on_epoch is not None and bool(self.on_epoch(entry, loop.model))
-        place.history.append(entry)
-        place.next_epoch()
-        place.ended = ends
-        self._write_due(place, last=ends or place.epoch == loop.settings.epochs)
+        progress.history.append(entry)
+        progress.next_epoch()
+        progress.ended = ends
+        self._write_due(progress, last=ends or progress.epoch == loop.settings.epochs)
         if scalars is not None:
             write_scalars(scalars, entry)
 
@@ -347,60 +347,60 @@ class Run:
             for number, (x, y, _) in enumerate(batches(data, batch_size)):
                 if number % group.share.of == group.share.index:
                     right += (model(x).argmax(1) == y).sum()
-        return float(group.summed(right)) / len(data)
+        return float(group.all_reduce(right)) / len(data)
 
     @contextmanager
-    def scalars(self, place: Place) -> Iterator[Any]:
+    def scalars(self, progress: TrainingProgress) -> Iterator[Any]:
         """TensorBoard's writer, where it is asked for. However the block is left, the log is whole afterwards."""
         writer = None
         if self.folder is not None and self.loop.settings.tensorboard:
-            writer = tensorboard_writer(self.folder, place.epoch)
+            writer = tensorboard_writer(self.folder, progress.epoch)
         try:
             yield writer
         finally:
             if writer is not None:
                 writer.close()
-            self._write_log(place)
+            self._write_log(progress)
 
-    def _hold_best(self, place: Place, entry: dict[str, Any]) -> None:
-        if place.best is not None and entry["accuracy"] <= place.best["accuracy"]:
+    def _hold_best(self, progress: TrainingProgress, entry: dict[str, Any]) -> None:
+        if progress.best is not None and entry["accuracy"] <= progress.best["accuracy"]:
             return
-        place.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
+        progress.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
         if self.folder is not None and spec_of(self.loop.model) is not None:
-            place.best_weights = Average(self.loop.model, 0.0)
+            progress.best_weights = Average(self.loop.model, 0.0)
 
     def _due_in_seconds(self) -> bool:
         return time.monotonic() - self.written.saved >= self.loop.settings.checkpoint_seconds
 
-    def _write_due(self, place: Place, *, last: bool) -> None:
+    def _write_due(self, progress: TrainingProgress, *, last: bool) -> None:
         """After an epoch: all files, or the log alone where `checkpoint_epochs` lets the others wait."""
         may = self.written.may_write()
-        enough = place.epoch - self.written.epoch >= self.loop.settings.checkpoint_epochs
+        enough = progress.epoch - self.written.epoch >= self.loop.settings.checkpoint_epochs
         if last or self._due_in_seconds() or (may and enough):
-            self.save(place)
+            self.save(progress)
         elif may:
-            with self.written.measured():
-                self._write_log(place)
+            with self.written.timed():
+                self._write_log(progress)
 
-    def _write_best(self, place: Place) -> None:
-        if place.best_weights is not None and self.folder is not None:
+    def _write_best(self, progress: TrainingProgress) -> None:
+        if progress.best_weights is not None and self.folder is not None:
             path = self.folder / "best.safetensors"
-            with place.best_weights.worn_by(self.loop.model), os_error_as_user_error(path):
-                save(path, self.loop.model, facts=place.best)
-        place.best_weights = None
+            with progress.best_weights.swapped_into(self.loop.model), os_error_as_user_error(path):
+                save(path, self.loop.model, facts=progress.best)
+        progress.best_weights = None
 
-    def _write_log(self, place: Place) -> None:
-        lines = len(place.history)
+    def _write_log(self, progress: TrainingProgress) -> None:
+        lines = len(progress.history)
         if self.folder is not None and self.written.lines != lines:
             # The whole log, one line per epoch: a function of the history, so a resumed run repeats no line.
-            text = "".join(json.dumps(entry) + "\n" for entry in place.history)
+            text = "".join(json.dumps(entry) + "\n" for entry in progress.history)
             replace_file(self.folder / LOG, text.encode())
             self.written.lines = lines
 
-    def _stop(self, place: Place, request: Request) -> None:
-        self.save(place)
+    def _stop(self, progress: TrainingProgress, request: Request) -> None:
+        self.save(progress)
         number = request.number or 15
-        where = f"epoch {place.epoch + 1}, step {place.batch}"
+        where = f"epoch {progress.epoch + 1}, step {progress.batch}"
         if self.checkpoint is None:
             raise Stopped(
                 f"Training was asked to stop in {where}; without a folder nothing of it is kept.", number
@@ -410,7 +410,7 @@ class Run:
             number,
         )
 
-    def _diverged(self, place: Place, losses: dict[str, float]) -> str:
+    def _diverged(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
         """What happened, what is left, what to try."""
         s = self.loop.settings
         bad = [f"{name} {value:.3g}" for name, value in losses.items() if not abs(value) <= s.loss_limit]
@@ -421,9 +421,7 @@ class Run:
             at = f"epoch {good.note['epoch'] + 1}, step {good.note['batch']}"
             kept = f"the last good checkpoint is {self.checkpoint} ({at}): go on from it with --resume changed and "
         hints = f"a lower lr (now {s.lr:g}), a smaller weight or clip {s.clip or 0.5:g}"
-        return (
-            f"Training diverged in epoch {place.epoch + 1}, step {place.batch} ({what}); {kept}try {hints}."
-        )
+        return f"Training diverged in epoch {progress.epoch + 1}, step {progress.batch} ({what}); {kept}try {hints}."
 
 
 class Stopped(KeyboardInterrupt):

@@ -157,7 +157,7 @@ class Recipe:
 
 def recipe(name: str, **changes: Any) -> TrainSettings:
     """The settings of a recipe with these changes: `recipe("joo2023-lenet-l2-cosine", epochs=20)`."""
-    return settings_from(merged(recipe_tree(name), changes))
+    return settings_from(merge_settings(recipe_tree(name), changes))
 
 
 def recipe_tree(name: str) -> Mapping[str, Any]:
@@ -192,7 +192,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} holds no settings; write `key: value` lines, such as `epochs: 5`.")
     _check_extent(path, tree)
     name = tree.pop("recipe", None)
-    return tree if name is None else merged(recipe_tree(str(name)), tree)
+    return tree if name is None else merge_settings(recipe_tree(str(name)), tree)
 
 
 def _check_extent(path: Path, tree: Any) -> None:
@@ -213,18 +213,20 @@ def _check_extent(path: Path, tree: Any) -> None:
     raise UserError(f"{path} is nested too deep or repeats itself too often for settings; mend it there.")
 
 
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Both trees in one; where they meet, settings by name are merged and anything else is replaced."""
     both = dict(under)
     for key, value in over.items():
         old = both.get(key)
-        both[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        both[key] = (
+            merge_settings(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        )
     return both
 
 
 def _leaves(name: str, about: str, tree: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Recipe]:
     about = f"{about} {node.get('about', '')}".strip()
-    tree = merged(tree, node.get("settings", {}))
+    tree = merge_settings(tree, node.get("settings", {}))
     if not node.get("variants"):
         yield Recipe(name, about, tree)
         return

@@ -50,7 +50,7 @@ _KINDS: dict[str, Any] = {
 
 
 @dataclass
-class Place:
+class TrainingProgress:
     """Where a run is: the next step to take, and what it has seen of this epoch and of those before."""
 
     epoch: int = 0
@@ -97,31 +97,31 @@ class Snapshot:
     tensors: dict[str, Tensor]
 
 
-def taken(
+def take(
     model: Model,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
-    place: Place,
+    progress: TrainingProgress,
     settings: TrainSettings,
     data: str,
 ) -> Snapshot:
     """The run as it stands, on the CPU. `data`: the fingerprint of the training data."""
     tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
-    for name, held in (("average", average), ("best", place.best_weights)):
+    for name, held in (("average", average), ("best", progress.best_weights)):
         if held is not None:
             tensors |= {f"{name}.{key}": value for key, value in held.values.items()}
     rest: dict[str, Any] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             (tensors if isinstance(value, Tensor) else rest)[f"optimizer.{index}.{key}"] = value
-    if place.sums is not None:
-        tensors["sums"] = place.sums
+    if progress.sums is not None:
+        tensors["sums"] = progress.sums
     note = {
         "schema": SCHEMA,
         "settings": as_tree(settings),
         "data": data,
         "optimizer": rest,
-        **{key: getattr(place, key) for key in _KEPT},
+        **{key: getattr(progress, key) for key in _KEPT},
     }
     return Snapshot(note, {key: _on_the_cpu(value) for key, value in tensors.items()})
 
@@ -196,7 +196,7 @@ def check_same_settings(path: Path, here: Mapping[str, Any], there: Mapping[str,
 
 def restore(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
-) -> Place:
+) -> TrainingProgress:
     """Put weights and optimizer back as they were; where the run was comes back."""
     try:
         return _restored(snapshot, model, optimizer, average)
@@ -212,7 +212,7 @@ def restore(
 
 def _restored(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
-) -> Place:
+) -> TrainingProgress:
     _fit(model, _below(snapshot, "model."))
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**_below(snapshot, "optimizer."), **_plain_state(snapshot)}.items():
@@ -231,11 +231,11 @@ def _restored(
     device = next(model.parameters()).device
     kept = {key: snapshot.note[key] for key in _KEPT}
     best = _below(snapshot, "best.")
-    place = Place(**kept, sums=None if sums is None else sums.to(device))
+    progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
     if best:
-        place.best_weights = Average(model, 0.0)
-        place.best_weights.values = best
-    return place
+        progress.best_weights = Average(model, 0.0)
+        progress.best_weights.values = best
+    return progress
 
 
 def fingerprint(data: Dataset) -> str:

@@ -1,6 +1,6 @@
 """Many trainings, one table: a grid of settings times seeds, in this process or on a Ray cluster, resumable.
 
-The choice is joo2023's: the highest Grad RPS among those within one point of cross-entropy's accuracy (`selected`).
+The choice is joo2023's: the highest Grad RPS among those within one point of cross-entropy's accuracy (`choose_point`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import Record
 from gyrograd.training.clusters import Cluster, Outcome, Outcomes
 from gyrograd.training.tables import UNKNOWN, Table, across, difference, interval, plain, shown, signed
-from gyrograd.training.trials import REFERENCE, Measuring, Trial, finished_trial, trials_of
+from gyrograd.training.trials import REFERENCE, Measuring, Trial, run_trial, trials_of
 
 ROUNDING = 1e-9
 """A loss of exactly one point is within one point."""
@@ -28,7 +28,7 @@ Says = Callable[[Trial, Outcome, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Swept:
+class SweepResult:
     """The points with what was chosen, the records by trial, the sentences of those that failed, and the table."""
 
     selection: Selection
@@ -47,7 +47,7 @@ def sweep(
     measuring: Measuring | None = None,
     ray: Cluster | str | None = None,
     says: Says | None = None,
-) -> Swept:
+) -> SweepResult:
     """Train every point of the grid with every seed, and cross-entropy alone; then choose as joo2023 does.
 
     The rule (joo2023, the selections of Table 1): the highest Grad RPS among the points that lose at most one point of
@@ -71,15 +71,15 @@ def sweep(
     trials = trials_of(base, grid, seeds, Measuring() if measuring is None else measuring, folder)
     _check_folder(folder)
     with exclusive_folder(folder):
-        return _concluded(trials, _ended(trials, cluster, says), max_accuracy_loss, folder)
+        return _write_results(trials, _run_all(trials, cluster, says), max_accuracy_loss, folder)
 
 
-def _ended(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) -> dict[str, Outcome]:
+def _run_all(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) -> dict[str, Outcome]:
     """The outcome of every trial by its name; those of an earlier sweep are read."""
     ended: dict[str, Outcome] = {t.name: known for t in trials if (known := t.known()) is not None}
     with closing(_outcomes([trial for trial in trials if trial.name not in ended], cluster)) as outcomes:
         for trial, outcome in outcomes:
-            ended[trial.name] = _kept(trial, outcome)
+            ended[trial.name] = _keep(trial, outcome)
             if says is not None:
                 says(trial, outcome, len(ended), len(trials))
     return ended
@@ -88,17 +88,17 @@ def _ended(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) 
 def _outcomes(trials: Sequence[Trial], cluster: Cluster | None) -> Outcomes:
     """Each trial with its record, or the sentence it failed with."""
     if cluster is not None and trials:
-        yield from cluster.outcomes(trials, finished_trial)
+        yield from cluster.outcomes(trials, run_trial)
         return
     for trial in trials:
         try:
-            outcome: Outcome = finished_trial(trial)
+            outcome: Outcome = run_trial(trial)
         except UserError as mistake:
             outcome = str(mistake)
         yield trial, outcome
 
 
-def _kept(trial: Trial, outcome: Outcome) -> Outcome:
+def _keep(trial: Trial, outcome: Outcome) -> Outcome:
     """A record is written here, by the one process that knows all; the reference may not fail."""
     if isinstance(outcome, Record):
         records.write(trial.record_path, outcome)
@@ -109,7 +109,9 @@ def _kept(trial: Trial, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _concluded(trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: float, out: Path) -> Swept:
+def _write_results(
+    trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: float, out: Path
+) -> SweepResult:
     """The table of all points, on disk in both forms."""
     failures = {name: outcome for name, outcome in ended.items() if isinstance(outcome, str)}
     found = {name: outcome for name, outcome in ended.items() if isinstance(outcome, Record)}
@@ -119,12 +121,12 @@ def _concluded(trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: flo
         by_point[trial.point] += [found[trial.name]] if trial.name in found else []
         folders[trial.point].append(str(trial.folder.relative_to(out)))
     reasons = {trial.point: failures[trial.name] for trial in trials if trial.name in failures}
-    selection = selected(by_point, reasons, limit=limit)
+    selection = choose_point(by_point, reasons, limit=limit)
     document = {"schema": 1, "kind": "sweep", **selection.document(), "folders": folders}
     records.write_text(out / "sweep.json", json.dumps(document, indent=1) + "\n")
     text = f"# Sweep\n\n{selection.sentence}\n\n{selection.table().markdown()}\n"
     records.write_text(out / "sweep.md", text)
-    return Swept(selection, found, failures, out / "sweep.md")
+    return SweepResult(selection, found, failures, out / "sweep.md")
 
 
 def _check_folder(out: Path) -> None:
@@ -223,7 +225,7 @@ class Selection:
         return "" if point.within(self.limit) else "loses too much accuracy"
 
 
-def selected(
+def choose_point(
     found: Mapping[str, Sequence[Record]], failures: Mapping[str, str], *, limit: float = 0.01
 ) -> Selection:
     """Choose among the points. `found`: records by point, the reference first; `failures`: sentences by point.

@@ -32,7 +32,7 @@ from gyrograd.training.settings import (
     WITHOUT_EFFECT,
     TrainSettings,
     as_tree,
-    merged,
+    merge_settings,
     settings_from,
     with_numbers,
 )
@@ -69,7 +69,7 @@ class Measuring:
         """What decides the numbers."""
         return {key: value for key, value in asdict(self).items() if key != "batch_size"}
 
-    def calm(self, model: Model, data: Dataset) -> Columns:
+    def measure(self, model: Model, data: Dataset) -> Columns:
         """`accuracy` of every image and `rps` of the chosen ones."""
         right = (predictions(model, data, self.batch_size) == data.labels).double()
         some = self._chosen(data)
@@ -189,7 +189,7 @@ def trials_of(
     return list({_digest(_decisive(trial.settings)): trial for trial in reversed(trials)}.values())[::-1]
 
 
-def finished_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
+def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
     """Train (or go on training), then measure accuracy and Grad RPS of each test image."""
     started = time.monotonic()
     done = train(trial.settings, trial.folder, resume="auto", on_epoch=on_epoch)
@@ -199,7 +199,7 @@ def finished_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
             "A sweep compares accuracies and needs test images: give test, such as {split: test}."
         )
     device = next(done.model.parameters()).device
-    columns = trial.measuring.calm(done.model, test.to(device))
+    columns = trial.measuring.measure(done.model, test.to(device))
     facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
     return record(f"trial {trial.point}", columns, trial.identity, facts)
 
@@ -215,7 +215,7 @@ def _digest(tree: Mapping[str, Any]) -> str:
 def _tree_of(base: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
     tree = dict(base)
     for key, value in chosen.items():
-        tree = merged(tree, _nested(key.split("."), value))
+        tree = merge_settings(tree, _nested(key.split("."), value))
     return tree
 
 
