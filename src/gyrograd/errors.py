@@ -55,7 +55,7 @@ def _is_foreign(filename: str) -> bool:
     return not packaged and not any(path.is_relative_to(home) for home in homes)
 
 
-MANY = 20
+MAX_LISTED = 20
 """So many names are listed in a sentence; of more, half as many."""
 
 
@@ -79,8 +79,8 @@ def did_you_mean(name: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
-    if len(known) > MANY:
-        return f"known: {', '.join(known[: MANY // 2])} and {len(known) - MANY // 2} more."
+    if len(known) > MAX_LISTED:
+        return f"known: {', '.join(known[: MAX_LISTED // 2])} and {len(known) - MAX_LISTED // 2} more."
     return f"known: {', '.join(known)}." if known else "there are none."
 
 

@@ -36,7 +36,7 @@ WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, er
 """The file system knows no locks (Lustre, NFS and FUSE mounted without them)."""
 PAUSE_S = 0.2
 """Between two looks at a lock that is waited for."""
-BEYOND = 1 << 20
+LOCKED_BYTE = 1 << 20
 """Which byte Windows locks: none that is read, since its locks keep readers out too."""
 
 _held: dict[tuple[int, Path], int] = {}
@@ -124,7 +124,7 @@ def _locked(file: int, path: Path) -> bool:
     """Whether the lock was had, without waiting; where there are no locks one goes on and says so."""
     try:
         if sys.platform == "win32":
-            os.lseek(file, BEYOND, os.SEEK_SET)
+            os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -27,7 +27,7 @@ def ray_library(what: str) -> Any:
 
 
 @contextmanager
-def joined(ray: Any, address: str, cpus: int | None = None, store: int = STORE) -> Iterator[None]:
+def ray_connection(ray: Any, address: str, cpus: int | None = None, store: int = STORE) -> Iterator[None]:
     """Connected for the block; a cluster somebody else connected to is left alone.
 
     `address`: local (a cluster of this machine with so many `cpus`, all by default, and a `store` of so many bytes),

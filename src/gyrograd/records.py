@@ -28,7 +28,7 @@ UNSIGNED = 1
 """The schema of records written before they carried a checksum."""
 COLUMNAR = ".npz"
 """The ending of records that hold their columns as arrays."""
-DEEPEST = 100
+MAX_DEPTH = 100
 """Levels of lists and objects in a JSON file; gyrograd writes about a dozen."""
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -212,7 +212,7 @@ def read_json(path: Path, **options: Any) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for item in level

@@ -42,7 +42,7 @@ Settings: TypeAlias = dict[str, Any]
 """A method's settings by name, as a user or a YAML file writes them: `make` checks their kinds."""
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-MOST = 1_000_000
+MAX_INTEGER = 1_000_000
 """Largest integer a setting accepts; more steps, draws or classes would not finish."""
 UNBOUNDED = {"seed", "max_batch"}
 """Integer settings that do not add work, so they have no limit."""
@@ -349,9 +349,9 @@ def _of_their_kinds(
             shown = f"{usual:.4g}" if isinstance(usual, float) else repr(usual)
             such_as = f", such as {shown}" if isinstance(usual, int | float | str) else ""
             raise UserError(f"{entry.kind} '{entry.name}' has {name}={value!r:.60}; give {wanted}{such_as}.")
-        if isinstance(value, int) and abs(value) > MOST and name not in UNBOUNDED:
+        if isinstance(value, int) and abs(value) > MAX_INTEGER and name not in UNBOUNDED:
             raise UserError(
-                f"{entry.kind} '{entry.name}' has {name}={value}, which would not finish; give at most {MOST:,}."
+                f"{entry.kind} '{entry.name}' has {name}={value}, which would not finish; give at most {MAX_INTEGER:,}."
             )
         kept[name] = value
     return kept

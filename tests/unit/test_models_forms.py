@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import gyrograd as gg
 from gyrograd.models import ZeroShot, open_model
 from gyrograd.models.hugging_face import UNNORMALIZED
-from gyrograd.models.interpreter import scripts_interpreted
+from gyrograd.models.interpreter import interpret_scripts
 from gyrograd.models.outputs import notes
 
 SMALL = {
@@ -296,7 +296,7 @@ def test_the_scripts_of_a_model_are_put_back_when_a_run_fails():
     model = nn.Sequential(nn.Identity(), script)
 
     def fail() -> None:
-        with scripts_interpreted(model) as seen:
+        with interpret_scripts(model) as seen:
             assert not isinstance(seen[1], torch.jit.ScriptModule)
             raise ZeroDivisionError
 
@@ -326,11 +326,11 @@ def test_a_script_that_refuses_its_input_says_so():
     script = in_script(Picky().eval(), "script", images())
     with pytest.raises(gg.UserError, match="three channels"):
         gg.attribution("lrp")(script, images(4), TARGET)
-    with scripts_interpreted(script) as seen, pytest.raises(RuntimeError, match="three channels"):
+    with interpret_scripts(script) as seen, pytest.raises(RuntimeError, match="three channels"):
         seen(images(4))
 
 
 def test_a_plain_net_is_untouched_by_the_interpreter():
     model = net("lenet")
-    with scripts_interpreted(model) as seen:
+    with interpret_scripts(model) as seen:
         assert seen is model

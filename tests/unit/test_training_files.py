@@ -216,7 +216,9 @@ def test_killed_before_any_file_a_run_goes_on_to_the_same_best_model(tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed)
         # a killed process writes no log on its way out
-        patch.setattr(runs.TrainingRun, "_write_log", writes_no_more(runs.TrainingRun._write_log, calls, at, what))
+        patch.setattr(
+            runs.TrainingRun, "_write_log", writes_no_more(runs.TrainingRun._write_log, calls, at, what)
+        )
         with pytest.raises(Killed):
             trained(tmp_path / "killed", **often)
     out = tmp_path / "killed"

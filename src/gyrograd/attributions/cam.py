@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
-from gyrograd.attributions.feature_maps import FeatureMaps, candidates, module_named, named_maps, no_layer
+from gyrograd.attributions.feature_maps import FeatureMaps, candidates, find_module, named_maps, no_layer
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
 from gyrograd.errors import UserError
@@ -220,7 +220,7 @@ def _taped(settings: ActivationMap, model: Model, x: Tensor, create_graph: bool)
             f"Class activation maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or "
             "'integrated_gradients'."
         )
-    mark = None if settings.layer is None else module_named(model, settings.layer)
+    mark = None if settings.layer is None else find_module(model, settings.layer)
     if create_graph:
         leaf = x if x.requires_grad else x.detach().requires_grad_()
         return record(model, leaf, create_graph=True, mark=mark)

@@ -38,7 +38,7 @@ class FeatureMaps:
         return f"'{call.name}' after layer '{call.after}', {size}" if call else size
 
 
-def module_named(model: Model, name: str) -> nn.Module:
+def find_module(model: Model, name: str) -> nn.Module:
     """The submodule of this name; wrappers such as `core.` may be left out where the rest is unique."""
     modules = dict(model.named_modules())
     full = [known for known in modules if known == name] or [

@@ -16,7 +16,7 @@ from gyrograd.attributions.segments import (
     check_common,
     distinct,
     every_coalition,
-    padded,
+    pad_rows,
     segment_counts,
     segment_map,
     uniform_table,
@@ -118,7 +118,7 @@ class Lime:
             weights = times * self._kernel(coalitions, energy[:s])
             penalty = self.ridge * (times.sum().item() if self.reduction == "mean" else 1.0)
             fits.append(ridge_fit(coalitions.double(), value, weights, penalty, self.intercept))
-        return padded(fits)
+        return pad_rows(fits)
 
     def _coalitions(self, s: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The coalitions, each once, and how often each counts."""

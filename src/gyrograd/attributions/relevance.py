@@ -42,7 +42,7 @@ from gyrograd.attributions.rules import (
     is_constant_shift,
     layers_of,
     less_mean,
-    merged,
+    merge_batch_norm,
     natively,
     padded_with_zeros,
     per_channel,
@@ -52,7 +52,7 @@ from gyrograd.attributions.rules import (
     signed_parts,
     size_and_trace,
     spread,
-    stabilized,
+    stabilize,
     summands,
     through_fixed_spread,
 )
@@ -167,7 +167,7 @@ class Relevance:
         """A layer by the rule of the settings; where both factors depend on x it is a layer of each, for half each."""
         layers = layers_of(call, "LRP")
         if call in self.behind:
-            layers = [merged(layers[0], *batchnorm_scale_and_shift(self.behind[call]))]
+            layers = [merge_batch_norm(layers[0], *batchnorm_scale_and_shift(self.behind[call]))]
         keep_bias = self.settings.bias == "keep"
         rules = [self._rule(layer, len(layers)) for layer in layers]
         if len(layers) == 2 and rules[0] is EPSILON and (keep_bias or layers[0].bias is None):
@@ -336,7 +336,7 @@ class Relevance:
         return moved
 
     def _share(self, moved: Tensor, total: Tensor) -> Tensor:
-        return (single(moved) / stabilized(single(total), self.settings.stabilizer)).to(moved.dtype)
+        return (single(moved) / stabilize(single(total), self.settings.stabilizer)).to(moved.dtype)
 
     def _after_draws(self, call: Call, values: Values) -> Any:
         """Sums and multiples of sums over draws: linear, so that the map is the mean of the draws' maps."""

@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 
 from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
 from gyrograd.errors import UserError
-from gyrograd.models.interpreter import scripts_interpreted
+from gyrograd.models.interpreter import interpret_scripts
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import missing_derivatives
 from gyrograd.types import Inputs, Model
@@ -142,7 +142,7 @@ def record(
             torch.set_grad_enabled(create_graph or apart),
             missing_derivatives(),
             ExactNormalization(),
-            scripts_interpreted(model) as seen,
+            interpret_scripts(model) as seen,
             recorder,
         ):
             returned = seen(start)

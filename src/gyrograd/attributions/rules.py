@@ -167,7 +167,7 @@ def batchnorm_scale_and_shift(call: Call) -> tuple[Tensor, Tensor]:
     return scale, -mean * scale if bias is None else bias - mean * scale
 
 
-def merged(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
+def merge_batch_norm(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
     """A convolution or linear layer and the BatchNorm behind it as one layer."""
     weight = layer.weight * per_channel(scale, layer.weight.dim(), axis=0)
     bias = shift if layer.bias is None else layer.bias * scale + shift
@@ -427,7 +427,7 @@ def gamma_rule(gamma: float) -> RelevanceRule:
     )
 
 
-def stabilized(z: Tensor, eps: float) -> Tensor:
+def stabilize(z: Tensor, eps: float) -> Tensor:
     """z moved away from zero by eps, to its own side; zero itself becomes +eps.
 
     Constant on either side of zero, so it adds nothing to any derivative; a denominator made of positive
@@ -464,7 +464,7 @@ def relative_change(
 
     pieces = []
     for share in rule:
-        piece = share.factor * products(share, 1, False) / stabilized(products(share, 0, keep_bias), eps)
+        piece = share.factor * products(share, 1, False) / stabilize(products(share, 0, keep_bias), eps)
         if share.where is not None:
             piece = piece * share.where(layer.apply(layer.input.value, layer.weight, layer.bias))
         pieces.append(piece)

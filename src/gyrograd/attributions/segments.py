@@ -198,7 +198,7 @@ def spread(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) ->
     return pixels.expand_as(as_images(x)).reshape(x.shape).to(x.dtype)
 
 
-def padded(rows: list[Tensor]) -> Float[Tensor, "b s"]:
+def pad_rows(rows: list[Tensor]) -> Float[Tensor, "b s"]:
     """One row for each example, zeros after its own segments."""
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 

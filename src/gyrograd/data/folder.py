@@ -83,10 +83,10 @@ def folder(
 
 def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:
     """One image as bytes of the wanted size: scaled by its shorter side, then cut from the centre."""
-    return decoded(path, str(path), size, resize)
+    return decode_image(path, str(path), size, resize)
 
 
-def decoded(
+def decode_image(
     file: Path | BytesIO, name: str, size: tuple[int, int], resize: int | None = None
 ) -> UInt8[Tensor, "3 h w"]:
     """As `read_image`, of any file; `name` is what a sentence calls it."""

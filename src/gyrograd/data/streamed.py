@@ -118,9 +118,9 @@ class Streamed:
         return total.hexdigest()
 
     def _decoded(self, blob: Blob) -> Tensor:
-        from gyrograd.data.folder import decoded  # a folder of many images is streamed: it knows this file
+        from gyrograd.data.folder import decode_image  # a folder of many images is streamed: it knows this file
 
-        return decoded(io.BytesIO(blob.read()), str(blob), self.size, self.resize)
+        return decode_image(io.BytesIO(blob.read()), str(blob), self.size, self.resize)
 
 
 def is_large(images: int, size: tuple[int, int]) -> bool:

@@ -23,9 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, applied, overwritten
+from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, apply_form, overwritten
 from gyrograd.models.specs import attach_spec, spec_of
-from gyrograd.models.spellings import Sign, compared, converts, is_zero, mark, sign_of, spelled
+from gyrograd.models.spellings import Sign, converts, is_zero, mark, read_activation, read_comparison, sign_of
 from gyrograd.types import Inputs
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -49,7 +49,7 @@ KINKED_AT_ZERO = {"clamp", "clamp_min", "maximum", "fmax", "gt", "ge", "lt", "le
 
 
 @dataclass(frozen=True)
-class Place:
+class ActivationSite:
     """One activation: the module it runs in ("" is the model itself) and the function it was."""
 
     module: str
@@ -63,8 +63,8 @@ class Place:
 class SwapReport:
     """What `with_activation` found: swapped activations, and kinked operations it had to leave."""
 
-    swapped: tuple[Place, ...]
-    unswapped: tuple[Place, ...]
+    swapped: tuple[ActivationSite, ...]
+    unswapped: tuple[ActivationSite, ...]
 
 
 class Activated(nn.Module):
@@ -163,8 +163,8 @@ class _Exchange(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in WHOLE.values():  # a module's form; the modes around this one are to see it whole as well
-            return applied(func.__name__, z=args[0], **kwargs)
-        found = spelled(func, args, kwargs)
+            return apply_form(func.__name__, z=args[0], **kwargs)
+        found = read_activation(func, args, kwargs)
         signs = [sign for sign in map(sign_of, (*args, *kwargs.values())) if sign is not None]
         if found is not None and _reaches(self.activation, found.form):
             if self.note is not None:
@@ -173,14 +173,14 @@ class _Exchange(TorchFunctionMode):
                 sign.used = True
 
             def activated(z: Tensor) -> Tensor:
-                return applied(found.form, self.activation, z, **found.settings)
+                return apply_form(found.form, self.activation, z, **found.settings)
 
             return overwritten(activated, found.z) if found.in_place else activated(found.z)
         if signs and converts(func):
             return mark(func(*args, **kwargs), signs[0])
         for sign in signs:
             sign.misused = True
-        comparison = compared(func, args)
+        comparison = read_comparison(func, args)
         return func(*args, **kwargs) if comparison is None else self._compared(comparison, func, args, kwargs)
 
     def _compared(self, sign: Sign, func: Any, args: Any, kwargs: Any) -> Any:
@@ -281,12 +281,12 @@ def _copied(model: nn.Module, shared: bool) -> nn.Module:
 
 def _modules_swapped(
     root: nn.Module, exchange: Callable[[], nn.Module]
-) -> tuple[nn.Module, tuple[Place, ...], set[nn.Module]]:
+) -> tuple[nn.Module, tuple[ActivationSite, ...], set[nn.Module]]:
     """The model with every ReLU module replaced, one new module for each old one, where they were, and which of the
     new ones stand for one that wrote into its input.
     """
     new: dict[int, nn.Module | None] = {}
-    places: list[Place] = []
+    places: list[ActivationSite] = []
     were_in_place: set[nn.Module] = set()
     everything: list[tuple[str, nn.Module]] = [*root.named_modules(remove_duplicate=False)]
     by_name = dict(everything)
@@ -296,7 +296,7 @@ def _modules_swapped(
         fresh = new[id(old)]
         if fresh is None:
             continue
-        place = Place(name, type(old.activation if isinstance(old, InPlace) else old).__name__)
+        place = ActivationSite(name, type(old.activation if isinstance(old, InPlace) else old).__name__)
         fresh.train(old.training)
         if old is root:
             return fresh, (place,), set()
@@ -361,8 +361,8 @@ def _as_relus(model: nn.Module) -> Iterator[None]:
 class _Seen:
     """Of one run: ReLU calls, kinked operations that were left, modules whose input is read after them, the input."""
 
-    calls: tuple[Place, ...]
-    left: tuple[Place, ...]
+    calls: tuple[ActivationSite, ...]
+    left: tuple[ActivationSite, ...]
     read_again: set[nn.Module]
     probe: Tensor
 
@@ -387,14 +387,16 @@ def _watched(
 def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_place: set[nn.Module]) -> _Seen:
     names = {id(module): name for name, module in model.named_modules()}
     running: list[nn.Module] = [model]
-    calls: dict[Place, None] = {}
-    left: dict[Place, None] = {}
-    signs: list[tuple[Place, Sign]] = []
+    calls: dict[ActivationSite, None] = {}
+    left: dict[ActivationSite, None] = {}
+    signs: list[tuple[ActivationSite, Sign]] = []
     overwritten_inputs: list[tuple[Tensor, nn.Module]] = []  # held, so that no memory is given out again
     read_again: set[nn.Module] = set()
 
-    def here(function: str) -> Place:
-        return Place(next(names[id(module)] for module in reversed(running) if id(module) in names), function)
+    def here(function: str) -> ActivationSite:
+        return ActivationSite(
+            next(names[id(module)] for module in reversed(running) if id(module) in names), function
+        )
 
     def note_left(function: str) -> None:
         if not _stands_for_relu(running[-1]) and not exchanging.compares:

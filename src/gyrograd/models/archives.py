@@ -56,7 +56,7 @@ def members(path: Path) -> dict[str, bytes]:
     """The files of an archive of torch by their name below its one folder, each whole and each there once.
 
     torch reads zips with a reader of its own, which may take other bytes from the same file (it does not tell small
-    letters from capitals, for one). So what is checked here is packed again by `repacked` and only that is given to it.
+    letters from capitals, for one). So what is checked here is packed again by `repack` and only that is given to it.
     """
     with _zip_errors(path), zipfile.ZipFile(path) as archive:
         _check_sizes(path, archive)
@@ -74,7 +74,7 @@ def members(path: Path) -> dict[str, bytes]:
         return {short: archive.read(name) for short, name in inner.items()}
 
 
-def repacked(contents: Mapping[str, bytes]) -> io.BytesIO:
+def repack(contents: Mapping[str, bytes]) -> io.BytesIO:
     """A new archive of these files, for torch to read."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:

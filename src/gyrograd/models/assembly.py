@@ -17,7 +17,7 @@ from gyrograd.models.outputs import logits_alone
 from gyrograd.models.sources import from_source
 from gyrograd.models.specs import ModelSpec, attach_spec
 from gyrograd.models.weights import load_state
-from gyrograd.models.wrappers import Normalized, Probability, Statistics, statistics_named
+from gyrograd.models.wrappers import Normalized, Probability, Statistics, find_statistics
 from gyrograd.registry import Settings, lookup, make
 
 MOST_CLASSES = 1_000_000
@@ -60,7 +60,7 @@ def build(
         raise UserError("init draws new weights and pretrained or weights brings old ones; leave one out.")
     if beta is not None and activation is None:
         raise UserError("beta is the sharpness of an activation; give activation='softplus' with it.")
-    statistics = statistics_named(normalize)
+    statistics = find_statistics(normalize)
     if isinstance(name, nn.Module):
         others = {
             "num_classes": num_classes,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.assembly import rebuild
-from gyrograd.models.checksums import check_digest, damaged, read_note, signed_bytes
+from gyrograd.models.checksums import check_digest, damage_sentence, read_note, signed_bytes
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import check_kinds, fit, is_pickled
 from gyrograd.records import JsonObject, write_bytes
@@ -121,7 +121,7 @@ def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonO
     note = read_note(path, text)
     schema = note.get("schema")
     if type(schema) is not int or schema < 1:
-        raise UserError(damaged(path))
+        raise UserError(damage_sentence(path))
     if schema > SCHEMA:
         raise UserError(
             f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "

@@ -44,7 +44,7 @@ def read_note(path: Path | str, text: str) -> JsonObject:
     except (ValueError, RecursionError):
         note = None
     if not isinstance(note, dict):
-        raise UserError(damaged(path))
+        raise UserError(damage_sentence(path))
     return note
 
 
@@ -52,10 +52,10 @@ def check_digest(path: Path | str, note: Mapping[str, Any], tensors: Mapping[str
     """Refuse a note and tensors that were not written together."""
     rest = {key: value for key, value in note.items() if key != "sha256"}
     if note.get("sha256") != digest(rest, tensors):
-        raise UserError(damaged(path))
+        raise UserError(damage_sentence(path))
 
 
-def damaged(path: Path | str) -> str:
+def damage_sentence(path: Path | str) -> str:
     """The sentence about a file whose bytes changed after it was written."""
     return f"{path} is damaged (its contents do not match its checksum); copy it again or train again."
 

@@ -23,13 +23,13 @@ from torch import nn
 from torch.export.passes import move_to_device_pass
 
 from gyrograd.errors import UserError
-from gyrograd.models.archives import json_object, members, repacked
+from gyrograd.models.archives import json_object, members, repack
 from gyrograd.models.expressions import is_guard, is_size
 from gyrograd.models.operators import DEVICES, allows
 from gyrograd.models.piecewise import FORMS
 from gyrograd.records import JsonObject
 
-DEEPEST = 60
+MAX_DEPTH = 60
 """Levels of the program's JSON; torch writes about a dozen."""
 LONGEST_TEXT = 2_000
 MOST_BITS = 512
@@ -66,7 +66,7 @@ _ACTIVATIONS: dict[Any, tuple[str, bool]] = {
 """aten's operation to the activation made of ReLUs that it is, and whether it works in place."""
 
 
-def exported(path: Path, device: torch.device) -> nn.Module:
+def open_export(path: Path, device: torch.device) -> nn.Module:
     """The module of a .pt2 file on the device; its `image_size` is set where the file fixes it."""
     contents = members(path)
     if [name for name in contents if name.startswith("models/")] != [_PROGRAM]:
@@ -76,7 +76,7 @@ def exported(path: Path, device: torch.device) -> nn.Module:
         )
     payloads = _checked_payloads(path, contents)
     program_text = json.dumps(_checked_program(path, json_object(path, contents[_PROGRAM]))).encode()
-    archive = repacked({**payloads, _PROGRAM: program_text, _SAMPLE: b""})
+    archive = repack({**payloads, _PROGRAM: program_text, _SAMPLE: b""})
     program, module = _loaded(path, archive, device)
     # The mode is part of the graph, so a change of it is none; torch raises where it could ignore.
     for mode in ("train", "eval"):
@@ -119,7 +119,7 @@ def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes
                 kept[file] = contents[file]
             else:
                 kept[file] = _pickled_anew(path, file, contents[file])
-        kept[listing] = json.dumps({"config": _checked(path, entries, "config", DEEPEST)}).encode()
+        kept[listing] = json.dumps({"config": _checked(path, entries, "config", MAX_DEPTH)}).encode()
     for name in contents:
         if name == _SAMPLE and contents[name]:
             _pickled_anew(path, name, contents[name])
@@ -164,7 +164,7 @@ def _pickled_anew(path: Path, file: str, content: bytes) -> bytes:
 
 def _checked_program(path: Path, document: JsonObject) -> JsonObject:
     """The program without notes about its source, once every text and number in it has passed."""
-    program: JsonObject = _checked(path, document, "", DEEPEST)
+    program: JsonObject = _checked(path, document, "", MAX_DEPTH)
     try:
         # An expression in here stands for a name, and the names are checked as names.
         program["graph_module"]["treespec_namedtuple_fields"] = {}
@@ -255,7 +255,7 @@ def _check_tree(path: Path, text: str) -> None:
     """How inputs and outputs are nested: tuples, lists and dictionaries; torch would import the module of others."""
     try:
         version, tree = json.loads(text)
-        ok = version == 1 and _is_plain_tree(tree, DEEPEST)
+        ok = version == 1 and _is_plain_tree(tree, MAX_DEPTH)
     except (ValueError, TypeError, KeyError, RecursionError):
         ok = False
     if not ok:

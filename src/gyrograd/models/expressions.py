@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 LONGEST_TEXT = 4_000
-DEEPEST = 40
+MAX_DEPTH = 40
 MOST_BITS = 2_048
 """Of any number that can come out; a size has 64."""
 MOST_TERMS = 1_000
@@ -66,7 +66,7 @@ def _passes(text: str, *, guard: bool) -> bool:
     if len(text) > LONGEST_TEXT or not text.isascii() or not text.isprintable():
         return False
     try:
-        _cost(ast.parse(text, mode="eval").body, guard, DEEPEST)
+        _cost(ast.parse(text, mode="eval").body, guard, MAX_DEPTH)
     except (SyntaxError, ValueError, RecursionError, MemoryError, _RefusedError):
         return False
     return True

@@ -61,7 +61,7 @@ class ImageClassifier(nn.Module):
         return logits
 
 
-def untrained(kind: str, settings: Settings) -> nn.Module:
+def build_untrained(kind: str, settings: Settings) -> nn.Module:
     """A classifier of this kind (`vit`, `swin`, ...) with random weights; settings are those of its configuration."""
     settings = {_SPELLINGS.get(name, name): value for name, value in settings.items()}
     library = _library()
@@ -80,7 +80,7 @@ def untrained(kind: str, settings: Settings) -> nn.Module:
     )
 
 
-def trained(place: str, statistics: Statistics | None = None) -> nn.Module:
+def open_trained(place: str, statistics: Statistics | None = None) -> nn.Module:
     """The classifier of a folder, or of the hub by `OWNER/NAME`.
 
     Normalised by `statistics` (mean and deviation), else as the preprocessor beside the weights does it.

@@ -35,7 +35,7 @@ _ENUMERATIONS: dict[str, dict[int, Any]] = {
 
 
 @contextmanager
-def scripts_interpreted(model: nn.Module) -> Iterator[nn.Module]:
+def interpret_scripts(model: nn.Module) -> Iterator[nn.Module]:
     """For the block, the model with every TorchScript module in it run operation by operation."""
     if isinstance(model, torch.jit.ScriptModule):
         yield Interpreted(model)

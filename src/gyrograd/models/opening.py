@@ -13,13 +13,13 @@ from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.models import checkpoints, hugging_face, zoo
 from gyrograd.models.archives import content_of
 from gyrograd.models.assembly import build
-from gyrograd.models.exported import exported
+from gyrograd.models.exported import open_export
 from gyrograd.models.factories import made_by_file
 from gyrograd.models.outputs import check_model, notes
-from gyrograd.models.scripts import scripted
+from gyrograd.models.scripts import open_script
 from gyrograd.models.specs import spec_of
 from gyrograd.models.weights import OtherClassCountError, load_state
-from gyrograd.models.wrappers import Normalized, statistics_named
+from gyrograd.models.wrappers import Normalized, find_statistics
 from gyrograd.registry import available, lookup
 
 __all__ = ["check_model", "image_size", "load", "notes", "open_model", "place_of"]
@@ -89,7 +89,7 @@ def _opened(
             load_state(model, weights)
     elif (trained := _folder_or_hub_name(text)) is not None:
         _refuse_settings(text, weights=weights, classes=classes)
-        return _placed(hugging_face.trained(trained, statistics_named(normalize)), place, text)
+        return _placed(hugging_face.open_trained(trained, find_statistics(normalize)), place, text)
     elif text.partition(":")[0] in SOURCES and ":" in text:
         return _placed(_from_library(text, weights, classes, normalize), place, text)
     elif _is_path(text):
@@ -203,10 +203,10 @@ def _from_file(
         )
     if content == "torchscript":
         _refuse_settings(str(path), weights=weights, classes=classes)
-        return scripted(path, device)
+        return open_script(path, device)
     if content == "export":
         _refuse_settings(str(path), weights=weights, classes=classes)
-        return exported(path, device)
+        return open_export(path, device)
     _refuse_settings(str(path), weights=weights, classes=classes, normalize=normalize)
     return checkpoints.load(path)
 
@@ -238,7 +238,7 @@ def _check_registered(text: str) -> None:
 
 
 def _normalized(model: nn.Module, normalize: str | None) -> nn.Module:
-    statistics = statistics_named(normalize)
+    statistics = find_statistics(normalize)
     return model if statistics is None else Normalized(model, *statistics)
 
 

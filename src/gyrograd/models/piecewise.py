@@ -118,7 +118,7 @@ def _whole(form: str) -> Callable[..., Tensor]:
 WHOLE = {form: _whole(form) for form in FORMS}
 
 
-def applied(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
+def apply_form(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
     """The form at z. The nearest mode that watches torch's functions sees one call by the activation's name.
 
     Guided backprop and LRP have rules for activations; those of its parts would give another map. Modes further
@@ -163,7 +163,7 @@ class Softened(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """The form at z."""
         form = MODULES[self.kind]
-        return applied(form, self.ramp, z, **{name: getattr(self, name) for name in SETTINGS[form]})
+        return apply_form(form, self.ramp, z, **{name: getattr(self, name) for name in SETTINGS[form]})
 
     def original(self) -> nn.Module:
         """torch's module of these settings."""

@@ -28,7 +28,7 @@ _EXPANDING = {
 _PLAIN = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2", **_SQUEEZE}
 
 
-def renamed(tensors: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
+def rename_tensors(tensors: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
     """An EfficientNet under timm's names, tensors of another net as they are; `own` are the names of the model."""
     if "_conv_stem.weight" not in tensors:
         return dict(tensors)

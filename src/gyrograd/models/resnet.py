@@ -78,14 +78,14 @@ class PaddedShortcut(nn.Module):
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
 
 
-def projected(channels: int, width: int, stride: int) -> nn.Sequential:
+def projection_shortcut(channels: int, width: int, stride: int) -> nn.Sequential:
     """The identity where shapes agree, else a strided 1x1 convolution with BatchNorm (option B)."""
     if stride == 1 and channels == width:
         return nn.Sequential()
     return nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
 
-def padded(channels: int, width: int, stride: int) -> nn.Module:
+def padding_shortcut(channels: int, width: int, stride: int) -> nn.Module:
     """The identity where shapes agree, else subsampling and zero channels (option A)."""
     return nn.Sequential() if stride == 1 and channels == width else PaddedShortcut(channels, width)
 
@@ -139,7 +139,9 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     >>> gg.model("resnet18", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 7])
     """
-    return ResNet(BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), projected, num_classes, in_channels)
+    return ResNet(
+        BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), projection_shortcut, num_classes, in_channels
+    )
 
 
 @register("model", "resnet50", paper="tan2023", equation="Appendix B", image_size=32)
@@ -150,7 +152,9 @@ def resnet50(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     >>> gg.model("resnet50", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 7])
     """
-    return ResNet(Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), projected, num_classes, in_channels)
+    return ResNet(
+        Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), projection_shortcut, num_classes, in_channels
+    )
 
 
 @register("model", "resnet20", paper="wang2020", equation="Section 5 (CIFAR-10, ResNet-20)", image_size=32)
@@ -164,7 +168,7 @@ def resnet20(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     >>> gg.model("resnet20", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 7])
     """
-    net = ResNet(BasicBlock, (3, 3, 3), (16, 32, 64), padded, num_classes, in_channels)
+    net = ResNet(BasicBlock, (3, 3, 3), (16, 32, 64), padding_shortcut, num_classes, in_channels)
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)

@@ -21,12 +21,12 @@ from torch.jit._recursive import wrap_cpp_module
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gyrograd.errors import UserError
-from gyrograd.models.archives import members, repacked
+from gyrograd.models.archives import members, repack
 from gyrograd.models.operators import DEVICES, allows
 from gyrograd.types import Inputs
 
 LONGEST_CODE = 50_000_000
-DEEPEST_DATA = 500
+MAX_DATA_DEPTH = 500
 """Levels of the values a script holds; a module in a module is two."""
 MOST_NODES = 5_000_000
 """Operations once every call is replaced by what it calls, which is how torch runs them."""
@@ -92,7 +92,7 @@ class Scripted(nn.Module):
         return both
 
 
-def scripted(path: Path, device: torch.device) -> nn.Module:
+def open_script(path: Path, device: torch.device) -> nn.Module:
     """The module of a TorchScript file on the device, once all that it can do is found to be harmless."""
     contents = {name: content for name, content in members(path).items() if _KEPT.fullmatch(name)}
     _check_code(path, contents)
@@ -105,7 +105,7 @@ def scripted(path: Path, device: torch.device) -> nn.Module:
             # torch.jit is deprecated, which versions of torch say in two ways; files of it are about
             for kind in (FutureWarning, DeprecationWarning):
                 warnings.simplefilter("ignore", kind)
-            archive = repacked(contents).getvalue()
+            archive = repack(contents).getvalue()
             loaded = compiler.import_ir_module_from_buffer(functions, archive, device, {}, False)
             seen = _check_graphs(path, functions.get_functions())
             return Scripted(wrap_cpp_module(loaded), normalizes=bool(_NORMALIZATIONS & seen))
@@ -223,7 +223,7 @@ class _Nesting:
                 self.stack.pop()
             elif name not in {"PROTO", "STOP"}:
                 raise ValueError(name)
-            if len(self.stack) > DEEPEST_DATA * 100:
+            if len(self.stack) > MAX_DATA_DEPTH * 100:
                 raise ValueError("too many open values")
 
     def _check_global(self, name: str) -> None:
@@ -231,7 +231,7 @@ class _Nesting:
             raise ValueError(name)
 
     def _push(self, depth: int) -> None:
-        if depth > DEEPEST_DATA:
+        if depth > MAX_DATA_DEPTH:
             raise ValueError("too deep")
         self.stack.append(([depth], True))
 
@@ -257,7 +257,7 @@ class _Nesting:
     def _add(self, depth: int) -> None:
         """Something of this depth goes into the value on top."""
         holder, own = self._top()
-        if not own or depth >= DEEPEST_DATA:
+        if not own or depth >= MAX_DATA_DEPTH:
             raise ValueError("too deep")
         holder[0] = max(holder[0], 1 + depth)
 

@@ -92,7 +92,7 @@ def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings
 def _from_hugging_face(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
     if pretrained:
         raise UserError(f"'hf:{name}' is a kind of net; for trained weights name a folder, or hf:OWNER/NAME.")
-    return Sourced(hugging_face.untrained(name, {**settings, "num_classes": num_classes}), None)
+    return Sourced(hugging_face.build_untrained(name, {**settings, "num_classes": num_classes}), None)
 
 
 _MAKERS: dict[str, Callable[[str, int, bool, Settings], Sourced]] = {

@@ -42,7 +42,7 @@ class Sign:
         return z is self.z and z._version == self.version
 
 
-def spelled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+def read_activation(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     """The activation a call is, or None."""
     if func in CALLS:
         form = CALLS[func]
@@ -64,7 +64,7 @@ def spelled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelle
     return Spelled(found.form, found.z, found.settings, True) if found.z is first else None
 
 
-def compared(func: Any, args: Sequence[Any]) -> Sign | None:
+def read_comparison(func: Any, args: Sequence[Any]) -> Sign | None:
     """What a comparison with zero says of a tensor, or None for any other call."""
     sides = _COMPARISONS.get(getattr(func, "__name__", "").strip("_"))
     if sides is None or len(args) != 2:

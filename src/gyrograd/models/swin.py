@@ -20,15 +20,15 @@ Windows = Float[Tensor, "b n t c"]
 """n windows of t tokens each."""
 
 
-def windowed(x: Grid, side: int) -> Windows:
+def to_windows(x: Grid, side: int) -> Windows:
     """The grid cut into windows, row by row; tokens row by row inside each."""
     b, h, w, c = x.shape
     tiles = x.reshape(b, h // side, side, w // side, side, c).transpose(2, 3)
     return tiles.reshape(b, (h // side) * (w // side), side * side, c)
 
 
-def unwindowed(x: Windows, side: int, h: int, w: int) -> Grid:
-    """The inverse of `windowed`."""
+def from_windows(x: Windows, side: int, h: int, w: int) -> Grid:
+    """The inverse of `to_windows`."""
     b, _, _, c = x.shape
     tiles = x.reshape(b, h // side, w // side, side, side, c).transpose(2, 3)
     return tiles.reshape(b, h, w, c)
@@ -46,7 +46,7 @@ def neighbours(h: int, w: int, side: int, shift: int, device: torch.device) -> B
     wrapped_row = (torch.arange(h, device=device) >= h - shift).float()
     wrapped_column = (torch.arange(w, device=device) >= w - shift).float()
     region = wrapped_row[:, None] * 2 + wrapped_column[None, :]
-    windows = windowed(region[None, :, :, None], side)[0, :, :, 0]
+    windows = to_windows(region[None, :, :, None], side)[0, :, :, 0]
     return windows[:, :, None] == windows[:, None, :]
 
 
@@ -68,14 +68,14 @@ class WindowAttention(nn.Module):
         """The grid after attention, same shape."""
         _, h, w, width = x.shape
         rolled = x.roll((-self.shift, -self.shift), dims=(1, 2)) if self.shift else x
-        tokens = self.qkv(windowed(rolled, self.side))
+        tokens = self.qkv(to_windows(rolled, self.side))
         q, k, v = tokens.unflatten(-1, (3, self.heads, width // self.heads)).permute(3, 0, 1, 4, 2, 5)
         scores = q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5 + self.bias[self.places]
         if self.shift:
             seen = neighbours(h, w, self.side, self.shift, x.device)[:, None]
             scores = scores.masked_fill(~seen, float("-inf"))
         mixed = (scores.softmax(-1) @ v).transpose(2, 3).flatten(3)
-        back = unwindowed(self.out(mixed), self.side, h, w)
+        back = from_windows(self.out(mixed), self.side, h, w)
         return back.roll((self.shift, self.shift), dims=(1, 2)) if self.shift else back
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.checksums import check_tensors
-from gyrograd.models.renaming import renamed
+from gyrograd.models.renaming import rename_tensors
 
 PREFIXES = ("module.", "model.", "_orig_mod.", "net.")
 """What DataParallel, Lightning and torch.compile put before each name."""
@@ -52,7 +52,7 @@ def _nearest(model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Te
         return len(_fitting(model, named).state_dict().keys() & named.keys())
 
     bare = _without_prefixes(tensors)
-    return max((tensors, bare, renamed(bare, model.state_dict())), key=known)
+    return max((tensors, bare, rename_tensors(bare, model.state_dict())), key=known)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:

@@ -27,7 +27,7 @@ Statistics = Sequence[Sequence[float | int]]
 """A pair: mean and standard deviation, one number for each channel."""
 
 
-def statistics_named(normalize: str | Statistics | None) -> Statistics | None:
+def find_statistics(normalize: str | Statistics | None) -> Statistics | None:
     """The statistics of a name of `NORMALIZATIONS`, or those that are given."""
     if normalize is None:
         return None

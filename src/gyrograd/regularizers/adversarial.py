@@ -13,7 +13,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
-from gyrograd.regularizers.inner import ascended
+from gyrograd.regularizers.inner import ascend
 from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_choice, fresh_keys, may_look_at
 from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
@@ -100,12 +100,12 @@ class Adversarial:
         """The images the loss is taken at: in the ball around x and in [0, 1]."""
         keys = fresh_keys(seed, x)
         if self.selection == "best":
-            # The attack's own run judges every iterate with the pass that gives its slope; `ascended` judges none.
+            # The attack's own run judges every iterate with the pass that gives its slope; `ascend` judges none.
             return self.attack.images(model, x, y, seed=keys)
         step_size = 2.5 * self.eps / self.steps if self.step_size is None else self.step_size
         with eval_mode(model):
             loss = score(model, y, "loss", check=may_look_at(x))
-            return ascended(
+            return ascend(
                 loss,
                 x,
                 eps=self.eps,

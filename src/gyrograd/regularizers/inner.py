@@ -13,7 +13,7 @@ from gyrograd.numerics.random import Keys
 from gyrograd.types import Images, ScalarField
 
 
-def ascended(
+def ascend(
     value: ScalarField,
     x: Images,
     *,
@@ -40,7 +40,7 @@ def ascended(
 
 
 def random_start(x: Images, eps: float, keys: Keys) -> Images:
-    """Where `ascended` begins with these keys."""
+    """Where `ascend` begins with these keys."""
     return x + Box().cut(x, first_delta(x, "random", Linf(eps), keys))
 
 

@@ -13,7 +13,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import register
-from gyrograd.regularizers.inner import ascended, check_inner
+from gyrograd.regularizers.inner import ascend, check_inner
 from gyrograd.regularizers.passes import (
     BatchNorm,
     auxiliary_pass,
@@ -79,7 +79,7 @@ class IgNorm:
         step_size = self.eps / 4 if self.step_size is None else self.step_size
         keys = fresh_keys(seed, x)
         with eval_mode(model):
-            return ascended(length, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
+            return ascend(length, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
 
 
 def path_length(model: Model, x: Images, end: Images, y: Labels, points: int) -> PerExample:

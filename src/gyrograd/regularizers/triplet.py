@@ -19,7 +19,7 @@ from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.similarity import cosine_distance
 from gyrograd.registry import register
-from gyrograd.regularizers.inner import ascended, check_inner, check_weight, random_start
+from gyrograd.regularizers.inner import ascend, check_inner, check_weight, random_start
 from gyrograd.regularizers.passes import (
     BatchNorm,
     Space,
@@ -112,7 +112,7 @@ class Iga:
             def value(moved: Tensor) -> Tensor:
                 return mined_triplet([self._view(model, moved, y, mask)])
 
-            return ascended(value, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
+            return ascend(value, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
 
     def _searched(self, model: Model, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
         """The elements the reference search looks at: those of the largest label gradient where it begins."""

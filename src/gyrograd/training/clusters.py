@@ -10,7 +10,7 @@ import torch
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import denormals_are_zero
-from gyrograd.ray_cluster import LOCAL, joined, ray_library
+from gyrograd.ray_cluster import LOCAL, ray_connection, ray_library
 from gyrograd.records import Record
 from gyrograd.training.trials import Trial
 
@@ -50,7 +50,7 @@ class Cluster:
     def outcomes(self, trials: Sequence[Trial], run: Run) -> Outcomes:
         """Each trial with its outcome, as they finish."""
         ray = ray_library("A sweep on a cluster")
-        with joined(ray, self.address, self.workers):
+        with ray_connection(ray, self.address, self.workers):
             resources = {"num_cpus": self.cpus, "num_gpus": self._gpus(trials[0])}
             task = ray.remote(max_retries=self.max_retries, **resources)(_outcome)
             flushed = denormals_are_zero()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.data import Dataset, augment
-from gyrograd.data.batches import order, zoomed
+from gyrograd.data.batches import order, zoom_in
 from gyrograd.numerics import random
 from gyrograd.numerics.random import Keys
 from gyrograd.training.objective import Objective
@@ -89,7 +89,7 @@ class Loop:
             keys = random.subkeys(every_key[rows], epoch)
             x = self.data.pixels(rows)
             if s.zoom < 1:
-                x = zoomed(x, keys, s.zoom)
+                x = zoom_in(x, keys, s.zoom)
             if s.crop or s.flip:
                 x = augment(x, keys, pad=s.crop, flip=s.flip)
             return x, self.data.labels[rows], keys

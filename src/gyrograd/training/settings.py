@@ -116,7 +116,7 @@ WITHOUT_EFFECT = (
     "device", "checkpoint_seconds", "checkpoint_epochs", "loss_limit", "tensorboard", "static_graph",
 )  # fmt: skip
 """Settings that may change on resume: they do not decide what a run computes. static_graph is in older checkpoints."""
-DEEPEST, MOST_VALUES = 50, 10_000
+MAX_DEPTH, MAX_VALUES = 50, 10_000
 """Levels and values of a user's own file of settings."""
 
 LARGEST_LR = 1000
@@ -198,7 +198,7 @@ def read_tree(path: Path) -> dict[str, Any]:
 def _check_extent(path: Path, tree: Any) -> None:
     """Refuse a tree that is too deep or, by repeating parts of itself, too large for settings."""
     level, count = [tree], 0
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for item in level
@@ -208,7 +208,7 @@ def _check_extent(path: Path, tree: Any) -> None:
         count += len(level)
         if not level:
             return
-        if count > MOST_VALUES:
+        if count > MAX_VALUES:
             break
     raise UserError(f"{path} is nested too deep or repeats itself too often for settings; mend it there.")
 
