@@ -91,7 +91,7 @@ def _key(path: Path) -> tuple[int, Path]:
 
 
 def _take(path: Path) -> bool:
-    """Whether the lock was had; not where another process or thread holds it."""
+    """True if the lock was had; not where another process or thread holds it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -121,7 +121,7 @@ def _take(path: Path) -> bool:
 
 
 def _locked(file: int, path: Path) -> bool:
-    """Whether the lock was had, without waiting; where there are no locks one goes on and says so."""
+    """True if the lock was had, without waiting; where there are no locks one goes on and says so."""
     try:
         if sys.platform == "win32":
             os.lseek(file, LOCKED_BYTE, os.SEEK_SET)

@@ -115,7 +115,7 @@ def track(
 
 
 def in_notebook() -> bool:
-    """Whether this process runs the cells of a notebook, whose output is no terminal and yet has a reader."""
+    """True if this process runs the cells of a notebook, whose output is no terminal and yet has a reader."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 

@@ -59,7 +59,7 @@ def _device_bytes(device: torch.device) -> int:
 
 
 def is_out_of_memory(wrong: RuntimeError) -> bool:
-    """Whether a device, or the host's allocator, ran out."""
+    """True if a device, or the host's allocator, ran out."""
     words = ("not enough memory", "can't allocate memory")
     return isinstance(wrong, torch.OutOfMemoryError) or any(word in str(wrong) for word in words)
 

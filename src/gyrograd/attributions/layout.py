@@ -97,5 +97,5 @@ class _Reshapes(TorchFunctionMode):
         return result
 
     def untouched(self) -> bool:
-        """Whether no source of a copy and no copy was written to."""
+        """True if no source of a copy and no copy was written to."""
         return all(tensor._version == version for tensor, version in self._watched)

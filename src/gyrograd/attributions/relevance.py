@@ -94,7 +94,7 @@ def _constants_of(call: Call, settings: Shares) -> Container[Traced]:
 
 
 def _is_gate(item: Traced, call: Call) -> bool:
-    """Whether this factor is the smaller one or, of two equals, the only one that saturates."""
+    """True if this factor is the smaller one or, of two equals, the only one that saturates."""
     if len(call.inputs) != 2:
         return False
     other = call.inputs[0] if item is call.inputs[1] else call.inputs[1]
@@ -428,7 +428,7 @@ def _merges(before: Call) -> bool:
 
 
 def _keeps_image(call: Call) -> bool:
-    """Whether a call changes no more than shape, scale and shift."""
+    """True if a call changes no more than shape, scale and shift."""
     return call.name in _RESHAPES or is_constant_multiple(call) or is_constant_shift(call)
 
 

@@ -420,7 +420,7 @@ def operation_name(func: Any) -> str:
 
 
 def _is_whole_copy(call: Call) -> bool:
-    """Whether a tensor takes all its values from another, both computed from x: so ends an in-place activation's twin.
+    """True if a tensor takes all its values from another, both computed from x: so ends an in-place activation's twin.
 
     Into a tensor that is not computed from x it is refused: views of that one are not known here.
     """

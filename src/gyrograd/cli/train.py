@@ -149,7 +149,7 @@ def _report(done: Trained) -> None:
 
 
 def _first() -> bool:
-    """Whether this is the process that speaks, of those torchrun started."""
+    """True if this is the process that speaks, of those torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 

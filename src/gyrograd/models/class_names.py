@@ -15,7 +15,7 @@ IMAGENET = 1000
 
 
 def class_names(model: Model, count: int, of_data: Sequence[str] | None = None) -> tuple[str, ...] | None:
-    """The names of a model's `count` classes; None where nobody knows them.
+    """The names of a model's `count` classes, or None if nobody knows them.
 
     What the model itself carries comes first: its `class_names`, a Hugging Face configuration's `id2label`, ImageNet's
     for 1,000 classes of torchvision or timm. Then the classes of the data, if there are as many.

@@ -119,7 +119,7 @@ def open_trained(place: str, statistics: Statistics | None = None) -> nn.Module:
 
 
 def is_folder_of_transformers(path: Path) -> bool:
-    """Whether `save_pretrained` may have written it: its config.json names a kind of model."""
+    """True if `save_pretrained` may have written it: its config.json names a kind of model."""
     try:
         return "model_type" in json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):

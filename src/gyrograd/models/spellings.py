@@ -38,7 +38,7 @@ class Sign:
     misused: bool = False
 
     def is_of(self, z: Any) -> bool:
-        """Whether z is the very tensor that was compared, unchanged."""
+        """True if z is the very tensor that was compared, unchanged."""
         return z is self.z and z._version == self.version
 
 
@@ -88,7 +88,7 @@ def mark(mask: Any, sign: Sign) -> Any:
 
 
 def converts(func: Any) -> bool:
-    """Whether a call hands a mask on as numbers, or asks for no more than its shape."""
+    """True if a call hands a mask on as numbers, or asks for no more than its shape."""
     return getattr(func, "__name__", "") in _CONVERSIONS
 
 

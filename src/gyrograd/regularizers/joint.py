@@ -42,7 +42,7 @@ than 0.1. A wrong rule was never seen to be off by less than half."""
 
 
 def knows(align: L2Cosine) -> bool:
-    """Whether these settings need no second derivative."""
+    """True if these settings need no second derivative."""
     return align.draws == 1 and align.detach_clean and align.quantity == "logit"
 
 

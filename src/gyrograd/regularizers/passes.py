@@ -61,7 +61,7 @@ def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
 
 
 def uses_batch_statistics(model: Model, batchnorm: str) -> bool:
-    """Whether examples see one another in such a pass."""
+    """True if examples see one another in such a pass."""
     return batchnorm != "frozen" and bool(_training_layers(model))
 
 
@@ -207,7 +207,7 @@ def seen_in(model: Model, x: Inputs, space: str) -> tuple[Model, Inputs]:
 
 
 def may_look_at(x: Tensor) -> bool:
-    """Whether values can be checked without waiting for a device: on the CPU."""
+    """True if values can be checked without waiting for a device: on the CPU."""
     return x.device.type == "cpu"
 
 

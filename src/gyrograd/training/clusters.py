@@ -35,9 +35,9 @@ class Cluster:
     cpus: float = 1
     """Processors of a trial."""
     gpus: float | None = None
-    """GPUs of a trial, or a share of one; none: one, where there are some and the trial does not ask for the CPU."""
+    """GPUs of a trial, or a share of one; None: one, where there are some and the trial does not ask for the CPU."""
     workers: int | None = None
-    """Processors of a local cluster; none: all there are."""
+    """Processors of a local cluster; None: all there are."""
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:

@@ -39,7 +39,7 @@ class Term:
 
 
 def runs_fast(terms: Iterable[Term]) -> bool:
-    """Whether a step with these terms needs no look at a number on the way, so that a CUDA graph can hold it.
+    """True if a step with these terms needs no look at a number on the way, so that a CUDA graph can hold it.
 
     An alignment shares its passes with cross-entropy (`regularizers.joint`), and with nothing else; the other terms are
     computed as written.
@@ -50,7 +50,7 @@ def runs_fast(terms: Iterable[Term]) -> bool:
 
 
 def equal_when_fast(objective: Objective, model: Model) -> bool:
-    """Whether the fast path of this objective trains the same weights, to rounding.
+    """True if the fast path of this objective trains the same weights, to rounding.
 
     An alignment by first-order passes differs where batch normalisation learns from the batch: it takes the statistics
     of the whole clean batch for every pass.
@@ -118,7 +118,7 @@ class Objective:
         return total, {"loss": total.detach(), **{name: value.detach() for name, value in parts.items()}}
 
     def due(self, number: int) -> bool:
-        """Whether this step is regularised."""
+        """True if this step is regularised."""
         return number % self.every == 0
 
     def _joint(
@@ -152,7 +152,7 @@ class Objective:
 
     @property
     def joins(self) -> bool:
-        """Whether the penalty is an alignment that shares its passes with cross-entropy."""
+        """True if the penalty is an alignment that shares its passes with cross-entropy."""
         return self.fast and any(isinstance(term.regularizer, L2Cosine) for term in self.terms.values())
 
     @property
@@ -164,7 +164,7 @@ class Objective:
 
     @property
     def second_order(self) -> bool:
-        """Whether a term differentiates a gradient, which half precision does not carry."""
+        """True if a term differentiates a gradient, which half precision does not carry."""
         return any(fact("regularizer", term.regularizer, "second_order") for term in self.terms.values())
 
     def fewest_rows(self, whole: int) -> int:
@@ -246,6 +246,6 @@ def _replaces(term: Term) -> bool:
 
 
 def _takes_clean(term: Term) -> bool:
-    """Whether the gradient of the clean training pass is the one the term would compute itself."""
+    """True if the gradient of the clean training pass is the one the term would compute itself."""
     r = term.regularizer
     return isinstance(r, L2Cosine) and r.quantity == "logit" and r.detach_clean and r.batchnorm != "frozen"

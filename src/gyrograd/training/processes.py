@@ -57,7 +57,7 @@ class Group:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the files."""
+        """True if this process writes the files."""
         return self.share.index == 0
 
     def broadcast(self, value: Any) -> Any:
@@ -80,7 +80,7 @@ class Group:
             yield
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so; all must ask."""
+        """True if any process says so; all must ask."""
         if self.share.of == 1:
             return flag
         votes = self.fabric.all_reduce(torch.tensor(float(flag), device=self.device), reduce_op="sum")
@@ -125,7 +125,7 @@ def process_group(settings: TrainSettings) -> Group:
 
 
 def _one_process() -> bool:
-    """Whether nothing says otherwise: torchrun, or a variable that Fabric itself would obey."""
+    """True if nothing says otherwise: torchrun, or a variable that Fabric itself would obey."""
     elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
     several = elastic and _number_of("WORLD_SIZE") > 1
     return not several and not any(key.startswith("LT_") for key in os.environ)

@@ -198,7 +198,7 @@ class FilesOnDisk:
     """The seconds that took."""
 
     def may_write(self) -> bool:
-        """Whether the last writing is long enough ago. Epochs of minutes always find it so."""
+        """True if the last writing is long enough ago. Epochs of minutes always find it so."""
         return time.monotonic() - self.ended >= PAUSE * self.cost
 
     @contextmanager

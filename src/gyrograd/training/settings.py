@@ -36,18 +36,18 @@ class TrainSettings:
     model_settings: dict[str, Any] = field(default_factory=dict)
     """What `gyrograd.model` takes: activation, beta, normalize, init, ... The class count comes from the data."""
     start: str | None = None
-    """A checkpoint whose weights the model starts from; none: new ones from the seed."""
+    """A checkpoint whose weights the model starts from; None: new ones from the seed."""
     data: str = "shapes"
     """A name of `gyrograd list dataset`."""
     data_settings: dict[str, Any] = field(default_factory=dict)
     """What `gyrograd.dataset` takes: path, split, n, size, ..."""
     test: dict[str, Any] | None = None
-    """Settings in which the images for the accuracy differ, such as {split: test}; none: no accuracy is measured."""
+    """Settings in which the images for the accuracy differ, such as {split: test}; None: no accuracy is measured."""
 
     terms: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Regularisers by name, each with its `weight` (1) and its own settings: {l2_cosine: {weight: 1, l2: 0.1}}."""
     cross_entropy: float | int | None = None
-    """Weight of the clean cross-entropy; none: 1, or 0 beside a term that takes its place (adversarial)."""
+    """Weight of the clean cross-entropy; None: 1, or 0 beside a term that takes its place (adversarial)."""
     part: float | int = 1.0
     """Share of each batch that is regularised, on its own small passes. The order is random, so the mean over a
     part is an unbiased one and the weights stay as they are."""

@@ -65,7 +65,7 @@ class TrainingProgress:
     best_weights: Average | None = None
     """The best model's weights, as they were then, until they are in a file of their own."""
     ended: bool = False
-    """Whether `on_epoch` ended the run before its last epoch."""
+    """True if `on_epoch` ended the run before its last epoch."""
 
     def add(self, losses: dict[str, Tensor], n: int) -> None:
         """Count a step in, with its losses. Nothing is read back from the device."""
@@ -127,7 +127,7 @@ def take(
 
 
 def finite(snapshot: Snapshot) -> bool:
-    """Whether every number in it is one: a run that has come to NaN is not worth keeping.
+    """True if every number in it is one: a run that has come to NaN is not worth keeping.
 
     The extremes are numbers where all are (NaN is passed on), and are found without a mask as large as the tensor.
     """
@@ -141,7 +141,7 @@ def write(path: Path, snapshot: Snapshot) -> None:
 
 
 def read(path: Path) -> Snapshot | None:
-    """What a run left, or None where there is no run; a damaged file gives one sentence."""
+    """What a run left, or None if there is no run; a damaged file gives one sentence."""
     if not path.exists():
         return None
     try:

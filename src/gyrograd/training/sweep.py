@@ -149,7 +149,7 @@ class Point:
     failure: str = ""
 
     def within(self, limit: float) -> bool:
-        """Whether it lost no more accuracy than allowed; one with a failed trial never is."""
+        """True if it lost no more accuracy than allowed; one with a failed trial never is."""
         change = self.accuracy_change
         return not self.failure and change is not None and change.value >= -limit - ROUNDING
 
