@@ -45,7 +45,6 @@ class Inception(nn.Module):
         self.width = one + three + five + pooled
 
     def forward(self, x: Images) -> Float[Tensor, "b width h w"]:
-        """All branches, concatenated."""
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pooled(x)], dim=1)
 
 
@@ -69,7 +68,6 @@ class GoogLeNet(nn.Module):
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images to logits."""
         logits: Logits = self.linear(self.flatten(self.pool(self.features(x))))
         return logits
 

@@ -42,7 +42,7 @@ def relative_places(side: int) -> Int[Tensor, "t t"]:
 
 
 def neighbours(h: int, w: int, side: int, shift: int, device: torch.device) -> Bool[Tensor, "n t t"]:
-    """Which tokens of a window are neighbours in the image too, after it was rolled by `shift`."""
+    """True for tokens of a window that are neighbours in the image, too, after rolling it by `shift`."""
     wrapped_row = (torch.arange(h, device=device) >= h - shift).float()
     wrapped_column = (torch.arange(w, device=device) >= w - shift).float()
     region = wrapped_row[:, None] * 2 + wrapped_column[None, :]
@@ -65,7 +65,6 @@ class WindowAttention(nn.Module):
         self.register_buffer("places", relative_places(side), persistent=False)
 
     def forward(self, x: Grid) -> Grid:
-        """The grid after attention, same shape."""
         _, h, w, width = x.shape
         rolled = x.roll((-self.shift, -self.shift), dims=(1, 2)) if self.shift else x
         tokens = self.qkv(to_windows(rolled, self.side))
@@ -80,7 +79,7 @@ class WindowAttention(nn.Module):
 
 
 class SwinBlock(nn.Module):
-    """Window attention and a two-layer net on each token, both added to what they read."""
+    """Window attention and a two-layer net on each token, both with a residual connection."""
 
     def __init__(self, width: int, heads: int, side: int, shift: int) -> None:
         super().__init__()
@@ -90,7 +89,6 @@ class SwinBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Grid) -> Grid:
-        """The grid after one block, same shape."""
         x = x + self.attention(self.norm1(x))
         out: Grid = x + self.mlp(self.norm2(x))
         return out
@@ -105,7 +103,6 @@ class PatchMerge(nn.Module):
         self.linear = nn.Linear(channels * factor**2, width)
 
     def forward(self, x: Grid) -> Float[Tensor, "b height breadth width"]:
-        """A grid smaller by `factor`."""
         patches = F.pixel_unshuffle(x.permute(0, 3, 1, 2), self.factor)
         merged: Tensor = self.linear(patches.permute(0, 2, 3, 1))
         return merged
@@ -139,7 +136,7 @@ class Swin(nn.Module):
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images whose grid divides into windows at every stage, to logits."""
+        """Logits; the grid of the images must divide into windows at every stage."""
         self._check_size(x)
         tokens = self.stages(x.permute(0, 2, 3, 1))
         logits: Logits = self.linear(self.norm(tokens.mean(dim=(1, 2))))
