@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: its own on this machine, or one that runs already. A killed worker's trial begins anew."""
+"""Run trials on a Ray cluster, started on this machine or already running; the trial of a killed worker is retried."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from gyrograd.records import Record
 from gyrograd.training.trials import Trial
 
 Outcome = Record | str
-"""A trial's record, or the sentence it failed with."""
+"""A trial's record, or its error message."""
 Outcomes = Generator[tuple[Trial, Outcome], None, None]
 Run = Callable[[Trial], Record]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where trials run on Ray, and what each takes.
+    """The Ray cluster for trials, and the resources of each.
 
-    A worker that dies takes its trial to another, which goes on from the trial's last checkpoint; the folder of a
-    sweep must be one all machines see. What a trial itself raises is an outcome, not a reason to try again.
+    If a worker dies its trial moves to another and resumes from its last checkpoint, so all machines must see the
+    folder of the sweep. An exception of the trial itself is its outcome and is not retried.
     """
 
     address: str = LOCAL
     """local (a cluster of this machine, ended afterwards), auto (one that runs already) or its address."""
     max_retries: int = 2
-    """How often a trial whose worker died is tried again."""
+    """Retries of a trial whose worker died."""
     cpus: float = 1
-    """Processors of a trial."""
+    """Processors per trial."""
     gpus: float | None = None
-    """GPUs of a trial, or a share of one; None: one, where there are some and the trial does not ask for the CPU."""
+    """GPUs per trial, or a share of one; None: one, if there are any and the trial does not ask for the CPU."""
     workers: int | None = None
     """Processors of a local cluster; None: all there are."""
 
@@ -76,8 +76,8 @@ class Cluster:
 
 
 def _outcome(run: Run, trial: Trial, flushed: bool) -> Outcome:
-    """In the worker: the user's mistakes travel as sentences."""
-    # As in the process that asked: the same numbers come out, and a CPU is not slowed down by those near zero.
+    """Run a trial in the worker; a UserError is returned as its message."""
+    # As in the main process, so that the numbers are the same and a CPU is not slowed down by tiny ones.
     torch.set_flush_denormal(flushed)
     try:
         return run(trial)

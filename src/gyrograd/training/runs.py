@@ -1,7 +1,7 @@
-"""A training run: `train` and `fit`, and what happens around the steps: checkpoints, logs, signals, the best epoch.
+"""A training run: `train` and `fit`, and the work around the steps: checkpoints, logs, signals, the best epoch.
 
-Killed at any moment, it loses nothing. Top to bottom: `train` (settings to files), `fit` (a model and data at hand),
-`TrainingRun` (between two steps), being asked to stop, the log, when to write.
+A run that is killed at any moment can be resumed. Top to bottom: `train` (settings to files), `fit` (a given model and
+data), `TrainingRun` (between two steps), signals, the log, when to write.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from gyrograd.training.snapshots import TrainingProgress
 from gyrograd.types import Labels, Model
 
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
-"""Called with an epoch's log entry and the model as it would be saved; True ends the run there."""
+"""Called with an epoch's log entry and the model as it would be saved; returning True ends the run."""
 LOOK_EVERY = 50
-"""Steps between two looks at the losses: each look waits for the device."""
+"""Steps between two reads of the losses, each of which waits for the device."""
 SYNC_EVERY = 10
-"""Steps between two questions among processes whether one was asked to stop: few, since torchrun waits 30 s."""
+"""Steps after which processes ask one another for stop signals: few, because torchrun waits only 30 s."""
 PAUSE = 50
-"""After a writing passes at least so many times the seconds it took: files cost a run a fiftieth of its time."""
+"""Pause after writing, in multiples of the time it took: files cost at most a fiftieth of a run."""
 LOG = "log.jsonl"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained model in evaluation mode, the log of its epochs, its best epoch, and the file it is in."""
+    """A trained model in evaluation mode, the log of its epochs, its best epoch, and its file."""
 
     model: Model
     history: list[dict[str, Any]]
@@ -63,14 +63,14 @@ def train(
 ) -> Trained:
     """Build model and data, train, and write `model.safetensors`, `log.jsonl` and a checkpoint into the folder.
 
-    With test images the best epoch is kept too, as `best.safetensors`. A run that was killed goes on from its last
-    checkpoint; on a CPU the weights come out bit for bit as if it had not been.
+    With test images the best epoch is kept, too, as `best.safetensors`. A run that was killed goes on from its last
+    checkpoint; on a CPU its weights are bit for bit those of an uninterrupted run.
 
     Args:
-        settings: what to train, on what, for what, how.
+        settings: model, data, objective and schedule.
         out: the run's folder.
-        resume: auto (go on with the folder's run, if it is this one), never (the folder must hold no run) or
-            changed (go on with the folder's run under these settings, whatever its own were).
+        resume: auto (go on with the folder's run if it has the same settings), never (the folder must hold no run) or
+            changed (go on with the folder's run under these settings).
         on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
     """
     check_resume(resume, Path(out))
@@ -106,9 +106,9 @@ def fit(
     Args:
         model: any module from images to logits.
         data: what it learns from.
-        settings: how; its model, start, data and test are not read.
-        objective: what is minimised, if not what the settings say.
-        test: images the accuracy is measured on after each epoch.
+        settings: the rest; its model, start, data and test are not used.
+        objective: the loss, if it is not that of the settings.
+        test: images for the accuracy after each epoch.
         out: folder for checkpoint and log.
         resume: as in `train`.
         on_epoch: as in `train`.
@@ -133,7 +133,7 @@ def _fit(
     resume: str,
     on_epoch: OnEpoch | None,
 ) -> Trained:
-    """The loop: the steps of every epoch, and after each what is due."""
+    """The loop: the steps of every epoch, and checkpoints, logs and signals between them."""
     run = TrainingRun.of(group, model, data, settings, objective, test, out, on_epoch)
     progress, steps, epochs = run.begin(resume), run.loop.steps, settings.epochs
     with (
@@ -158,7 +158,7 @@ def _fit(
 
 @contextmanager
 def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
-    """Random generators, the precision of float32 products and the search for kernels are put back after the run."""
+    """Restore random generators, float32 precision and the search for kernels after the block."""
     products: tuple[Any, ...] = (torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn).conv)
     before, searched = [part.fp32_precision for part in products], torch.backends.cudnn.benchmark
     devices = [group.device] if group.device.type == "cuda" else []
@@ -166,7 +166,7 @@ def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
         try:
             for part in products:
                 part.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
-            # a step that is captured runs long enough to make up for trying every kernel once
+            # a captured step is replayed often enough to make up for trying every kernel once
             torch.backends.cudnn.benchmark = searched or settings.fast
             yield
         finally:
@@ -177,33 +177,33 @@ def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
 
 @torch.no_grad()
 def predictions(model: Model, data: Dataset, batch_size: int = 512) -> Labels:
-    """The class the model gives each example."""
+    """The predicted class per example."""
     with eval_mode(model):
         return torch.cat([model(x).argmax(1) for x, _, _ in batches(data, batch_size)])
 
 
 @dataclass
 class FilesOnDisk:
-    """What of a run is on disk, and whether now is a time to write more: one answer for all of its files."""
+    """State of a run's files on disk, and whether it is time to write again."""
 
     epoch: int = 0
     """Epochs in the last checkpoint."""
     saved: float = -math.inf
     """When it was written."""
     lines: int | None = 0
-    """Lines of the log; None: there is a log, but of what is not known."""
+    """Lines of the log; None if a log exists whose length is not known."""
     ended: float = -math.inf
     """When anything was written last."""
     cost: float = 0.0
-    """The seconds that took."""
+    """Seconds it took."""
 
     def may_write(self) -> bool:
-        """True if the last writing is long enough ago. Epochs of minutes always find it so."""
+        """True if the last write is long enough ago, as it always is with epochs of minutes."""
         return time.monotonic() - self.ended >= PAUSE * self.cost
 
     @contextmanager
     def timed(self) -> Iterator[None]:
-        """The block writes: how long it takes decides how soon the next may come."""
+        """Time a write, which decides when the next one may happen."""
         begun = time.monotonic()
         yield
         self.ended = time.monotonic()
@@ -212,7 +212,7 @@ class FilesOnDisk:
 
 @dataclass(frozen=True, eq=False)
 class TrainingRun:
-    """A loop, its folder, and what is done between two of its steps."""
+    """A training loop, its folder, and the work between two of its steps."""
 
     loop: Loop
     test: Dataset | None
@@ -220,7 +220,6 @@ class TrainingRun:
     mark: str
     on_epoch: OnEpoch | None
     written: FilesOnDisk = field(default_factory=FilesOnDisk)
-    """What of the run is on disk."""
 
     @staticmethod
     def of(
@@ -233,7 +232,7 @@ class TrainingRun:
         out: Path | None,
         on_epoch: OnEpoch | None,
     ) -> TrainingRun:
-        """Everything on the device, the optimizer new."""
+        """A run with everything on the device and a new optimizer."""
         mark = snapshots.fingerprint(data)
         model.to(group.device)
         captured = settings.fast and group.device.type == "cuda" and group.share.of == 1
@@ -248,18 +247,17 @@ class TrainingRun:
 
     @property
     def folder(self) -> Path | None:
-        """Where this process writes: the first of several writes for all."""
+        """The folder this process writes to; None on all ranks but 0."""
         return self.out if self.loop.group.first else None
 
     @property
     def checkpoint(self) -> Path | None:
-        """The file that holds the run."""
         return None if self.out is None else self.out / snapshots.NAME
 
     def begin(self, resume: str) -> TrainingProgress:
-        """The progress of the run in the folder, or a new one, written down at once: a bad folder is found now.
+        """Resume the run in the folder, or start a new one and write it at once, so that a bad folder is found now.
 
-        Files that a kill left older or newer than the checkpoint are made to fit it.
+        Files that a kill left older or newer than the checkpoint are brought in line with it.
         """
         if self.checkpoint is None:
             return TrainingProgress()
@@ -270,7 +268,7 @@ class TrainingRun:
             self.written.lines = None
         found = loop.group.broadcast(snapshots.read(self.checkpoint) if loop.group.first else None)
         if found is None or found.note["epoch"] == found.note["batch"] == 0:
-            # A run that took no step (its first one was refused, say) holds nothing to keep or to contradict.
+            # A run without a step (its first one was refused, for example) may be replaced by any other.
             self.save(TrainingProgress())
             return TrainingProgress()
         if resume != "changed":
@@ -282,7 +280,7 @@ class TrainingRun:
         return progress
 
     def check_losses(self, progress: TrainingProgress) -> dict[str, float]:
-        """The mean losses of this epoch so far; a loss that is no number, or too large, ends the run."""
+        """The mean losses of this epoch so far; a loss that is not finite or too large is an error."""
         losses = progress.means()
         worst = losses.get("loss", 0.0)
         if not math.isfinite(worst) or worst > self.loop.settings.loss_limit:
@@ -290,10 +288,8 @@ class TrainingRun:
         return losses
 
     def keep(self, progress: TrainingProgress, request: Request, *, last: bool) -> None:
-        """Write a checkpoint when it is time, and end the run when a signal asked for it.
-
-        Processes must end at the same step, so several of them ask one another, now and then; one alone stops here.
-        """
+        """Write a checkpoint if it is due, and end the run if a signal asked for it."""
+        # Processes must end at the same step, so several ask one another every few steps; a single one stops at once.
         asked, group = request.number is not None, self.loop.group
         if group.share.of > 1:
             asked = group.any(asked) if last or progress.batch % SYNC_EVERY == 0 else False
@@ -303,11 +299,9 @@ class TrainingRun:
             self.save(progress)
 
     def save(self, progress: TrainingProgress) -> None:
-        """Replace the checkpoint, and what has changed of best model and log; no number that is none is written.
-
-        In this order a kill leaves no best model the checkpoint does not know, and one it came too soon for is in the
-        checkpoint.
-        """
+        """Replace the checkpoint, then best model and log if they changed; weights that are not finite are an error."""
+        # In this order a kill cannot leave a best model that the checkpoint does not know; one that is not written yet
+        # is inside the checkpoint.
         loop = self.loop
         if self.checkpoint is None or not loop.group.first:
             return
@@ -321,7 +315,7 @@ class TrainingRun:
         self.written.saved, self.written.epoch = self.written.ended, progress.epoch
 
     def close_epoch(self, progress: TrainingProgress, seconds: float, scalars: Any) -> None:
-        """Measure, note the epoch, hold the best, and write what is due."""
+        """Measure the accuracy, log the epoch, keep the best model, and write files that are due."""
         loop, steps, epoch = self.loop, self.loop.steps, progress.epoch + 1
         rate = learning_rate(loop.settings, progress.epoch, steps - 1, steps)
         entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.check_losses(progress)}
@@ -340,7 +334,7 @@ class TrainingRun:
 
     @torch.no_grad()
     def accuracy(self, data: Dataset, batch_size: int = 512) -> float:
-        """The share of images whose class is found; the processes share the work."""
+        """Share of images with the right class; the processes share the work."""
         model, group = self.loop.model, self.loop.group
         right = torch.zeros((), dtype=torch.float64, device=group.device)
         with eval_mode(model):
@@ -351,7 +345,7 @@ class TrainingRun:
 
     @contextmanager
     def scalars(self, progress: TrainingProgress) -> Iterator[Any]:
-        """TensorBoard's writer, where it is asked for. However the block is left, the log is whole afterwards."""
+        """TensorBoard's writer, or None; the log is complete after the block, also after an error."""
         writer = None
         if self.folder is not None and self.loop.settings.tensorboard:
             writer = tensorboard_writer(self.folder, progress.epoch)
@@ -373,7 +367,7 @@ class TrainingRun:
         return time.monotonic() - self.written.saved >= self.loop.settings.checkpoint_seconds
 
     def _write_due(self, progress: TrainingProgress, *, last: bool) -> None:
-        """After an epoch: all files, or the log alone where `checkpoint_epochs` lets the others wait."""
+        """After an epoch: write all files, or only the log if `checkpoint_epochs` lets the others wait."""
         may = self.written.may_write()
         enough = progress.epoch - self.written.epoch >= self.loop.settings.checkpoint_epochs
         if last or self._due_in_seconds() or (may and enough):
@@ -411,7 +405,7 @@ class TrainingRun:
         )
 
     def _diverged(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
-        """What happened, what is left, what to try."""
+        """The error message: what happened, which checkpoint is left, what to try."""
         s = self.loop.settings
         bad = [f"{name} {value:.3g}" for name, value in losses.items() if not abs(value) <= s.loss_limit]
         what = ", ".join(bad) or "a weight is not finite"
@@ -425,7 +419,7 @@ class TrainingRun:
 
 
 class Stopped(KeyboardInterrupt):
-    """A run that ended early because a signal asked for it. Its checkpoint is written; running again goes on."""
+    """A signal ended the run early. Its checkpoint is written, and the same command resumes it."""
 
     def __init__(self, sentence: str, number: int) -> None:
         super().__init__(sentence)
@@ -446,9 +440,9 @@ class Request:
 
 @contextmanager
 def stop_requests() -> Iterator[Request]:
-    """Signals are noted instead of obeyed; the second one is obeyed at once. Handlers are put back.
+    """Note the first SIGTERM or SIGINT instead of obeying it; the second has its usual effect.
 
-    Only a main thread may handle signals: elsewhere (a sweep's worker) they are left as they are.
+    Only a main thread may handle signals; in other threads (a sweep's worker) nothing is changed.
     """
     request = Request()
     if threading.current_thread() is not threading.main_thread():

@@ -1,6 +1,6 @@
-"""Many trainings, one table: a grid of settings times seeds, in this process or on a Ray cluster, resumable.
+"""Train a grid of settings with several seeds, in this process or on a Ray cluster, and compare them in one table.
 
-The choice is joo2023's: the highest Grad RPS among those within one point of cross-entropy's accuracy (`choose_point`).
+The best point is chosen as in joo2023: highest Grad RPS among those within one point of cross-entropy's accuracy.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gyrograd.training.trials import REFERENCE, Measuring, Trial, run_trial, tri
 ROUNDING = 1e-9
 """A loss of exactly one point is within one point."""
 Says = Callable[[Trial, Outcome, int, int], None]
-"""Told each trial with its outcome, how many are done, and how many there are."""
+"""Called with each finished trial, its outcome, the number of finished trials and the total."""
 
 
 @dataclass(frozen=True, eq=False)
 class SweepResult:
-    """The points with what was chosen, the records by trial, the sentences of those that failed, and the table."""
+    """The points and the choice, the records by trial, the errors of failed trials, and the path of the table."""
 
     selection: Selection
     records: dict[str, Record]
@@ -48,11 +48,11 @@ def sweep(
     ray: Cluster | str | None = None,
     says: Says | None = None,
 ) -> SweepResult:
-    """Train every point of the grid with every seed, and cross-entropy alone; then choose as joo2023 does.
+    """Train every point of the grid with every seed, and cross-entropy alone; then choose the best point.
 
     The rule (joo2023, the selections of Table 1): the highest Grad RPS among the points that lose at most one point of
-    cross-entropy's accuracy. A finished trial is not run again, a half-finished one goes on.
-    A trial that fails is told in the table; one of cross-entropy ends the sweep, for nothing could be compared.
+    cross-entropy's accuracy. A finished trial is not run again, and an unfinished one is resumed. The table lists
+    failed trials; a failure of cross-entropy ends the sweep, because nothing could be compared.
 
     Args:
         base: settings all trials share, as in a YAML file of `gyrograd train`.
@@ -60,9 +60,9 @@ def sweep(
         out: folder for trials, `sweep.json` and `sweep.md`.
         seeds: every point is trained once with each.
         max_accuracy_loss: largest loss of accuracy against cross-entropy, as a share of 1.
-        measuring: on how many images RPS is measured, with which noise.
-        ray: none: in this process; a cluster, or its address (local, auto, ...).
-        says: told of each trial that ends.
+        measuring: number of images and noise for RPS.
+        ray: a cluster or its address (local, auto, ...); None runs in this process.
+        says: called with each trial that ends.
     """
     if not 0 <= max_accuracy_loss <= 1:
         raise UserError(f"max_accuracy_loss is {max_accuracy_loss}; give a share from 0 to 1, such as 0.01.")
@@ -75,7 +75,7 @@ def sweep(
 
 
 def _run_all(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) -> dict[str, Outcome]:
-    """The outcome of every trial by its name; those of an earlier sweep are read."""
+    """The outcome of every trial by name; those of an earlier sweep are read from disk."""
     ended: dict[str, Outcome] = {t.name: known for t in trials if (known := t.known()) is not None}
     with closing(_outcomes([trial for trial in trials if trial.name not in ended], cluster)) as outcomes:
         for trial, outcome in outcomes:
@@ -86,7 +86,7 @@ def _run_all(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None
 
 
 def _outcomes(trials: Sequence[Trial], cluster: Cluster | None) -> Outcomes:
-    """Each trial with its record, or the sentence it failed with."""
+    """Each trial with its record, or its error message."""
     if cluster is not None and trials:
         yield from cluster.outcomes(trials, run_trial)
         return
@@ -99,7 +99,7 @@ def _outcomes(trials: Sequence[Trial], cluster: Cluster | None) -> Outcomes:
 
 
 def _keep(trial: Trial, outcome: Outcome) -> Outcome:
-    """A record is written here, by the one process that knows all; the reference may not fail."""
+    """Write the record of a trial; a failure of the reference is an error."""
     if isinstance(outcome, Record):
         records.write(trial.record_path, outcome)
     elif trial.point == REFERENCE:
@@ -112,7 +112,7 @@ def _keep(trial: Trial, outcome: Outcome) -> Outcome:
 def _write_results(
     trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: float, out: Path
 ) -> SweepResult:
-    """The table of all points, on disk in both forms."""
+    """Choose the best point and write the table as JSON and Markdown."""
     failures = {name: outcome for name, outcome in ended.items() if isinstance(outcome, str)}
     found = {name: outcome for name, outcome in ended.items() if isinstance(outcome, Record)}
     by_point: dict[str, list[Record]] = {trial.point: [] for trial in trials}
@@ -138,7 +138,7 @@ def _check_folder(out: Path) -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the grid over its seeds: an image's value is the mean over the seeds."""
+    """A point of the grid; an image's value is the mean over the seeds."""
 
     name: str
     seeds: int
@@ -149,14 +149,14 @@ class Point:
     failure: str = ""
 
     def within(self, limit: float) -> bool:
-        """True if it lost no more accuracy than allowed; one with a failed trial never is."""
+        """True if it lost no more accuracy than allowed and no trial failed."""
         change = self.accuracy_change
         return not self.failure and change is not None and change.value >= -limit - ROUNDING
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Every point, the reference first, and the one chosen, if any is within the limit."""
+    """All points, the reference first, and the chosen one, if any is within the limit."""
 
     points: tuple[Point, ...]
     chosen: str | None
@@ -164,7 +164,7 @@ class Selection:
 
     @property
     def sentence(self) -> str:
-        """What was chosen, or that nothing could be."""
+        """One sentence on the chosen point, or on why there is none."""
         if self.chosen is None:
             return (
                 f"No point is within {self.limit:g} of cross-entropy's accuracy; try smaller weights, or a larger "
@@ -177,12 +177,10 @@ class Selection:
         )
 
     def table(self) -> Table:
-        """A row for each point."""
         header = ("point", "seeds", "accuracy", "Grad RPS", "accuracy - CE", "RPS - CE", "")
         return Table(header, tuple(self._row(point) for point in self.points))
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON values."""
         points = [
             {
                 "name": point.name,
@@ -228,10 +226,10 @@ class Selection:
 def choose_point(
     found: Mapping[str, Sequence[Record]], failures: Mapping[str, str], *, limit: float = 0.01
 ) -> Selection:
-    """Choose among the points. `found`: records by point, the reference first; `failures`: sentences by point.
+    """Choose the best point. `found`: records by point, the reference first; `failures`: error messages by point.
 
-    joo2023 chooses on test images; so does this, on the images the trials were measured on. Give a validation split
-    as `test` where the chosen model's own numbers are to be reported.
+    Like joo2023 it chooses on the test images. Give a validation split as `test` if you report the numbers of the
+    chosen model.
     """
     reference = next(iter(found.values()))
     base = {key: _column(reference, key) for key in ("accuracy", "rps")}

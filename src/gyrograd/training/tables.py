@@ -1,4 +1,4 @@
-"""Numbers side by side: the same rows for a terminal and for Markdown."""
+"""Tables of numbers, for a terminal or Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """As Markdown; a bar inside a cell stays a bar."""
+        """The table as Markdown; bars inside cells are escaped."""
         lines: Iterable[Sequence[str]] = (self.header, ("---",) * len(self.header), *self.rows)
         return "\n".join(
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
