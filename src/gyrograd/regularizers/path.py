@@ -1,4 +1,4 @@
-"""IG-NORM: the loss's integrated gradients between x and its neighbours shall be small."""
+"""IG-NORM: the loss's integrated gradients between x and its neighbours should be small."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class IgNorm:
             return path_length(model, x.detach(), found, y, self.points)
 
     def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
-        """The neighbours x' the path leads to: in the ball around x and in [0, 1]."""
+        """The neighbours x' at the ends of the paths: in the ball around x and in [0, 1]."""
 
         def length(moved: Tensor) -> Tensor:
             return path_length(model, x.detach(), moved, y, self.search_points)
