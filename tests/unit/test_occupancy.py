@@ -321,8 +321,8 @@ class Radio:
 
 def test_every_process_of_a_run_hears_that_the_folder_is_taken(tmp_path):
     other = Group(torch.device("cpu"), share=Share(1, 2), fabric=Radio("the folder is in use."))
-    with pytest.raises(UserError, match="the folder is in use"), other.alone_in(tmp_path / "run"):
+    with pytest.raises(UserError, match="the folder is in use"), other.holding(tmp_path / "run"):
         pytest.fail("it trained")
     free = Group(torch.device("cpu"), share=Share(1, 2), fabric=Radio(None))
-    with free.alone_in(tmp_path / "run"):
+    with free.holding(tmp_path / "run"):
         assert not (tmp_path / "run").exists()

@@ -49,7 +49,7 @@ def reproduce(
         render: show the results that are there and write their page anew; nothing is measured.
     """
     from gyrograd import experiments
-    from gyrograd.cli import written
+    from gyrograd.cli import parsing
     from gyrograd.cli.subject import check_folder
     from gyrograd.errors import UserError
     from gyrograd.models.opening import place_of
@@ -75,7 +75,7 @@ def reproduce(
         rows=_words(rows),
         images=images,
         parts=_words(parts),
-        train=written.settings(train, such_as="epochs=12,lr=0.05"),
+        train=parsing.settings(train, such_as="epochs=12,lr=0.05"),
         device=place_of(device),
     )
     _print_results(page)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyrograd.cli import written
+from gyrograd.cli import parsing
 from gyrograd.errors import printable
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
@@ -79,7 +79,7 @@ def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
             value, words = (
                 (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
             )
-        _put(tree, key.replace("-", "_").split("."), written.value(value))
+        _put(tree, key.replace("-", "_").split("."), parsing.value(value))
     return kept, given
 
 
