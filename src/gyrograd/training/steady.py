@@ -25,7 +25,7 @@ CURVATURE = 1e-3
 """A weight that worked for every net tried; LeNet takes 3e-3."""
 
 
-def steady_settings(eps: float = EPS, curvature: float = CURVATURE) -> dict[str, Any]:
+def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) -> dict[str, Any]:
     """Training settings that make a net steady; add them to your own.
 
     >>> from gyrograd.training import TrainSettings
@@ -63,7 +63,7 @@ class Steady:
         eps, curvature: as in `steady_settings`.
     """
 
-    def __init__(self, model: Model, *, eps: float = EPS, curvature: float = CURVATURE) -> None:
+    def __init__(self, model: Model, *, eps: float | int = EPS, curvature: float | int = CURVATURE) -> None:
         self.model = model
         self.settings = settings_from(steady_settings(eps, curvature))
         self.objective = objective_of(self.settings)
