@@ -37,7 +37,7 @@ IN_OVERVIEW = 6
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """The numbers of the images done so far, and the first part whole, to be shown."""
+    """The numbers of the finished images, and the complete first part, to be shown."""
 
     here: Subject
     settings: JsonObject
@@ -50,7 +50,7 @@ class Attacked:
         return sum(len(part.examples) for part in self.parts)
 
     def and_then(self, hit: AttackResult) -> Attacked:
-        """With one more part, of which the numbers are kept."""
+        """The result with the numbers of one more part."""
         index = self.here.index[self.count : self.count + len(hit)]
         record = hit.record(index)
         record = replace(record, values={**record.values, "cosine": _cosines(hit)})
@@ -70,7 +70,7 @@ def attack(
     opening: Opening = USUAL,
     json: bool = False,
 ) -> None:
-    """Attack the explanations of images: attacked images, maps before and after, and what it took.
+    """Attack the explanations of images; writes attacked images and the maps before and after.
 
     Args:
         model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
@@ -81,11 +81,11 @@ def attack(
         attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` shows all.
         method: the attribution under attack, with settings in brackets: 'integrated_gradients(steps=20)'.
         eps: how far a pixel may move: 8/255 or 0.03.
-        steps: gradient steps; the attack's own number if left out.
+        steps: gradient steps; default: that of the attack.
         norm: linf or l2.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
-        seed: of the attack's random starts, and which images are chosen.
+        seed: for random starts and the choice of images.
         json: print one JSON document instead of a table.
     """
     check_folder(out)
@@ -126,7 +126,7 @@ def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
 
 
 def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: int, out: Path) -> Attacked:
-    """All images, some at a time; pictures are written as they are done, the record also if it ends early."""
+    """Attack the images in parts and write their pictures; the record is written also if it ends early."""
     from gyrograd import records
     from gyrograd.numerics import random
     from gyrograd.progress import track
@@ -188,7 +188,7 @@ def _record(done: Attacked) -> Record:
 
 
 def _cosines(hit: AttackResult) -> list[float | None]:
-    """Cosine of the maps before and after; None if the search stood still, since it then says nothing."""
+    """Cosine of the maps before and after; None if the search could not move, which says nothing."""
     from gyrograd.numerics.similarity import cosine
 
     values, stuck = cosine(hit.map_clean, hit.map).tolist(), hit.stuck.tolist()
@@ -196,7 +196,7 @@ def _cosines(hit: AttackResult) -> list[float | None]:
 
 
 def _flags(parts: Sequence[Record]) -> list[str]:
-    """What the parts say, counts added up where they differ in nothing but their counts."""
+    """The flags of all parts; flags that differ only in their counts are added up."""
     import re
 
     totals: dict[str, int] = {}

@@ -51,17 +51,17 @@ def bench(
     preset: str = "quick",
     json: bool = False,
 ) -> None:
-    """Time maps, an attack step and training steps of a model here, on random images; in turns, medians.
+    """Time maps, an attack step and training steps of a model on this machine, on random images (medians).
 
     Args:
         model: a name of `gyrograd list model`, torchvision:NAME or timm:NAME; ReLUs become Softplus(3).
-        batch: images at once.
+        batch: images per batch.
         side: their side in pixels.
         repeats: rounds; the fastest and the slowest are printed beside the median.
         device: auto, cpu, cuda or cuda:INDEX.
-        scale: predict instead what an audit of so many images would take, with 1 worker, twice as many, and so on up to
-            `workers`, out of an audit of a few images here.
-        workers: the most workers of the prediction.
+        scale: instead predict an audit of this many images, with 1, 2, 4, ... up to `workers` workers, from an audit of
+            a few images here.
+        workers: most workers of the prediction.
         preset: of the audit that is predicted.
         json: print JSON for machines instead of a table.
     """
@@ -91,7 +91,7 @@ TRIED = 4
 
 
 def _scaled(name: str, side: int, device: str, images: int, most: int, preset: str) -> list[Prediction]:
-    """Audit a few random images and play larger audits through."""
+    """Audit a few random images and predict larger audits."""
     import subprocess
     import sys
 

@@ -28,10 +28,10 @@ def compare(
     Args:
         a: folder of the first audit, its card.json or report.html; with --data a model, as `gyrograd audit` takes it.
         b: the second.
-        data: what to audit two models on first: a registered set or a folder. Their reports go beside the page.
-        preset: of these audits: glance, quick, standard or thorough.
-        images: of these audits: how many images at most.
-        out: where the page goes.
+        data: a registered set or a folder on which two models are audited first; reports are written beside the page.
+        preset: for these audits: glance, quick, standard or thorough.
+        images: most images of these audits.
+        out: the page to write.
         json: print JSON for machines instead of a table.
     """
     from gyrograd.cli.subject import check_file

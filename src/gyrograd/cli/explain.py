@@ -96,8 +96,8 @@ def explain(
             a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'. With all,
-            every method that explains this model, and a page that shows them side by side.
+        method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'; all: every method
+            that supports this model, and a page that shows them side by side.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
         json: print one JSON document instead of a table.

@@ -1,4 +1,4 @@
-"""What is written on the command line alone: radii such as `8/255`, and lists of methods."""
+"""Parse values that only the command line has: radii such as `8/255`, and lists of methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def radii(text: str | float | int) -> tuple[float, ...]:
 
 
 def several(text: str) -> list[str]:
-    """Comma-separated names, each with optional settings in brackets; no name twice."""
+    """Split comma-separated names with optional settings in brackets; a repeated name is an error."""
     names = split(text)
     if not names:
         raise UserError("No method is named; give at least one, such as gradient.")

@@ -1,4 +1,4 @@
-"""`gyrograd train`: a recipe, a file of settings, or settings on the command line, to a trained model in a folder."""
+"""`gyrograd train`: train a model from a recipe, a settings file or the command line."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def train(
     """Train a model; any setting of the recipe can be given as --key value (--print_config shows all of them).
 
     Args:
-        recipe: the settings to begin with, by name; --recipes lists them.
-        config: a YAML file of settings; it may name a recipe, and changes it.
+        recipe: named settings to start from; --recipes lists them.
+        config: a YAML file of settings, which may name a recipe to start from.
         out: folder for the model, the log and the checkpoint; out/RECIPE by default.
-        resume: auto (go on with the folder's run), never, or changed (go on although settings differ).
+        resume: auto (continue the run in the folder), never, or changed (continue although settings differ).
         print_config: print the settings as YAML and stop.
         recipes: list the recipes and stop.
         settings: what the command line changes.
@@ -62,7 +62,7 @@ def train(
 
 
 def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """The words the verb itself takes, and the rest as settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
+    """Split the words into the verb's own options and training settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
     kept: list[str] = []
     tree: Settings = {}
     given: Settings = {"settings": tree}
@@ -149,7 +149,7 @@ def _report(done: Trained) -> None:
 
 
 def _first() -> bool:
-    """True if this is the process that speaks, of those torchrun started."""
+    """True if this process prints: rank 0 of those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 
