@@ -41,7 +41,9 @@ def test_the_first_five_minutes_run_as_one_script(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attacked.png", "maps.png"]
 
 
-def test_the_page_on_other_libraries_runs_as_one_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_on_other_libraries_runs_as_one_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = run_python_of((ROOT / "docs" / "how-to" / "with-other-libraries.md").read_text(encoding="utf-8"))
     assert names["similarity"].shape == (4,)

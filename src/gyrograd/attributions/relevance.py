@@ -85,6 +85,7 @@ def _constants_of(call: Call, settings: Shares) -> Container[Traced]:
     if call.name in RECIPROCALS:
         return call.inputs
     if call.name == "div":
+        # All relevance goes to the numerator.
         return call.inputs[1:] if isinstance(call.tensors[0], Traced) else call.inputs
     if call.name == "softmax" and settings.softmax == "constant":
         return call.inputs
@@ -188,6 +189,7 @@ class Relevance:
             return ZBOX_EVEN if self.settings.rule == "zplus_even" else ZBOX
         of_positive_parts = {"zplus": ZPLUS, "zplus_even": ZPLUS_EVEN}
         if factors == 2:
+            # Gamma and alpha-beta are defined for weights, not for a product of two activations.
             return of_positive_parts.get(self.settings.rule, EPSILON)
         return {
             **of_positive_parts,

@@ -135,7 +135,7 @@ def record(
     """
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
-    start = x if create_graph else x.detach()
+    start = x if create_graph else x.detach()  # a map that is not differentiated leaves no graph on x
     layers = {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
     recorder = _Recorder(start, layers, create_graph, apart)
     marking = mark.register_forward_hook(recorder.mark) if mark is not None else None
@@ -158,7 +158,7 @@ def record(
 def upstream(logits: Traced) -> tuple[Call, ...]:
     """The calls that a value depends on, in order."""
     calls = {logits.call} if logits.call else set()
-    open_ends = list(calls)
+    open_ends = list(calls)  # a walk instead of a recursion: nets have thousands of calls
     while open_ends:
         new = {item.call for item in open_ends.pop().inputs if item.call} - calls
         calls |= new

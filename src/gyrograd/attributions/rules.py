@@ -137,6 +137,7 @@ def layers_of(call: Call, method: str) -> list[Layer]:
     if isinstance(first, Traced):
         layers.append(Layer(first, _true(second), bias, run))
     if isinstance(second, Traced):
+        # The roles of the factors swap: the first one is the weight here.
         layers.append(Layer(second, _true(first), bias, lambda a, w, b: run(w, a, b)))
     return layers
 
@@ -189,7 +190,7 @@ def from_winners(call: Call, values: Values) -> Tensor:
     inside = given.pop("input")
     given.pop("return_indices", None)
     _, winners = getattr(F, call.name)(inside.value.detach(), **given, return_indices=True)
-    axes = int(call.name[-2])
+    axes = int(call.name[-2])  # 2 for max_pool2d
     return values[inside].flatten(-axes).gather(-1, winners.flatten(-axes)).view_as(winners)
 
 
@@ -272,7 +273,7 @@ def derivative(call: Call, tangents: Values) -> Tensor:
     }
     with torch.enable_grad():
         out = call.run(inputs)
-        v = torch.zeros_like(out, requires_grad=True)
+        v = torch.zeros_like(out, requires_grad=True)  # any value: the pass is linear in it
         slopes = torch.autograd.grad(out, list(inputs.values()), v, create_graph=True)
         (moved,) = torch.autograd.grad(slopes, v, [tangents[item] for item in inputs], create_graph=True)
     return moved
@@ -315,7 +316,7 @@ def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
         return t if call.name == "rms_norm" else t - t.mean(axes, keepdim=True)
 
     eps = given.get("eps", 1e-5)
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    eps = torch.finfo(x.dtype).eps if eps is None else eps  # rms_norm's own default
     spread = (centred(x).square().mean(axes, keepdim=True) + eps).sqrt()
     moved = (centred(single(t)) / spread).reshape(x.shape)
     return (moved if weight is None else moved * weight).to(t.dtype)

@@ -25,6 +25,7 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, apply_form, overwritten
 from gyrograd.models.specs import attach_spec, spec_of
 from gyrograd.models.spellings import Sign, converts, is_zero, mark, read_activation, read_comparison, sign_of
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -321,7 +322,7 @@ def _written_in_place(root: nn.Module, modules: set[nn.Module]) -> nn.Module:
 
 def _check_same(model: nn.Module, twin: nn.Module, probe: Tensor) -> None:
     """Refuse a copy that does not return what the model returns when its activation is ReLU."""
-    with torch.no_grad(), _evaluating(model), _evaluating(twin), _as_relus(model), _as_relus(twin):
+    with torch.no_grad(), eval_mode(model), eval_mode(twin), _as_relus(model), _as_relus(twin):
         pairs = [*zip(_outputs(model, probe), _outputs(twin, probe), strict=True)]
     for wanted, found in pairs:
         if not wanted.is_floating_point():
@@ -419,7 +420,7 @@ def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_pla
     with (
         torch.random.fork_rng(devices),
         torch.no_grad(),
-        _evaluating(model),
+        eval_mode(model),
         _following(running, finished),
         exchanging,
         _Leftovers(note_left, read),
@@ -444,18 +445,6 @@ def _following(running: list[nn.Module], finished: Callable[[nn.Module, Any], No
     finally:
         enter.remove()
         leave.remove()
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, then each module's own mode again: a test run must not move BatchNorm statistics."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def _probes(model: nn.Module) -> list[Tensor]:

@@ -124,6 +124,7 @@ def _without(v: Float[Tensor, "b d"], basis: Float[Tensor, "b m d"]) -> Float[Te
 def _larger_end(
     values: Float[Tensor, "b m"], vectors: Float[Tensor, "b m m"], basis: Float[Tensor, "b m d"]
 ) -> tuple[PerExample, Float[Tensor, "b d"]]:
+    # Eigenvalues are sorted, so the one of largest magnitude is at one of the two ends.
     upper = values[:, -1] >= -values[:, 0]
     value = torch.where(upper, values[:, -1], values[:, 0])
     weights = torch.where(upper[:, None], vectors[:, :, -1], vectors[:, :, 0])

@@ -86,7 +86,7 @@ class L2:
         """Uniform in the volume of the ball: a normal direction at a radius of eps u^(1/d)."""
         direction = self.steepest(random.normal(keys, tuple(x.shape[1:]), stream=stream, dtype=x.dtype))
         u = random.uniform(random.subkeys(keys, stream), (1,), dtype=torch.float64).flatten()
-        share = u.pow(1 / x[0].numel()).to(x.dtype)
+        share = u.pow(1 / x[0].numel()).to(x.dtype)  # the volume within a radius grows as its d-th power
         return self.project(direction * _column(share, x) * _column(self.eps, x))
 
     def steepest(self, grad: Inputs) -> Inputs:

@@ -190,7 +190,7 @@ def try_model(model: Model, x: Inputs) -> None:
     innermost = _innermost(model)
     if innermost in _TRIED or is_being_recorded(x):
         return
-    few = x[:TRIAL_ROWS].detach().clone()
+    few = x[:TRIAL_ROWS].detach().clone()  # a copy, because the model may write into it
     seen = [(few, few.clone())]
 
     def note(_: nn.Module, given: tuple[Any, ...]) -> None:

@@ -142,6 +142,7 @@ class _Convolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         to_x, to_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and not ctx.weight_apart
         return (
+            # Detached, because only the shape of x is used.
             _InputGradient.apply(slope, weight, x.detach(), ctx.geometry) if to_x else None,
             _WeightGradient.apply(slope, x, weight.detach(), ctx.geometry) if to_weight else None,
             None,

@@ -110,12 +110,14 @@ def integers(keys: Keys, shape: tuple[int, ...], high: int, *, stream: int = 0) 
     """Integers in [0, high); their probabilities differ by less than 2**-32."""
     if not 1 <= high <= 1 << 31:
         raise UserError(f"high is {high}; give an integer from 1 to 2**31.")
+    # The integer part of u * high for u in [0, 1), without floating point.
     return (_words(keys, shape, stream) * high) >> 32
 
 
 def permutation(keys: Keys, n: int, *, stream: int = 0) -> Int[Tensor, "b n"]:
     """A random order of 0 ... n-1 per example: the order of n random 63-bit numbers."""
     pairs = _words(keys, (n, 2), stream)
+    # Stable, so that equal numbers have the same order on every device.
     return ((pairs[..., 0] << 31) ^ pairs[..., 1]).argsort(dim=1, stable=True)
 
 
@@ -155,7 +157,7 @@ def _filled(
     width = -(-n // 4)
     out = np.empty((len(keys), width, 4), dtype)
     keyed = keys.to(torch.int64).numpy().view(np.uint64)[:, None]
-    across = min(width, _BLOCK)
+    across = min(width, _BLOCK)  # one long row, or several short ones, fill a block
     rows = max(1, _BLOCK // max(1, across))
     scratch = np.empty((8, min(rows, len(keys)) * across), np.uint64)
     for top in range(0, len(keys), rows):

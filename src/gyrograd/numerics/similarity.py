@@ -93,7 +93,7 @@ def ssim(a: Maps, b: Maps, data_range: float | PerExample | None = None) -> PerE
     mean_a, mean_b, square_a, square_b, product = _blurred(torch.stack([a, b, a * a, b * b, a * b])).unbind()
     c1, c2 = (0.01 * scale).square(), (0.03 * scale).square()
     light = (2 * mean_a * mean_b + c1) / (mean_a**2 + mean_b**2 + c1)
-    spread = (square_a - mean_a**2) + (square_b - mean_b**2) + c2
+    spread = (square_a - mean_a**2) + (square_b - mean_b**2) + c2  # sum of the two variances
     return (light * (2 * (product - mean_a * mean_b) + c2) / spread).mean((1, 2, 3))
 
 
@@ -161,10 +161,12 @@ def _tie_bounds(flat: Tensor) -> tuple[Tensor, Tensor]:
 def _falling_pairs(order: Int[Tensor, "b d"]) -> Int[Tensor, " b"]:
     """Pairs i < j with order_i > order_j, counted by a merge sort of all rows at once."""
     d = order.shape[1]
+    # Padded to a power of two by a rank above all others, which adds no falling pair.
     blocks = F.pad(order, (0, (1 << (d - 1).bit_length()) - d), value=d).unsqueeze(2)
     count = torch.zeros(len(order), dtype=torch.int64, device=order.device)
     while blocks.shape[1] > 1:
         left, right = blocks[:, 0::2].contiguous(), blocks[:, 1::2].contiguous()
+        # For each value on the right, the larger values on the left.
         count += (left.shape[2] - torch.searchsorted(left, right, right=True)).sum((1, 2))
         blocks = torch.cat([left, right], 2).sort(dim=2).values
     return count

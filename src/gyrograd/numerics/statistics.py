@@ -134,6 +134,7 @@ def _bets(x: Numbers, bound: float) -> Numbers:
     t = np.arange(1, len(x) + 1)
     centre = (0.5 + np.cumsum(x)) / (t + 1)
     variance = (0.25 + np.cumsum((x - centre) ** 2)) / (t + 1)
+    # Variance of the values before each one; for the first the largest possible, 1/4.
     before = np.concatenate([[0.25], variance[:-1]])
     stake: Numbers = np.sqrt(2 * bound / (before * t * np.log1p(t)))
     return stake

@@ -42,6 +42,7 @@ def joint_pass(
             "give one direction for each moved image."
         )
     rows = Rows(len(clean), len(moved))
+    # In the layout of the images: mixed layouts would be copied at every layer.
     batch = torch.cat([clean, moved, along]).contiguous(memory_format=layout(clean))
     with ExactNormalization(), _Carrying(rows):
         out = model(_marked(batch))
@@ -368,7 +369,7 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, rows: Rows, window: tuple[Any, ...]) -> Tensor:
         value, places = torch.ops.aten.max_pool2d_with_indices(z[: rows.primal], *window)
-        there = places[rows.clean :]
+        there = places[rows.clean :]  # positions of the moved images, whose tangents follow them
         tangents = z[rows.primal :].flatten(2).gather(2, there.flatten(2)).view_as(there)
         ctx.save_for_backward(z, torch.cat([places, there]))
         ctx.window = window
