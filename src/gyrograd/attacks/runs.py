@@ -35,7 +35,7 @@ from gyrograd.numerics.checks import (
     is_being_recorded,
     try_model,
 )
-from gyrograd.numerics.modes import eval_mode, weights_held
+from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.records import JsonObject
@@ -215,7 +215,7 @@ def run(
         surrogate = _surrogate(plan, model, attribution, x, target)
         guide = guide_for(model, x, plan.twin_beta) if plan.follows_maps else Guide(model)
         size = _examples_at_once(rows_at_once(plan.max_batch, x), surrogate, model, plan.step_rows)
-        held.enter_context(weights_held(model, guide.model))
+        held.enter_context(freeze_weights(model, guide.model))
 
         def part(rows: slice) -> list[AttackResult]:
             """All eps for a part of the batch."""

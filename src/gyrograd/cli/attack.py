@@ -11,8 +11,8 @@ from gyrograd.cli.parsing import make_from_text
 from gyrograd.cli.subject import (
     USUAL,
     WHY_NOT_FINITE,
+    CommandInputs,
     Opening,
-    Subject,
     check_folder,
     check_target_word,
     subject,
@@ -39,7 +39,7 @@ IN_OVERVIEW = 6
 class Attacked:
     """The numbers of the finished images, and the complete first part, to be shown."""
 
-    here: Subject
+    here: CommandInputs
     settings: JsonObject
     first: AttackResult | None = None
     parts: tuple[Record, ...] = ()
@@ -147,7 +147,7 @@ def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: 
 
 
 def _part(
-    here: Subject, attacker: Any, explainer: Any, target: str, first: int, streams: Any
+    here: CommandInputs, attacker: Any, explainer: Any, target: str, first: int, streams: Any
 ) -> AttackResult:
     import torch
 

@@ -32,7 +32,7 @@ EVERY = 4
 
 
 @dataclass(frozen=True)
-class Job:
+class TimedWork:
     """Something to time; `share` of a run counts as one."""
 
     name: str
@@ -145,7 +145,7 @@ def _print_scale(rows: list[Prediction]) -> None:
     Console().print(table)
 
 
-def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
+def _jobs(name: str, batch: int, side: int, device: str) -> list[TimedWork]:
     import torch
 
     import gyrograd as gg
@@ -156,12 +156,14 @@ def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
     size = {"image_size": side} if name == "lenet" else {}
     net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
     x, y = torch.rand(batch, 3, side, side, device=place), torch.arange(batch, device=place) % 10
-    jobs = [Job("forward", lambda: _logits(net, x))]
+    jobs = [TimedWork("forward", lambda: _logits(net, x))]
     for word in METHODS:
         method, settings = parse_call(word)
-        jobs.append(Job(word, partial(gg.attribution(method, **settings), net, x, y)))
+        jobs.append(TimedWork(word, partial(gg.attribution(method, **settings), net, x, y)))
     attack = gg.attack("targeted_map", eps=8 / 255, steps=2)
-    jobs.append(Job("attack step on gradient", lambda: attack(net, gg.attribution("gradient"), x, y), 2))
+    jobs.append(
+        TimedWork("attack step on gradient", lambda: attack(net, gg.attribution("gradient"), x, y), 2)
+    )
     return jobs + [_training(title, changes, net, x, y, place) for title, changes in ALIGNED.items()]
 
 
@@ -173,7 +175,9 @@ def _logits(net: Model, x: Tensor) -> Tensor:
     return logits
 
 
-def _training(title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Tensor, device: str) -> Job:
+def _training(
+    title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Tensor, device: str
+) -> TimedWork:
     """Some optimizer steps on a copy of the net."""
     import copy
 
@@ -184,10 +188,10 @@ def _training(title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Ten
         x.cpu().repeat(EVERY, 1, 1, 1), y.cpu().repeat(EVERY), tuple("0123456789"), "random images"
     )
     settings = TrainSettings(epochs=1, batch_size=len(x), clip=0.5, device=device, **changes)
-    return Job(title, lambda: fit(copy.deepcopy(net), images, settings), EVERY)
+    return TimedWork(title, lambda: fit(copy.deepcopy(net), images, settings), EVERY)
 
 
-def _seconds(job: Job) -> float:
+def _seconds(job: TimedWork) -> float:
     import torch
 
     started = time.perf_counter()

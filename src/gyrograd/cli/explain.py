@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from gyrograd.cli.subject import (
     USUAL,
     WHY_NOT_FINITE,
+    CommandInputs,
     Opening,
-    Subject,
     check_folder,
     check_target_word,
     subject,
@@ -149,7 +149,7 @@ def _methods(text: str) -> Methods:
     return Methods({word: make_from_text("attribution", word) for word in words}, sheet=True)
 
 
-def _tried(here: Subject, asked: Methods, target: str) -> Methods:
+def _tried(here: CommandInputs, asked: Methods, target: str) -> Methods:
     """Those that explain the first image, and what the others say."""
     used, refused = {}, {}
     for word, method in asked.used.items():
@@ -165,7 +165,7 @@ def _tried(here: Subject, asked: Methods, target: str) -> Methods:
 
 
 def _explained(
-    here: Subject, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
+    here: CommandInputs, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
 ) -> tuple[list[Explained], list[Seen]]:
     """All images, some at a time, and the first as they look: enough that the overview has maps of every method.
 
@@ -211,7 +211,7 @@ def _remove_earlier(out: Path) -> None:
 
 
 def _part(
-    here: Subject, methods: dict[str, Attribution], target: str, first: int, count: int = 0
+    here: CommandInputs, methods: dict[str, Attribution], target: str, first: int, count: int = 0
 ) -> list[tuple[Explained, Seen]]:
     """Some images with the maps of every method, before any of them is written."""
     import torch
@@ -232,7 +232,7 @@ def _part(
     return part
 
 
-def _row(here: Subject, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]) -> Explained:
+def _row(here: CommandInputs, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]) -> Explained:
     return Explained(
         index=here.index[place],
         name=here.names[place],
@@ -277,7 +277,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
         write_png(out / files[f"{word} overlay"], overlay(one.image, map))
 
 
-def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Record:
+def _record(here: CommandInputs, done: list[Explained], settings: JsonObject) -> Record:
     from gyrograd.measurement.machine import versions
     from gyrograd.records import Record
 
@@ -300,7 +300,7 @@ def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Recor
     return Record("explain", settings, [one.index for one in done], values, facts)
 
 
-def _notes(here: Subject, done: list[Explained]) -> tuple[str, ...]:
+def _notes(here: CommandInputs, done: list[Explained]) -> tuple[str, ...]:
     """What a reader must know; a map of zeros is black in the picture and says nothing."""
     empty = {word: sum(one.totals[word] == 0 for one in done) for word in done[0].totals}
     broken = {word: [one for one in done if word not in one.drawn] for word in done[0].totals}
@@ -331,7 +331,7 @@ def _write_overview(out: Path, shown: list[Seen]) -> None:
 
 
 def _write_sheet(
-    out: Path, model: str, here: Subject, methods: Methods, done: list[Explained], seen: list[Seen]
+    out: Path, model: str, here: CommandInputs, methods: Methods, done: list[Explained], seen: list[Seen]
 ) -> None:
     """Every method side by side on one page."""
     from gyrograd.attributions.settings import passes_of
@@ -371,7 +371,7 @@ def _title(word: str) -> str:
     return "\n".join([name, *textwrap.wrap(bracket + settings, TITLE)])
 
 
-def _document(out: Path, here: Subject, done: list[Explained], methods: Methods) -> JsonObject:
+def _document(out: Path, here: CommandInputs, done: list[Explained], methods: Methods) -> JsonObject:
     examples = [
         {
             "index": one.index,
@@ -395,7 +395,7 @@ def _document(out: Path, here: Subject, done: list[Explained], methods: Methods)
     }
 
 
-def _print(out: Path, here: Subject, done: list[Explained], methods: Methods) -> None:
+def _print(out: Path, here: CommandInputs, done: list[Explained], methods: Methods) -> None:
     from rich.markup import escape
     from rich.table import Table
 

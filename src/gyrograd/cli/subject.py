@@ -58,7 +58,7 @@ USUAL = Opening()
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class CommandInputs:
     """A model and its images. `names` and `index` identify the images; `notes` are remarks for the reader."""
 
     model: Model
@@ -87,7 +87,9 @@ class Subject:
         return self.data.pixels(torch.arange(first, min(last, len(self.data))))
 
 
-def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: int = FROM_A_SET) -> Subject:
+def subject(
+    model: str, data: str | list[str], opening: Opening, *, from_a_set: int = FROM_A_SET
+) -> CommandInputs:
     """Open both, try the model on a few images, and check that labels and classes fit."""
     import torch
 
@@ -121,11 +123,11 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     else:
         names = read_class_names(opening.class_names, k)
     told = (*notes(net), *(flag.note for flag in flags))
-    here = Subject(net, shown, found.names, found.index, k, told, names)
+    here = CommandInputs(net, shown, found.names, found.index, k, told, names)
     return replace(here, notes=(*here.notes, *_label_notes(here)))
 
 
-def _label_notes(here: Subject) -> tuple[str, ...]:
+def _label_notes(here: CommandInputs) -> tuple[str, ...]:
     from gyrograd.models.class_names import own_class_names
 
     own = own_class_names(here.model, here.classes)
@@ -142,7 +144,7 @@ def _label_notes(here: Subject) -> tuple[str, ...]:
     return ()
 
 
-def targets(here: Subject, target: str, logits: Tensor, first: int) -> Tensor:
+def targets(here: CommandInputs, target: str, logits: Tensor, first: int) -> Tensor:
     """The classes to explain: predictions, labels, or one class for all."""
     if target == "predicted":
         return logits.argmax(1)
@@ -151,7 +153,7 @@ def targets(here: Subject, target: str, logits: Tensor, first: int) -> Tensor:
     return logits.argmax(1).new_full((len(logits),), int(target))
 
 
-def check_target_word(here: Subject, target: str) -> None:
+def check_target_word(here: CommandInputs, target: str) -> None:
     """Refuse a target other than predicted, label (if there are labels) or the number of a class."""
     if target == "label" and not here.labelled:
         raise UserError("The images have no labels; explain the predicted class: --target predicted.")

@@ -23,7 +23,7 @@ def eval_mode(model: Model) -> Iterator[Model]:
 
 
 @contextmanager
-def weights_held(*models: Model) -> Iterator[None]:
+def freeze_weights(*models: Model) -> Iterator[None]:
     """Let no weight require a gradient for the block: second derivatives to the input then cost half as much."""
     learning = [p for model in models for p in model.parameters() if p.requires_grad]
     try:
