@@ -1,4 +1,4 @@
-"""Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
+"""Attributions: how much each input feature mattered to the model's output; for any model, also smoothed ones."""
 
 from gyrograd.attributions.attention import AttentionRollout, GradientXAttention
 from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM

@@ -14,7 +14,7 @@ from gyrograd.registry import register
 from gyrograd.types import Images, Logits
 
 Features = Float[Tensor, "b width height breadth"]
-"""What a block makes of Images: other channels, and fewer pixels where it strides."""
+"""Output of a block: other channels, and fewer pixels if it strides."""
 Shortcut = Callable[[int, int, int], nn.Module]
 
 
@@ -34,7 +34,6 @@ class BasicBlock(nn.Module):
         self.act2 = nn.ReLU()
 
     def forward(self, x: Images) -> Features:
-        """Activation of residual plus shortcut."""
         residual = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
         out: Features = self.act2(residual + self.shortcut(x))
         return out
@@ -59,7 +58,6 @@ class Bottleneck(nn.Module):
         self.act3 = nn.ReLU()
 
     def forward(self, x: Images) -> Features:
-        """Activation of residual plus shortcut."""
         narrow = self.act2(self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x))))))
         out: Features = self.act3(self.bn3(self.conv3(narrow)) + self.shortcut(x))
         return out
@@ -74,19 +72,18 @@ class PaddedShortcut(nn.Module):
         self.after = width - channels - self.before
 
     def forward(self, x: Images) -> Features:
-        """Half the height and width, more channels."""
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
 
 
 def projection_shortcut(channels: int, width: int, stride: int) -> nn.Sequential:
-    """The identity where shapes agree, else a strided 1x1 convolution with BatchNorm (option B)."""
+    """The identity if shapes agree, else a strided 1x1 convolution with BatchNorm (option B)."""
     if stride == 1 and channels == width:
         return nn.Sequential()
     return nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
 
 def padding_shortcut(channels: int, width: int, stride: int) -> nn.Module:
-    """The identity where shapes agree, else subsampling and zero channels (option A)."""
+    """The identity if shapes agree, else subsampling and zero channels (option A)."""
     return nn.Sequential() if stride == 1 and channels == width else PaddedShortcut(channels, width)
 
 
@@ -121,7 +118,6 @@ class ResNet(nn.Module):
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images to logits."""
         z = self.act1(self.bn1(self.conv1(x)))
         for name in self.stages:
             z = self.get_submodule(name)(z)
