@@ -3,14 +3,14 @@
     PYTHONPATH=src python benchmarks/leaderboard_nets.py cifar10/lenet-ce checkpoints/ \
         resnet20,weights=resnet20.pt,normalize=imagenet,name=public-resnet20 --images 64 --attacked 32 --workers 8
 
-A net is a model as `gyrograd audit` takes it, with options after commas, or a folder whose `*.safetensors` are all taken.
+A net is a model as `gyrograd audit` takes it, with options after commas, or a folder: each `*.safetensors` in it.
 Each is audited in a process of its own, so that one that dies takes no other with it; a net that fails is tried once
 more when no other is running, and then left out. A second call goes on where the first stopped: finished nets are not
-opened, of others the records are kept. Below `--out`: audits/NET (card, records, report), logs/NET.log, site/index.html,
-and leaderboard.tar.gz with the site and its cards, without records.
+opened, of others the records are kept. Below `--out`: audits/NET (card, records, report), logs/NET.log, site, and
+leaderboard.tar.gz with the site and its cards, without records.
 
-Every net gets the same images, methods and searches, so that all stand in one table. The site gives the number of images
-beside each value.
+Every net gets the same images, methods and searches, so that all stand in one table. The site gives the number of
+images beside each value.
 """
 
 from __future__ import annotations
@@ -69,8 +69,7 @@ def main() -> int:
     if options.only:
         audit_one(options)
         return 0
-    nets = dict(each for word in options.nets for each in nets_of(word))
-    failed = run_all(list(nets), options, options.workers)
+    failed = run_all(all_nets(options.nets), options, options.workers)
     failed = run_all(failed, options, 1) if failed else []
     for name in failed:
         print(f"left out: {name} (see {options.out / 'logs' / name}.log)")
@@ -100,6 +99,16 @@ def preset_of(options: argparse.Namespace) -> Preset:
         # One pass for all images: on a GPU the time goes into starting kernels.
         shard=options.images,
     )
+
+
+def all_nets(words: Iterable[str]) -> dict[str, str]:
+    """The word of each net by its name; one that is given twice counts once."""
+    found: dict[str, str] = {}
+    for word in words:
+        for name, net in nets_of(word):
+            if Path(found.setdefault(name, net)) != Path(net):
+                sys.exit(f"{found[name]} and {net} are both called {name}; write {net},name=ANOTHER.")
+    return found
 
 
 def nets_of(word: str) -> Iterable[tuple[str, str]]:
@@ -175,8 +184,7 @@ def audit_one(options: argparse.Namespace) -> None:
     import gyrograd as gg
     from gyrograd.cli.subject import Opening, subject
 
-    nets = dict(each for word in options.nets for each in nets_of(word))
-    model, own = parsed(nets[options.only])
+    model, own = parsed(all_nets(options.nets)[options.only])
     opening = Opening(
         images=options.images,
         weights=Path(own["weights"]) if "weights" in own else None,
