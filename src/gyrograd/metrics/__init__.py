@@ -22,6 +22,7 @@ from gyrograd.metrics.response import (
     TopKIntersection,
 )
 from gyrograd.metrics.road import Road
+from gyrograd.metrics.soft_stability import SegmentCertificate, SoftStability
 from gyrograd.metrics.sparseness import Sparseness
 from gyrograd.metrics.stability import (
     LocalLipschitz,
@@ -57,7 +58,9 @@ __all__ = [
     "RankCorrelation",
     "Road",
     "RunningMetric",
+    "SegmentCertificate",
     "SimilarityToTarget",
+    "SoftStability",
     "Sparseness",
     "TopKInMask",
     "TopKIntersection",

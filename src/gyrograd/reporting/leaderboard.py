@@ -67,6 +67,12 @@ DERIVED: dict[str, dict[str, Any]] = {
         "detail": "no change of Euclidean length 0.05 turns the smoothed map further; 0: nothing is certain",
         "direction": "higher",
     },
+    "soft_stability": {
+        "key": "soft_stability",
+        "label": "Soft stability",
+        "detail": "of random additions to the top segments, the share that certainly leaves the prediction as it is",
+        "direction": "higher",
+    },
     "passes": {
         "key": "passes",
         "label": "Passes",

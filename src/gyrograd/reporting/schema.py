@@ -208,12 +208,13 @@ class CardFlag(TypedDict):
 
 
 class CertifiedRow(TypedDict):
-    """A method's certified share of pixels and cosine, and the draws per image they took."""
+    """A method's certified share of pixels and cosine, or soft stability, and the draws per image they took."""
 
     method: str
     label: str
     pixels: Stat | None
     cosine: Stat | None
+    stability: Stat | None
     draws: Stat | None
 
 
@@ -239,6 +240,8 @@ class Certificates(TypedDict):
     cosine_radius: float
     cosine_radius_per_value: float
     cosine_sigma: float
+    segments_shown: float | None
+    segments_added: int | None
     rows: list[CertifiedRow]
     pictures: list[CertifiedPicture] | None
 
