@@ -20,6 +20,7 @@ from gyrograd.metrics.response import (
     RankCorrelation,
     SimilarityToTarget,
     TopKIntersection,
+    TopKNearby,
 )
 from gyrograd.metrics.road import Road
 from gyrograd.metrics.soft_stability import SegmentCertificate, SoftStability
@@ -32,6 +33,7 @@ from gyrograd.metrics.stability import (
     RandomPerturbationSimilarity,
 )
 from gyrograd.metrics.suspicion import Flag, suspicions
+from gyrograd.metrics.transformations import TransformedSimilarity
 
 __all__ = [
     "Accuracy",
@@ -64,6 +66,8 @@ __all__ = [
     "Sparseness",
     "TopKInMask",
     "TopKIntersection",
+    "TopKNearby",
+    "TransformedSimilarity",
     "adversarial_insertion",
     "as_quantus_explain",
     "deletion",

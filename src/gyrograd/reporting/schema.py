@@ -23,7 +23,7 @@ HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empt
 MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
 """Flags of maps whose derivative leads a search astray: under attack they look steadier than they are."""
 
-Group = Literal["noise", "attack", "certificate", "faithfulness", "other"]
+Group = Literal["noise", "attack", "transform", "certificate", "faithfulness", "other"]
 Direction = Literal["higher", "lower"]
 
 
