@@ -113,6 +113,14 @@ def test_lime_is_taken_with_its_own_segments():
     assert cells.agreeing.item() / 3000 != pytest.approx(1 / 3, abs=0.05)
 
 
+def test_a_segment_scores_what_its_pixels_carry_whatever_its_size():
+    """LIME gives 5, 3 and -4. With the first shown nothing turns class 0; with the second, three pixels, the third does."""
+    x = torch.tensor([[[[5.0, 1.0, 1.0, 1.0, -4.0]]]], dtype=torch.float64)
+    lime = gg.attribution("lime", segments=torch.tensor([[0, 1, 1, 1, 2]]), draws=64, ridge=1e-6)
+    found = SoftStability(radius=1, top=0.3, draws=200).certificate(Vote(), lime, x, TARGET)
+    assert found.agreeing.item() == 200
+
+
 def test_the_slow_twin_counts_the_same():
     """Image by image and draw by draw, each masked image built pixel by pixel."""
     torch.manual_seed(0)

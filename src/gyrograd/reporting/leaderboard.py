@@ -204,7 +204,7 @@ class Board:
                     place,
                     x,
                     y,
-                    (x, y) in sure and not any(_beats(other, (x, y), column) for other in sure),
+                    not place.doubts and not any(_beats(other, (x, y), column) for other in sure),
                 )
                 for row, place, x, y in drawn
             ],
