@@ -114,7 +114,7 @@ def test_lime_is_taken_with_its_own_segments():
 
 
 def test_a_segment_scores_what_its_pixels_carry_whatever_its_size():
-    """LIME gives 5, 3 and -4. With the first shown nothing turns class 0; with the second, three pixels, the third does."""
+    """LIME gives 5, 3 and -4. Nothing turns the first; the second, three pixels, would be turned by the third."""
     x = torch.tensor([[[[5.0, 1.0, 1.0, 1.0, -4.0]]]], dtype=torch.float64)
     lime = gg.attribution("lime", segments=torch.tensor([[0, 1, 1, 1, 2]]), draws=64, ridge=1e-6)
     found = SoftStability(radius=1, top=0.3, draws=200).certificate(Vote(), lime, x, TARGET)
