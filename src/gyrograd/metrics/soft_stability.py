@@ -105,6 +105,7 @@ class SoftStability:
     def __post_init__(self) -> None:
         check_count("radius", self.radius, 4)
         check_count("draws", self.draws, 1000)
+        check_count("grid", self.grid, 8)
         check_picture(self.reduce)
         check_baseline(self.baseline)
         if not 0 < self.top < 1:

@@ -104,7 +104,9 @@ class Brightness(Still):
 
     def __post_init__(self) -> None:
         if not 0 < self.amount < 1:
-            raise UserError(f"amount is {self.amount}; give a step of brightness such as 0.1, at most 1.")
+            raise UserError(
+                f"amount is {self.amount}; give a step of brightness between 0 and 1, such as 0.1."
+            )
 
     def changed(self, x: Images, variant: int) -> Images:
         return (x + (self.amount if variant == 0 else -self.amount)).clamp(0, 1)
