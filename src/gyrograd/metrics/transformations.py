@@ -120,9 +120,9 @@ class Shift:
     variants: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
-        if not 0 < self.share < 0.5:
+        if not 0 < self.share <= 0.5:
             raise UserError(
-                f"share is {self.share}; give a part of the image's side below 0.5, such as 1/16."
+                f"share is {self.share}; give a part of the image's side up to 0.5, such as 1/16."
             )
 
     def changed(self, x: Images, variant: int) -> Images:
