@@ -49,33 +49,21 @@ def row_of(method: str) -> str:
     return f"{method}, certified"
 
 
-def pixel_metric(preset: Preset, max_batch: int) -> CertifiedPixels:
-    """Certifies the places of pixels, as audits do."""
-    draws = preset.certified_draws
-    return CertifiedPixels(draws=draws, held_out=held_out(draws), looks=LOOKS, max_batch=max_batch)
-
-
-def cosine_metric(preset: Preset, max_batch: int) -> CertifiedCosine:
-    """Certifies directions, as audits do."""
-    draws = preset.certified_draws
-    return CertifiedCosine(draws=draws, held_out=held_out(draws), looks=LOOKS, max_batch=max_batch)
-
-
-def held_out(draws: int) -> int:
-    """Draws that guess what the others test: a tenth as many."""
-    return max(1, draws // 10)
-
-
-def stability_metric(preset: Preset, max_batch: int) -> SoftStability:
-    """Certifies the prediction from the top segments, as audits do."""
-    return SoftStability(draws=preset.certified_draws, max_batch=max_batch)
+def metrics_of(inputs: AuditInputs) -> tuple[CertifiedPixels, CertifiedCosine, SoftStability]:
+    """The certificates as audits make them; a tenth as many draws guess what the others test."""
+    draws, most = inputs.preset.certified_draws, inputs.max_batch
+    settings = {"draws": draws, "held_out": max(1, draws // 10), "looks": LOOKS, "max_batch": most}
+    return (
+        CertifiedPixels(**settings),
+        CertifiedCosine(**settings),
+        SoftStability(draws=draws, max_batch=most),
+    )
 
 
 def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
     """The certificates of every method that has any, over the first images."""
     preset = inputs.preset
-    stable = stability_metric(preset, inputs.max_batch)
-    pixels, cosine = pixel_metric(preset, inputs.max_batch), cosine_metric(preset, inputs.max_batch)
+    pixels, cosine, stable = metrics_of(inputs)
 
     def values(at: Look) -> dict[str, Tensor]:
         by_pixel = pixels.certificate(at.model, at.attribution, at.x, at.target, seed=at.seed)
@@ -134,8 +122,7 @@ def card_certificates(
     certified, segmented = certified_methods(methods, preset), segment_methods(methods, preset)
     if not certified and not segmented:
         return None
-    pixels, cosine = pixel_metric(preset, inputs.max_batch), cosine_metric(preset, inputs.max_batch)
-    stable = stability_metric(preset, inputs.max_batch)
+    pixels, cosine, stable = metrics_of(inputs)
     rows: list[CertifiedRow] = []
     for method in [*certified, *segmented]:
         columns = certified_columns(table, method.name)

@@ -42,9 +42,9 @@ from gyrograd.attributions.segments import (
 )
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError
-from gyrograd.metrics.certificates import lower_share
+from gyrograd.metrics.certificates import check_alpha, lower_share
+from gyrograd.metrics.faithfulness import over_groups
 from gyrograd.metrics.passes import check_classes, check_count
-from gyrograd.metrics.pictures import check_picture, picture
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, class_indices
 from gyrograd.registry import register
@@ -78,8 +78,8 @@ class SoftStability:
 
     The value is a lower bound that holds with probability 1 - alpha per image. LIME and SHAP are taken with their own
     segments; of other maps, `grid` x `grid` cells are (each value, if the input has fewer rows or columns). A segment
-    scores the mean of its pixels, channels merged by `reduce`; the `top` share of the segments is shown, at least one.
-    An image with fewer than `radius` further segments gets as many as it has.
+    scores the mean of the map over its pixels and channels; the `top` share of the segments is shown, at least one. An
+    image with fewer than `radius` further segments gets as many as it has.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -94,7 +94,6 @@ class SoftStability:
     draws: int = 1000
     alpha: float = 0.001
     grid: int = 8
-    reduce: str = "sum"
     baseline: Baseline = "zero"
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
@@ -106,12 +105,10 @@ class SoftStability:
         check_count("radius", self.radius, 4)
         check_count("draws", self.draws, 1000)
         check_count("grid", self.grid, 8)
-        check_picture(self.reduce)
         check_baseline(self.baseline)
         if not 0 < self.top < 1:
             raise UserError(f"top is {self.top}; give the share of the segments that is shown, such as 0.25.")
-        if not 0 < self.alpha < 1:
-            raise UserError(f"alpha is {self.alpha}; give the chance of being wrong, such as 0.001.")
+        check_alpha(self.alpha)
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
@@ -127,11 +124,11 @@ class SoftStability:
         check_classes(model, x, target)
         keys = random.keys(seed, len(x), x.device)
         segments = self._segments(attribution, x)
-        scores = picture(attribution(model, x, target).detach(), self.reduce).mean(1)
+        map = attribution(model, x, target).detach().double()
         # The top alone comes first, its additions after it.
         coalitions = [
             torch.cat([top[None], additions(top, self.radius, self.draws, key)])
-            for top, key in zip(self._top(scores, segments), keys.split(1), strict=True)
+            for top, key in zip(self._top(map, segments), keys.split(1), strict=True)
         ]
         predicted = over_coalitions(
             model,
@@ -153,16 +150,14 @@ class SoftStability:
         images = as_images(x)
         return segment(images, "grid" if min(images.shape[2:]) >= self.grid else "pixels", grid=self.grid)
 
-    def _top(self, scores: Tensor, segments: Segments) -> list[Bool[Tensor, " s"]]:
-        """The segments that are shown, image by image: those with the highest mean score."""
-        chosen = []
-        for picture_, places in zip(scores.flatten(1).double(), segments.flatten(1), strict=True):
-            sizes = places.bincount()
-            means = torch.zeros_like(sizes, dtype=torch.float64).index_add_(0, places, picture_) / sizes
-            count = max(1, round(self.top * len(sizes)))
-            first = means.argsort(descending=True, stable=True)[:count]
-            chosen.append(torch.zeros_like(sizes, dtype=torch.bool).index_fill_(0, first, True))
-        return chosen
+    def _top(self, map: Inputs, segments: Segments) -> list[Bool[Tensor, " s"]]:
+        """The segments that are shown, image by image: those with the highest mean of the map."""
+        means = over_groups(map, segments) / over_groups(torch.ones_like(map), segments)
+        shown = []
+        for row, count in zip(means, (segments.flatten(1).amax(1) + 1).tolist(), strict=True):
+            first = row[:count].argsort(descending=True, stable=True)[: max(1, round(self.top * count))]
+            shown.append(torch.zeros(count, dtype=torch.bool, device=row.device).index_fill_(0, first, True))
+        return shown
 
 
 def additions(shown: Bool[Tensor, " s"], most: int, draws: int, key: random.Keys) -> Coalitions:

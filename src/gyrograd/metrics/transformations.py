@@ -43,27 +43,22 @@ Window = tuple[slice, slice]
 
 @runtime_checkable
 class Change(Protocol):
-    """A change of images in numbered variants. `moved` does to a map what it did to the place of pixels."""
+    """A change of images in numbered variants. If pixels move, the map moves alike and is compared in a window."""
 
     @property
     def variants(self) -> int: ...
     def changed(self, x: Images, variant: int) -> Images: ...
-    def moved(self, map: Images, variant: int) -> Images: ...
+
+
+@runtime_checkable
+class Move(Change, Protocol):
+    """A change that moves pixels; `window`: the rows and columns that were in sight before."""
+
     def window(self, h: int, w: int, variant: int) -> Window: ...
 
 
-class Still:
-    """A change that leaves pixels where they are."""
-
-    def moved(self, map: Images, variant: int) -> Images:  # noqa: ARG002
-        return map
-
-    def window(self, h: int, w: int, variant: int) -> Window:  # noqa: ARG002
-        return slice(0, h), slice(0, w)
-
-
 @dataclass(frozen=True)
-class Jpeg(Still):
+class Jpeg:
     """Saved as a JPEG of this quality and read again, colours at half resolution (4:2:0)."""
 
     quality: int
@@ -96,7 +91,7 @@ def _through_jpeg(levels: NDArray[Any], quality: int) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Brightness(Still):
+class Brightness:
     """All values raised or lowered by `amount`, cut to [0, 1]."""
 
     amount: float
@@ -131,8 +126,6 @@ class Shift:
         columns = (torch.arange(w, device=x.device) - right).clamp(0, w - 1)
         return x[:, :, rows][:, :, :, columns]
 
-    moved = changed
-
     def window(self, h: int, w: int, variant: int) -> Window:
         down, right = self._step(h, w, variant)
         return slice(max(0, down), h + min(0, down)), slice(max(0, right), w + min(0, right))
@@ -160,8 +153,6 @@ class Rotation:
         # What grid_sample wants: -1 and 1 are the outer edges of the first and the last pixel, columns come first.
         grid = torch.stack([(2 * column + 1) / w - 1, (2 * row + 1) / h - 1], 2).to(x)
         return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), padding_mode="border", align_corners=False)
-
-    moved = changed
 
     def window(self, h: int, w: int, variant: int) -> Window:
         row, column = self._sources(h, w, variant)
@@ -232,9 +223,12 @@ class TransformedSimilarity:
         return in_parts(values, x, self.change.variants, self.max_batch)
 
     def _compared(self, clean: Tensor, map: Tensor, variant: int) -> Tensor:
-        rows, columns = self.change.window(*clean.shape[2:], variant)
-        moved = self.change.moved(clean, variant)[:, :, rows, columns]
-        return self.measure(moved, picture(map, self.measure.reduce)[:, :, rows, columns])
+        seen = picture(map, self.measure.reduce)
+        if isinstance(self.change, Move):
+            rows, columns = self.change.window(*clean.shape[2:], variant)
+            moved = self.change.changed(clean, variant)
+            clean, seen = moved[:, :, rows, columns], seen[:, :, rows, columns]
+        return self.measure(clean, seen)
 
 
 @register(
