@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -52,7 +53,12 @@ def row_of(method: str) -> str:
 def metrics_of(inputs: AuditInputs) -> tuple[CertifiedPixels, CertifiedCosine, SoftStability]:
     """The certificates as audits make them; a tenth as many draws guess what the others test."""
     draws, most = inputs.preset.certified_draws, inputs.max_batch
-    settings = {"draws": draws, "held_out": max(1, draws // 10), "looks": LOOKS, "max_batch": most}
+    settings: dict[str, Any] = {
+        "draws": draws,
+        "held_out": max(1, draws // 10),
+        "looks": LOOKS,
+        "max_batch": most,
+    }
     return (
         CertifiedPixels(**settings),
         CertifiedCosine(**settings),

@@ -121,7 +121,8 @@ class Shift:
             )
 
     def changed(self, x: Images, variant: int) -> Images:
-        (down, right), (h, w) = self._step(*x.shape[2:], variant), x.shape[2:]
+        h, w = x.shape[2:]
+        down, right = self._step(h, w, variant)
         rows = (torch.arange(h, device=x.device) - down).clamp(0, h - 1)
         columns = (torch.arange(w, device=x.device) - right).clamp(0, w - 1)
         return x[:, :, rows][:, :, :, columns]
@@ -225,7 +226,8 @@ class TransformedSimilarity:
     def _compared(self, clean: Tensor, map: Tensor, variant: int) -> Tensor:
         seen = picture(map, self.measure.reduce)
         if isinstance(self.change, Move):
-            rows, columns = self.change.window(*clean.shape[2:], variant)
+            h, w = clean.shape[2:]
+            rows, columns = self.change.window(h, w, variant)
             moved = self.change.changed(clean, variant)
             clean, seen = moved[:, :, rows, columns], seen[:, :, rows, columns]
         return self.measure(clean, seen)
