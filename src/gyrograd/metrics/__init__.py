@@ -23,6 +23,7 @@ from gyrograd.metrics.response import (
     TopKNearby,
 )
 from gyrograd.metrics.road import Road
+from gyrograd.metrics.sanity_checks import Flag, raised_flags
 from gyrograd.metrics.soft_stability import SegmentCertificate, SoftStability
 from gyrograd.metrics.sparseness import Sparseness
 from gyrograd.metrics.stability import (
@@ -32,8 +33,8 @@ from gyrograd.metrics.stability import (
     ModelSmoothness,
     RandomPerturbationSimilarity,
 )
-from gyrograd.metrics.suspicion import Flag, suspicions
 from gyrograd.metrics.transformations import TransformedSimilarity
+from gyrograd.renames import keep_old_names
 
 __all__ = [
     "Accuracy",
@@ -72,5 +73,7 @@ __all__ = [
     "as_quantus_explain",
     "deletion",
     "insertion",
-    "suspicions",
+    "raised_flags",
 ]
+
+keep_old_names(__name__, suspicions="gyrograd.metrics.raised_flags")
