@@ -243,7 +243,7 @@ def top_k_nearby(k: int | None = None, window: int = 1, reduce: str = "abs_sum")
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
     >>> near = gg.metric("top_k_nearby", k=100)(model, lrp, x, target, perturbed=hit.x)
     >>> bool((near >= gg.metric("top_k_intersection", k=100)(model, lrp, x, target, perturbed=hit.x)).all())

@@ -84,7 +84,7 @@ class SoftStability:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> lime = gg.attribution("lime", segments="grid", grid=4, draws=50)
-    >>> stable = gg.metric("soft_stability", draws=100)(model, lime, x, gg.predicted(model, x))
+    >>> stable = gg.metric("soft_stability", draws=100)(model, lime, x, gg.predict(model, x))
     >>> bool(((0 <= stable) & (stable <= 1)).all())
     True
     """

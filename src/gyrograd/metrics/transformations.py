@@ -250,7 +250,7 @@ def jpeg_similarity(
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> steady = gg.metric("jpeg_similarity", quality=90)
-    >>> values = steady(model, gg.attribution("lrp"), x, gg.predicted(model, x))
+    >>> values = steady(model, gg.attribution("lrp"), x, gg.predict(model, x))
     >>> bool((values[~values.isnan()] > 0.5).all())
     True
     """
@@ -274,7 +274,7 @@ def brightness_similarity(
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> steady = gg.metric("brightness_similarity", amount=0.01)
-    >>> bool((steady(model, gg.attribution("lrp"), x, gg.predicted(model, x)) > 0.5).all())
+    >>> bool((steady(model, gg.attribution("lrp"), x, gg.predict(model, x)) > 0.5).all())
     True
     """
     return TransformedSimilarity(Brightness(amount), MapSimilarity(similarity, reduce), max_batch)
@@ -296,7 +296,7 @@ def shift_similarity(
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> shifted = gg.metric("shift_similarity").per_variant(model, gg.attribution("lrp"), x, gg.predicted(model, x))
+    >>> shifted = gg.metric("shift_similarity").per_variant(model, gg.attribution("lrp"), x, gg.predict(model, x))
     >>> shifted.shape      # up, down, left, right
     torch.Size([2, 4])
     """
@@ -319,7 +319,7 @@ def rotation_similarity(
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> turned = gg.metric("rotation_similarity").per_variant(model, gg.attribution("lrp"), x, gg.predicted(model, x))
+    >>> turned = gg.metric("rotation_similarity").per_variant(model, gg.attribution("lrp"), x, gg.predict(model, x))
     >>> turned.shape      # either way
     torch.Size([2, 2])
     """
