@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attributions.lrp import LRP
+from gyrograd.measurement import Cell
 from gyrograd.models import InShape, Standardized
 
 TARGET = torch.tensor([0, 2, 1])
@@ -218,6 +219,23 @@ def test_the_audit_of_a_table_names_its_features_and_tries_lime_and_shap(tmp_pat
     assert "<weight>" not in card.to_html(tmp_path / "page.html").read_text()
 
 
+def test_an_audit_of_features_measures_only_what_its_folder_lacks(tmp_path, monkeypatch):
+    x, model = drawn(6), net_for((6,))
+    given = {"methods": ["gradient"], "steps": 1, "out": tmp_path}
+    first = gg.audit(model, x, TARGET, **given)
+    shards = {path: path.read_bytes() for path in (tmp_path / "records").glob("*/*.json")}
+    gone = next(path for path in shards if "under-auto" in path.parent.name)
+    gone.unlink()
+    measured = []
+    record = Cell.record
+    monkeypatch.setattr(Cell, "record", lambda cell, at: measured.append(cell.name) or record(cell, at))
+    again = gg.audit(model, x, TARGET, **given)
+    assert measured == ["gradient under auto"]
+    assert {path: path.read_bytes() for path in shards} == shards
+    assert again.values == first.values
+    assert again.document["verdict"] == first.document["verdict"]
+
+
 def test_settings_that_an_audit_of_features_does_not_have_are_refused():
     x, model = drawn(6), net_for((6,))
     for changes, sentence in (
@@ -226,7 +244,7 @@ def test_settings_that_an_audit_of_features_does_not_have_are_refused():
         ({"features": ["a"]}, "name each column"),
         ({"preset": "slow"}, "preset"),
         ({"pointz": 3}, "has no setting 'pointz'"),
-        ({"workers": 2}, "has no setting 'workers'"),
+        ({"index": [1, 2, 3]}, "has no setting 'index'"),
     ):
         with pytest.raises(gg.UserError, match=sentence):
             gg.audit(model, x, TARGET, **changes)

@@ -23,7 +23,7 @@ from gyrograd.audit.certificates import (
     certified_columns,
 )
 from gyrograd.audit.doubts import challenges, doubts, masked, suspects
-from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
+from gyrograd.audit.features import FORMS, FeatureCard, audit_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Pictures, most_damaging
@@ -139,12 +139,11 @@ def audit(
     'Verdict: unsafe'
     """
     if isinstance(images, Tensor) and images.dim() in FORMS:
-        given = {
-            "preset": preset, "methods": methods, "attacks": attacks, "metrics": metrics, "eps": eps, "out": out,
-            "seed": seed, "fresh": fresh, "model_name": model_name, "data_name": data_name, "classes": classes,
-            "index": index, "notes": notes, "command": command, "workers": workers, "cluster": cluster, **changes,
-        }  # fmt: skip
-        return audit_features(model, images, labels, **settings_of_features(given))
+        return audit_features(
+            model, images, labels, preset=preset, methods=methods, attacks=attacks, metrics=metrics, eps=eps, out=out,
+            seed=seed, fresh=fresh, model_name=model_name, data_name=data_name, classes=classes, names=names,
+            index=index, notes=notes, command=command, workers=workers, cluster=cluster, **changes,
+        )  # fmt: skip
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
     chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)

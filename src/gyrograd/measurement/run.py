@@ -24,7 +24,7 @@ from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
-from gyrograd.types import Attribution, Images, Labels, Model
+from gyrograd.types import Attribution, Inputs, Labels, Model
 
 VERSION = 3
 """Raise it when a change of the code changes values: records of older versions are then measured again."""
@@ -40,15 +40,15 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Images, the class explained of each, and their positions in the data set they come from.
+    """Inputs, the class explained of each, and their positions in the data set they come from.
 
-    Images too many for memory are `Streamed` and read as they are asked for.
+    Inputs too many for memory are `Streamed` and read as they are asked for.
     """
 
-    x: Images | Streamed
+    x: Inputs | Streamed
     target: Labels
     index: tuple[int, ...]
-    _last: dict[tuple[tuple[int, ...], int], tuple[Images, Labels, Tensor]] = field(
+    _last: dict[tuple[tuple[int, ...], int], tuple[Inputs, Labels, Tensor]] = field(
         default_factory=dict, repr=False
     )
 
@@ -61,8 +61,8 @@ class Sample:
 
     def rows(
         self, positions: Sequence[int], seed: int, device: torch.device
-    ) -> tuple[Images, Labels, Tensor]:
-        """Images, classes and random streams of these examples, on the device.
+    ) -> tuple[Inputs, Labels, Tensor]:
+        """Inputs, classes and random streams of these examples, on the device.
 
         The last ones asked for are the same tensors again, so that attacks can share what they say of clean images.
         """
