@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attributions.lrp import LRP
+from gyrograd.audit import Preset
 from gyrograd.measurement import Cell
 from gyrograd.models import InShape, Standardized
 
@@ -243,6 +244,7 @@ def test_settings_that_an_audit_of_features_does_not_have_are_refused():
         ({"eps": -1.0}, "in standard deviations"),
         ({"features": ["a"]}, "name each column"),
         ({"preset": "slow"}, "preset"),
+        ({"preset": Preset(methods=("gradient",))}, "quick, standard or thorough"),
         ({"pointz": 3}, "has no setting 'pointz'"),
         ({"index": [1, 2, 3]}, "has no setting 'index'"),
     ):

@@ -147,24 +147,9 @@ def audit_features(
     settings are those of `audit`; one that only images have (`of_images`) is refused.
     """
     started = time.monotonic()
-    for name, value in of_images.items():
-        if value is not None and value is not False:
-            known = [*(audit_features.__kwdefaults__ or ())]
-            raise UserError(
-                f"An audit of tables, series and volumes has no setting '{name}': {did_you_mean(name, known)}"
-            )
-    check_inputs(x)
-    check_name("preset", preset, DEPTHS)
     eps = EPS if eps is None else eps
-    if not 0 < eps < 100:
-        raise UserError(f"eps is {eps}; give a radius in standard deviations of the features, such as 0.1.")
-    if len(x) < 2:
-        raise UserError("Standard deviations of the features need several examples; give two or more.")
+    _check_asked(x, preset, eps, features, of_images)
     d = x[0].numel()
-    if features is not None and (x.dim() != 2 or len(features) != d):
-        raise UserError(
-            f"There are {len(features)} names for inputs {tuple(x.shape[1:])}; name each column of a table."
-        )
     names = None if x.dim() != 2 else tuple(map(str, features or (f"feature {i}" for i in range(d))))
     standard, sample = _standardized(model, x, labels)
     usual_steps, mean_steps, most = DEPTHS[preset]
@@ -238,6 +223,28 @@ def audit_features(
         if place is not None:
             card.save(place)
     return card
+
+
+def _check_asked(
+    x: Inputs, preset: str, eps: float, features: Sequence[str] | None, of_images: Mapping[str, Any]
+) -> None:
+    """Refuse what an audit of features does not have, before anything is computed."""
+    for name, value in of_images.items():
+        if value is not None and value is not False:
+            known = [*(audit_features.__kwdefaults__ or ())]
+            raise UserError(
+                f"An audit of tables, series and volumes has no setting '{name}': {did_you_mean(name, known)}"
+            )
+    check_inputs(x)
+    check_name("preset", preset, DEPTHS)
+    if not 0 < eps < 100:
+        raise UserError(f"eps is {eps}; give a radius in standard deviations of the features, such as 0.1.")
+    if len(x) < 2:
+        raise UserError("Standard deviations of the features need several examples; give two or more.")
+    if features is not None and (x.dim() != 2 or len(features) != x[0].numel()):
+        raise UserError(
+            f"There are {len(features)} names for inputs {tuple(x.shape[1:])}; name each column of a table."
+        )
 
 
 def _standardized(model: Model, x: Inputs, labels: Targets | None) -> tuple[Standardized, Sample]:

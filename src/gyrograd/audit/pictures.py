@@ -23,6 +23,7 @@ from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting.pictures import BEST
 from gyrograd.reporting.schema import Predicted, WorstAttack
+from gyrograd.types import AttackOutcome
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -105,7 +106,7 @@ class Pictures:
                 rows[-1]["best"] = {"method": other.method, "cosine": cosine, "kept": kept}
             hits.append(hit)
             pairs.append(pair)
-        return rows, _arrays(hits) | _best_arrays(hits, pairs)
+        return rows, picture_arrays(hits) | _best_arrays(hits, pairs)
 
     def _attacked(self, damage: Damage) -> AttackResult:
         key = (damage.example, damage.method, damage.attack)
@@ -126,7 +127,8 @@ class Pictures:
         return {"label": self.inputs.class_name(int(index)), "probability": float(probability)}
 
 
-def _arrays(hits: Sequence[AttackResult]) -> Arrays:
+def picture_arrays(hits: Sequence[AttackOutcome]) -> Arrays:
+    """Images and maps before and after attacks, a row for each image, as `reporting.pictures` draws them."""
     if not hits:
         return {}
     clean, moved = (torch.cat(maps) for maps in ([h.map_clean for h in hits], [h.map for h in hits]))
@@ -145,7 +147,7 @@ def _best_arrays(hits: Sequence[AttackResult], pairs: Sequence[AttackResult | No
     """The recommended method's arrays, zeros where it has none; nothing if it has none anywhere."""
     if not any(pair is not None for pair in pairs):
         return {}
-    found = _arrays([hit if pair is None else pair for hit, pair in zip(hits, pairs, strict=True)])
+    found = picture_arrays([hit if pair is None else pair for hit, pair in zip(hits, pairs, strict=True)])
     del found["image"]
     for row, pair in enumerate(pairs):
         if pair is None:

@@ -53,9 +53,14 @@ def grade_of(
     attack, noise = columns.get("top_k_kept"), columns.get("noise_kept")
     if attack is None or noise is None:
         return None
-    if _low(attack) >= HALF:
+    low = attack["low"]
+    if low is not None and low >= HALF:
         return "shaky" if suspect or brief else "steady"
-    return "unsafe" if _high(attack) < QUARTER or _high(noise) < HALF else "shaky"
+    surely_below = (
+        stat["high"] is not None and stat["high"] < bound
+        for stat, bound in ((attack, QUARTER), (noise, HALF))
+    )
+    return "unsafe" if any(surely_below) else "shaky"
 
 
 def sentences(
@@ -103,7 +108,7 @@ def _trust(
         if attack is None or attack["n"] != 1
         else "one image cannot tell more of the {map} map"
     )
-    if grade == "shaky" and attack is not None and _low(attack) >= HALF:
+    if grade == "shaky" and attack is not None and (attack["low"] or 0.0) >= HALF:
         reason = "the {map} map holds still, but by its flags it would do so without telling anything"
         if not suspect:
             reason = "the {map} map held still, but the search was too short to call it steady"
@@ -171,11 +176,3 @@ def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
 def _share(stat: Stat | None) -> str:
     """Such as 26 % [22, 30]."""
     return interval_text(stat, ".0f", scale=100, unit=" %", unknown="an unknown share")
-
-
-def _low(stat: Stat) -> float:
-    return -1.0 if stat["low"] is None else float(stat["low"])
-
-
-def _high(stat: Stat) -> float:
-    return 2.0 if stat["high"] is None else float(stat["high"])

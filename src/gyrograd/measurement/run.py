@@ -151,10 +151,6 @@ def measure(
         there = ((m, c, found.get(cell.name)) for m, c, cell in planned)
         return Table(Source(m, c.name, c.radii, record) for m, c, record in there if record is not None)
 
-    def shown(found: Mapping[str, Record]) -> None:
-        if watch is not None:
-            watch(table(found))
-
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         place = Path(folder)
         if fresh:
@@ -162,6 +158,7 @@ def measure(
         _tell_of_other_records(cells, place)
         try:
             with shared_clean_looks():
+                shown = None if watch is None else lambda found: watch(table(found))
                 return table(
                     run_cells(cells, sample.index, place, shard=shard, what=what, workers=who, watch=shown)
                 )
