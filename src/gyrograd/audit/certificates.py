@@ -15,10 +15,10 @@ from torch import Tensor
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import GRADIENT, OTHER, AuditInputs
 from gyrograd.audit.presets import Preset
-from gyrograd.audit.table import stat
 from gyrograd.measurement import CLEAN, Column, Look, Metric, Plan, Table
 from gyrograd.metrics import CertifiedCosine, CertifiedPixels
 from gyrograd.metrics.certificates import per_value, refuted
+from gyrograd.numerics.statistics import Stat, bootstrap_interval
 from gyrograd.reporting.schema import Certificates, CertifiedPicture, CertifiedRow
 
 LOOKS = 4
@@ -111,9 +111,9 @@ def card_certificates(
             {
                 "method": method.name,
                 "label": method.label,
-                "pixels": stat(columns["certified_pixels"]),
-                "cosine": stat(columns["certified_cosine"]),
-                "draws": stat(table.of(method=row_of(method.name), metric="draws")),
+                "pixels": _stat(columns["certified_pixels"]),
+                "cosine": _stat(columns["certified_cosine"]),
+                "draws": _stat(table.of(method=row_of(method.name), metric="draws")),
             }
         )
     return {
@@ -148,3 +148,8 @@ def _pictures(
             "label": method.label,
             "rows": ["".join(STATES[state] for state in row) for row in states.tolist()],
         }
+
+
+def _stat(column: Column) -> Stat | None:
+    present = [value for value in column.values() if value is not None]
+    return bootstrap_interval(present).plain() if present else None

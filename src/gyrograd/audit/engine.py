@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -151,7 +152,9 @@ def audit(
         )  # fmt: skip
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
-    chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
+    chosen = preset_of(
+        preset, attacks=None if attacks is None else _names(attacks), metrics=further, eps=eps, **changes
+    )
     if chosen.precision is not None:
         chosen = replace(chosen, attacked_images=max(1, len(images)))
     inputs = _inputs(model, images, labels, classes, names, index, model_name, data_name, chosen, seed)
@@ -292,12 +295,13 @@ def _card(
     found = _judgement(inputs, methods, table, flags)
     damage = most_damaging(table, methods, preset)
     worst, arrays = Pictures(inputs, methods).of(table, damage if complete else damage[:1], found.best)
-    short = shortfall(found.columns, preset)
-    settings = settings | {"notes": [*settings["notes"], *([short] if short else [])]}
+    if preset.precision is not None and (short := shortfall(found.columns, preset.precision)):
+        settings = settings | {"notes": [*settings["notes"], short]}
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), evaluating(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
     explained = "label" if inputs.labelled else "prediction"
+    decided = asdict(preset) | {"seed": inputs.seed, "explained": explained}
     document: AuditCard = {
         "schema": SCHEMA,
         "kind": "audit",
@@ -318,7 +322,7 @@ def _card(
             "classes": None if inputs.classes is None else list(inputs.classes),
             "planned": len(inputs.sample.x),
         },
-        "settings": settings | _json(asdict(preset) | {"seed": inputs.seed, "explained": explained}),
+        "settings": settings | json.loads(json.dumps(decided, default=repr)),
         "complete": complete,
         "accuracy": stat(correct) if inputs.labelled else None,
         "verdict": found.verdict,
@@ -343,7 +347,9 @@ def _card(
         },
         "plane": plane(found.points, found.chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
-        "certificates": card_certificates(inputs, table, methods, pictures=complete),
+        "certificates": (
+            card_certificates(inputs, table, methods, pictures=complete) if preset.certified_images else None
+        ),
         "worst": worst,
         "pictures": PICTURES if arrays else None,
         "flags": flags,
@@ -356,7 +362,8 @@ def every_plan(
     inputs: AuditInputs, methods: list[Method], limits: Mapping[str, int] | None = None
 ) -> list[Plan]:
     """All that an audit measures."""
-    return audit_plans(inputs, methods, limits) + certificate_plans(inputs, methods)
+    certified = certificate_plans(inputs, methods) if inputs.preset.certified_images else []
+    return audit_plans(inputs, methods, limits) + certified
 
 
 def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat | None]:
@@ -366,7 +373,8 @@ def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat
         stats = {key: stat(values) for key, values in columns.items()}
     else:
         stats = {key: sequential_stat(key, values, inputs.sample.index) for key, values in columns.items()}
-    stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
+    if preset.certified_images:
+        stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
     if has_radius(preset):
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)
@@ -435,25 +443,15 @@ def _inputs(
         data_name or counted_images(len(x)),
         labels is not None,
         None if classes is None else tuple(classes),
-        None if names is None else dict(zip(places, names, strict=True)),
+        {} if names is None else dict(zip(places, names, strict=True)),
     )
 
 
-def _names(attacks: Sequence[str] | None) -> tuple[str, ...] | None:
+def _names(attacks: Sequence[str]) -> tuple[str, ...]:
     """The attacks by their own names; noise is always there and is no attack."""
-    if attacks is None:
-        return None
     names = tuple(lookup("attack", name).name for name in attacks)
     if "random" in names or len(set(names)) < len(names):
         raise UserError(
             f"The attacks are {', '.join(names)}; name each once, and leave out 'random': it is always measured."
         )
     return names
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)

@@ -90,7 +90,7 @@ class Pictures:
                 {
                     "row": row,
                     "example": damage.example,
-                    "name": self.inputs.image_name(damage.example),
+                    "name": self.inputs.names.get(damage.example),
                     "method": damage.method,
                     "attack": damage.attack,
                     "eps": self.inputs.preset.eps,
@@ -132,9 +132,14 @@ def picture_arrays(hits: Sequence[AttackOutcome]) -> Arrays:
     if not hits:
         return {}
     clean, moved = (torch.cat(maps) for maps in ([h.map_clean for h in hits], [h.map for h in hits]))
+    # Three channels: a grey image three times, of any other number the first three (or the first, grey).
+    image, attacked = (
+        (x[:, :3] if x.shape[1] >= 3 else x[:, :1].expand(-1, 3, -1, -1)).permute(0, 2, 3, 1)
+        for x in (torch.cat([h.x_clean for h in hits]), torch.cat([h.x for h in hits]))
+    )
     arrays = {
-        "image": _coloured(torch.cat([h.x_clean for h in hits])).permute(0, 2, 3, 1),
-        "attacked": _coloured(torch.cat([h.x for h in hits])).permute(0, 2, 3, 1),
+        "image": image,
+        "attacked": attacked,
         "map_clean": reduce(clean, "abs_sum"),
         "map_attacked": reduce(moved, "abs_sum"),
         "signed_clean": reduce(clean, "sum"),
@@ -154,8 +159,3 @@ def _best_arrays(hits: Sequence[AttackResult], pairs: Sequence[AttackResult | No
             for array in found.values():
                 array[row] = 0
     return {BEST + key: array for key, array in found.items()}
-
-
-def _coloured(x: Tensor) -> Tensor:
-    """Three channels: a grey image three times, of any other number the first three (or the first, grey)."""
-    return x[:, :3] if x.shape[1] >= 3 else x[:, :1].expand(-1, 3, -1, -1)

@@ -80,7 +80,7 @@ class AuditInputs:
     data_name: str
     labelled: bool
     classes: tuple[str, ...] | None
-    names: Mapping[int, str] | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
     """What the images are called, by example: their files, or their set and number."""
     hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
     """Attacks on single images, kept for the pictures."""
@@ -98,10 +98,6 @@ class AuditInputs:
         """Which example a random stream belongs to."""
         keys = streams(self.seed, torch.tensor(self.sample.index))
         return dict(zip(keys.tolist(), self.sample.index, strict=True))
-
-    def image_name(self, example: int) -> str | None:
-        """What this example is called, where that is known."""
-        return None if self.names is None else self.names[example]
 
     def class_name(self, number: int) -> str:
         """The name of a class, or its number where nobody knows names."""

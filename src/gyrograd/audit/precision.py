@@ -71,14 +71,14 @@ def sequential_stat(key: str, values: Column, images: Sequence[int]) -> Stat | N
     return confidence_sequence(np.clip(present, 0.0, 1.0)).plain()  # a cosine may be 1 + 1e-7
 
 
-def shortfall(columns: Mapping[str, Mapping[str, Stat | None]], preset: Preset) -> str | None:
+def shortfall(columns: Mapping[str, Mapping[str, Stat | None]], precision: float) -> str | None:
     """A note if the images did not suffice."""
     graded = [stats[GRADED] for stats in columns.values() if stats.get(GRADED)]
     widest = max((_half_width(found) for found in graded if found), default=0.0)
-    if preset.precision is None or widest <= preset.precision:
+    if widest <= precision:
         return None
     return (
-        f"The images did not suffice for a precision of {preset.precision:g}: the top pixels kept are known to "
+        f"The images did not suffice for a precision of {precision:g}: the top pixels kept are known to "
         f"{widest:.2g}; give more (--images)."
     )
 

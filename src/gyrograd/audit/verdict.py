@@ -117,21 +117,17 @@ def _trust(
 
 def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     noise, attack = (_share(columns[key]) for key in ("noise_kept", "top_k_kept"))
-    kept = columns["prediction_kept"]
+    kept, stays = columns["prediction_kept"], ""
+    if kept is not None and kept["value"] is not None:
+        # On how many of the attacked images, which may be fewer than all, the class stays.
+        stays = f"stays on {kept['value'] * 100:.0f} % of the {kept['n']} images attacked"
+        if kept["n"] == 1:
+            stays = f"of the one image attacked {'stays' if kept['value'] == 1 else 'changes'}"
+        stays = f", while the predicted class {stays}"
     return (
         f"Of the top {preset.kept * 100:.3g} % of pixels, random noise of {eps_text(preset.eps)} leaves {noise} in "
-        f"place, and an attacker with the same budget {attack}{_same_class(kept)}."
+        f"place, and an attacker with the same budget {attack}{stays}."
     )
-
-
-def _same_class(kept: Stat | None) -> str:
-    """On how many of the attacked images, which may be fewer than all, the class stays."""
-    if kept is None or kept["value"] is None:
-        return ""
-    n = kept["n"]
-    if n == 1:
-        return f", while the predicted class of the one image attacked {'stays' if kept['value'] == 1 else 'changes'}"
-    return f", while the predicted class stays on {kept['value'] * 100:.0f} % of the {n} images attacked"
 
 
 def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:

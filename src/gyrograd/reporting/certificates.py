@@ -53,10 +53,12 @@ def certified_section(card: dict[str, Any]) -> CertifiedSection | None:
         CertifiedView(row["label"], row["pixels"], row["cosine"], row["draws"], kept.get(row["method"]))
         for row in facts["rows"]
     ]
-    drawings = []
-    for picture in facts["pictures"] or ():
-        states = "".join(picture["rows"])
-        colours = np.array([[COLOURS[state] for state in row] for row in picture["rows"]])
-        shares = {state: states.count(state) / len(states) for state in COLOURS}
-        drawings.append(CertifiedDrawing(picture["label"], data_address(colours), shares))
+    drawings = [_drawing(picture) for picture in facts["pictures"] or ()]
     return CertifiedSection(facts, rows, drawings)
+
+
+def _drawing(picture: dict[str, Any]) -> CertifiedDrawing:
+    states = "".join(picture["rows"])
+    colours = np.array([[COLOURS[state] for state in row] for row in picture["rows"]])
+    shares = {state: states.count(state) / len(states) for state in COLOURS}
+    return CertifiedDrawing(picture["label"], data_address(colours), shares)
