@@ -167,7 +167,7 @@ def audit(
     }
     card_of = partial(_card, inputs, tried, settings, command, started)
     place = None if out is None else Path(out)
-    who = workers_of(workers, cluster, place) if workers is None or isinstance(workers, int) else workers
+    who = workers_of(workers, cluster, place)
 
     def measured(limits: Mapping[str, int] | None) -> Table:
         """With limits, which grow from call to call, what was measured before is read."""

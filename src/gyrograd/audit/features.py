@@ -180,7 +180,7 @@ def audit_features(
         for method in tried
     }
     place = None if out is None else Path(out)
-    who = workers_of(workers, cluster, place) if workers is None or isinstance(workers, int) else workers
+    who = workers_of(workers, cluster, place)
     with nullcontext() if place is None else sole_writer(place):
         table = measure(
             standard,

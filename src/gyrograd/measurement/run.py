@@ -135,8 +135,7 @@ def measure(
     >>> list(measure(model, data, plan).of(method="gradient", metric="insertion"))
     [0, 1]
     """
-    who = workers_of(workers) if workers is None or isinstance(workers, int) else workers
-    plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
+    who, plans = workers_of(workers), (plan,) if isinstance(plan, Plan) else tuple(plan)
     sample = data if isinstance(data, Sample) else Sample.of(data)
     named = identity or {"model": model_hash(model), "data": data_hash(sample.x, sample.target)}
     planned = [
