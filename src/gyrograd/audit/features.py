@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -269,16 +270,6 @@ def feature_plans(
     methods: Sequence[Method], searches: Mapping[str, Condition], top: int, seed: int
 ) -> list[Plan]:
     """What is measured: of the model whether it is right, of each method the same numbers clean and moved."""
-
-    def correct(at: Look) -> Tensor:
-        return logits_in_parts(at.model, at.x).argmax(1) == at.target
-
-    def kept(at: Look) -> Tensor:
-        """The share of the top of the clean map that is in the top of the other."""
-        maps = (at.attack.map_clean, at.attack.map)
-        before, after = (top_k_mask(map.abs().flatten(1), top) for map in maps)
-        return (before & after).sum(1).double() / top
-
     search = searches[methods[0].name]
     eps = search.radii[-1]
     metrics = (
@@ -287,16 +278,23 @@ def feature_plans(
         registered("deletion", substrate="zero"),
         Metric("share", lambda at: shares(at.map)),
         Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
-        Metric("kept", kept, "attacked", {"top": top}),
+        Metric("kept", partial(kept_share, top), "attacked", {"top": top}),
         Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
         Metric("share", lambda at: shares(at.map), "attacked"),
     )
     drawn = noise((eps,), images=search.images)
-    plans = [Plan({MODEL: None}, (CLEAN,), (Metric("correct", correct),), seed=seed)]
+    correct = Metric("correct", lambda at: logits_in_parts(at.model, at.x).argmax(1) == at.target)
+    plans = [Plan({MODEL: None}, (CLEAN,), (correct,), seed=seed)]
     for method in methods:
         conditions = (CLEAN, drawn, searches[method.name])
         plans.append(Plan({method.name: method.attribution}, conditions, metrics, seed=seed))
     return plans
+
+
+def kept_share(top: int, at: Look) -> Tensor:
+    """The share of the top of the clean map that is in the top of the attacked one."""
+    before, after = (top_k_mask(map.abs().flatten(1), top) for map in (at.attack.map_clean, at.attack.map))
+    return (before & after).sum(1).double() / top
 
 
 def shares(map: Tensor) -> Tensor:

@@ -135,7 +135,11 @@ def audit_plans(
     """Every plan of an audit, cheap ones and those of the first method first. `limits`: images of each method."""
     preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
-    plans = [Plan({MODEL: None}, (rest,), (_right_and_chance(inputs),), most, seed)]
+    game = insertion(ratios=preset.ratios, max_batch=inputs.max_batch)
+    right = Metric(
+        "model", partial(_right_and_chance, game, inputs.max_batch), settings={"ratios": preset.ratios}
+    )
+    plans = [Plan({MODEL: None}, (rest,), (right,), most, seed)]
     for number, method in enumerate(methods):
         conditions, limit = _conditions(inputs, method, number), limits[method.name] if limits else None
         metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs, method))
@@ -229,17 +233,12 @@ def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPo
     return [point for point in every if described(repr(point.attribution)) not in known]
 
 
-def _right_and_chance(inputs: AuditInputs) -> Metric:
+def _right_and_chance(game: PixelGame, max_batch: int, at: Look) -> dict[str, Tensor]:
     """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
-    game = insertion(ratios=inputs.preset.ratios, max_batch=inputs.max_batch)
-
-    def values(at: Look) -> dict[str, Tensor]:
-        logits = logits_in_parts(at.model, at.x, inputs.max_batch)
-        probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
-        chance = game.chance(at.model, at.x, at.target, seed=at.seed)
-        return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
-
-    return Metric("model", values, settings={"ratios": inputs.preset.ratios})
+    logits = logits_in_parts(at.model, at.x, max_batch)
+    probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
+    chance = game.chance(at.model, at.x, at.target, seed=at.seed)
+    return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
 
 
 def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
