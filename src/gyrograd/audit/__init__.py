@@ -2,9 +2,9 @@
 
 Files, in the order an audit visits them: engine (all of it in order), presets (how much), methods (of what), plans
 (what `measurement.measure` is asked for; theorems, certificates and precision add to it), growing (the page
-meanwhile), table (measured columns to the card's numbers; steady: how far a map holds), doubts (flags), plane (what to
-recommend), verdict, pictures, identity (what a rerun needs), card, summary. features is the same for tables, series and
-volumes, submission for `gyrograd submit` and `verify`.
+meanwhile), table (measured columns to the card's numbers; steady: how far a map holds), sanity_checks (flags), plane
+(what to recommend), verdict, pictures, identity (what a rerun needs), card, summary. features is the same for tables,
+series and volumes, submission for `gyrograd submit` and `verify`.
 """
 
 import sys

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gyrograd import records as disk
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.card import Card
 from gyrograd.audit.methods import Method, methods_of
@@ -50,11 +50,11 @@ from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.models import Standardized, logits_of
 from gyrograd.numerics.checks import check_fits, check_inputs, check_target, class_indices, try_model
 from gyrograd.numerics.maps import top_k_mask
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.similarity import cosine
 from gyrograd.numerics.statistics import Stat
 from gyrograd.numerics.wording import interval_text
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.reporting.features import COLUMNS, cells, feature_page
 from gyrograd.reporting.values import write_values
 from gyrograd.types import Attribution, Inputs, Model, Targets
@@ -182,7 +182,7 @@ def audit_features(
     }
     place = None if out is None else Path(out)
     who = workers_of(workers, cluster, place)
-    with nullcontext() if place is None else sole_writer(place):
+    with nullcontext() if place is None else exclusive_folder(place):
         table = measure(
             standard,
             sample,
@@ -256,10 +256,10 @@ def _standardized(model: Model, x: Inputs, labels: Targets | None) -> tuple[Stan
     standard.to(weight.device, None)
     u = u.to(weight.device, weight.dtype)
     try_model(standard, u)
-    with torch.no_grad(), evaluating(standard):
+    with torch.no_grad(), eval_mode(standard):
         logits = logits_of(standard, u)
     if labels is None:
-        target = predicted(standard, u)
+        target = predict(standard, u)
     else:
         target = class_indices(labels.to(u.device) if isinstance(labels, Tensor) else labels, u)
     check_target(target, *logits.shape)

@@ -125,15 +125,15 @@ def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
             stays = f"of the one image attacked {'stays' if kept['value'] == 1 else 'changes'}"
         stays = f", while the predicted class {stays}"
     return (
-        f"Of the top {preset.kept * 100:.3g} % of pixels, random noise of {eps_text(preset.eps)} leaves {noise} in "
-        f"place, and an attacker with the same budget {attack}{stays}."
+        f"Of the top {preset.top_fraction * 100:.3g} % of pixels, random noise of {eps_text(preset.eps)} leaves "
+        f"{noise} in place, and an attacker with the same budget {attack}{stays}."
     )
 
 
 def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     return (
         f"Random noise of {eps_text(preset.eps)} leaves {_share(columns.get('noise_kept'))} of the top "
-        f"{preset.kept * 100:.3g} % of pixels in place."
+        f"{preset.top_fraction * 100:.3g} % of pixels in place."
     )
 
 

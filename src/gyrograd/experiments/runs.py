@@ -27,8 +27,8 @@ from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scal
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.measurement import Cell, finished, run_cells, streams
 from gyrograd.measurement.machine import hardware, versions
-from gyrograd.numerics.modes import denormals_flushed
-from gyrograd.occupancy import NAME, in_turn
+from gyrograd.numerics.modes import flush_denormals
+from gyrograd.occupancy import NAME, wait_for_lock
 from gyrograd.registry import Entry, available, lookup, register
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Model
@@ -316,7 +316,7 @@ def reproduce(
     before = _begun(folder)
     started = time.monotonic()
     try:
-        with denormals_flushed():
+        with flush_denormals():
             found = experiment.measure(run)
     finally:
         seconds = before + time.monotonic() - started
@@ -331,7 +331,7 @@ def reproduce(
     about = {"sizes": sizes, "chance": chance}
     about |= {"over": experiment.over} | ({CHANGED: dict(train)} if train else {})
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
-    with in_turn(folder / NAME, f"the page of {entry.name}"):
+    with wait_for_lock(folder / NAME, f"the page of {entry.name}"):
         write_results(folder, results)
         return render(folder)
 

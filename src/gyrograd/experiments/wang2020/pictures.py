@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Finish, Found, Measured, Run
@@ -34,7 +34,7 @@ def looks_of(maps: Maps, beside: str | None = None) -> Maker:
 
 def _look(subject: Subject, maps: dict[str, Attribution], name: str, beside: str | None) -> Part:
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        target = predicted(model, x)
+        target = predict(model, x)
         map = reduce(maps[name](model, x, target).detach())
         if beside is None:
             return {"roughness": roughness(map)}
@@ -62,7 +62,7 @@ def shown(maps: Maps) -> Finish:
     def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
         found: Arrays = {}
         for each in shown_by(run, subjects):
-            setting, target = each.subject.setting, predicted(each.model, each.x)
+            setting, target = each.subject.setting, predict(each.model, each.x)
             found[f"{setting}{BAR}image"] = colours(each.x)
             for name, explain in maps(setting, each.subject.sizes).items():
                 map = reduce(explain(each.model, each.x, target).detach())
