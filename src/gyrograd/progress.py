@@ -32,10 +32,14 @@ _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
 @dataclass
 class Pace:
-    """How long the rest takes: what is left of each kind, at the speed that kind has gone so far."""
+    """How long the rest takes: what is left of each kind, at the speed that kind has gone so far.
+
+    `starts_slowly`: the first item says nothing of the others, since workers were started before it.
+    """
 
     efforts: list[Effort]
     clock: Callable[[], float] = time.monotonic
+    starts_slowly: bool = False
     done: int = 0
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     units: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -48,8 +52,9 @@ class Pace:
         """One more item is done."""
         kind, size = self.efforts[self.done] if self.done < len(self.efforts) else ("", 0.0)
         now = self.clock()
-        self.spent[kind] += now - self.since
-        self.units[kind] += size
+        if self.done or not self.starts_slowly:
+            self.spent[kind] += now - self.since
+            self.units[kind] += size
         self.done, self.since = self.done + 1, now
 
     def next_is(self, effort: Effort) -> None:
@@ -106,10 +111,11 @@ def track(
     """
     if _inside.get() or total <= 1:
         return iter(items)
+    arrive = planned is not None
     if effort is not None and planned is None:
         items = list(items)
         planned = [effort(item) for item in items]
-    pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total)
+    pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total, starts_slowly=arrive)
     told = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
     return _alone(told(_announced(items, pace, effort), pace, what))
 
