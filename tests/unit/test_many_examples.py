@@ -57,6 +57,14 @@ def test_a_damaged_file_of_arrays_is_one_sentence(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match="damaged or edited"):
             records.read(path)
+    path.write_bytes(whole)
+    with np.load(path) as file:
+        arrays = dict(file)
+    for name in ("examples", "numbers"):  # a whole file, by its own checksums, in which a number is another
+        edited = {**arrays, name: arrays[name] + (arrays[name] == 41)}
+        np.savez(path, **edited)
+        with pytest.raises(UserError, match="damaged or edited"):
+            records.read(path)
     with pytest.raises(UserError, match="no record"):
         records.read(tmp_path / "gone.npz")
 
