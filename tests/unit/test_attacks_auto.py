@@ -200,7 +200,9 @@ def test_an_audit_asks_once_for_the_guide_of_a_model_and_whether_a_map_has_a_der
     with shared_clean_looks():
         together = attack_all()
     assert guided[4:] == models
-    assert len(calls) - alone == alone - 2 * len(models)  # a map and one with its graph, for the second images
+    assert len(calls) - alone == alone - 2 * len(
+        models
+    )  # a map and one with its graph, for the second images
     assert all(torch.equal(one.x, two.x) for one, two in zip(apart, together, strict=True))
 
 
