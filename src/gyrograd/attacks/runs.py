@@ -149,19 +149,11 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
         handle.remove()
 
 
-@dataclass(frozen=True, eq=False)
-class _CleanLook:
-    """A clean look and what it was taken of; the tensor is kept so that its place in memory stays its own."""
-
-    x: Tensor
-    map: Tensor
-    logits: Tensor
-
-
 class _Shared(NamedTuple):
     """Clean looks at images, and what was found out about models: guides and surrogates."""
 
-    looks: dict[Any, _CleanLook]
+    looks: dict[Any, tuple[Tensor, Tensor, Logits]]
+    """Images, kept so that their place in memory stays their own, with map and logits."""
     of_models: dict[Any, Any]
 
 
@@ -194,8 +186,8 @@ def _look_at_clean(
     if key not in shared:
         if len(shared) >= MAX_SHARED:
             del shared[next(iter(shared))]
-        shared[key] = _CleanLook(x, *look(model, attribution, x, target, graph=False))
-    return shared[key].map, shared[key].logits
+        shared[key] = (x, *look(model, attribution, x, target, graph=False))
+    return shared[key][1:]
 
 
 def _has_hash(attribution: Attribution) -> bool:
