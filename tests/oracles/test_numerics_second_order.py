@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -130,13 +131,35 @@ def test_a_maps_derivative_is_the_same(name: str, attribution: str) -> None:
         torch.testing.assert_close(slope(), expected, rtol=1e-8, atol=1e-12)
 
 
-def test_on_a_cpu_torchs_own_layers_stay() -> None:
+def test_on_a_cpu_only_convolutions_replace_torchs_own_layers() -> None:
     with made_for_second_derivatives(torch.zeros(1)):
         z = torch.rand(2, 3, 4, 4, requires_grad=True)
         layers = (F.softplus(z), F.max_pool2d(z, 2), F.conv2d(z, torch.ones(1, 3, 1, 1)))
-    kinds = ["SoftplusBackward0", "MaxPool2DWithIndicesBackward0", "ConvolutionBackward0"]
+    kinds = ["SoftplusBackward0", "MaxPool2DWithIndicesBackward0", "_ConvolutionBackward"]
     assert [layer.grad_fn.name() for layer in layers] == kinds
     assert F.softplus in second_order._LAYERS
+
+
+class Convolutions(TorchDispatchMode):
+    """How many convolutions are carried out, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += "convolution" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_on_a_cpu_the_second_derivative_of_a_depthwise_convolution_does_not_go_group_by_group() -> None:
+    net = nn.Sequential(nn.Conv2d(32, 32, 3, groups=32), nn.Tanh()).requires_grad_(False)
+    x = torch.rand(1, 32, 8, 8)
+    with Convolutions() as seen:
+        hessian_vector_product(lambda z: net(z).flatten(1).sum(1), x, torch.ones_like(x))
+    assert seen.count <= 5  # there and back, and both once more
 
 
 class Precisions(TorchDispatchMode):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,8 @@ ROWS = {"cpu": 128, "cuda": 2048}
 """Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
 MOST_SHARDS, LARGEST_SHARD = 50, 1000
 """Files of a cell that many images are cut into, and images in one of them: 50,000 images are 50 files."""
+SHARD_NUMBERS = 1 << 25
+"""Pixel values in a shard, whose images are in memory at once: 128 MB, some 200 images of 224 pixels."""
 FEW = 10
 """With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
@@ -178,7 +181,7 @@ def audit(
             inputs.sample,
             every_plan(inputs, tried, limits),
             store,
-            shard=shard_of(chosen, len(inputs.sample.x)),
+            shard=shard_of(chosen, inputs.sample.x.shape),
             fresh=anew,
             what="auditing",
             identity=inputs.identity,
@@ -210,9 +213,10 @@ def audit(
     return card
 
 
-def shard_of(preset: Preset, images: int) -> int:
-    """Images in one file: the preset's number, of many images more, so that files stay few."""
-    return max(preset.shard, min(LARGEST_SHARD, images // MOST_SHARDS))
+def shard_of(preset: Preset, shape: Sequence[int]) -> int:
+    """Images in one file: the preset's number, of many images more, so that files stay few, while memory allows it."""
+    images, *one = shape
+    return max(preset.shard, min(LARGEST_SHARD, images // MOST_SHARDS, SHARD_NUMBERS // math.prod(one)))
 
 
 def _warnings(n: int, preset: Preset) -> list[str]:
