@@ -21,15 +21,23 @@ _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 class FastConvolutions(TorchFunctionMode):
     """For the block, convolutions are made to be differentiated twice: same values, cheaper second derivatives.
 
-    The graph keeps it: `backward` may be called outside the block.
+    The graph keeps it: `backward` may be called outside the block. `held_only`: leaves convolutions whose weight is
+    differentiated too to torch.
     """
+
+    def __init__(self, held_only: bool = False) -> None:
+        super().__init__()
+        self.held_only = held_only
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _DIMENSIONS and torch.is_grad_enabled():
-            return _convolved(func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        named = kwargs or {}
+        if func not in _DIMENSIONS or not torch.is_grad_enabled():
+            return func(*args, **named)
+        if self.held_only and (args[1] if len(args) > 1 else named["weight"]).requires_grad:
+            return func(*args, **named)
+        return _convolved(func, *args, **named)
 
 
 @dataclass(frozen=True)
