@@ -119,7 +119,45 @@ def made_kit(home: Path) -> Kit:
     os.symlink("loop", home / "loop")
     (home / "card").mkdir()
     (home / "card" / "card.json").write_text('{"schema": 1}')
+    with MAKING:
+        (home / "submission").mkdir()
+        for name, held in submission(home).items():
+            place = home / "submission" / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(held)
     return Kit(home)
+
+
+SUBMITTED: dict[str, bytes] = {}
+
+
+def submission(home: Path) -> dict[str, bytes]:
+    """The files of a small submission, made once: it takes seconds, and every worker needs one."""
+    if not SUBMITTED:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "made"
+            words = [
+                "submit",
+                str(home / "net.safetensors"),
+                str(home / "one.png"),
+                "--images",
+                "1",
+                "--size",
+                "32",
+            ]
+            words += ["--methods", "gradient", "--steps", "1", "--device", "cpu", "--out", str(out)]
+            made = subprocess.run(
+                [sys.executable, "-W", "ignore", "-m", "gyrograd", *words],
+                check=False,
+                capture_output=True,
+                text=True,
+                env=os.environ | {"PYTHONPATH": module_paths()},
+            )
+            assert made.returncode == 0, made.stderr
+            SUBMITTED.update(
+                {str(one.relative_to(out)): one.read_bytes() for one in out.rglob("*") if one.is_file()}
+            )
+    return SUBMITTED
 
 
 NET = """
@@ -158,8 +196,8 @@ def command_line(rng: random.Random, kit: Kit) -> list[str]:
 
 
 PATHS = ["audit", "explain", "explain", "attack", "attack", "explore", "train", "train", "harden", "sweep", "reproduce",
-         "report", "compare", "leaderboard", "list", "data fetch", "data check", "data show", "doctor", "completion",
-         "demo", "bench"]  # fmt: skip
+         "report", "compare", "leaderboard", "submit", "verify", "list", "data fetch", "data check", "data show",
+         "doctor", "completion", "demo", "bench"]  # fmt: skip
 
 
 def honest(path: str, rng: random.Random, kit: Kit) -> list[str]:
@@ -196,6 +234,8 @@ def honest(path: str, rng: random.Random, kit: Kit) -> list[str]:
         "report": [kit / "card"],
         "compare": [kit / "card", kit / "card", "--out", "out/here.html"],
         "leaderboard": [str(kit.home), "--out", "out/here.html"],
+        "submit": [*opened, "--methods", "gradient", "--steps", "1"],
+        "verify": [rng.choice([kit / "submission", kit / "card"]), "--images", "1", "--device", "cpu"],
         "list": ["attribution"],
         "data fetch": ["cifar10", "--root", "out/here", "--source", kit / "empty"],
         "data check": ["folder", "--path", kit / "photos"],
@@ -274,7 +314,7 @@ def with_word_left_out(words: list[str], path: str, rng: random.Random, kit: Kit
 
 def with_method(words: list[str], path: str, rng: random.Random, kit: Kit) -> list[str]:
     """A method with settings that may not fit."""
-    name = {"audit": "methods", "explain": "method", "attack": "method"}.get(path)
+    name = {"audit": "methods", "submit": "methods", "explain": "method", "attack": "method"}.get(path)
     return [*words, f"--{name}", method(rng)] if name else words
 
 

@@ -6,6 +6,7 @@ Each crafted file leaves a mark (a new file) if what it carries is run.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 import zipfile
 
@@ -471,5 +472,26 @@ def test_data_of_a_script_nested_without_end_is_refused(kind, kit, mark):
     def edit(name, content):
         # The reader's first opcode is the protocol; what is nested is made after it and thrown away again.
         return content[:2] + NESTED[kind](100_000) + content[2:] if name.endswith("/data.pkl") else content
+
+    refused(bad_files.rezipped(kit.script, mark.parent / "a.pt", edit), mark, "more than tensors and its own")
+
+
+@pytest.mark.parametrize(
+    ("member", "change"),
+    [
+        pytest.param(r"/data/\d+", lambda content: content[: len(content) // 2], id="bytes that are missing"),
+        pytest.param(
+            r"/data\.pkl",
+            # after a storage (Q, and q with its number in the memo) comes the tensor's offset, 0
+            lambda content: re.sub(rb"(?<=Qq.)K\x00", b"K\x01", content, flags=re.DOTALL),
+            id="an offset",
+        ),
+    ],
+)
+def test_a_tensor_of_a_script_beyond_its_bytes_is_refused(member, change, kit, mark):
+    """torch would give it whatever lies behind in memory, or end the process."""
+
+    def edit(name, content):
+        return change(content) if re.search(member + "$", name) else content
 
     refused(bad_files.rezipped(kit.script, mark.parent / "a.pt", edit), mark, "more than tensors and its own")

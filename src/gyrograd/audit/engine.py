@@ -253,9 +253,8 @@ def _card(
     held = {key: stats[yardstick] for key, stats in own.items()} if yardstick else {}
     faithful = {key: mean_over(table.curve(method=key[0], metric="insertion")) for key in own}
     chosen = choice(placed, first, hollow, passes, held, faithful, by_radius=yardstick == STEADY)
-    judged = first
-    if chosen is not None and chosen.held is not None:
-        judged = next(method for method in methods if method.name == chosen.point.method)
+    best = next((method for method in methods if chosen and chosen.point.method == method.name), None)
+    judged = best if best is not None and chosen is not None and chosen.held is not None else first
     graded, empty = columns[judged.name], judged.name in hollow
     # What an attack leaves of the chosen map, if it is one that was attacked.
     attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
@@ -268,9 +267,6 @@ def _card(
     def grade(name: str) -> Grade | None:
         return None if untrained else grade_of(columns[name], suspect=name in hollow, brief=preset.is_brief)
 
-    best = next(
-        (method for method in methods if chosen is not None and chosen.point.method == method.name), None
-    )
     damage = most_damaging(table, methods, preset)
     worst, arrays = shown.of(table, damage if complete else damage[:1], best)
 

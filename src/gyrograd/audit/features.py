@@ -257,7 +257,9 @@ def _subject(
     try_model(standard, u)
     with torch.no_grad(), evaluating(standard):
         logits = logits_of(standard, u)
-    target = predicted(standard, u) if labels is None else class_indices(_at(labels, u), u)
+    if isinstance(labels, Tensor):
+        labels = labels.to(u.device)
+    target = predicted(standard, u) if labels is None else class_indices(labels, u)
     check_target(target, *logits.shape)
     d = x[0].numel()
     if features is not None and (x.dim() != 2 or len(features) != d):
@@ -276,10 +278,6 @@ def _subject(
         names,
         seed,
     )
-
-
-def _at(labels: Targets, u: Tensor) -> Targets:
-    return labels.to(u.device) if isinstance(labels, Tensor) else labels
 
 
 def _measured(

@@ -9,8 +9,8 @@ from pathlib import Path
 from gyrograd import records
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
-from gyrograd.audit.table import stat
-from gyrograd.measurement import Column, Table, mean_over
+from gyrograd.audit.table import stat, worst
+from gyrograd.measurement import Table, mean_over
 from gyrograd.numerics.statistics import Stat
 
 PAGE = """<!doctype html>
@@ -62,14 +62,8 @@ def known_so_far(inputs: AuditInputs, table: Table, method: str) -> Iterator[tup
             if table.has(method=method, condition=name, eps=preset.eps, metric="kept")
         ]
         if columns:
-            yield key, stat(_lowest(columns))
-
-
-def _lowest(columns: Sequence[Column]) -> Column:
-    """The lowest of the columns there are, image by image: of an attack that goes on, an upper bound."""
-    examples = sorted({example for column in columns for example in column})
-    found = {e: [v for c in columns if (v := c.get(e)) is not None] for e in examples}
-    return {example: min(values, default=None) for example, values in found.items()}
+            # Of an attack that goes on, an upper bound.
+            yield key, stat(worst(columns))
 
 
 def _text(found: Stat | None) -> str:

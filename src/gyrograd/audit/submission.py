@@ -397,7 +397,12 @@ COMPARED = {
 
 
 def _again(drawn: list[int]) -> str:
-    return f"{len(drawn)} images measured again agree with their records"
+    agree = (
+        "image measured again agrees with its records"
+        if len(drawn) == 1
+        else "images measured again agree with their records"
+    )
+    return f"{len(drawn)} {agree}"
 
 
 def _sha256(path: Path) -> str:

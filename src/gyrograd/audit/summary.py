@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gyrograd.numerics.wording import interval_text
+from gyrograd.reporting.table import image_counts
 from gyrograd.reporting.wording import counted_images
 
 HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -86,8 +87,7 @@ def _table(card: Mapping[str, Any], width: int | None) -> list[str]:
 
 def _count(card: Mapping[str, Any], key: str) -> str:
     """How many images a column's means are of."""
-    stats = [method["columns"].get(key) for method in card["methods"]]
-    n = sorted({stat["n"] for stat in stats if stat is not None and stat["value"] is not None})
+    n = image_counts(card, key)
     return "-" if not n else f"{n[0]}" if len(n) == 1 else f"{n[0]} to {n[-1]}"
 
 

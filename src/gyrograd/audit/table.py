@@ -31,7 +31,7 @@ def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Colu
     """
     attacks = list(found)
     lowest: Column = {}
-    for example in attacks[0]:
+    for example in dict.fromkeys(example for column in attacks for example in column):
         values = [a[example] for a in attacks if a.get(example) is not None]
         if values and noise is not None and (noise_kept or {}).get(example) == 1.0:
             values.append(noise.get(example))

@@ -73,12 +73,17 @@ def folder(
     if not found:
         raise UserError(f"There are no images in {home}; known endings are {', '.join(sorted(ENDINGS))}.")
     files, labels = zip(*chosen(found, limit, seed), strict=True)
-    name = f"folder {home}"
-    if is_large(len(files), frame):
-        blobs = tuple(Blob(file) for file in files)
-        return Dataset(Streamed(blobs, frame, resize), torch.tensor(labels), classes, name)
-    images = torch.stack([read_image(file, frame, resize) for file in _shown(files, f"reading {home.name}")])
-    return Dataset(images, torch.tensor(labels), classes, name)
+    images = read_images(files, frame, resize, doing=f"reading {home.name}")
+    return Dataset(images, torch.tensor(labels), classes, f"folder {home}")
+
+
+def read_images(
+    files: Sequence[Path], size: tuple[int, int], resize: int | None = None, doing: str | None = None
+) -> Tensor | Streamed:
+    """The images as bytes; too many to hold at once are decoded as they are needed. `doing`: words of a progress bar."""
+    if is_large(len(files), size):
+        return Streamed(tuple(Blob(file) for file in files), size, resize)
+    return torch.stack([read_image(file, size, resize) for file in (_shown(files, doing) if doing else files)])
 
 
 def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:

@@ -24,9 +24,9 @@ from gyrograd.data.folder import (
     folder,
     home_of,
     image_files,
-    read_image,
+    read_images,
 )
-from gyrograd.data.streamed import Blob, Streamed, is_large, tar_members
+from gyrograd.data.streamed import Streamed, tar_members
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.registry import Settings, available, lookup, make
 
@@ -176,12 +176,7 @@ def _from_files(
     number = {file: i for i, file in enumerate(files)}
     taken = [file for file, _ in chosen([(file, 0) for file in number], images, seed)]
     side = _known_size(size)
-    pixels: Tensor | Streamed
-    if is_large(len(taken), (side, side)):
-        pixels = Streamed(tuple(Blob(file) for file in taken), (side, side))
-    else:
-        pixels = torch.stack([read_image(file, (side, side)) for file in taken])
-    data = Dataset(pixels, torch.zeros(len(taken), dtype=torch.int64), UNLABELLED, _called(taken))
+    data = Dataset(read_images(taken, (side, side)), torch.zeros(len(taken), dtype=torch.int64), UNLABELLED, _called(taken))
     return Opened(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,8 +21,43 @@ from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Metric, Model, PerExample, Seed, Targets
 
 Mask = Bool[Tensor, "b h w"]
+Sizes = Float[Tensor, "b h w"]
 PER_PIXEL = ("abs_sum", "sum_abs", "max_abs", "l2")
 """Reductions that give one number of at least 0 per pixel."""
+
+
+class MaskMetric(ABC):
+    """A share of the map's pixels that lies on the object. A metric says which pixels count, and how much."""
+
+    reduce: str
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_picture(self.reduce)
+        if self.reduce not in PER_PIXEL:
+            raise UserError(
+                f"reduce is '{self.reduce}', which gives no size per pixel; give one of {', '.join(PER_PIXEL)}."
+            )
+
+    def __call__(
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Images,
+        target: Targets,
+        *,
+        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        mask: Tensor | None = None,
+        boxes: Tensor | None = None,
+    ) -> PerExample:
+        target = class_indices(target, x)
+        check_classes(model, x, target)
+        inside = _checked_mask(x, mask, boxes)
+        return self.on_object(picture(attribution(model, x, target).detach(), self.reduce)[:, 0], inside)
+
+    @abstractmethod
+    def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
+        """The share, from one size per pixel and where the object is."""
 
 
 @register(
@@ -34,7 +70,7 @@ PER_PIXEL = ("abs_sum", "sum_abs", "max_abs", "l2")
     label="Mass in mask",
 )
 @dataclass(frozen=True)
-class MassInMask:
+class MassInMask(MaskMetric):
     """Share of the map's size that lies on the object; 0 for a map of zeros.
 
     A map without any preference scores the object's share of the image.
@@ -48,23 +84,8 @@ class MassInMask:
     """
 
     reduce: str = "abs_sum"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    def __post_init__(self) -> None:
-        _check_reduction(self.reduce)
-
-    def __call__(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Images,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
-        mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-    ) -> PerExample:
-        sizes, inside = _sizes_and_mask(model, attribution, x, target, self.reduce, mask, boxes)
+    def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
         whole = sizes.flatten(1).sum(1)
         return (sizes * inside).flatten(1).sum(1) / torch.where(whole > 0, whole, 1)
 
@@ -78,7 +99,7 @@ class MassInMask:
     label="Pointing game",
 )
 @dataclass(frozen=True)
-class PointingGame:
+class PointingGame(MaskMetric):
     """1 if the strongest pixel lies on the object, or within `tolerance` pixels of it, else 0.
 
     Where several pixels are equally strong: the share of them that does, which is what a fair choice among them scores.
@@ -93,25 +114,13 @@ class PointingGame:
 
     tolerance: int = 0
     reduce: str = "abs_sum"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        _check_reduction(self.reduce)
+        super().__post_init__()
         if self.tolerance < 0:
             raise UserError(f"tolerance is {self.tolerance}; give at least 0 pixels.")
 
-    def __call__(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Images,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
-        mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-    ) -> PerExample:
-        sizes, inside = _sizes_and_mask(model, attribution, x, target, self.reduce, mask, boxes)
+    def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
         if self.tolerance:
             side = 2 * self.tolerance + 1
             inside = max_pool2d(inside[:, None].to(sizes), side, 1, self.tolerance)[:, 0].bool()
@@ -129,7 +138,7 @@ class PointingGame:
     label="Top pixels in mask",
 )
 @dataclass(frozen=True)
-class TopKInMask:
+class TopKInMask(MaskMetric):
     """Share of the k strongest pixels that lies on the object; k is the object's number of pixels unless given.
 
     Equal pixels count in the order of the image, so that k pixels are k pixels.
@@ -144,25 +153,13 @@ class TopKInMask:
 
     k: int | None = None
     reduce: str = "abs_sum"
-    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        _check_reduction(self.reduce)
+        super().__post_init__()
         if self.k is not None and self.k < 1:
             raise UserError(f"k is {self.k}; give at least 1 pixel, or None for as many as the object has.")
 
-    def __call__(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Images,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
-        mask: Tensor | None = None,
-        boxes: Tensor | None = None,
-    ) -> PerExample:
-        sizes, inside = _sizes_and_mask(model, attribution, x, target, self.reduce, mask, boxes)
+    def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
         pixels = sizes[0].numel()
         if self.k is not None and self.k > pixels:
             raise UserError(f"k is {self.k} and the map has {pixels} pixels; give at most these.")
@@ -186,30 +183,6 @@ def mask_of_boxes(boxes: Float[Tensor, "b 4"], height: int, width: int) -> Mask:
     across, down = (torch.arange(side, device=boxes.device) for side in (width, height))
     columns, rows = (across >= left) & (across < right), (down >= top) & (down < bottom)
     return rows[:, :, None] & columns[:, None, :]
-
-
-def _check_reduction(reduce: str) -> None:
-    check_picture(reduce)
-    if reduce not in PER_PIXEL:
-        raise UserError(
-            f"reduce is '{reduce}', which gives no size per pixel; give one of {', '.join(PER_PIXEL)}."
-        )
-
-
-def _sizes_and_mask(
-    model: Model,
-    attribution: Attribution,
-    x: Images,
-    target: Targets,
-    reduce: str,
-    mask: Tensor | None,
-    boxes: Tensor | None,
-) -> tuple[Float[Tensor, "b h w"], Mask]:
-    """The map as one size per pixel, and where the object is."""
-    target = class_indices(target, x)
-    check_classes(model, x, target)
-    inside = _checked_mask(x, mask, boxes)
-    return picture(attribution(model, x, target).detach(), reduce)[:, 0], inside
 
 
 def _checked_mask(x: Tensor, mask: Tensor | None, boxes: Tensor | None) -> Tensor:

@@ -8,6 +8,8 @@ neither; then torch compiles it, and every operator of the compiled functions mu
 from __future__ import annotations
 
 import ast
+import io
+import pickle
 import pickletools
 import re
 import warnings
@@ -96,8 +98,8 @@ def scripted(path: Path, device: torch.device) -> nn.Module:
     """The module of a TorchScript file on the device, once all that it can do is found to be harmless."""
     contents = {name: content for name, content in members(path).items() if _KEPT.fullmatch(name)}
     _check_code(path, contents)
-    for name in ("data.pkl", "constants.pkl"):
-        _check_pickle(path, contents.get(name, b""))
+    for part in ("data", "constants"):
+        _check_pickle(path, part, contents)
     compiler: Any = torch._C  # its stubs are older than itself
     functions = compiler.CompilationUnit()
     try:
@@ -172,15 +174,63 @@ def _is_literal(node: ast.AST) -> bool:
     return isinstance(node, _LITERALS) and all(_is_literal(part) for part in ast.iter_child_nodes(node))
 
 
-def _check_pickle(path: Path, content: bytes) -> None:
+def _check_pickle(path: Path, part: str, contents: Mapping[str, bytes]) -> None:
     """The data of a script: tensors, plain values and objects of the file's own classes, not nested without end."""
+    pickled = contents.get(f"{part}.pkl", b"")
     try:
-        _Nesting().follow(content)
+        _Nesting().follow(pickled)
+        _TensorBounds(pickled, part, contents).load()
     except Exception:
         raise UserError(
             f"{path} is damaged, or is TorchScript with more than tensors and its own modules; "
             "save it again with torch.jit.save."
         ) from None
+
+
+class _StandIn:
+    """Takes the place of every class a pickle names, so that reading it runs nothing."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __setstate__(self, _: Any) -> None:
+        pass
+
+
+class _TensorBounds(pickle.Unpickler):
+    """Reads a pickle with stand-ins for its classes; raises ValueError if a tensor reaches beyond its bytes.
+
+    torch's reader of scripts believes the sizes that the pickle states: a tensor whose file in the archive is shorter
+    gets whatever lies behind it in memory, or ends the process.
+    """
+
+    def __init__(self, pickled: bytes, part: str, contents: Mapping[str, bytes]) -> None:
+        super().__init__(io.BytesIO(pickled))
+        self.part, self.contents = part, contents
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A class as the pickle names it."""
+        if name == "_rebuild_tensor_v2":
+            return self._tensor
+        if module == "torch" and name.endswith("Storage"):
+            return getattr(torch, name)._dtype
+        return _StandIn
+
+    def persistent_load(self, pid: Any) -> int:
+        """How many elements a storage has."""
+        _, dtype, key, _, elements = pid
+        if elements * dtype.itemsize > len(self.contents[f"{self.part}/{key}"]):
+            raise ValueError("a tensor lacks bytes")
+        return int(elements)
+
+    def _tensor(
+        self, elements: int, offset: int, size: tuple[int, ...], stride: tuple[int, ...], *_: Any
+    ) -> None:
+        if min((offset, *size, *stride)) < 0:
+            raise ValueError("a negative size")
+        furthest = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+        if 0 not in size and furthest >= elements:
+            raise ValueError("a tensor reaches beyond its storage")
 
 
 class _Nesting:

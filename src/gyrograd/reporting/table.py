@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,11 +67,16 @@ def counts(card: dict[str, Any]) -> dict[str, str]:
     """How many images a column's means are of, by its key: `12 images`, `8 to 12 images` where methods differ."""
     found: dict[str, str] = {}
     for column in card["columns"]:
-        stats = [method["columns"].get(column["key"]) for method in card["methods"]]
-        n = sorted({stat["n"] for stat in stats if known(stat) and stat.get("n")})
+        n = image_counts(card, column["key"])
         if n:
             found[column["key"]] = f"{n[0]:,} to {n[-1]:,} images" if len(n) > 1 else counted_images(n[0])
     return found
+
+
+def image_counts(card: Mapping[str, Any], key: str) -> list[int]:
+    """The numbers of images that the means of a column are of, rising: several if the methods differ."""
+    stats = [method["columns"].get(key) for method in card["methods"]]
+    return sorted({stat["n"] for stat in stats if known(stat) and stat.get("n")})
 
 
 def rows(card: dict[str, Any]) -> list[Row]:
