@@ -171,7 +171,7 @@ def search(
     label count. Every restart begins as `start` says, at a point of its own; after a clean start, at random. `begin`
     is the perturbation at which the first one begins instead.
     """
-    found, value = torch.zeros_like(x), clean.value
+    found, value, eps = torch.zeros_like(x), clean.value, float(ball.eps)
     taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     moved, broken = torch.zeros_like(clean.kept), torch.zeros_like(clean.kept)
     rows: list[Tensor] = []
@@ -208,10 +208,10 @@ def search(
             broken, moved = broken | ~finite, moved | (gradient != 0).flatten(1).any(1)
             direction, memory = STEPPERS[how.stepper](gradient, ball, memory, step + 1)
             direction = direction * how.pace(step) if how.decay else direction
-            further = PROJECTIONS[how.projection](ball, delta - how.length(_radius(ball)) * direction)
+            further = PROJECTIONS[how.projection](ball, delta - how.length(eps) * direction)
             delta = where_rows(active, box.cut(x, further), delta)
             taken = taken + active
-    stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
+    stuck = ~moved & (how.steps > 0) & (eps > 0)
     fall = None
     if objectives:
         first = objectives[0]
@@ -226,7 +226,7 @@ def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0)
         return torch.zeros_like(x)
     if start == "random":
         return ball.sample(x, keys, stream=restart)
-    return ball.steepest(normal(keys, tuple(x.shape[1:]), stream=restart, dtype=x.dtype)) * _radius(ball)
+    return ball.steepest(normal(keys, tuple(x.shape[1:]), stream=restart, dtype=x.dtype)) * float(ball.eps)
 
 
 def _sign(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
@@ -272,15 +272,10 @@ STEPPERS: dict[str, Stepper] = {
 PACE = {"sign": 2.5, "steepest": 2.5, "adam": 4.0, "momentum": 2.5, "along": 2.5}
 
 
-def _clip(ball: Ball, delta: Tensor) -> Tensor:
-    return ball.project(delta)
-
-
-def _rescale(ball: Ball, delta: Tensor) -> Tensor:
-    return ball.rescale(delta)
-
-
-PROJECTIONS: dict[str, Callable[[Ball, Tensor], Tensor]] = {"clip": _clip, "rescale": _rescale}
+PROJECTIONS: dict[str, Callable[[Ball, Tensor], Tensor]] = {
+    "clip": lambda ball, delta: ball.project(delta),
+    "rescale": lambda ball, delta: ball.rescale(delta),
+}
 STARTS = ("clean", "random", "surface")
 SELECTIONS = ("best", "last")
 CONSTRAINTS = ("hard", "soft")
@@ -289,7 +284,3 @@ CONSTRAINTS = ("hard", "soft")
 def where_rows(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
     """`one` for these examples, `other` for the rest."""
     return torch.where(rows.view(-1, *[1] * (one.dim() - 1)), one, other)
-
-
-def _radius(ball: Ball) -> float:
-    return float(ball.eps)

@@ -149,16 +149,10 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
         handle.remove()
 
 
-@dataclass(frozen=True, eq=False)
-class _CleanLook:
-    """A clean look and what it was taken of; the tensor is kept so that its place in memory stays its own."""
-
-    x: Tensor
-    map: Tensor
-    logits: Tensor
-
-
-_SHARED: ContextVar[dict[Any, _CleanLook] | None] = ContextVar("shared clean looks", default=None)
+_SHARED: ContextVar[dict[Any, tuple[Tensor, Tensor, Logits]] | None] = ContextVar(
+    "shared clean looks", default=None
+)
+"""Clean images with their map and logits; images are kept so that their place in memory stays their own."""
 MAX_SHARED = 16
 """Clean looks that are kept; older ones are made again."""
 
@@ -186,8 +180,8 @@ def _look_at_clean(
     if key not in shared:
         if len(shared) >= MAX_SHARED:
             del shared[next(iter(shared))]
-        shared[key] = _CleanLook(x, *look(model, attribution, x, target, graph=False))
-    return shared[key].map, shared[key].logits
+        shared[key] = (x, *look(model, attribution, x, target, graph=False))
+    return shared[key][1:]
 
 
 def run(
