@@ -124,7 +124,7 @@ class Auto(BallAttack):
     - "distance_to_goal": half the squared distance to a goal map (`goal` as in `targeted_map`);
     - "mass_in_mask": share of the map's mass inside `mask` (h w, or one for each image): the map leaves the object.
 
-    steps: at each radius, 9 for a quick look, 16 or more for a report. With several `eps` what was found at smaller
+    steps: at each radius, 11 for a quick look, 20 or more for a report. With several `eps` what was found at smaller
     ones is taken up at larger ones. transfer_from: the attribution to search through, if the map itself has no
     derivative (then the gradient unless set) or costs too much.
 
