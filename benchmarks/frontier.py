@@ -38,7 +38,7 @@ from gyrograd.data.cifar10 import cifar10
 from gyrograd.metrics import RandomPerturbationSimilarity, TopKIntersection, insertion
 from gyrograd.models import build, save
 from gyrograd.numerics import random
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.regularizers import Adversarial, Hessian, L2Cosine, Ssr
 from gyrograd.training import TrainSettings, fit, predictions
 from gyrograd.training.building import held_out
@@ -65,7 +65,7 @@ class SignedStep:
     scale: Tensor | None = field(default=None, compare=False)
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, *, seed: Any = None) -> Tensor:
-        with evaluating(model):
+        with eval_mode(model):
             leaf = x.detach().requires_grad_()
             logits = model(leaf)
             (slope,) = torch.autograd.grad(F.cross_entropy(logits, y, reduction="sum"), leaf)

@@ -19,7 +19,7 @@ from gyrograd.training import TrainSettings
 from gyrograd.training.capture import CapturedStep
 from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.objective import Objective, Term
-from gyrograd.training.processes import launched
+from gyrograd.training.processes import process_group
 
 SOFT: dict[str, Any] = {"activation": "softplus", "beta": 3}
 PGD = {"eps": 8 / 255, "steps": 7, "step_size": 2 / 255}
@@ -52,7 +52,7 @@ def steps_of(row: str, batch: int) -> tuple[Step, tuple[torch.Tensor, ...]]:
     }
     model = net(name, of_net).train()
     objective = Objective(made, fast=True, **shape)
-    step = Step(model, optimizer_of(model, settings), objective, launched(settings), settings.clip)
+    step = Step(model, optimizer_of(model, settings), objective, process_group(settings), settings.clip)
     x = torch.rand(batch, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
     return step, (x, torch.arange(batch, device="cuda") % 10, torch.arange(batch, device="cuda"))
 

@@ -28,7 +28,7 @@ from gyrograd.training import TrainSettings, steady_settings
 from gyrograd.training.capture import CapturedStep
 from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.objective import objective_of
-from gyrograd.training.processes import launched
+from gyrograd.training.processes import process_group
 
 STEADY = steady_settings()["terms"]
 ALIGN = {"l2_cosine": {"l2": 0.1, "cosine": 1.0}}
@@ -107,7 +107,7 @@ def way(name: str, changes: dict[str, Any], net: str, options: argparse.Namespac
         settings = TrainSettings(**{**vars(settings), "fast": True}) if not settings.terms else settings
     objective = objective_of(settings)
     fused = TrainSettings(**{**vars(settings), "fast": True, "terms": {}})
-    plain = Step(model, optimizer_of(model, fused), objective, launched(settings), settings.clip)
+    plain = Step(model, optimizer_of(model, fused), objective, process_group(settings), settings.clip)
     made = Way(
         name,
         CapturedStep(plain) if graph else plain,

@@ -38,7 +38,7 @@ def main(folder: Path, images: int = 3, steps: int = 20) -> list[Path]:
 
 def methods(model, x):
     """Seven explanations of the same decisions."""
-    target = gg.predicted(model, x)
+    target = gg.predict(model, x)
     maps = {
         gg.available("attribution")[name].label: gg.attribution(name)(model, x, target) for name in METHODS
     }
@@ -47,7 +47,7 @@ def methods(model, x):
 
 def smoothing(model, x):
     """The gradient, and the gradient of the model smoothed more and more."""
-    target = gg.predicted(model, x)
+    target = gg.predict(model, x)
     maps = {"gradient": gg.attribution("gradient")(model, x, target)}
     for sigma in SIGMAS:
         maps[f"SmoothGrad, sigma {sigma}"] = gg.attribution("smoothgrad", sigma=sigma)(model, x, target)
@@ -56,7 +56,7 @@ def smoothing(model, x):
 
 def attacks(model, x, steps):
     """One map, and what noise and three attacks of the same size make of it."""
-    lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     maps = {"LRP": lrp(model, x, target)}
     for name in ATTACKS:
         settings = {} if name == "random" else {"steps": steps}
@@ -66,7 +66,7 @@ def attacks(model, x, steps):
 
 def insertion(model, x):
     """The image with more and more of its pixels put in, the highest in the map first."""
-    strength = gg.attribution("lrp")(model, x, gg.predicted(model, x)).abs().sum(1)
+    strength = gg.attribution("lrp")(model, x, gg.predict(model, x)).abs().sum(1)
     columns = {}
     for share in (0.05, 0.2, 0.4, 0.7):
         cut = strength.flatten(1).quantile(1 - share, dim=1)[:, None, None]
@@ -83,7 +83,7 @@ def steady_radius(nets, x, steps, path: Path) -> Path:
     axes = figure.subplots()
     for name, net in nets.items():
         attack = gg.attack("auto", eps=[eps / 255 for eps in RADII], steps=steps)
-        hits = attack.every_radius(net, gg.attribution("lrp"), x, gg.predicted(net, x))
+        hits = attack.every_radius(net, gg.attribution("lrp"), x, gg.predict(net, x))
         kept = [1.0] + [float(hit.value.mean()) for hit in hits]
         axes.plot([0, *RADII], kept, marker="o", label=f"{name} net")
         beyond = next((i for i, share in enumerate(kept) if share < 0.5), None)

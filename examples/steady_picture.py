@@ -28,7 +28,7 @@ def main(path: Path, images: int = 3, steps: int = 40) -> dict[str, list[float]]
     columns, kept, found = {"image": x}, {}, {}
     for name, zoo in NETS.items():
         net = gg.load(zoo)
-        hit = attack(net, gg.attribution("lrp"), x, gg.predicted(net, x))
+        hit = attack(net, gg.attribution("lrp"), x, gg.predict(net, x))
         kept[len(columns) + 2] = TopKIntersection(k=TOP)(hit.map_clean, hit.map)
         found[name] = kept[len(columns) + 2].tolist()
         columns |= {

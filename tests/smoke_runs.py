@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gyrograd.occupancy import in_turn
+from gyrograd.occupancy import wait_for_lock
 from gyrograd.registry import available
 
 RUNNER = """
@@ -55,7 +55,7 @@ def finished_runs(temporary: pytest.TempPathFactory) -> Path:
     base = temporary.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "reproduce"
     folder.mkdir(exist_ok=True)
-    with in_turn(folder / ".lock", "the experiments"):
+    with wait_for_lock(folder / ".lock", "the experiments"):
         if not (folder / "outcome.json").exists():
             words = [sys.executable, "-W", "error", "-c", RUNNER]
             names = sorted(available("experiment"))

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.errors import UserError
 from gyrograd.registry import Entry, available, kinds, make
+from gyrograd.renames import keep_old_names
 from gyrograd.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from gyrograd.attributions import predicted as predicted
+    from gyrograd.attributions import predict as predict
     from gyrograd.audit import audit as audit
     from gyrograd.data import Dataset
     from gyrograd.hardening import harden as harden
@@ -42,7 +43,7 @@ __all__ = [
     "load",
     "metric",
     "model",
-    "predicted",
+    "predict",
     "regularizer",
     "save",
     "show",
@@ -56,7 +57,7 @@ _LAZY = {
     "smoothed": "gyrograd.smoothing",
     "load": "gyrograd.models",
     "save": "gyrograd.models",
-    "predicted": "gyrograd.attributions",
+    "predict": "gyrograd.attributions",
     "show": "gyrograd.reporting.sheet",
 }
 
@@ -67,7 +68,7 @@ def attack(name: str, **settings: Any) -> Attack:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> attack = gg.attack("targeted_map", eps=4 / 255, steps=3)
-    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> hit.x.shape, hit.prediction_kept.tolist()
     (torch.Size([2, 3, 32, 32]), [True, True])
     """
@@ -81,7 +82,7 @@ def metric(name: str, **settings: Any) -> Metric:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> similarity = gg.metric("rps", eps=16 / 255, draws=2)
-    >>> similarity(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    >>> similarity(model, gg.attribution("gradient"), x, gg.predict(model, x)).shape
     torch.Size([2])
     """
     made: Metric = make("metric", name, **settings)
@@ -95,10 +96,10 @@ def attribution(name: str | Callable[..., Any], **settings: Any) -> Attribution:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> gg.attribution("ig", steps=5)(model, x, gg.predicted(model, x)).shape
+    >>> gg.attribution("ig", steps=5)(model, x, gg.predict(model, x)).shape
     torch.Size([2, 3, 32, 32])
     >>> brightness = gg.attribution(lambda model, x, target: x)
-    >>> bool((brightness(model, x, gg.predicted(model, x)) == x).all())
+    >>> bool((brightness(model, x, gg.predict(model, x)) == x).all())
     True
     """
     if callable(name):
@@ -165,6 +166,9 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'gyrograd' has no attribute '{name}'")
+
+
+keep_old_names(__name__, predicted="gyrograd.predict")
 
 
 def __dir__() -> list[str]:

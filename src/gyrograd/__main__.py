@@ -1,4 +1,4 @@
-"""`gyrograd` and `python -m gyrograd`: the command line as a process of its own, which Ctrl-C ends in one sentence."""
+"""Entry point of `gyrograd` and `python -m gyrograd`; Ctrl-C prints one line."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def run() -> int:
-    """Run the words of this process and return its exit code. An interrupt never prints frames, whenever it comes."""
+    """Run the command line and return its exit code. An interrupt never prints a traceback."""
     sys.unraisablehook = _raise_again
     try:
         from gyrograd.cli import main  # part of what may be interrupted
@@ -20,18 +20,18 @@ def run() -> int:
         print("gyrograd: interrupted.", file=sys.stderr)
         return 130
     finally:
-        # The work is over: what Python does at its end has nothing to lose, and would print frames.
+        # The work is done: an interrupt during Python's shutdown would only print a traceback.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _raise_again(lost: "UnraisableHookArgs") -> None:
-    """An interrupt that comes while an object is deleted cannot be raised there: raise it where the program is."""
+    """Raise an interrupt again that Python swallowed while it deleted an object."""
     if lost.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(lost)
         return
     program = threading.main_thread().ident
     assert program is not None
-    # A moment later: sent from here, it would be raised here.
+    # A moment later, because sent from here it would be raised here.
     threading.Timer(0.01, signal.pthread_kill, (program, signal.SIGINT)).start()
 
 

@@ -1,7 +1,7 @@
-"""What every method promises, as checks for whoever writes one: `check("attribution", "my_method", draws=5)`.
+"""Checks of the contract of a method, for authors of plug-ins: `check("attribution", "my_method", draws=5)`.
 
-Each check runs the method on a small smooth net with seeded images and says in one sentence what is broken. A plug-in
-calls `check` in its own tests; gyrograd's methods pass it too, beside the longer suites in tests/contracts.
+Each check runs the method on a small smooth net with seeded images; the error says which promise is broken. Plug-ins
+call `check` in their own tests; gyrograd's methods pass it, too, and longer suites in tests/contracts.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from gyrograd.types import Images, Model
 
 EXAMPLES, CLASSES, SIDE = 4, 3, 8
 ROUNDING = 1e-6
-"""Largest difference that counts as none, as a share of the largest value: the checks compute in float64."""
+"""Largest difference that counts as rounding, relative to the largest value, in float64."""
 SLOPE_ERROR = 1e-3
-"""Allowed difference between a derivative and central differences, as a share of its size."""
+"""Allowed relative difference between a derivative and central differences."""
 
 
 def check(
     kind: str, name: str, *, model: Model | None = None, images: Images | None = None, **settings: Any
 ) -> None:
-    """Raise a `UserError` that names the promise this method breaks; return nothing if it keeps them all.
+    """Raise a `UserError` that names the first promise this method breaks.
 
     Args:
         kind: "attribution", "attack", "metric" or "regularizer".
         name: as registered.
-        model, images: what to try it on, both in float64 and with three classes or more, if the method is made for
-            other nets than convolutional ones.
-        settings: of the method; small ones make the checks quick.
+        model, images: to try it on, if the method is not made for convolutional nets; in float64, with at least three
+            classes.
+        settings: of the method; few draws or steps make the checks quick.
 
     >>> check("attribution", "smoothgrad", draws=3)
     """
@@ -63,7 +63,7 @@ def check(
 
 
 class _Promise:
-    """Says what a method breaks."""
+    """Raises with the entry's name and the broken promise."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
@@ -215,7 +215,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _state(model: Model) -> list[Any]:
-    """All that a method could leave behind."""
+    """Everything that a method could change and leave behind."""
     weights = [float(tensor.double().sum()) for tensor in model.state_dict().values()]
     hooks = [len(getattr(m, key)) for m in model.modules() for key in vars(m) if key.endswith("_hooks")]
     grads = [parameter.grad is None and parameter.requires_grad for parameter in model.parameters()]

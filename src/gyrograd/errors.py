@@ -25,14 +25,14 @@ class UserError(ValueError):
 
 
 def wants_frames() -> bool:
-    """True if errors are to be shown with their frames: `--debug`, or GYROGRAD_DEBUG=1 in the environment."""
+    """True if errors should show a traceback: `--debug`, or GYROGRAD_DEBUG=1 in the environment."""
     return os.environ.get("GYROGRAD_DEBUG", "") not in {"", "0"}
 
 
 def foreign_code(error: BaseException) -> str | None:
-    """Where code that is neither gyrograd's nor a library's raised the error: `net.py, line 12, in forward`.
+    """The innermost line of the user's own code that raised the error, such as `net.py, line 12, in forward`.
 
-    The innermost such place, or None. So an error of a user's own model is told from a defect of gyrograd.
+    None if only gyrograd and libraries are involved: this distinguishes an error of a user's model from a bug here.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_foreign(frame.filename)]
     return f"{frames[-1].filename}, line {frames[-1].lineno}, in {frames[-1].name}" if frames else None
@@ -41,7 +41,7 @@ def foreign_code(error: BaseException) -> str | None:
 def in_words(error: BaseException) -> str:
     """An error's type and the last line of its message, shortened."""
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # Of a scripted model's traceback the last line says what happened.
+    # A scripted model puts its traceback into the message; the last line says what happened.
     return f"{type(error).__name__}: {said[-1][:200]}" if said else type(error).__name__
 
 
@@ -55,12 +55,12 @@ def _is_foreign(filename: str) -> bool:
     return not packaged and not any(path.is_relative_to(home) for home in homes)
 
 
-MANY = 20
-"""So many names are listed in a sentence; of more, half as many."""
+MAX_LISTED = 20
+"""Most names listed in a sentence; if there are more, half as many are listed."""
 
 
 def printable(text: object) -> str:
-    """The text with control characters written out (`\\x1b`): names of files come from anyone, and a terminal obeys.
+    """The text with control characters escaped (`\\x1b`): file names are untrusted, and a terminal would obey them.
 
     >>> printable("cat\\x1b[2J.png")
     'cat\\\\x1b[2J.png'
@@ -74,18 +74,18 @@ def printable(text: object) -> str:
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """The end of an "unknown name" sentence: the nearest choice, or all of them, or some of very many."""
+    """The end of an "unknown name" sentence: the nearest choice, or a list of the choices."""
     known = sorted(choices)
     near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.6)
     if near:
         return f"did you mean '{near[0]}'?"
-    if len(known) > MANY:
-        return f"known: {', '.join(known[: MANY // 2])} and {len(known) - MANY // 2} more."
+    if len(known) > MAX_LISTED:
+        return f"known: {', '.join(known[: MAX_LISTED // 2])} and {len(known) - MAX_LISTED // 2} more."
     return f"known: {', '.join(known)}." if known else "there are none."
 
 
 def check_name(what: str, name: str, choices: Iterable[str]) -> None:
-    """Refuse a name that is not one of the choices, with the nearest one."""
+    """Refuse a name that is not one of the choices, and suggest the nearest one."""
     known = tuple(choices)
     if name not in known:
         raise UserError(f"There is no {what} '{name}': {did_you_mean(name, known)}")

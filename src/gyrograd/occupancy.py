@@ -1,8 +1,8 @@
-"""One writer per folder: a lock the kernel frees when its process ends, however it ends. No torch.
+"""One writer per folder, by a lock that the kernel releases when its process ends, also by a kill. Needs no torch.
 
-A hidden file is locked (`flock`; on Windows a byte of it) and says who holds it. A process that is killed leaves the
-file behind and not the lock, so nothing stale has to be found out; one that ends takes the file away. Readers need
-no lock: every file is replaced whole. See docs/decisions/0010-one-writer-a-folder.md.
+A hidden file is locked (`flock`; on Windows one byte of it) and names its holder. A killed process leaves the file but
+not the lock, so there are no stale locks to detect. Readers need no lock, because files are replaced atomically. See
+docs/decisions/0010-one-writer-a-folder.md.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from threading import get_ident
 
 from gyrograd.errors import UserError
+from gyrograd.renames import keep_old_names
 
 if sys.platform == "win32":
     import msvcrt
@@ -30,32 +31,37 @@ else:
 NAME = ".writer"
 """The file that is locked in a folder."""
 BUSY = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK}
-"""Another process has the lock."""
+"""Errors that mean that another process has the lock."""
 WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""The file system knows no locks (Lustre, NFS and FUSE mounted without them)."""
+"""Errors that mean that the file system has no locks (Lustre, NFS and FUSE mounted without them)."""
 PAUSE_S = 0.2
-"""Between two looks at a lock that is waited for."""
-BEYOND = 1 << 20
-"""Which byte Windows locks: none that is read, since its locks keep readers out too."""
+"""Seconds between two attempts to take a lock."""
+LOCKED_BYTE = 1 << 20
+"""The byte that Windows locks, beyond those that are read: its locks keep readers out, too."""
 
 _held: dict[tuple[int, Path], int] = {}
-"""Open files by thread and path: what a thread holds it may ask for again (`harden` trains in its own folder)."""
+"""Open files by thread and path: a thread may take its own lock again (`harden` trains in its own folder)."""
 
 
 @contextmanager
-def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
-    """The block alone writes in the folder, which is made; where another process does, one sentence says which.
+def exclusive_folder(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
+    """Create the folder and lock it for the block; a folder that another process uses is an error.
 
-    A block that writes nothing, as one that ends in a mistake, leaves no folder behind that was not there.
-    `ranks`: of the processes that torchrun starts for one run the first takes the folder for all of them.
+    A block that writes nothing (because of an error, for example) leaves no new folder behind.
+
+    Args:
+        folder: the folder.
+        ranks: rank 0 of the processes that torchrun started takes the lock for all of them.
     """
-    started = _torchruns_processes()
+    started = (
+        int(os.environ.get("WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+    )  # by torchrun
     path = Path(folder).absolute() / NAME
     if _key(path) in _held or (ranks and started > 1 and os.environ.get("RANK") != "0"):
         yield
         return
     missing = [place for place in path.parents if not place.exists()]
-    with _told_of_trouble(Path(folder)):
+    with _os_error_as_user_error(Path(folder)):
         if not _take(path):
             raise UserError(f"{folder} is in use: {_holder(path)}; {_fix(1 if ranks else started)}.")
     try:
@@ -68,13 +74,10 @@ def sole_writer(folder: Path | str, *, ranks: bool = False) -> Iterator[None]:
 
 
 @contextmanager
-def in_turn(path: Path | str, what: str) -> Iterator[None]:
-    """The block has this lock file to itself; while another process has it, this one says so and waits.
-
-    `what`: what is waited for, in words.
-    """
+def wait_for_lock(path: Path | str, what: str) -> Iterator[None]:
+    """Hold this lock file for the block; if another process has it, print a line and wait. `what` is for the line."""
     path = Path(path).absolute()
-    with _told_of_trouble(path.parent):
+    with _os_error_as_user_error(path.parent):
         if not _take(path):
             print(f"gyrograd: waiting for {what}: {_holder(path)}.", file=sys.stderr, flush=True)
             while not _take(path):
@@ -90,15 +93,15 @@ def _key(path: Path) -> tuple[int, Path]:
 
 
 def _take(path: Path) -> bool:
-    """Whether the lock was had; not where another process or thread holds it."""
+    """Take the lock; False if another process or thread holds it."""
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
             if path.is_symlink():
-                raise  # it leads to a folder that is not there
-            continue  # its last holder took the empty folder away
+                raise  # a link to a missing folder
+            continue  # its last holder removed the empty folder
         had = False
         try:
             had = _locked(file, path)
@@ -107,7 +110,7 @@ def _take(path: Path) -> bool:
                 _held[_key(path)] = file
                 return True
         except BaseException:
-            # a full disk, say, has no room for the note on who holds it: nothing is left behind
+            # For example, a full disk has no room for the holder's name: leave nothing behind.
             with suppress(OSError):
                 if had and _is_at(file, path):
                     path.unlink()
@@ -116,14 +119,14 @@ def _take(path: Path) -> bool:
         os.close(file)
         if not had:
             return False
-        # Its last holder took the file away before the lock was had: whoever comes next would see another one.
+        # The last holder removed the file before we had the lock: the next process would lock a new file, so try again.
 
 
 def _locked(file: int, path: Path) -> bool:
-    """Whether the lock was had, without waiting; where there are no locks one goes on and says so."""
+    """Lock the open file without waiting; on a file system without locks, warn and return True."""
     try:
         if sys.platform == "win32":
-            os.lseek(file, BEYOND, os.SEEK_SET)
+            os.lseek(file, LOCKED_BYTE, os.SEEK_SET)
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
         else:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,11 +143,11 @@ def _locked(file: int, path: Path) -> bool:
 
 
 def _release(path: Path) -> None:
-    """Take the file away, then let go of it: who opens it in between finds that it is no longer there."""
+    """Remove the file, then release it: a process that opens it in between finds that it is gone."""
     file = _held.pop(_key(path), None)
     if file is None:
         return  # a fork of the process that holds it
-    # A file that stays, as it must on Windows while it is open, does no harm: it is not locked.
+    # On Windows an open file cannot be removed; it may stay, because it is not locked.
     with suppress(OSError):
         if _is_at(file, path):
             path.unlink()
@@ -159,7 +162,7 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def _sign(file: int) -> None:
-    """Say in the file who holds it, since when."""
+    """Write into the file who holds it, and since when."""
     since = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     words = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since})
     os.lseek(file, 0, os.SEEK_SET)
@@ -168,7 +171,7 @@ def _sign(file: int) -> None:
 
 
 def _holder(path: Path) -> str:
-    """Who holds the lock, in words; a process that has it for a moment only may not have signed yet."""
+    """The holder of the lock, in words; it may not have written its name yet."""
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
         return f"process {note['pid']} on {note['host']} has been at work there since {note['since']}"
@@ -190,12 +193,8 @@ def _fix(started: int) -> str:
     )
 
 
-def _torchruns_processes() -> int:
-    return int(os.environ.get("WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-
-
 @contextmanager
-def _told_of_trouble(folder: Path) -> Iterator[None]:
+def _os_error_as_user_error(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as trouble:
@@ -210,7 +209,7 @@ def _say_once(sentence: str) -> None:
 
 
 def _let_go_in_a_fork() -> None:
-    """A fork has the parent's open files, and with them its locks, which must not outlive the parent."""
+    """Close the parent's lock files in a fork: it inherits them, and they would outlive the parent."""
     for file in _held.values():
         os.close(file)
     _held.clear()
@@ -218,3 +217,9 @@ def _let_go_in_a_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_a_fork)
+
+keep_old_names(
+    __name__,
+    sole_writer="gyrograd.occupancy.exclusive_folder",
+    in_turn="gyrograd.occupancy.wait_for_lock",
+)

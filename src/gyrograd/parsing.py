@@ -1,4 +1,4 @@
-"""Settings as people write them: `smoothgrad(sigma=0.2, draws=50)`, `8/255`, Python's values or YAML's."""
+"""Parse settings that people write: `smoothgrad(sigma=0.2, draws=50)`, `8/255`, values of Python or YAML."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _CALL = re.compile(r"\s*([\w.-]+)\s*(?:\((.*)\))?\s*", re.DOTALL)
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?(\s*/\s*(\d+\.?\d*|\.\d+))?")
 
 
-def made(kind: str, text: str, **options: Any) -> Any:
-    """What `text` names of this kind of thing, built: an attribution, an attack. Its brackets come before options."""
-    name, own = called(text)
+def make_from_text(kind: str, text: str, **options: Any) -> Any:
+    """Build the attribution, attack, ... that `text` describes; settings in its brackets override options."""
+    name, own = parse_call(text)
     return make(kind, name, **(options | own))
 
 
-def called(text: str) -> tuple[str, Settings]:
+def parse_call(text: str) -> tuple[str, Settings]:
     """A name and its settings: `smoothgrad(sigma=0.2, draws=50)` is ("smoothgrad", {"sigma": 0.2, "draws": 50})."""
     found = _CALL.fullmatch(text)
     if found is None:
@@ -42,8 +42,8 @@ def settings(text: str, such_as: str = "steps=50") -> Settings:
 
 
 def value(text: str) -> Any:
-    """What a word stands for, written as in Python or as in YAML: True or true, None or null, a number (1e-3 and
-    8/255 too), a list, settings by name in braces; anything else is a word.
+    """The value of a text in Python or YAML: True or true, None or null, a number (also 1e-3 and 8/255), a list, or
+    settings in braces; anything else is a string.
     """
     import yaml  # type: ignore[import-untyped]
 
@@ -60,7 +60,7 @@ def value(text: str) -> Any:
 
 
 def split(text: str) -> list[str]:
-    """The parts between commas that stand outside brackets."""
+    """Split at commas outside of brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
@@ -74,7 +74,7 @@ def split(text: str) -> list[str]:
 
 
 def _with_numbers(tree: Any) -> Any:
-    """YAML takes 1e-3 and 8/255 for words."""
+    """The tree with 1e-3 and 8/255, which YAML reads as text, as numbers."""
     if isinstance(tree, dict):
         return {key: _with_numbers(item) for key, item in tree.items()}
     if isinstance(tree, list):

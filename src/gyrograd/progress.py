@@ -1,5 +1,5 @@
-"""Work that takes long: a bar with the time left on a terminal, a line that counts in a notebook, one line elsewhere;
-nothing for what is soon done."""
+"""Progress of long work: a bar with the time left on a terminal, a counting line in a notebook, one line elsewhere, and
+nothing for short work."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Effort = tuple[str, float]
-"""What an item is guessed to take: its kind, and how much of that kind. Units are anyone's own: each kind's pace is
-measured as it is done, so a guess need only be right within a kind."""
+"""Estimated effort of an item: its kind, and an amount. The pace of each kind is measured, so amounts need only be
+comparable within a kind."""
 
 PATIENCE_S = 2.0
-"""Work done sooner than this shows no bar."""
+"""Work that takes less time shows no bar."""
 WORTH_A_LINE_S = 60.0
-"""Where there is no terminal, one line says how long it takes if the rest takes longer than this."""
+"""Without a terminal one line is printed if the rest takes longer than this."""
 COUNTED_EVERY_S = 1.0
-"""A notebook's line is written again this often at most."""
+"""Least time between two updates of a notebook's line."""
 TRIED_S = 5.0
-"""Nothing is said of the time left before so much work was seen."""
+"""Work to observe before the time left is shown."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
 
 @dataclass
 class Pace:
-    """How long the rest takes: what is left of each kind, at the speed that kind has gone so far."""
+    """Estimates the time left: the remaining effort of each kind at the measured speed of that kind."""
 
     efforts: list[Effort]
     clock: Callable[[], float] = time.monotonic
@@ -45,7 +45,7 @@ class Pace:
         self.since = self.clock()
 
     def advance(self) -> None:
-        """One more item is done."""
+        """Count one finished item."""
         kind, size = self.efforts[self.done] if self.done < len(self.efforts) else ("", 0.0)
         now = self.clock()
         self.spent[kind] += now - self.since
@@ -53,12 +53,12 @@ class Pace:
         self.done, self.since = self.done + 1, now
 
     def next_is(self, effort: Effort) -> None:
-        """The item that comes next is one of this effort, whatever the order it was planned in."""
+        """Set the effort of the next item, if items do not come in the planned order."""
         if effort in self.efforts[self.done :]:
             self.efforts.insert(self.done, self.efforts.pop(self.efforts.index(effort, self.done)))
 
     def left(self) -> float | None:
-        """Seconds; None before there is something to go by. A kind not seen yet goes at the speed of all."""
+        """Seconds left, or None before anything was measured; an unseen kind gets the average speed."""
         if not sum(self.units.values()):
             return None
         rest = [size * self._speed(kind) for kind, size in self.efforts[self.done :]]
@@ -66,12 +66,12 @@ class Pace:
         return sum(rest) - now
 
     def known(self) -> bool:
-        """Was every kind that is left seen, and enough work to go by?"""
+        """True if every remaining kind was seen, and enough work."""
         kinds = {kind for kind, size in self.efforts[self.done :] if size}
         return sum(self.spent.values()) >= TRIED_S and all(self.units[kind] for kind in kinds)
 
     def share(self) -> float:
-        """How much of the time has gone, from 0 to 1."""
+        """Share of the estimated time that has passed, from 0 to 1."""
         left, gone = self.left(), sum(self.spent.values()) + self.clock() - self.since
         return 0.0 if left is None else gone / max(gone + left, 1e-9)
 
@@ -82,7 +82,7 @@ class Pace:
 
 
 def spoken(seconds: float) -> str:
-    """A time as one says it: 40 seconds, 12 minutes, 3.5 hours."""
+    """A duration in words: 40 seconds, 12 minutes, 3.5 hours."""
     if seconds < 90:
         return f"{max(1, round(seconds))} second{'s' if round(seconds) > 1 else ''}"
     if seconds < 90 * 60:
@@ -97,12 +97,14 @@ def track(
     effort: Callable[[Item], Effort] | None = None,
     planned: Sequence[Effort] | None = None,
 ) -> Iterator[Item]:
-    """The items one by one; where the work takes a while, how long the rest will take.
+    """Yield the items, and show the time left if the work takes a while; nested work and single items show nothing.
 
-    `effort`: what an item is guessed to take, where they may differ a hundredfold; all alike without. `planned`: the
-    efforts of all items, where the items themselves arrive as they are made, in any order.
-    Work within such work says nothing of its own: the time left is that of the whole. Nor does a single item, which
-    ends when it ends.
+    Args:
+        items: the work.
+        total: the number of items.
+        what: the label of the bar.
+        effort: estimated effort of an item, if they differ; default: all alike.
+        planned: efforts of all items, if these arrive in any order.
     """
     if _inside.get() or total <= 1:
         return iter(items)
@@ -115,7 +117,7 @@ def track(
 
 
 def in_notebook() -> bool:
-    """Whether this process runs the cells of a notebook, whose output is no terminal and yet has a reader."""
+    """True in a notebook, whose output is not a terminal but has a reader."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
@@ -129,7 +131,7 @@ def _announced(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effor
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Work in the block says nothing of its own: somebody else tells how long the whole takes."""
+    """Show no progress of work in the block, because the caller shows that of the whole."""
     token = _inside.set(True)
     try:
         yield
@@ -138,7 +140,7 @@ def without_bars() -> Iterator[None]:
 
 
 def _alone(told: Iterator[Item]) -> Iterator[Item]:
-    """The items; until they end, bars begun by who works on them stay away."""
+    """The items; nested work shows no bars until they end."""
     _inside.set(True)
     try:
         yield from told
@@ -158,7 +160,7 @@ def _with_line(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
 
 
 def _with_count(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
-    """One line that is written over: how much is done and how long the rest takes, wiped in the end."""
+    """One line with count and time left, overwritten at each update and erased at the end."""
     started = last = pace.clock()
     width = 0
     try:
@@ -181,7 +183,7 @@ def _with_bar(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
     shown: list[Any] = []
 
     def show() -> None:
-        """Made only now: most work is done before, and a map in a loop should not pay for a bar each time."""
+        """Create the bar only now: most work ends earlier, and a map in a loop should not pay for it."""
         shown.append(_bar(pace, what))
         shown[0].start()
 
@@ -200,7 +202,7 @@ def _with_bar(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
 
 
 def _bar(pace: Pace, what: str) -> Any:
-    """Drawn several times a second out of the pace, so that the time left also falls during a long item."""
+    """A bar that is redrawn several times a second, so that the time left also falls during a long item."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
     from rich.text import Text
@@ -215,7 +217,7 @@ def _bar(pace: Pace, what: str) -> Any:
             left = pace.left()
             return Text("" if left is None else f"about {spoken(left)} left", style="progress.remaining")
 
-    # Count before the bar, which draws the share that Count has brought up to date
+    # Count comes before the bar, because it updates the share that the bar draws.
     columns = (TextColumn("{task.description}"), Count(), BarColumn(), Left())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     bar.add_task(what, total=1.0)

@@ -1,4 +1,4 @@
-"""A Ray cluster to work on: one of this machine that ends with the work, or one that runs already. No torch.
+"""Connect to a Ray cluster, started on this machine for the work or already running. Needs no torch.
 
 Trials of a sweep and workers of a measurement both run here (`training.clusters`, `measurement.clusters`).
 """
@@ -14,11 +14,11 @@ from gyrograd.errors import UserError
 
 LOCAL = "local"
 STORE = 80 * 1024 * 1024
-"""Bytes of shared memory, the least Ray takes."""
+"""Bytes of shared memory: the least that Ray accepts."""
 
 
 def ray_library(what: str) -> Any:
-    """Ray, or one sentence where it is not installed. `what` needs it, in words."""
+    """The ray module; if it is not installed the error says that `what` needs it."""
     try:
         import ray
     except ImportError:
@@ -27,11 +27,14 @@ def ray_library(what: str) -> Any:
 
 
 @contextmanager
-def joined(ray: Any, address: str, cpus: int | None = None, store: int = STORE) -> Iterator[None]:
-    """Connected for the block; a cluster somebody else connected to is left alone.
+def ray_connection(ray: Any, address: str, cpus: int | None = None, store: int = STORE) -> Iterator[None]:
+    """Connect to a cluster for the block; an existing connection is used and left open.
 
-    `address`: local (a cluster of this machine with so many `cpus`, all by default, and a `store` of so many bytes),
-    auto (one that runs already) or its address.
+    Args:
+        ray: the ray module.
+        address: local (a new cluster on this machine), auto (a running one) or its address.
+        cpus: processors of a local cluster; default: all.
+        store: bytes of shared memory of a local cluster.
     """
     if ray.is_initialized():
         yield
@@ -44,9 +47,9 @@ def joined(ray: Any, address: str, cpus: int | None = None, store: int = STORE) 
 
 
 def _connect(ray: Any, address: str, cpus: int | None, store: int) -> None:
-    # Without it Ray announces at each start that it will one day stop hiding GPUs from tasks that ask for none.
+    # Silences Ray's announcement about hiding GPUs from tasks that ask for none.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # What workers print goes to Ray's logs; who asked for the work says what there is to say.
+    # Output of workers goes to Ray's logs only; the caller reports results.
     how: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning"}
     if address == LOCAL:
         how |= {"num_cpus": cpus, "include_dashboard": False, "object_store_memory": store}

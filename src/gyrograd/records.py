@@ -1,7 +1,7 @@
-"""Everything written to disk as a result: one JSON document a record, one schema, no torch.
+"""Results on disk: one JSON document per record, with a schema and a checksum. Needs no torch.
 
-A record is written whole or not at all (a temporary file beside it, then a rename), read back with its schema and its
-checksum checked, and merged with the other shards of the same run.
+A record is written atomically (a temporary file beside it, then a rename). Reading checks schema and checksum. Shards
+of one run can be merged.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from gyrograd.errors import UserError
 
 SCHEMA = 2
 UNSIGNED = 1
-"""The schema of records written before they carried a checksum."""
+"""Schema of records without a checksum, from earlier versions."""
 COLUMNAR = ".npz"
-"""The ending of records that hold their columns as arrays."""
-DEEPEST = 100
-"""Levels of lists and objects in a JSON file; gyrograd writes about a dozen."""
+"""Suffix of records that hold their columns as arrays."""
+MAX_DEPTH = 100
+"""Most levels of lists and objects in a JSON file; gyrograd writes about a dozen."""
 
 JsonObject: TypeAlias = dict[str, Any]
-"""A JSON object as it is read or written; what is inside is known to whoever reads it."""
+"""A JSON object; its reader knows the types inside."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One result. `values` holds one number for each example, keyed by what was measured.
+    """One result. `values` holds one number per example, by metric.
 
-    `examples` names the examples (their index in the data set), `settings` all that is needed to run it
-    again, `facts` what is true of the whole run (versions, hardware, seconds).
+    `examples` are their indices in the data set, `settings` everything needed to run it again, and `facts` describe the
+    whole run (versions, hardware, seconds).
     """
 
     name: str
@@ -61,7 +61,7 @@ class Record:
 
 
 def write_bytes(path: Path | str, content: bytes) -> None:
-    """Write a file whole or not at all: a full disk or a kill leaves the old file as it was."""
+    """Write a file atomically: a full disk or a kill leaves the old file unchanged."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -78,14 +78,14 @@ def write_bytes(path: Path | str, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace the file whole; a disk that is full or read-only leaves the old one as it was."""
+    """As `write_bytes`; a full or read-only disk is a `UserError`."""
     with os_error_as_user_error(path):
         write_bytes(path, content)
 
 
 @contextmanager
 def os_error_as_user_error(path: Path) -> Iterator[None]:
-    """A disk that is full or read-only is one sentence about the file the block replaces."""
+    """Turn OS errors (full or read-only disk) of the block into one sentence about this file."""
     try:
         yield
     except OSError as trouble:
@@ -97,14 +97,14 @@ def os_error_as_user_error(path: Path) -> Iterator[None]:
 
 
 def write_text(path: Path | str, text: str) -> None:
-    """Write text whole or not at all."""
+    """Write a text file atomically."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write(path: Path | str, record: Record) -> None:
-    """Write a record atomically. A number that is not finite is written as null, since JSON has no other.
+    """Write a record atomically. JSON has no NaN, so numbers that are not finite are written as null.
 
-    A path that ends in .npz is written in columns, eight bytes a number: for thousands of examples.
+    A path that ends in .npz is written as arrays, eight bytes per number: for thousands of examples.
     """
     if Path(path).suffix == COLUMNAR:
         write_bytes(path, _columns_as_bytes(record))
@@ -115,7 +115,7 @@ def write(path: Path | str, record: Record) -> None:
 
 
 def read(path: Path | str) -> Record:
-    """Read a record; a damaged or edited file or a newer schema gives one sentence."""
+    """Read a record; a damaged or edited file, or a newer schema, is an error."""
     path = Path(path)
     if path.suffix == COLUMNAR:
         return _read_columns(path)
@@ -149,13 +149,13 @@ def read(path: Path | str) -> Record:
 
 
 def _columns_as_bytes(record: Record) -> bytes:
-    """The record as a numpy archive: a header in JSON, the examples, and a row of numbers for each column."""
+    """The record as a numpy archive: a JSON header, the examples, and one row of numbers per column."""
     import numpy as np
 
     head = _plain({"schema": SCHEMA, **{key: getattr(record, key) for key in ("name", "settings", "facts")}})
     head["columns"] = list(record.values)
     examples = np.array(record.examples, dtype=np.int64)
-    # None becomes NaN, which nothing else is: a value that is not finite is missing
+    # None becomes NaN. This is unambiguous, because a value that is not finite counts as missing.
     rows = [np.array(values, dtype=np.float64) for values in record.values.values()]
     numbers = np.stack(rows) if rows else np.zeros((0, len(examples)))
     numbers[~np.isfinite(numbers)] = np.nan
@@ -212,7 +212,7 @@ def read_json(path: Path, **options: Any) -> Any:
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for item in level
@@ -225,7 +225,7 @@ def read_json(path: Path, **options: Any) -> Any:
 
 
 def merge(shards: Iterable[Record]) -> Record:
-    """One record of the shards of one run, in the order of the examples. Facts of the shards are kept in a list."""
+    """Merge the shards of one run, in the order of the examples; their facts become a list."""
     parts = list(shards)
     if not parts:
         raise UserError("There are no records to merge; give at least one.")
@@ -257,13 +257,13 @@ def _plain(value: Any) -> Any:
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    """sha256 of a document in its one shortest spelling."""
+    """sha256 of a document in canonical JSON: sorted keys, no spaces."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _misfit(document: Mapping[str, Any]) -> str | None:
-    """The first field that is not of its kind; a number too large for a float has become infinite by now."""
+    """The first field of the wrong type, or None; numbers too large for a float count as wrong."""
     for key, kind in {"name": str, "settings": dict, "examples": list, "values": dict, "facts": dict}.items():
         if not isinstance(document.get(key, kind()), kind):
             return f"'{key}' is of another kind"

@@ -1,8 +1,7 @@
-"""Names to things: attributions, attacks, metrics, regularizers, kernels, models, data sets, experiments.
+"""The registry of attributions, attacks, metrics, regularizers, kernels, models, data sets and experiments by name.
 
-An entry is registered where it is defined, with every fact about it that another folder needs. The folder of its
-kind is imported on the first look-up, and so are installed plug-ins: this file knows no folder's contents. Needs no
-torch.
+An entry is registered where it is defined, with every fact about it that other folders need. The folder of its kind and
+installed plug-ins are imported on the first look-up. Needs no torch.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Settings: TypeAlias = dict[str, Any]
 """A method's settings by name, as a user or a YAML file writes them: `make` checks their kinds."""
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
-MOST = 1_000_000
+MAX_INTEGER = 1_000_000
 """Largest integer a setting accepts; more steps, draws or classes would not finish."""
 UNBOUNDED = {"seed", "max_batch"}
 """Integer settings that do not add work, so they have no limit."""
@@ -136,7 +135,7 @@ def register(
             the docstring.
         group: metrics: the part of the table, "noise", "attack", "certificate" or "faithfulness" (left out: "other").
             Attacks: "map", "prediction" or "noise", for what they move.
-        order: place in lists that are not sorted by name, lower first; those with equal order are sorted by name.
+        order: position in lists that are not sorted by name, lower first; ties are sorted by name.
         passes: attributions: model passes per map, or the name of the setting that holds their number ("draws").
         width: attributions that smooth: the name of the setting for the width ("sigma"); audits sweep it.
         capturable: regularisers that read no value of the batch on the host, so that a CUDA graph can hold them.
@@ -236,7 +235,7 @@ def load_plugins() -> dict[str, str]:
     """
     for plugin in _installed_plugins():
         if plugin not in _plugins:
-            _plugins[plugin] = None  # before its import: a plug-in may look names up while it is imported
+            _plugins[plugin] = None  # before the import, during which a plug-in may look up names
             try:
                 plugin.load()
             except Exception as wrong:
@@ -308,7 +307,7 @@ def _facts_of_class(kind: str, made: type, _registered: int) -> dict[str, list[A
 def _returned_by(factory: Callable[..., Any]) -> Any:
     try:
         return get_type_hints(factory).get("return")
-    except (NameError, TypeError):  # a hint that is known to type checkers alone
+    except (NameError, TypeError):  # a hint that only type checkers know
         return None
 
 
@@ -349,9 +348,9 @@ def _of_their_kinds(
             shown = f"{usual:.4g}" if isinstance(usual, float) else repr(usual)
             such_as = f", such as {shown}" if isinstance(usual, int | float | str) else ""
             raise UserError(f"{entry.kind} '{entry.name}' has {name}={value!r:.60}; give {wanted}{such_as}.")
-        if isinstance(value, int) and abs(value) > MOST and name not in UNBOUNDED:
+        if isinstance(value, int) and abs(value) > MAX_INTEGER and name not in UNBOUNDED:
             raise UserError(
-                f"{entry.kind} '{entry.name}' has {name}={value}, which would not finish; give at most {MOST:,}."
+                f"{entry.kind} '{entry.name}' has {name}={value}, which would not finish; give at most {MAX_INTEGER:,}."
             )
         kept[name] = value
     return kept

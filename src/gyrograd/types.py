@@ -1,7 +1,6 @@
-"""The vocabulary: what a batch, a map and a model are, and what the interchangeable parts promise.
+"""Types of batches, maps and models, and the protocols of interchangeable parts.
 
-Axes: b examples, c channels, h w pixels, k classes, n draws, d flattened features.
-The protocols describe; nothing inherits from them.
+Axes: b examples, c channels, h w pixels, k classes, n draws, d flattened features. Nothing inherits from the protocols.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ Bytes: TypeAlias = UInt8[Tensor, "b c h w"]
 """Images as stored: 0 to 255."""
 Labels: TypeAlias = Int[Tensor, " b"]
 Targets: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[int] | int
-"""The classes to explain as callers may give them; `numerics.checks.class_indices` makes `Labels` of them."""
+"""The classes to explain, as callers may give them; `numerics.checks.class_indices` converts them to `Labels`."""
 Logits: TypeAlias = Float[Tensor, "b k"]
 PerExample: TypeAlias = Float[Tensor, " b"]
 Flags: TypeAlias = Bool[Tensor, " b"]
 
 Seed: TypeAlias = int | Int[Tensor, " b"]
-"""One number for the batch (example i draws from stream i), or one stream key for each example."""
+"""One number for the batch (example i draws from stream i), or one key per example."""
 
 Model: TypeAlias = nn.Module
-"""Images `b c h w` in [0, 1] to logits `b k`."""
+"""Maps images `b c h w` in [0, 1] to logits `b k`."""
 ScalarField: TypeAlias = Callable[[Tensor], Tensor]
-"""Inputs `b ...` to one number for each example, `b`."""
+"""Maps inputs `b ...` to one number per example, `b`."""
 
 
 @runtime_checkable
 class Attribution(Protocol):
-    """Maps shaped like x, one example independent of the next; leaves nothing behind on the model."""
+    """Returns maps shaped like x; examples are independent, and nothing is left behind on the model."""
 
     def __call__(self, model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor: ...
 
 
 @runtime_checkable
 class Metric(Protocol):
-    """One number for each example. Metrics of attacked maps also take the attacked inputs, `perturbed=`."""
+    """Returns one number per example. Metrics of attacked maps also take the attacked inputs, `perturbed=`."""
 
     def __call__(
         self,
@@ -62,7 +61,7 @@ class Metric(Protocol):
 
 @runtime_checkable
 class AttackOutcome(Protocol):
-    """What an attack did, one row for each example; `attacks.AttackResult` says what each field means."""
+    """Result of an attack, one row per example; `attacks.AttackResult` documents the fields."""
 
     @property
     def x(self) -> Tensor: ...
@@ -93,7 +92,7 @@ class AttackOutcome(Protocol):
 
 @runtime_checkable
 class Attack(Protocol):
-    """A perturbed batch inside the ball and the box, with what it did to each map.
+    """Returns a perturbed batch inside the ball and the box, with its effect on each map.
 
     Called with several radii an attack returns a tuple; `every_radius` always does.
     """
@@ -109,7 +108,7 @@ class Attack(Protocol):
 
 @runtime_checkable
 class Regularizer(Protocol):
-    """A penalty for each example, differentiable to the weights."""
+    """Returns one penalty per example, differentiable to the weights."""
 
     def __call__(self, model: Model, x: Tensor, y: Tensor, *, seed: Seed | None = None) -> Tensor: ...
 

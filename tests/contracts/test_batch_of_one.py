@@ -16,7 +16,7 @@ from small_attributions import ON_ANY_NET, small
 from torch import Tensor, nn
 
 import gyrograd as gg
-from gyrograd.models.scripts import scripted
+from gyrograd.models.scripts import open_script
 from gyrograd.numerics.normalization import ExactNormalization, in_plain_strides
 from gyrograd.training.objective import Objective
 
@@ -66,7 +66,7 @@ def test_a_scripted_model_is_right_for_one_image_or_refuses_it(tmp_path):
     nets = {}
     for name, model in (("free", net("tokens")), ("fixed", FixedRows(1))):
         torch.jit.save(torch.jit.trace(model, x[:1]), tmp_path / f"{name}.pt")
-        nets[name] = scripted(tmp_path / f"{name}.pt", torch.device("cpu"))
+        nets[name] = open_script(tmp_path / f"{name}.pt", torch.device("cpu"))
     gradient = gg.attribution("gradient")
     expected = gradient(net("tokens"), x, target)[:1]
     close(gradient(nets["free"], x[:1], target[:1]), expected)

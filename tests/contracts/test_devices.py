@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
-from gyrograd.metrics import RunningMetric, suspicions
+from gyrograd.metrics import RunningMetric, raised_flags
 from gyrograd.models import Normalized
 from gyrograd.numerics import autograd, balls, random, similarity
 from gyrograd.regularizers.joint import joint_loss
@@ -139,7 +139,7 @@ def test_doubts_and_running_metrics_are_the_same_on_another_device():
         running = RunningMetric("rps", model, GRADIENT, draws=2)
         running.update(x[:2], y[:2])
         running.update(x[2:], y[2:])
-        return [flag.measured for flag in suspicions(model, GRADIENT, x, y)], running.values
+        return [flag.measured for flag in raised_flags(model, GRADIENT, x, y)], running.values
 
     model = net("residual")
     expected = seen(model, x, y)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gyrograd as gg
-from gyrograd.models import rebuilt, spec_of
+from gyrograd.models import rebuild, spec_of
 
 MODELS = sorted(gg.available("model"))
 every = pytest.mark.parametrize("name", MODELS)
@@ -47,7 +47,7 @@ def test_the_seed_fixes_the_weights_and_leaves_the_global_generator_alone(name):
 def test_the_spec_builds_the_same_model_again(name):
     model = gg.model(name, num_classes=4, seed=0).eval()
     spec = spec_of(model)
-    again = rebuilt(type(spec).from_json(spec.to_json())).eval()
+    again = rebuild(type(spec).from_json(spec.to_json())).eval()
     again.load_state_dict(model.state_dict())
     with torch.no_grad():
         assert torch.equal(again(pixels(name)), model(pixels(name)))

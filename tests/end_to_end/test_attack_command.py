@@ -14,8 +14,8 @@ from PIL import Image
 import gyrograd as gg
 from gyrograd import cli, records
 from gyrograd.cli import attack
-from gyrograd.cli.written import radii, radius
-from gyrograd.data.opening import opened
+from gyrograd.cli.parsing import radii, radius
+from gyrograd.data.opening import open_data
 from gyrograd.errors import UserError
 from gyrograd.models import load
 from gyrograd.numerics.similarity import cosine
@@ -39,7 +39,7 @@ def run(kit, out, *words) -> int:
 def test_the_record_is_that_of_the_attack_itself(kit, tmp_path, capsys):
     assert run(kit, tmp_path, "--eps", "16/255", "--target", "label", "--seed", "4", "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    model, data = load(kit.model), opened(kit.data, size=8)
+    model, data = load(kit.model), open_data(kit.data, size=8)
     method = gg.attribution("gradient")
     hit = gg.attack("targeted_map", eps=16 / 255, steps=3)(model, method, data.pixels(), data.labels, seed=4)
     record = records.read(tmp_path / "record.json")

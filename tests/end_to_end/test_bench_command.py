@@ -19,7 +19,7 @@ def test_every_job_is_timed_and_training_leaves_the_net_alone(capsys):
 
 
 def test_the_table_names_model_and_size(capsys, monkeypatch):
-    monkeypatch.setattr(bench, "_jobs", lambda *_: [bench.Job("nothing", lambda: None)])
+    monkeypatch.setattr(bench, "_jobs", lambda *_: [bench.TimedWork("nothing", lambda: None)])
     assert cli.main(["bench", "--model", "mlp"]) == 0
     assert "mlp, 16 images of 32 px" in capsys.readouterr().out
 

@@ -15,8 +15,8 @@ import gyrograd as gg
 from gyrograd import cli, records
 from gyrograd.cli import explain
 from gyrograd.cli.heat import heat, overlay, write_png
-from gyrograd.cli.written import called, several
-from gyrograd.data.opening import opened
+from gyrograd.cli.parsing import parse_call, several
+from gyrograd.data.opening import open_data
 from gyrograd.errors import UserError
 from gyrograd.models import load
 from gyrograd.numerics.maps import reduce
@@ -46,7 +46,7 @@ def run(kit, out, *words) -> int:
 def test_record_and_pictures_are_those_of_the_maps(kit, tmp_path, capsys):
     assert run(kit, tmp_path, "--method", "gradient,ig(steps=4)", "--target", "label", "--json") == 0
     document = json.loads(capsys.readouterr().out)
-    model, data = load(kit.model), opened(kit.data, size=8)
+    model, data = load(kit.model), open_data(kit.data, size=8)
     x = data.pixels()
     record = records.read(tmp_path / "record.json")
     assert record.facts["complete"] is True
@@ -231,15 +231,15 @@ SETTINGS = st.dictionaries(
 def test_settings_are_read_as_they_were_written(settings, others):
     written = ", ".join(f"{key}={value}" for key, value in settings.items())
     text = f"method({written})"
-    assert called(text) == ("method", settings)
+    assert parse_call(text) == ("method", settings)
     names = list(dict.fromkeys([*others, text]))
     assert several(", ".join(names)) == names
 
 
 def test_fractions_in_settings_are_numbers():
-    assert called("unigrad(eps=8/255)") == ("unigrad", {"eps": 8 / 255})
+    assert parse_call("unigrad(eps=8/255)") == ("unigrad", {"eps": 8 / 255})
     with pytest.raises(UserError, match="8/0"):
-        called("unigrad(eps=8/0)")
+        parse_call("unigrad(eps=8/0)")
 
 
 def test_a_second_run_leaves_nothing_of_the_first_and_everything_else(kit, tmp_path):

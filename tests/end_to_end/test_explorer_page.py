@@ -20,7 +20,7 @@ from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 import gyrograd as gg
-from gyrograd.data.opening import opened
+from gyrograd.data.opening import open_data
 from gyrograd.explorer import Plan, attacked, opened_stage
 from gyrograd.models import save
 
@@ -191,7 +191,7 @@ def test_two_models_are_compared_on_an_image_of_the_users_own(page, stage, home)
     opened_tab(page, "Compare")
     set_slider(page, "Steps", 4)
     expect(page.locator("#gg-compare-out td[data-number=steps]").first).to_have_text("4", timeout=60_000)
-    x = opened(str(home / "own" / "4.png"), size=32).pixels(torch.arange(1))
+    x = open_data(str(home / "own" / "4.png"), size=32).pixels(torch.arange(1))
     for place, net in enumerate(stage.nets):
         scene = attacked(net, x, None, Plan(steps=4), seed=SEED)
         assert number(page, "gg-compare-out", "kept", place) == pytest.approx(scene.kept)

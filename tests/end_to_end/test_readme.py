@@ -41,6 +41,18 @@ def test_the_first_five_minutes_run_as_one_script(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attacked.png", "maps.png"]
 
 
+def test_the_page_on_other_libraries_runs_as_one_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_python_of((ROOT / "docs" / "how-to" / "with-other-libraries.md").read_text(encoding="utf-8"))
+    assert names["similarity"].shape == (4,)
+    assert names["hit"].prediction_kept.all()
+    assert len(names["scores"]) == 4
+    assert names["maps"].shape == names["x"].shape
+    assert names["loss"].requires_grad
+
+
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")]
 
 

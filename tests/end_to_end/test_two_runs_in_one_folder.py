@@ -16,9 +16,9 @@ from tiny_sweeps import base, write_images
 import gyrograd as gg
 from gyrograd.cli import main
 from gyrograd.errors import UserError
+from gyrograd.hardening import harden
 from gyrograd.occupancy import NAME
 from gyrograd.training import fit
-from gyrograd.training.harden import harden
 from gyrograd.training.snapshots import NAME as CHECKPOINT
 from gyrograd.training.sweep import sweep
 
@@ -30,10 +30,10 @@ ENDLESS = [
 HOLDER = """
 import sys
 from contextlib import ExitStack
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 with ExitStack() as held:
     for folder in sys.argv[1:]:
-        held.enter_context(sole_writer(folder))
+        held.enter_context(exclusive_folder(folder))
     print("in", flush=True)
     sys.stdin.read()
 """

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.attributions.segments import segment
 from gyrograd.experiments import tan2023  # noqa: F401 - registers the experiments
 from gyrograd.experiments.claims import Order, Value, judged, read_claims
@@ -105,7 +105,7 @@ def test_the_constant_is_the_metrics_at_the_prediction(run: Run) -> None:
     found = part.columns(model, x, y, keys)["lipschitz"]
     explain = explainers(subject.sizes)["gi"]
     torch.testing.assert_close(
-        found, LocalLipschitz(0.03, 2)(model, explain, x, predicted(model, x), seed=keys)
+        found, LocalLipschitz(0.03, 2)(model, explain, x, predict(model, x), seed=keys)
     )
     other_labels = part.columns(model, x, (y + 1) % 10, keys)["lipschitz"]
     assert torch.equal(found, other_labels)
@@ -119,7 +119,7 @@ def test_agreements_are_the_faithfulness_metric(run: Run, column: str, similarit
     for name in ("grad", "sg", "shap"):
         explain = explainers(subject.sizes)[name]
         metric = Faithfulness(similarity, grid=10, quantity="probability")
-        expected = metric(model, explain, x, predicted(model, x))
+        expected = metric(model, explain, x, predict(model, x))
         torch.testing.assert_close(measures.agreements(model, explain, x)[column], expected)
 
 
@@ -228,7 +228,7 @@ def test_lime_and_shap_stand_with_three_kinds_of_features(run: Run) -> None:
     found = {kind: parts[f"{kind} lipschitz"].columns(model, x, y, keys)["lipschitz"] for kind in kinds}
     for name in ("lime", "shap"):
         explain = explainers(subject.sizes)[name]
-        target = predicted(model, x)
+        target = predict(model, x)
         anew = LocalLipschitz(0.03, 2)(model, explain, x, target, seed=keys)
         torch.testing.assert_close(found[f"{name} anew"], anew)
         # What is held is the clean image's own segmentation, of every neighbour.

@@ -110,7 +110,7 @@ def made_kit(home: Path) -> command_lines.Kit:
     from PIL import Image
 
     import gyrograd as gg
-    from gyrograd.data.opening import opened
+    from gyrograd.data.opening import open_data
     from gyrograd.models import save
     from gyrograd.training import TrainSettings, fit
 
@@ -124,7 +124,11 @@ def made_kit(home: Path) -> command_lines.Kit:
         noise = torch.randint(0, 80, (32, 32, 3), generator=torch.Generator().manual_seed(number))
         Image.fromarray((noise + 150 * (number % 2)).byte().numpy()).save(place / f"{number}.png")
     model = gg.model("lenet", num_classes=2, activation="softplus", beta=10, seed=0)
-    fit(model, opened(str(home / "learned"), size=32), TrainSettings(epochs=20, batch_size=10, device="cpu"))
+    fit(
+        model,
+        open_data(str(home / "learned"), size=32),
+        TrainSettings(epochs=20, batch_size=10, device="cpu"),
+    )
     save(home / "trained.safetensors", model)
     return kit
 

@@ -46,12 +46,11 @@ import cards
 
 import gyrograd as gg
 from gyrograd import records
-from gyrograd.data.opening import opened as opened_images
+from gyrograd.data.opening import open_data
 from gyrograd.errors import UserError
 from gyrograd.models import load_state, save
 from gyrograd.models.checksums import digest, signed_bytes
-from gyrograd.models.opening import checked
-from gyrograd.models.opening import opened as opened_model
+from gyrograd.models.opening import check_model, open_model
 from gyrograd.records import Record
 from gyrograd.reporting import read_card, write_report
 from gyrograd.reporting.pictures import attack_pictures, load_arrays
@@ -59,7 +58,7 @@ from gyrograd.reporting.values import read_values
 from gyrograd.training import settings_from, snapshots
 from gyrograd.training.loop import Average
 from gyrograd.training.settings import read_tree
-from gyrograd.training.snapshots import Place
+from gyrograd.training.snapshots import TrainingProgress
 
 SECONDS = 10
 PATIENCE = 60
@@ -316,7 +315,7 @@ BYTES = (flipped, cut, spliced)
 
 
 def read_model(path: Path) -> None:
-    checked(opened_model(str(path)), X)
+    check_model(open_model(str(path)), X)
 
 
 def read_weights(path: Path) -> None:
@@ -357,7 +356,7 @@ def read_pictures(path: Path) -> None:
 
 
 def read_picture(path: Path) -> None:
-    opened_images(str(path), size=8)
+    open_data(str(path), size=8)
 
 
 KINDS: dict[str, Kind] = {
@@ -394,11 +393,11 @@ def sound_files(folder: Path) -> dict[str, list[tuple[str, bytes]]]:
     """Suffix and content of sound files, by kind."""
     kit = bad_files.kit(folder)
     model, optimizer = _trained()
-    snapshot = snapshots.taken(
+    snapshot = snapshots.take(
         model,
         optimizer,
         Average(model, 0.9),
-        Place(history=[{"loss": 0.5}]),
+        TrainingProgress(history=[{"loss": 0.5}]),
         settings_from({"epochs": 2}),
         "0" * 16,
     )

@@ -132,7 +132,7 @@ TESTS = {
     ),
     "attacks/twin.py": "unit/test_attacks_twin unit/test_attacks_settings",
     "metrics/adapters.py": "unit/test_metrics_adapters contracts/test_metrics",
-    "metrics/suspicion.py": "unit/test_metrics_suspicion",
+    "metrics/sanity_checks.py": "unit/test_metrics_sanity_checks",
     "metrics": (
         "oracles/test_metrics_formulas unit/test_metrics_settings unit/test_metrics_lengths "
         "oracles/test_metrics_peers"

@@ -158,9 +158,9 @@ def test_the_predicted_class_is_that_of_evaluation_and_can_be_explained():
     x, _ = batch()
     model = net("residual")
     expected = model(x).argmax(1)
-    assert torch.equal(gg.predicted(model.train(), x), expected)
+    assert torch.equal(gg.predict(model.train(), x), expected)
     assert model.training
-    maps = gg.attribution("gradient")(model, x, gg.predicted(model, x))
+    maps = gg.attribution("gradient")(model, x, gg.predict(model, x))
     assert torch.equal(maps, gg.attribution("gradient")(model, x, expected))
 
 

@@ -65,7 +65,7 @@ def test_a_seed_gives_the_same_interval_and_another_seed_another():
 
 def test_parts_do_not_change_the_interval(monkeypatch: pytest.MonkeyPatch):
     whole = bootstrap_interval(NUMBERS, resamples=101)
-    monkeypatch.setattr(statistics, "_PART", 80 * 10)
+    monkeypatch.setattr(statistics, "_RESAMPLE_NUMBERS", 80 * 10)
     assert bootstrap_interval(NUMBERS, resamples=101) == whole
 
 

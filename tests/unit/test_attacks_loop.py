@@ -12,7 +12,7 @@ from gyrograd.attacks import runs
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, search
 from gyrograd.numerics import autograd
 from gyrograd.numerics.balls import ball
-from gyrograd.numerics.modes import weights_held
+from gyrograd.numerics.modes import freeze_weights
 from gyrograd.numerics.random import keys
 from gyrograd.numerics.second_order import all_layers
 
@@ -195,7 +195,7 @@ def test_a_step_costs_one_forward_pass_of_a_smooth_model(name):
 def test_the_weights_require_gradients_again_after_an_attack():
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 3))
     frozen = next(model.parameters()).requires_grad_(False)
-    with weights_held(model):
+    with freeze_weights(model):
         assert not any(p.requires_grad for p in model.parameters())
     assert [p.requires_grad for p in model.parameters()] == [p is not frozen for p in model.parameters()]
 

@@ -43,7 +43,7 @@ def test_one_class_may_be_given_for_all_examples(name):
 
 
 WRONG = {
-    "nothing": (None, "No target is given; name the class .* target=gyrograd.predicted"),
+    "nothing": (None, "No target is given; name the class .* target=gyrograd.predict"),
     "a truth value": (True, r"The target has shape \(\) for 2 examples"),
     "truth values": ([True, False], "dtype torch.bool; give class indices"),
     "fractions": (torch.tensor([0.5, 1.0]), "dtype torch.float32; give class indices"),

@@ -617,6 +617,6 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
         small_net(),
         streams(0, torch.arange(4)),
     )
-    hits = attack(model, gg.attribution("gradient"), x[:4], gg.predicted(model, x[:4]), seed=seeds)
+    hits = attack(model, gg.attribution("gradient"), x[:4], gg.predict(model, x[:4]), seed=seeds)
     torch.testing.assert_close(column(card, "gradient under auto", "kept[1]"), hits[1].value)
     assert "cosine[0]" in card.records["gradient under auto on cosine"].values

@@ -13,11 +13,11 @@ from small_audits import SMALL, small_images, small_net
 from torch import nn
 
 import gyrograd as gg
-from gyrograd.audit.doubts import REMEDIES, _row, _saturated, challenges, masked, suspects
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, spoken
 from gyrograd.audit.presets import PRESETS, Preset
+from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturated, challenges, masked, suspects
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.summary import summary
 from gyrograd.audit.table import card_columns, eps_curves, stat, worst
@@ -26,7 +26,7 @@ from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
 from gyrograd.measurement import Table, mean_over, streams
 from gyrograd.measurement.table import Source
-from gyrograd.metrics import suspicion
+from gyrograd.metrics import sanity_checks
 from gyrograd.numerics.statistics import bootstrap_interval
 from gyrograd.numerics.wording import interval_text
 from gyrograd.records import Record
@@ -359,7 +359,7 @@ def test_a_bound_whose_constant_is_missing_is_left_out() -> None:
         ({"noise_eps": 16.0}, "noise_eps is 16.0"),
         ({"draws": 0}, "draws is 0"),
         ({"points": 1}, "points 1"),
-        ({"kept": 1.0}, "kept is 1.0"),
+        ({"top_fraction": 1.0}, "top_fraction is 1.0"),
         ({"methods": ()}, "needs methods"),
     ],
 )
@@ -488,13 +488,13 @@ def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() 
 
 def test_remedies_name_the_audits_own_options_and_apply_to_what_it_explains() -> None:
     preset = replace(SMALL, steps=9, draws=3)
-    flag = suspicion.too_few_draws(torch.tensor([[0.0, 1.0], [1.0, 0.1], [0.5, 0.4]]))
+    flag = sanity_checks.too_few_draws(torch.tensor([[0.0, 1.0], [1.0, 0.1], [0.5, 0.4]]))
     assert flag is not None
     told = _row("gradient", flag.name, flag, flag.measured, preset)["what_to_do"]
     assert "--draws 12 (now 3)" in told
     longer = _row("lrp", "beaten_by_more_steps", flag, 0.5, preset)["what_to_do"]
     assert longer == "Search longer: --steps 36 (now 9)."
-    sure = suspicion.saturated(nn.Identity(), torch.tensor([[100.0, 0.0]] * 4), torch.tensor([0] * 4))
+    sure = sanity_checks.saturated(nn.Identity(), torch.tensor([[100.0, 0.0]] * 4), torch.tensor([0] * 4))
     assert sure is not None
     of_logits = _saturated(sure, [GRADIENT])
     assert of_logits is not None

@@ -8,7 +8,7 @@ import torch
 from small_audits import CLASSES, SIDE, SMALL
 from torch import Tensor, nn
 
-from gyrograd.audit import doubts, engine
+from gyrograd.audit import engine, sanity_checks
 from gyrograd.audit.methods import methods_of
 from gyrograd.measurement import Table
 
@@ -33,8 +33,10 @@ def test_flags_of_the_model_and_of_lrp_are_on_the_card(monkeypatch):
     model, preset = Mixing().eval(), replace(SMALL, methods=("gradient", "lrp"))
     inputs = engine._inputs(model, x, [0, 1, 2, 0, 1, 2], None, None, None, None, None, preset, 0)
     methods, _ = methods_of(None, preset, model, x[:1], inputs.sample.target[:1], max_batch=8)
-    monkeypatch.setattr(doubts, "_of_numbers", lambda *_: [])  # flags of numbers, which would take an audit
-    flags = {(flag["name"], flag["where"]) for flag in doubts.doubts(inputs, Table([]), methods)}
+    monkeypatch.setattr(
+        sanity_checks, "_of_numbers", lambda *_: []
+    )  # flags of numbers, which would take an audit
+    flags = {(flag["name"], flag["where"]) for flag in sanity_checks.audit_flags(inputs, Table([]), methods)}
     assert ("rows_depend", "model") in flags
     assert ("relevance_lost", "lrp") in flags
     assert ("relevance_lost", "gradient") not in flags

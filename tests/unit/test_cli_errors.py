@@ -161,7 +161,7 @@ def test_a_place_that_cannot_be_written_is_found_before_any_work(words, home, ca
         raise AssertionError("work was done first")
 
     monkeypatch.setattr("gyrograd.registry.make", work)
-    monkeypatch.setattr("gyrograd.models.opening.opened", work)
+    monkeypatch.setattr("gyrograd.models.opening.open_model", work)
     (home / "file").write_text("keep me")
     assert cli.main([*words, "--out", "file/below"]) == 2
     assert "is a file where a folder is needed" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gyrograd import cli
-from gyrograd.cli.mistakes import sentence, usage
+from gyrograd.cli.error_messages import sentence, usage
 from gyrograd.cli.options import arguments, is_word, options, texts
 from gyrograd.cli.subject import USUAL, Opening
 

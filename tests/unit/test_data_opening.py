@@ -18,8 +18,8 @@ from gyrograd.data.opening import (
     UNLABELLED,
     check_labels_fit,
     is_labelled,
-    opened,
-    opened_with_names,
+    open_data,
+    open_data_with_names,
 )
 from gyrograd.errors import UserError
 
@@ -51,7 +51,7 @@ def labelled(tmp_path):
 @pytest.mark.parametrize("images", [1, 7, None])
 def test_a_registered_set_gives_its_seeded_subset(images):
     whole = gg.dataset("shapes", split="test")
-    found = opened_with_names("shapes", images=images, seed=3)
+    found = open_data_with_names("shapes", images=images, seed=3)
     expected = whole if images is None else whole.subset(images, 3)
     assert torch.equal(found.data.images, expected.images)
     assert torch.equal(whole.images[list(found.index)], found.data.images)
@@ -60,16 +60,16 @@ def test_a_registered_set_gives_its_seeded_subset(images):
 
 
 def test_more_images_than_there_are_is_all_of_them():
-    assert len(opened("shapes", images=10**6)) == 60
+    assert len(open_data("shapes", images=10**6)) == 60
 
 
 def test_the_split_of_a_set_is_test_unless_another_is_named():
-    train = opened("shapes", images=2, split="train")
+    train = open_data("shapes", images=2, split="train")
     assert torch.equal(train.images, gg.dataset("shapes", split="train").subset(2).images)
 
 
 def test_a_set_is_scaled_when_another_size_is_asked_for():
-    data, own = opened("shapes", images=3, size=64), opened("shapes", images=3)
+    data, own = open_data("shapes", images=3, size=64), open_data("shapes", images=3)
     assert data.images.shape == (3, 3, 64, 64)
     assert data.masks.shape == (3, 64, 64)
     assert torch.equal(data.masks[:, ::2, ::2], own.masks)
@@ -77,18 +77,18 @@ def test_a_set_is_scaled_when_another_size_is_asked_for():
         # Pillow scales with a program of its own
         other = Image.fromarray(small.movedim(0, -1).numpy()).resize((64, 64), Image.Resampling.BILINEAR)
         assert np.abs(np.asarray(other).astype(int) - image.movedim(0, -1).numpy()).max() <= 1
-    assert opened("shapes", images=3, size=32).images.equal(own.images)
+    assert open_data("shapes", images=3, size=32).images.equal(own.images)
 
 
 def test_labels_are_left_out_when_asked_to():
-    data = opened("shapes", images=5, labelled=False)
+    data = open_data("shapes", images=5, labelled=False)
     assert data.classes == UNLABELLED
     assert data.labels.tolist() == [0] * 5
     assert not is_labelled(data)
 
 
 def test_class_folders_are_labels(labelled):
-    found = opened_with_names(str(labelled), size=8)
+    found = open_data_with_names(str(labelled), size=8)
     assert found.data.classes == ("ant", "bee", "cat")
     assert found.data.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert found.names[5] == "bee/1.png"
@@ -98,8 +98,8 @@ def test_class_folders_are_labels(labelled):
 @pytest.mark.parametrize("images", [1, 5, 12, 40])
 @pytest.mark.parametrize("seed", [0, 7])
 def test_names_and_numbers_stay_with_their_images_under_a_limit(labelled, images, seed):
-    everything = opened_with_names(str(labelled), size=8)
-    found = opened_with_names(str(labelled), size=8, images=images, seed=seed)
+    everything = open_data_with_names(str(labelled), size=8)
+    found = open_data_with_names(str(labelled), size=8, images=images, seed=seed)
     assert len(found.data) == min(images, 12)
     for value, name, number in zip(values(found.data), found.names, found.index, strict=True):
         assert value == 10 * ["ant", "bee", "cat"].index(name[:3]) + int(name[4])
@@ -109,40 +109,40 @@ def test_names_and_numbers_stay_with_their_images_under_a_limit(labelled, images
 def test_a_folder_of_images_has_no_labels(tmp_path):
     flat(tmp_path / "b.png", 2)
     flat(tmp_path / "a.png", 1)
-    found = opened_with_names(str(tmp_path), size=8)
+    found = open_data_with_names(str(tmp_path), size=8)
     assert found.data.classes == UNLABELLED
     assert values(found.data) == [1, 2]
     assert found.names == ("a.png", "b.png")
 
 
 def test_class_folders_without_labels_are_all_read(labelled):
-    data = opened(str(labelled), size=8, labelled=False)
+    data = open_data(str(labelled), size=8, labelled=False)
     assert data.classes == UNLABELLED
     assert sorted(values(data)) == sorted(10 * label + i for label in range(3) for i in range(4))
 
 
 def test_single_images_come_in_the_order_they_are_given(labelled):
     words = [str(labelled / "cat" / "3.png"), str(labelled / "ant" / "0.png")]
-    found = opened_with_names(words, size=8)
+    found = open_data_with_names(words, size=8)
     assert values(found.data) == [23, 0]
     assert found.names == tuple(words)
-    assert values(opened(words[0], size=8)) == [23]
+    assert values(open_data(words[0], size=8)) == [23]
 
 
 def test_a_pattern_gives_its_matches_sorted_and_none_twice(labelled):
-    assert values(opened(f"{labelled}/*/2.png", size=8)) == [2, 12, 22]
-    assert values(opened([f"{labelled}/*/2.png", str(labelled / "ant" / "2.png")], size=8)) == [2, 12, 22]
+    assert values(open_data(f"{labelled}/*/2.png", size=8)) == [2, 12, 22]
+    assert values(open_data([f"{labelled}/*/2.png", str(labelled / "ant" / "2.png")], size=8)) == [2, 12, 22]
 
 
 def test_a_folder_with_the_name_of_a_set_is_reached_by_its_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flat(tmp_path / "shapes" / "a.png", 9)
-    assert values(opened("./shapes", size=8)) == [9]
-    assert opened("shapes", images=1).classes != UNLABELLED
+    assert values(open_data("./shapes", size=8)) == [9]
+    assert open_data("shapes", images=1).classes != UNLABELLED
 
 
 def test_a_file_with_brackets_in_its_name_is_no_pattern(tmp_path):
-    assert values(opened(str(flat(tmp_path / "a[1].png", 5)), size=8)) == [5]
+    assert values(open_data(str(flat(tmp_path / "a[1].png", 5)), size=8)) == [5]
 
 
 @given(k=st.integers(1, 20))
@@ -182,7 +182,7 @@ def test_empty_folders_give_the_others_their_numbers(tmp_path):
     flat(tmp_path / "0002" / "a.png", 5)
     for number in range(4):
         (tmp_path / f"000{number}").mkdir(exist_ok=True)
-    data = opened(str(tmp_path), size=8)
+    data = open_data(str(tmp_path), size=8)
     assert data.labels.tolist() == [2]
     check_labels_fit(data, 10)
 
@@ -202,9 +202,9 @@ def test_empty_folders_give_the_others_their_numbers(tmp_path):
 )
 def test_what_cannot_be_meant_is_one_sentence(labelled, text, settings, sentence):
     with pytest.raises(UserError, match=sentence):
-        opened(text.replace("PHOTOS", str(labelled)), **settings)
+        open_data(text.replace("PHOTOS", str(labelled)), **settings)
 
 
 def test_a_folder_among_several_paths_is_refused(labelled):
     with pytest.raises(UserError, match="a folder among several paths"):
-        opened([str(labelled), str(labelled / "ant" / "0.png")], size=8)
+        open_data([str(labelled), str(labelled / "ant" / "0.png")], size=8)

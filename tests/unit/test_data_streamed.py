@@ -14,7 +14,7 @@ from tiny_sweeps import CLASSES, SIDE, base, write_images
 
 from gyrograd.audit import audit
 from gyrograd.data import Dataset, batches, folder
-from gyrograd.data.opening import opened, opened_with_names
+from gyrograd.data.opening import open_data, open_data_with_names
 from gyrograd.data.streamed import Blob, Streamed
 from gyrograd.errors import UserError
 from gyrograd.training import TrainSettings, train
@@ -106,7 +106,7 @@ def write_tar(path: Path, home: Path, *, classes: str | None) -> Path:
 def test_tar_files_in_webdatasets_form_hold_the_same_images_and_classes(
     home: Path, tmp_path: Path, classes: str
 ) -> None:
-    data = opened(str(write_tar(tmp_path / "a.tar", home, classes=classes)), size=SIDE)
+    data = open_data(str(write_tar(tmp_path / "a.tar", home, classes=classes)), size=SIDE)
     held = folder(home, "test", SIDE)
     assert isinstance(data.images, Streamed)
     by_name = {int(file.stem): i for i, file in enumerate(sorted((home / "test").rglob("*.png")))}
@@ -119,19 +119,22 @@ def test_some_images_of_tar_files_are_chosen_by_the_seed_and_keep_their_numbers(
     home: Path, tmp_path: Path
 ) -> None:
     path = str(write_tar(tmp_path / "a.tar", home, classes=None))
-    some, all_ = opened_with_names(path, size=SIDE, images=5, seed=2), opened_with_names(path, size=SIDE)
+    some, all_ = (
+        open_data_with_names(path, size=SIDE, images=5, seed=2),
+        open_data_with_names(path, size=SIDE),
+    )
     assert all_.data.classes == ("unlabelled",)
     assert torch.equal(some.data.pixels(), all_.data.pixels(torch.tensor(some.index)))
     with pytest.raises(UserError, match="no class .*--unlabelled"):
-        opened(path, size=SIDE, labelled=True)
+        open_data(path, size=SIDE, labelled=True)
     with pytest.raises(UserError, match="no splits"):
-        opened(path, size=SIDE, split="test")
+        open_data(path, size=SIDE, split="test")
 
 
 def test_what_cannot_be_read_is_one_sentence(home: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.tar").write_bytes(b"no tar" * 200)
     with pytest.raises(UserError, match="cannot be read as a tar file"):
-        opened(str(tmp_path / "bad.tar"), size=SIDE)
+        open_data(str(tmp_path / "bad.tar"), size=SIDE)
     gone = Streamed((Blob(tmp_path / "gone.png"),), (8, 8))
     with pytest.raises(UserError, match="gone.png cannot be read"):
         gone[:1]

@@ -22,7 +22,7 @@ for n in gg.available("regularizer"):
     teacher = {"teacher": model} if n == "atex" else {}
     asked[f"regularizer {n}"] = lambda n=n, teacher=teacher: small("regularizer", n, **teacher)(model, x, y)
 asked["audit"] = lambda: gg.audit(model, x, y)
-asked["predicted"] = lambda: gg.predicted(model, x)
+asked["predicted"] = lambda: gg.predict(model, x)
 for name, ask in asked.items():
     try:
         ask()

@@ -424,11 +424,11 @@ def test_a_folder_with_splits_is_judged_on_its_own(tmp_path):
 def test_a_registered_set_has_its_own_test_images(monkeypatch):
     asked = []
 
-    def opened(text, *, split, size):
+    def open_data(text, *, split, size):
         asked.append((text, split))
         return TRAIN if split == "train" else TEST
 
-    monkeypatch.setattr(splits, "opened", opened)
+    monkeypatch.setattr(splits, "open_data", open_data)
     split = split_of("shapes")
     assert asked == [("shapes", "train"), ("shapes", "test")]
     assert (split.train, split.test, split.how) == (TRAIN, TEST, "the test split of shapes")
@@ -569,7 +569,8 @@ def test_a_setting_of_the_other_objective_is_refused(tmp_path):
 
 
 def test_the_old_place_of_harden_keeps_working():
-    from gyrograd.training.harden import harden as moved
+    with pytest.warns(FutureWarning, match=r"training\.harden\.harden is now gyrograd\.hardening\.harden"):
+        from gyrograd.training.harden import harden as moved
 
     assert moved is hardening.harden is gg.harden
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import gyrograd as gg
 from gyrograd.attributions.lrp import LRP, conservation
 from gyrograd.attributions.rules import TRACE
-from gyrograd.metrics import suspicion
+from gyrograd.metrics import sanity_checks
 
 SIDE = 8
 
@@ -118,13 +118,13 @@ def test_what_arrives_is_told_for_each_example_and_below_the_limit_it_is_flagged
     arrived = paper.conserved(model, x, target)
     torch.testing.assert_close(arrived, paper(model, x, target).flatten(1).sum(1))
     assert (arrived < 0.9).all()
-    flag = suspicion.relevance_lost(model, paper, x, target)
+    flag = sanity_checks.relevance_lost(model, paper, x, target)
     assert flag is not None
     assert flag.name == "relevance_lost"
     assert flag.measured == pytest.approx(float(arrived.mean()))
     assert "variant='conserving'" in flag.note
-    assert suspicion.relevance_lost(model, conserving, x, target) is None
-    assert suspicion.relevance_lost(model, gg.attribution("gradient"), x, target) is None
+    assert sanity_checks.relevance_lost(model, conserving, x, target) is None
+    assert sanity_checks.relevance_lost(model, gg.attribution("gradient"), x, target) is None
 
 
 def test_what_arrives_is_relative_to_the_value_that_was_put_in():

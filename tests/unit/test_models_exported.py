@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attacks.twin import guide_for
-from gyrograd.models.opening import opened
+from gyrograd.models.opening import open_model
 from gyrograd.models.piecewise import MODULES
 
 X = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -53,7 +53,7 @@ def saved_and_opened(make, folder) -> tuple[nn.Module, nn.Module]:
     # Weights this large reach both ends of a Hardtanh and of a ReLU6.
     source[0].weight.data *= 40
     bad_files.export(source, folder / "net.pt2", X)
-    return source, opened(str(folder / "net.pt2"))
+    return source, open_model(str(folder / "net.pt2"))
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -101,4 +101,4 @@ def test_exports_of_any_size_and_of_basic_operators_are_opened(way, tmp_path):
         warnings.simplefilter("ignore")
         program = torch.export.export(model, (x,), dynamic_shapes=(shapes,))
         torch.export.save(program if way == "any size" else program.run_decompositions(), path)
-    torch.testing.assert_close(opened(str(path))(x), model(x))
+    torch.testing.assert_close(open_model(str(path))(x), model(x))

@@ -17,7 +17,7 @@ from gyrograd import theory
 from gyrograd.attributions import Gradient
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized
-from gyrograd.models.outputs import checked
+from gyrograd.models.outputs import check_model
 from gyrograd.numerics.checks import TRIAL_ROWS, try_model
 from gyrograd.smoothing import Smoothed
 
@@ -93,8 +93,8 @@ def verbs() -> dict[str, Callable[[nn.Module, Tensor, Tensor], object]]:
         "attack on a map of the user's own": lambda m, x, t: gg.attack("random", eps=0.1)(m, own_map, x, t),
         "theory criterion": lambda m, x, t: theory.l2_criterion(m, x, t, torch.full_like(x, 0.01)),
         "theory curvature": lambda m, x, _: theory.top_loss_curvature(m, x),
-        "predicted": lambda m, x, _: gg.predicted(m, x),
-        "checked": lambda m, x, _: checked(m, x),
+        "predicted": lambda m, x, _: gg.predict(m, x),
+        "checked": lambda m, x, _: check_model(m, x),
         "audit": lambda m, x, t: gg.audit(m, x, t, preset="quick", methods=["gradient"]),
     }
 
@@ -186,14 +186,14 @@ def test_a_model_is_not_tried_again_by_checked():
     x, _ = batch()
     model = Net()
     try_model(model, x)
-    assert checked(model, x) is model
+    assert check_model(model, x) is model
 
 
 def test_complex_weights_are_named():
     model = Net()
     model.extra = nn.Parameter(torch.eye(3).to(torch.complex64))
     with pytest.raises(UserError, match="'extra' holds complex numbers"):
-        checked(model, batch()[0])
+        check_model(model, batch()[0])
 
 
 @pytest.mark.parametrize("draws", [True, 1.5, 0])

@@ -13,9 +13,9 @@ from nets import net
 from torch import Tensor, nn
 
 import gyrograd as gg
-from gyrograd.models import ZeroShot, opened
+from gyrograd.models import ZeroShot, open_model
 from gyrograd.models.hugging_face import UNNORMALIZED
-from gyrograd.models.interpreter import scripts_interpreted
+from gyrograd.models.interpreter import interpret_scripts
 from gyrograd.models.outputs import notes
 
 SMALL = {
@@ -50,7 +50,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("prefix", ["", "hf:"])
 def test_a_folder_of_transformers_is_the_model_with_its_own_normalisation(folder, prefix):
     place, source = folder
-    model, x = opened(f"{prefix}{place}"), images()
+    model, x = open_model(f"{prefix}{place}"), images()
     mean, std = (torch.tensor(v).reshape(1, 3, 1, 1) for v in ([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))
     expected = source(pixel_values=(x - mean) / std).logits
     torch.testing.assert_close(model(x), expected)
@@ -64,7 +64,7 @@ def test_a_folder_of_transformers_is_the_model_with_its_own_normalisation(folder
 def test_a_normalisation_that_is_given_replaces_that_of_the_folder(folder):
     place, source = folder
     x = images()
-    model = opened(str(place), normalize="imagenet")
+    model = open_model(str(place), normalize="imagenet")
     mean, std = (torch.tensor(v).reshape(1, 3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     torch.testing.assert_close(model(x), source(pixel_values=(x - mean) / std).logits)
 
@@ -72,13 +72,13 @@ def test_a_normalisation_that_is_given_replaces_that_of_the_folder(folder):
 def test_a_folder_without_a_preprocessor_says_that_nothing_is_normalised(folder, tmp_path):
     _, source = folder
     source.save_pretrained(tmp_path)
-    model = opened(str(tmp_path))
+    model = open_model(str(tmp_path))
     assert notes(model) == (UNNORMALIZED,)
     torch.testing.assert_close(model(images()), source(images()).logits)
 
 
 def test_a_model_of_transformers_is_saved_and_loaded_as_any_other(folder, tmp_path):
-    model = opened(str(folder[0]))
+    model = open_model(str(folder[0]))
     gg.save(tmp_path / "model.safetensors", model)
     again = gg.load(tmp_path / "model.safetensors")
     torch.testing.assert_close(again(images()), model(images()))
@@ -101,21 +101,21 @@ def test_folders_and_kinds_that_are_no_classifier_are_refused_in_a_sentence(fold
         str(tmp_path): "is a folder without a classifier",
     }.items():
         with pytest.raises(gg.UserError, match=sentence):
-            opened(text)
+            open_model(text)
     with pytest.raises(gg.UserError, match="did you mean 'hidden_size'"):
         gg.model("hf:vit", hiden_size=3)
     with pytest.raises(gg.UserError, match="takes no 'auto_map'"):
         gg.model("hf:vit", auto_map={"AutoConfig": "code.Config"})
     with pytest.raises(gg.UserError, match="leave out --classes"):
-        opened(str(place), classes=3)
+        open_model(str(place), classes=3)
     source.vit.save_pretrained(tmp_path / "headless")
     with pytest.raises(gg.UserError, match="has no weights for 'classifier.bias'"):
-        opened(str(tmp_path / "headless"))
+        open_model(str(tmp_path / "headless"))
     source.save_pretrained(tmp_path / "odd")
     config = json.loads((tmp_path / "odd" / "config.json").read_text())
     (tmp_path / "odd" / "config.json").write_text(json.dumps(config | {"quantization_config": {"bits": 4}}))
     with pytest.raises(gg.UserError):
-        opened(str(tmp_path / "odd"))
+        open_model(str(tmp_path / "odd"))
 
 
 def test_weights_in_a_pickle_are_not_read(folder, tmp_path):
@@ -124,7 +124,7 @@ def test_weights_in_a_pickle_are_not_read(folder, tmp_path):
     (tmp_path / "model.safetensors").unlink()
     torch.save(source.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(gg.UserError, match="model.safetensors"):
-        opened(str(tmp_path))
+        open_model(str(tmp_path))
 
 
 # --- modules that return more than logits ---------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_a_script_file_has_the_maps_of_its_source_and_stays_a_script(tmp_path):
     torch.manual_seed(0)
     model, x = Branching().eval(), images()
     in_script(model, "script", x).save(str(tmp_path / "net.pt"))
-    script = opened(str(tmp_path / "net.pt"))
+    script = open_model(str(tmp_path / "net.pt"))
     for rows in (1, 2):  # one row goes through torch's script twice
         map = gg.attribution("lrp")(script, x[:rows], TARGET[:rows], create_graph=True)
         torch.testing.assert_close(
@@ -296,7 +296,7 @@ def test_the_scripts_of_a_model_are_put_back_when_a_run_fails():
     model = nn.Sequential(nn.Identity(), script)
 
     def fail() -> None:
-        with scripts_interpreted(model) as seen:
+        with interpret_scripts(model) as seen:
             assert not isinstance(seen[1], torch.jit.ScriptModule)
             raise ZeroDivisionError
 
@@ -326,11 +326,11 @@ def test_a_script_that_refuses_its_input_says_so():
     script = in_script(Picky().eval(), "script", images())
     with pytest.raises(gg.UserError, match="three channels"):
         gg.attribution("lrp")(script, images(4), TARGET)
-    with scripts_interpreted(script) as seen, pytest.raises(RuntimeError, match="three channels"):
+    with interpret_scripts(script) as seen, pytest.raises(RuntimeError, match="three channels"):
         seen(images(4))
 
 
 def test_a_plain_net_is_untouched_by_the_interpreter():
     model = net("lenet")
-    with scripts_interpreted(model) as seen:
+    with interpret_scripts(model) as seen:
         assert seen is model

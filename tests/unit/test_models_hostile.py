@@ -17,7 +17,7 @@ from torch import nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.expressions import is_guard, is_size
-from gyrograd.models.opening import opened
+from gyrograd.models.opening import open_model
 from gyrograd.models.operators import ATEN, allows
 
 X = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -40,7 +40,7 @@ def refused(path, mark, sentence) -> None:
     """Opening and one forward pass, as a verb would do them."""
     try:
         with pytest.raises(UserError, match=sentence):
-            opened(str(path))(X)
+            open_model(str(path))(X)
     finally:
         assert not mark.exists()
 
@@ -182,7 +182,7 @@ def test_what_torch_reads_is_what_was_checked(kit, monkeypatch, tmp_path):
         bad_files.zipped(
             path, {n: archive.read(n) for n in archive.namelist()} | {"program/extra/x": b"harm"}
         )
-    opened(str(path))
+    open_model(str(path))
     assert b"harm" not in seen[0]
     assert b"nn_module_stack" not in seen[0]
 

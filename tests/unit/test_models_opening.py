@@ -19,7 +19,7 @@ import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models import build, load_state, save, zoo
 from gyrograd.models.archives import content_of
-from gyrograd.models.opening import checked, image_size, load, notes, opened
+from gyrograd.models.opening import check_model, image_size, load, notes, open_model
 from gyrograd.models.outputs import LogProbabilities, PickedLogits
 
 X = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -39,17 +39,17 @@ def source(kit):
 
 
 def test_a_checkpoint_is_the_model_that_was_saved(kit):
-    model = opened(kit.model)
+    model = open_model(kit.model)
     assert torch.equal(model(X), gg.model("lenet", image_size=8, num_classes=3, seed=0).eval()(X))
     assert not model.training
     assert notes(model) == ()
 
 
 def test_a_factory_gets_its_weights_and_classes(kit, source):
-    assert torch.equal(opened(f"{kit.factories}:net", weights=kit.weights)(X), source(X))
-    assert opened(f"{kit.factories}:net", classes=7)(X).shape == (3, 7)
+    assert torch.equal(open_model(f"{kit.factories}:net", weights=kit.weights)(X), source(X))
+    assert open_model(f"{kit.factories}:net", classes=7)(X).shape == (3, 7)
     with pytest.raises(UserError, match="takes no num_classes; leave --classes out"):
-        opened(f"{kit.factories}:sizeless", classes=7)
+        open_model(f"{kit.factories}:sizeless", classes=7)
 
 
 def test_a_factory_may_import_what_lies_beside_it_and_the_path_is_put_back(tmp_path):
@@ -60,12 +60,12 @@ def test_a_factory_may_import_what_lies_beside_it_and_the_path_is_put_back(tmp_p
         "from torch import nn\nfrom beside_it import WIDTH\nmodel = nn.Linear(2, WIDTH)\n"
     )
     before = list(sys.path)
-    assert opened(f"{tmp_path / 'nets.py'}:model").out_features == 5
+    assert open_model(f"{tmp_path / 'nets.py'}:model").out_features == 5
     assert sys.path == before
 
 
 def test_a_script_gives_the_logits_it_was_made_from(kit, source):
-    model = opened(str(kit.script))
+    model = open_model(str(kit.script))
     torch.testing.assert_close(model(X), source(X))
     maps = gg.attribution("gradient")(model, X, torch.tensor([0, 1, 2]))
     torch.testing.assert_close(maps, gg.attribution("gradient")(source, X, torch.tensor([0, 1, 2])))
@@ -75,27 +75,27 @@ def test_a_frozen_script_can_be_explained(source, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.jit.save(torch.jit.freeze(torch.jit.script(source)), str(tmp_path / "frozen.pt"))
-    model = checked(opened(str(tmp_path / "frozen.pt")), X)
+    model = check_model(open_model(str(tmp_path / "frozen.pt")), X)
     torch.testing.assert_close(model(X), source(X))
 
 
 @pytest.mark.parametrize("b", [1, 3, 5])
 def test_an_export_gives_the_logits_it_was_made_from_at_any_batch_size(b, kit, source):
     x = torch.rand(b, 3, 8, 8)
-    model = opened(str(kit.export))
+    model = open_model(str(kit.export))
     torch.testing.assert_close(model(x), source(x))
     assert image_size(model) == 8
 
 
 def test_an_attack_on_an_export_searches_on_its_softplus_twin(kit):
-    model, target = opened(str(kit.export)), torch.tensor([0, 1, 2])
+    model, target = open_model(str(kit.export)), torch.tensor([0, 1, 2])
     hit = gg.attack("targeted_map", steps=2)(model, gg.attribution("gradient"), X, target)
     assert not hit.stuck.any()
     assert any("Softplus twin" in flag for flag in hit.flags)
 
 
 def test_the_mode_of_an_export_can_be_set_without_complaint(kit):
-    model = opened(str(kit.export))
+    model = open_model(str(kit.export))
     assert model.train() is model
     assert model.eval() is model
 
@@ -105,7 +105,7 @@ def test_the_suffix_of_a_file_is_not_believed(kit, source, tmp_path):
     (tmp_path / "b.pt").write_bytes(kit.export.read_bytes())
     assert content_of(tmp_path / "a.pt2") == "torchscript"
     assert content_of(tmp_path / "b.pt") == "export"
-    torch.testing.assert_close(opened(str(tmp_path / "b.pt"))(X), source(X))
+    torch.testing.assert_close(open_model(str(tmp_path / "b.pt"))(X), source(X))
 
 
 def test_library_models_take_weights_and_say_when_they_have_none(tmp_path):
@@ -114,29 +114,29 @@ def test_library_models_take_weights_and_say_when_they_have_none(tmp_path):
         trained = gg.model("torchvision:squeezenet1_1", num_classes=4).eval()
     torch.save(trained.state_dict(), tmp_path / "w.pt")
     x = torch.rand(2, 3, 32, 32)
-    model = opened("torchvision:squeezenet1_1", classes=4, weights=tmp_path / "w.pt")
+    model = open_model("torchvision:squeezenet1_1", classes=4, weights=tmp_path / "w.pt")
     assert torch.equal(model(x), trained(x))
     assert notes(model) == ()
-    bare = opened("timm:test_resnet", classes=4)
-    assert "no trained weights" in notes(checked(bare, x))[0]
+    bare = open_model("timm:test_resnet", classes=4)
+    assert "no trained weights" in notes(check_model(bare, x))[0]
     assert image_size(bare) == 160
     assert image_size(model) == 224
 
 
 def test_a_model_without_weights_is_the_same_each_time_and_moves_no_generator():
     before = torch.get_rng_state()
-    first, second = (opened("lenet", classes=3) for _ in range(2))
+    first, second = (open_model("lenet", classes=3) for _ in range(2))
     assert torch.equal(first.fc2.weight, second.fc2.weight)
     assert torch.equal(torch.get_rng_state(), before)
     assert image_size(first) == 32
 
 
 def test_a_normalisation_is_put_before_a_model_that_has_none(kit, source):
-    model = opened(f"{kit.factories}:net", weights=kit.weights, normalize="imagenet")
+    model = open_model(f"{kit.factories}:net", weights=kit.weights, normalize="imagenet")
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     torch.testing.assert_close(model(X), source((X - mean) / std))
     with pytest.raises(UserError, match="leave out --normalize"):
-        opened(kit.model, normalize="imagenet")
+        open_model(kit.model, normalize="imagenet")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_cannot_be_meant_is_one_sentence(text, settings, sentence):
     if "weights" in settings:
         settings = {**settings, "weights": Path(settings["weights"])}
     with pytest.raises(UserError, match=sentence):
-        opened(text, **settings)
+        open_model(text, **settings)
 
 
 # --- the zoo --------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_a_zoo_model_is_found_by_name_with_its_card(home):
     model = stocked()
     assert zoo.names() == ("tiny/lenet-ce",)
     assert zoo.card("tiny/lenet-ce")["accuracy"] == 0.5
-    for way in (zoo.load, load, opened):
+    for way in (zoo.load, load, open_model):
         found = way("tiny/lenet-ce")
         assert torch.equal(found(X), model(X))
         assert not found.training
@@ -222,7 +222,7 @@ def test_load_takes_paths_too_and_a_near_miss_is_suggested(home, tmp_path):
     model = stocked()
     save(tmp_path / "a.safetensors", model)
     assert torch.equal(load(tmp_path / "a.safetensors")(X), model(X))
-    for way in (load, opened):
+    for way in (load, open_model):
         with pytest.raises(UserError, match="did you mean 'tiny/lenet-ce'"):
             way("tiny/lenet-cce")
     with pytest.raises(UserError, match="no checkpoint at"):
@@ -289,7 +289,7 @@ class Output:
 )
 def test_the_logits_are_picked_where_they_can_only_be_one(wrap):
     model = Answering(wrap)
-    picked = checked(model, X)
+    picked = check_model(model, X)
     assert isinstance(picked, PickedLogits)
     assert torch.equal(picked(X), model.net(X))
     assert len(notes(picked)) == 1
@@ -297,7 +297,7 @@ def test_the_logits_are_picked_where_they_can_only_be_one(wrap):
 
 def test_a_model_of_plain_logits_comes_back_as_it_is():
     model = Answering(lambda z: z)
-    assert checked(model, X) is model
+    assert check_model(model, X) is model
 
 
 @given(seed=st.integers(0, 2**31), scale=st.floats(0.1, 30), k=st.integers(2, 9))
@@ -308,7 +308,7 @@ def test_the_softmax_of_wrapped_probabilities_is_the_probabilities(seed, scale, 
         def forward(self, x):
             return z.softmax(1) + 0 * x.mean()
 
-    model = checked(Fixed(), torch.zeros(4, 1, 2, 2))
+    model = check_model(Fixed(), torch.zeros(4, 1, 2, 2))
     assert isinstance(model, LogProbabilities)
     torch.testing.assert_close(model(torch.zeros(4, 1, 2, 2)).softmax(1), z.softmax(1))
 
@@ -322,13 +322,13 @@ def test_positive_logits_are_not_taken_for_probabilities(seed, shift):
             return z
 
     model = Fixed()
-    assert checked(model, torch.zeros(4, 1, 2, 2)) is model
+    assert check_model(model, torch.zeros(4, 1, 2, 2)) is model
 
 
 def test_the_map_of_wrapped_probabilities_is_that_of_the_log_probability():
     model = Answering(lambda z: z.softmax(1))
     target = torch.tensor([0, 1, 2])
-    through = gg.attribution("gradient")(checked(model, X), X, target)
+    through = gg.attribution("gradient")(check_model(model, X), X, target)
     direct = gg.attribution("gradient", quantity="log_probability")(model.net, X, target)
     torch.testing.assert_close(through, direct)
 
@@ -337,7 +337,7 @@ def test_checking_leaves_modes_and_weights_alone():
     model = Answering(lambda z: (z,)).train()
     model.net[1].eval()
     before = copy.deepcopy(model.state_dict())
-    checked(model, X)
+    check_model(model, X)
     assert model.training
     assert not model.net[1].training
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
@@ -350,7 +350,7 @@ def test_outputs_of_training_alone_do_not_matter():
             return (z, z) if self.training else z
 
     model = WithAuxiliaryHead(None).train()
-    assert checked(model, X) is model
+    assert check_model(model, X) is model
 
 
 @pytest.mark.parametrize(
@@ -364,26 +364,26 @@ def test_weights_that_cannot_work_are_named(spoil, sentence):
     model = Answering(lambda z: z)
     spoil(model)
     with pytest.raises(UserError, match=sentence):
-        checked(model, X)
+        check_model(model, X)
 
 
 def test_the_class_count_is_read_from_the_weights(tmp_path):
     torch.save(build("mlp", num_classes=7, in_features=4).state_dict(), tmp_path / "seven.pt")
     lenet = build("lenet", num_classes=100, seed=0)
     torch.save(lenet.state_dict(), tmp_path / "hundred.pt")
-    model = opened("lenet", weights=tmp_path / "hundred.pt")
+    model = open_model("lenet", weights=tmp_path / "hundred.pt")
     x = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(model(x), lenet.eval()(x))
     with pytest.raises(
         UserError, match="has 100 classes .* and --classes is 10; leave out --classes, or give --classes 100"
     ):
-        opened("lenet", weights=tmp_path / "hundred.pt", classes=10)
+        open_model("lenet", weights=tmp_path / "hundred.pt", classes=10)
     with pytest.raises(UserError, match="lacks"):
-        opened("lenet", weights=tmp_path / "seven.pt")
+        open_model("lenet", weights=tmp_path / "seven.pt")
 
 
 def test_a_net_of_ones_own_with_another_class_count_is_a_sentence(tmp_path):
     (tmp_path / "own.py").write_text("import torch\ndef net(): return torch.nn.Linear(4, 3)\n")
     torch.save(torch.nn.Linear(4, 5).state_dict(), tmp_path / "five.pt")
     with pytest.raises(UserError, match="has 5 classes .* and .*own.py:net 3; give a model of 5 classes"):
-        opened(f"{tmp_path}/own.py:net", weights=tmp_path / "five.pt")
+        open_model(f"{tmp_path}/own.py:net", weights=tmp_path / "five.pt")

@@ -11,7 +11,7 @@ from torch import nn
 
 from gyrograd.errors import UserError
 from gyrograd.models import Normalized, build, load_state
-from gyrograd.models.renaming import renamed
+from gyrograd.models.renaming import rename_tensors
 
 BLOCKS = {"timm:tf_efficientnet_lite0": (16, False), "timm:tf_efficientnet_b0": (16, True)}
 """How many blocks, and whether they squeeze and excite."""
@@ -83,4 +83,4 @@ def test_weights_of_another_efficientnet_are_refused_and_change_nothing(tmp_path
 
 def test_other_nets_keep_their_names() -> None:
     tensors = {"_blocks.0._bn1.weight": torch.zeros(1), "_fc.weight": torch.zeros(1)}
-    assert renamed(tensors, ["blocks.0.0.bn1.weight"]) == tensors
+    assert rename_tensors(tensors, ["blocks.0.0.bn1.weight"]) == tensors

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
-from gyrograd.models import ModelSpec, Normalized, Probability, build, logits_of, rebuilt, spec_of
+from gyrograd.models import ModelSpec, Normalized, Probability, build, logits_of, rebuild, spec_of
 from gyrograd.models.wrappers import NORMALIZATIONS
 
 
@@ -148,7 +148,7 @@ COMPOSED = {
 @pytest.mark.parametrize("make", COMPOSED.values(), ids=COMPOSED)
 def test_a_model_is_built_again_from_its_spec(make) -> None:
     model = make()
-    twin = rebuilt(ModelSpec.from_json(spec_of(model).to_json()))
+    twin = rebuild(ModelSpec.from_json(spec_of(model).to_json()))
     twin.load_state_dict(model.state_dict())
     assert spec_of(twin) == spec_of(model) == model.spec
     assert str(twin) == str(model)
@@ -162,7 +162,7 @@ def test_defaults_are_written_into_the_spec() -> None:
 
 def test_an_unknown_wrapper_is_explained() -> None:
     with pytest.raises(UserError, match="did you mean 'normalized'"):
-        rebuilt(ModelSpec("mlp", {}, (("normalised", {}),)))
+        rebuild(ModelSpec("mlp", {}, (("normalised", {}),)))
 
 
 @pytest.mark.parametrize("name", ["lenet", "timm:resnet18", "torchvision:resnet18"])

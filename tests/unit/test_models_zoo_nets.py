@@ -19,7 +19,7 @@ def held(name: str) -> dict[str, float]:
     """What a card's `check` holds, measured now: on made images, for the data set is not at hand."""
     images = 2 if "resnet18" in name else 8
     net, x = gg.load(name), gg.dataset("shapes", split="test", n=images).pixels()
-    gradient, y = gg.attribution("gradient"), gg.predicted(net, x)
+    gradient, y = gg.attribution("gradient"), gg.predict(net, x)
     hit = gg.attack("top_k", eps=4 / 255, k=102, steps=5, judged_by="overlap")(net, gradient, x, y, seed=0)
     kept = TopKIntersection(k=102)(hit.map_clean, hit.map)
     noise = gg.metric("rps", eps=16 / 255, draws=3)(net, gradient, x, y, seed=0)

@@ -6,7 +6,7 @@ from torch import nn
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_images, check_inputs, check_target
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 
 
 def images(**changes: float) -> torch.Tensor:
@@ -100,7 +100,7 @@ def flags(net: nn.Module) -> list[bool]:
 def test_each_submodule_gets_its_own_mode_back():
     net = mixed_net()
     before = flags(net)
-    with evaluating(net) as same:
+    with eval_mode(net) as same:
         assert same is net
         assert not any(flags(net))
     assert flags(net) == before == [True, True, True, True, False]
@@ -109,6 +109,6 @@ def test_each_submodule_gets_its_own_mode_back():
 def test_modes_come_back_after_an_exception():
     net = mixed_net()
     before = flags(net)
-    with pytest.raises(KeyError), evaluating(net):
+    with pytest.raises(KeyError), eval_mode(net):
         raise KeyError
     assert flags(net) == before

@@ -17,13 +17,13 @@ import torch
 
 from gyrograd import occupancy
 from gyrograd.errors import UserError
-from gyrograd.occupancy import NAME, in_turn, sole_writer
+from gyrograd.occupancy import NAME, exclusive_folder, wait_for_lock
 from gyrograd.training.processes import Group, Share
 
 HOLDER = """
 import os, sys
-from gyrograd.occupancy import sole_writer
-with sole_writer(sys.argv[1]):
+from gyrograd.occupancy import exclusive_folder
+with exclusive_folder(sys.argv[1]):
     if "fork" in sys.argv:
         if os.fork() == 0:
             os.write(1, f"{os.getpid()}\\n".encode())  # in one piece: two processes write here
@@ -36,7 +36,7 @@ with sole_writer(sys.argv[1]):
 COUNTERS = """
 import os, sys, time
 from pathlib import Path
-from gyrograd.occupancy import in_turn
+from gyrograd.occupancy import wait_for_lock
 import gyrograd.occupancy as occupancy
 occupancy.PAUSE_S = 0.001
 total = Path(sys.argv[1]) / "total"
@@ -48,7 +48,7 @@ for _ in range(3):
         break
     children.append(child)
 for _ in range(40):
-    with in_turn(Path(sys.argv[1]) / "lock", "the count"):
+    with wait_for_lock(Path(sys.argv[1]) / "lock", "the count"):
         number = int(total.read_text())
         time.sleep(0.0005)
         total.write_text(str(number + 1))
@@ -85,7 +85,7 @@ def holders():
 
 
 def sentence_of(folder: Path, **how: bool) -> str:
-    with pytest.raises(UserError) as caught, sole_writer(folder, **how):
+    with pytest.raises(UserError) as caught, exclusive_folder(folder, **how):
         pytest.fail("two are in")
     sentence = str(caught.value)
     assert "\n" not in sentence
@@ -110,7 +110,7 @@ def test_a_killed_process_leaves_no_lock_and_one_that_ends_no_file(tmp_path, hol
     first.send_signal(signal.SIGKILL)
     first.wait()
     assert (tmp_path / NAME).exists()
-    with sole_writer(tmp_path):
+    with exclusive_folder(tmp_path):
         assert f'"pid": {os.getpid()}' in (tmp_path / NAME).read_text()
     assert list(tmp_path.iterdir()) == []
 
@@ -121,16 +121,16 @@ def test_a_fork_does_not_keep_the_lock_of_its_dead_parent(tmp_path, holders):
     first.send_signal(signal.SIGKILL)
     first.wait()
     os.kill(int(child), 0)  # it lives
-    with sole_writer(tmp_path):
+    with exclusive_folder(tmp_path):
         pass
 
 
 def test_a_fork_that_leaves_the_block_takes_nothing_away(tmp_path):
-    with sole_writer(tmp_path):
+    with exclusive_folder(tmp_path):
         before = (tmp_path / NAME).stat().st_ino
         code = (
-            "import os, sys\nfrom gyrograd.occupancy import sole_writer\nfrom gyrograd.errors import UserError\n"
-            "with sole_writer(sys.argv[1]):\n    child = os.fork()\n    if child: os.waitpid(child, 0)\n"
+            "import os, sys\nfrom gyrograd.occupancy import exclusive_folder\nfrom gyrograd.errors import UserError\n"
+            "with exclusive_folder(sys.argv[1]):\n    child = os.fork()\n    if child: os.waitpid(child, 0)\n"
             "    held = os.path.exists(sys.argv[1] + '/.writer')\n"
             "print(held, flush=True)\n"
         )
@@ -142,8 +142,8 @@ def test_a_fork_that_leaves_the_block_takes_nothing_away(tmp_path):
 
 
 def test_a_thread_may_ask_again_for_what_it_holds_and_keeps_it_to_the_end(tmp_path):
-    with sole_writer(tmp_path / "run"):
-        with sole_writer(tmp_path / "other" / ".." / "run"):
+    with exclusive_folder(tmp_path / "run"):
+        with exclusive_folder(tmp_path / "other" / ".." / "run"):
             pass
         assert (tmp_path / "run" / NAME).exists()
         sentences: list[str] = []
@@ -151,12 +151,12 @@ def test_a_thread_may_ask_again_for_what_it_holds_and_keeps_it_to_the_end(tmp_pa
         other.start()
         other.join()
         assert f"process {os.getpid()}" in sentences[0]
-    with sole_writer(tmp_path / "run"):
+    with exclusive_folder(tmp_path / "run"):
         pass
 
 
 def test_a_block_that_fails_gives_the_folder_back(tmp_path):
-    with pytest.raises(ZeroDivisionError), sole_writer(tmp_path):
+    with pytest.raises(ZeroDivisionError), exclusive_folder(tmp_path):
         1 / 0  # noqa: B018
     assert list(tmp_path.iterdir()) == []
 
@@ -164,13 +164,13 @@ def test_a_block_that_fails_gives_the_folder_back(tmp_path):
 def test_a_block_that_writes_nothing_leaves_no_folder_that_was_not_there(tmp_path):
     (tmp_path / "here").mkdir()
     for folder in ("here", "new", "here/deep/new"):
-        with sole_writer(tmp_path / folder):
+        with exclusive_folder(tmp_path / folder):
             assert (tmp_path / folder).is_dir()
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 
 
 def test_a_block_that_writes_leaves_its_folders(tmp_path):
-    with sole_writer(tmp_path / "deep" / "new"):
+    with exclusive_folder(tmp_path / "deep" / "new"):
         (tmp_path / "deep" / "other").touch()
     assert [path.name for path in tmp_path.rglob("*")] == ["deep", "other"]
 
@@ -184,7 +184,7 @@ def test_an_empty_folder_taken_away_while_it_is_asked_for_is_made_again(tmp_path
         return opened(path, *words)
 
     monkeypatch.setattr(os, "open", after_the_last_holder)
-    with sole_writer(tmp_path / "run"):
+    with exclusive_folder(tmp_path / "run"):
         assert (tmp_path / "run" / NAME).exists()
 
 
@@ -197,25 +197,25 @@ def test_a_lock_on_a_file_that_was_taken_away_does_not_count(tmp_path, monkeypat
         return locked(file, path)
 
     monkeypatch.setattr(occupancy, "_locked", after_the_last_holder)
-    with sole_writer(tmp_path):
+    with exclusive_folder(tmp_path):
         assert (tmp_path / NAME).exists()
 
 
 def test_a_lock_file_that_leads_nowhere_is_a_sentence(tmp_path):
     (tmp_path / NAME).symlink_to(tmp_path / "gone" / "file")
-    with pytest.raises(UserError, match="cannot be written"), sole_writer(tmp_path):
+    with pytest.raises(UserError, match="cannot be written"), exclusive_folder(tmp_path):
         pass
 
 
 def test_a_folder_taken_away_inside_the_block_is_no_trouble(tmp_path):
-    with sole_writer(tmp_path / "run"):
+    with exclusive_folder(tmp_path / "run"):
         (tmp_path / "run" / NAME).unlink()
         (tmp_path / "run").rmdir()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_holder_whose_file_was_replaced_leaves_the_new_one_alone(tmp_path):
-    with sole_writer(tmp_path):
+    with exclusive_folder(tmp_path):
         (tmp_path / NAME).unlink()
         (tmp_path / NAME).write_text("another's")
     assert (tmp_path / NAME).read_text() == "another's"
@@ -232,7 +232,7 @@ def test_who_waits_says_for_whom(tmp_path, holders, capfd, monkeypatch):
     first = holders(tmp_path)
     assert first.stdout.readline() == "in\n"
     monkeypatch.setattr(occupancy.time, "sleep", lambda seconds: first.communicate())
-    with in_turn(tmp_path / NAME, "the net"):
+    with wait_for_lock(tmp_path / NAME, "the net"):
         pass
     said = capfd.readouterr().err
     assert said.startswith(
@@ -242,7 +242,7 @@ def test_who_waits_says_for_whom(tmp_path, holders, capfd, monkeypatch):
 
 
 def test_a_holder_that_has_not_signed_yet_is_another_process(tmp_path):
-    with sole_writer(tmp_path):
+    with exclusive_folder(tmp_path):
         (tmp_path / NAME).write_text("")
         found = []
         other = threading.Thread(target=lambda: found.append(sentence_of(tmp_path)))
@@ -258,11 +258,11 @@ def test_without_locks_a_run_goes_on_and_says_so_once(number, tmp_path, monkeypa
 
     monkeypatch.setattr("fcntl.flock", refuse)
     for _ in range(2):
-        with sole_writer(tmp_path):
+        with exclusive_folder(tmp_path):
             assert (tmp_path / NAME).exists()
     expected = f"gyrograd: {tmp_path} is on a file system without locks ({os.strerror(number)}); see to it"
     assert capfd.readouterr().err.startswith(expected)
-    with sole_writer(tmp_path):
+    with exclusive_folder(tmp_path):
         pass
     assert capfd.readouterr().err == ""
 
@@ -286,7 +286,7 @@ def test_of_torchruns_processes_the_first_takes_the_folder_for_all(tmp_path, mon
     assert first.stdout.readline() == "in\n"
     for key, value in {"WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "x", "RANK": "1"}.items():
         monkeypatch.setenv(key, value)
-    with sole_writer(tmp_path, ranks=True):
+    with exclusive_folder(tmp_path, ranks=True):
         pass
     assert sentence_of(tmp_path).endswith(
         "; torchrun started 2 copies of what one process does: start it without torchrun."
@@ -321,8 +321,8 @@ class Radio:
 
 def test_every_process_of_a_run_hears_that_the_folder_is_taken(tmp_path):
     other = Group(torch.device("cpu"), share=Share(1, 2), fabric=Radio("the folder is in use."))
-    with pytest.raises(UserError, match="the folder is in use"), other.alone_in(tmp_path / "run"):
+    with pytest.raises(UserError, match="the folder is in use"), other.holding(tmp_path / "run"):
         pytest.fail("it trained")
     free = Group(torch.device("cpu"), share=Share(1, 2), fabric=Radio(None))
-    with free.alone_in(tmp_path / "run"):
+    with free.holding(tmp_path / "run"):
         assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ import pytest
 
 import gyrograd as gg
 from gyrograd.errors import UserError
-from gyrograd.registry import MOST, UNBOUNDED, available, kinds, make
+from gyrograd.registry import MAX_INTEGER, UNBOUNDED, available, kinds, make
 
 NAN, INF = float("nan"), float("inf")
 WRONG = [
@@ -58,7 +58,7 @@ def test_no_count_is_endless_and_no_number_is_a_truth_value(kind):
                 make(kind, name, **needed, **{parameter.name: True})
             if type(parameter.default) is int and parameter.name not in UNBOUNDED:
                 with pytest.raises(UserError, match="would not finish"):
-                    make(kind, name, **needed, **{parameter.name: MOST + 1})
+                    make(kind, name, **needed, **{parameter.name: MAX_INTEGER + 1})
 
 
 @pytest.mark.parametrize("kind", ["attribution", "attack", "metric", "kernel"])

@@ -24,8 +24,8 @@ from gyrograd.training import sweep as module
 from gyrograd.training import trials
 from gyrograd.training.clusters import Cluster
 from gyrograd.training.runs import Stopped
-from gyrograd.training.sweep import selected, sweep
-from gyrograd.training.trials import REFERENCE, Measuring, finished_trial, trials_of
+from gyrograd.training.sweep import choose_point, sweep
+from gyrograd.training.trials import REFERENCE, Measuring, run_trial, trials_of
 
 QUICK = Measuring(images=6, draws=2)
 
@@ -50,7 +50,7 @@ def plan(images, tmp_path, grid=GRID, seeds=(0,), **changes):
 
 def test_an_images_noise_is_its_own_whatever_else_is_measured():
     model, data = gg.model("lenet", image_size=8, seed=0).eval(), small_training.pictures(12)
-    found = Measuring(images=4, draws=2, batch_size=3).calm(model, data)["rps"]
+    found = Measuring(images=4, draws=2, batch_size=3).measure(model, data)["rps"]
     metric, keys = gg.metric("rps", draws=2), random.keys(0, 12)
     rows = [row for row, value in enumerate(found) if value is not None]
     assert len(rows) == 4
@@ -145,7 +145,7 @@ def test_the_table_and_the_document_name_every_point_and_the_choice(swept):
 
 def test_finished_trials_are_not_run_again(images, swept, monkeypatch):
     grid = {"terms.l2_cosine.cosine": [0.5, 5.0]}
-    monkeypatch.setattr(module, "finished_trial", lambda trial: pytest.fail(f"{trial.name} ran again"))
+    monkeypatch.setattr(module, "run_trial", lambda trial: pytest.fail(f"{trial.name} ran again"))
     again = sweep(base(images, epochs=1), grid, out=swept.path.parent, seeds=[0, 1], measuring=QUICK)
     assert again.records == swept.records
     assert again.selection == swept.selection
@@ -158,7 +158,7 @@ def test_other_measurements_of_a_trial_are_made_from_its_trained_model(images, s
     assert other.folder == known.folder
     assert known.known() is not None
     assert other.known() is None
-    record = finished_trial(other, on_epoch=lambda entry, model: pytest.fail("trained again"))
+    record = run_trial(other, on_epoch=lambda entry, model: pytest.fail("trained again"))
     assert sum(value is not None for value in record.values["rps"]) == 9
 
 
@@ -178,10 +178,10 @@ def test_an_interrupted_sweep_goes_on_where_it_was(images, tmp_path, monkeypatch
             if trial.point != REFERENCE and entry["epoch"] == 1:
                 raise Stopped("asked to stop", 2)
 
-        return finished_trial(trial, stop)
+        return run_trial(trial, stop)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "finished_trial", interrupted)
+        patch.setattr(module, "run_trial", interrupted)
         with pytest.raises(Stopped):
             sweep(settings, grid, out=tmp_path / "part", measuring=QUICK)
     assert epochs == [(REFERENCE, 1), (REFERENCE, 2), ("l2.weight=0.1", 1)]
@@ -232,7 +232,7 @@ def record_of(accuracy: float, calm: float, n: int = 1000) -> Record:
     ids=["joo2023", "exactly one point", "more than one point", "gains in accuracy"],
 )
 def test_the_highest_rps_within_one_point_of_cross_entropy_is_chosen(points, chosen):
-    selection = selected({name: [record_of(*values)] for name, values in points.items()}, {})
+    selection = choose_point({name: [record_of(*values)] for name, values in points.items()}, {})
     assert selection.chosen == chosen
     assert (chosen or "No point") in selection.sentence
 
@@ -243,7 +243,7 @@ def test_the_highest_rps_within_one_point_of_cross_entropy_is_chosen(points, cho
 )
 def test_the_choice_is_that_of_a_literal_reading_of_the_rule(points, limit):
     found = {f"p{i}": [record_of(a / 50, r / 100, 50)] for i, (a, r) in enumerate(points)}
-    selection = selected(found, {}, limit=limit)
+    selection = choose_point(found, {}, limit=limit)
     near = [r for a, r in points[1:] if points[0][0] - a <= round(50 * limit)]
     if not near:
         assert selection.chosen is None
@@ -258,7 +258,7 @@ def test_seeds_are_averaged_image_by_image_and_a_failed_seed_rules_a_point_out()
         "a": [record_of(0.85, 0.8), record_of(0.85, 0.9)],
         "b": [record_of(1.0, 0.99)],
     }
-    selection = selected(found, {"b": "its worker died."})
+    selection = choose_point(found, {"b": "its worker died."})
     ce, a, b = selection.points
     assert ce.accuracy.value == pytest.approx(0.85)
     assert ce.rps.value == pytest.approx(0.6)

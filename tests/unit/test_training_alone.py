@@ -15,7 +15,7 @@ from small_training import net, pictures
 
 from gyrograd.errors import UserError
 from gyrograd.training import fit, processes
-from gyrograd.training.processes import Share, launched
+from gyrograd.training.processes import Share, process_group
 
 TESTS = Path(__file__).parents[1]
 SINGLE = """
@@ -63,7 +63,7 @@ def test_alone_and_with_fabric_a_run_ends_bit_for_bit_the_same(monkeypatch, prec
         for key, value in variables.items():
             monkeypatch.setenv(key, value)
         how = settings(precision=precision, allow_bf16=True)
-        assert (launched(how).fabric is None) == (not variables)
+        assert (process_group(how).fabric is None) == (not variables)
         model = net()
         done = fit(model, pictures(), how, test=pictures(12, 1))
         runs.append((model.state_dict(), [(entry["losses"], entry["accuracy"]) for entry in done.history]))
@@ -99,7 +99,7 @@ def test_the_device_is_the_one_that_is_named_and_becomes_the_current_one(monkeyp
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    group = launched(settings(device=name))
+    group = process_group(settings(device=name))
     assert group.device == torch.device(device)
     assert chosen == ([] if device == "cpu" else [torch.device(device)])
     assert (group.share, group.first, group.fabric) == (Share(0, 1), True, None)
@@ -108,7 +108,7 @@ def test_the_device_is_the_one_that_is_named_and_becomes_the_current_one(monkeyp
 def test_forward_passes_are_bf16_only_where_it_is_asked_for():
     x = torch.ones(2, 2)
     for precision, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-        group = launched(settings(precision=precision))
+        group = process_group(settings(precision=precision))
         for _ in range(2):  # a context for each pass
             with group.autocast():
                 assert (x @ x).dtype == dtype
@@ -122,9 +122,9 @@ def test_a_task_of_srun_is_a_run_of_its_own_and_a_second_one_in_its_folder_is_to
     step = {"JOB_ID": "7", "NTASKS": "2", "STEP_NUM_TASKS": "2", "PROCID": "1", "LOCALID": "1", "NNODES": "1"}
     for key, value in step.items():
         monkeypatch.setenv(f"SLURM_{key}", value)
-    group = launched(settings())
+    group = process_group(settings())
     assert (group.share, group.first, group.fabric) == (Share(0, 1), True, None)
-    with group.alone_in(tmp_path):
+    with group.holding(tmp_path):
         sentences: list[str] = []
 
         def second() -> None:
@@ -140,10 +140,10 @@ def test_a_task_of_srun_is_a_run_of_its_own_and_a_second_one_in_its_folder_is_to
 
 
 def test_one_process_alone_keeps_what_it_has():
-    group = launched(settings())
+    group = process_group(settings())
     numbers = torch.arange(3.0)
-    assert group.told("mine") == "mine"
-    assert group.summed(numbers) is numbers
+    assert group.broadcast("mine") == "mine"
+    assert group.all_reduce(numbers) is numbers
     assert (group.any(True), group.any(False)) == (True, False)
     losses = {"loss": numbers.sum()}
-    assert group.joined(net(), losses) is losses
+    assert group.all_reduce_gradients(net(), losses) is losses

@@ -15,7 +15,7 @@ from gyrograd.training import TrainSettings
 from gyrograd.training.capture import WARM_UP, CapturedStep
 from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.objective import objective_of
-from gyrograd.training.processes import launched
+from gyrograd.training.processes import process_group
 
 SETTINGS = TrainSettings(terms={"l2": {}}, every=2, lr=0.01, clip=0.5, device="cpu")
 
@@ -50,7 +50,7 @@ def steps() -> tuple[Step, Step]:
     model = gg.model("resnet20", activation="softplus", beta=3, seed=0, num_classes=3).double().train()
     both = (model, copy.deepcopy(model))
     return tuple(  # type: ignore[return-value]
-        Step(m, optimizer_of(m, SETTINGS), objective_of(SETTINGS), launched(SETTINGS), SETTINGS.clip)
+        Step(m, optimizer_of(m, SETTINGS), objective_of(SETTINGS), process_group(SETTINGS), SETTINGS.clip)
         for m in both
     )
 

@@ -20,7 +20,7 @@ from gyrograd.errors import UserError
 from gyrograd.models.checkpoints import facts
 from gyrograd.training import Stopped, TrainSettings, fit, read_log, runs, snapshots
 from gyrograd.training.loop import Step
-from gyrograd.training.runs import LOG, PAUSE, Written
+from gyrograd.training.runs import LOG, PAUSE, FilesOnDisk
 from gyrograd.training.snapshots import NAME, Snapshot, finite, read
 
 BEST = "best.safetensors"
@@ -65,7 +65,7 @@ def trained(out, *, epochs=4, how=None, **changes):
 def better_every_epoch(monkeypatch):
     """Accuracy rises all the time: every epoch is the best."""
     rising = itertools.count(1)
-    monkeypatch.setattr(runs.Run, "accuracy", lambda run, data: next(rising) / 1000)
+    monkeypatch.setattr(runs.TrainingRun, "accuracy", lambda run, data: next(rising) / 1000)
 
 
 def best_in(out):
@@ -85,11 +85,11 @@ def test_writing_takes_at_most_a_fiftieth_of_the_time_whatever_epochs_and_disk(e
     now = [0.0]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(time, "monotonic", lambda: now[0])
-        written, costs = Written(), []
+        written, costs = FilesOnDisk(), []
         for seconds, cost in epochs:
             now[0] += seconds
             if written.may_write():
-                with written.measured():
+                with written.timed():
                     now[0] += cost
                 costs.append(cost)
     # the last one has not been made up for yet
@@ -100,10 +100,10 @@ def test_writing_takes_at_most_a_fiftieth_of_the_time_whatever_epochs_and_disk(e
 def test_an_epoch_that_is_long_enough_is_always_a_time_to_write(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    written = Written()
+    written = FilesOnDisk()
     for _ in range(5):
         assert written.may_write()
-        with written.measured():
+        with written.timed():
             now[0] += 0.5
         now[0] += PAUSE * 0.5 - 0.1
         assert not written.may_write()
@@ -111,10 +111,10 @@ def test_an_epoch_that_is_long_enough_is_always_a_time_to_write(monkeypatch):
 
 
 def test_a_writing_that_fails_does_not_count():
-    written = Written()
-    with pytest.raises(UserError), written.measured():
+    written = FilesOnDisk()
+    with pytest.raises(UserError), written.timed():
         raise UserError("full")
-    assert written == Written()
+    assert written == FilesOnDisk()
 
 
 def test_short_epochs_spend_a_fiftieth_on_all_files_together(tmp_path, monkeypatch):
@@ -216,7 +216,9 @@ def test_killed_before_any_file_a_run_goes_on_to_the_same_best_model(tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, killed)
         # a killed process writes no log on its way out
-        patch.setattr(runs.Run, "_write_log", writes_no_more(runs.Run._write_log, calls, at, what))
+        patch.setattr(
+            runs.TrainingRun, "_write_log", writes_no_more(runs.TrainingRun._write_log, calls, at, what)
+        )
         with pytest.raises(Killed):
             trained(tmp_path / "killed", **often)
     out = tmp_path / "killed"
@@ -307,8 +309,8 @@ def test_one_number_that_is_none_is_found_wherever_it_stands(dtype, shape, bad, 
 def test_what_is_taken_does_not_change_with_the_run():
     model = net().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    place = snapshots.Place()
-    now = snapshots.taken(
+    place = snapshots.TrainingProgress()
+    now = snapshots.take(
         model, optimizer, None, place, small_training.settings(), snapshots.fingerprint(pictures())
     )
     before = {key: value.clone() for key, value in now.tensors.items()}
@@ -329,7 +331,7 @@ def test_an_optimizer_read_from_a_file_has_its_state_laid_out_as_the_weights(kin
     torch.nn.functional.cross_entropy(model(data.pixels()), data.labels).backward()
     optimizer.step()
     settings, mark = small_training.settings(), snapshots.fingerprint(data)
-    now = snapshots.taken(model, optimizer, None, snapshots.Place(), settings, mark)
+    now = snapshots.take(model, optimizer, None, snapshots.TrainingProgress(), settings, mark)
     fresh = net().to(memory_format=torch.channels_last)
     restored = kind(fresh.parameters(), lr=0.1, **options)
     snapshots.restore(now, fresh, restored, None)

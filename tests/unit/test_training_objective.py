@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from small_training import net, pictures
 
 import gyrograd as gg
-from gyrograd.data.batches import zoomed
+from gyrograd.data.batches import zoom_in
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.training import Objective, Term, TrainSettings, objective_of
@@ -154,7 +154,7 @@ def test_zoom_moves_down_by_its_third_draw_and_right_by_its_fourth():
     n, side = 50, 32
     place = torch.linspace(-1, 1, side, dtype=torch.float64)
     columns, rows = place.expand(n, side, side), place[:, None].expand(n, side, side)
-    seen = zoomed(torch.stack([columns, rows], 1), random.keys(0, n), 0.3)
+    seen = zoom_in(torch.stack([columns, rows], 1), random.keys(0, n), 0.3)
     u = random.uniform(random.keys(0, n), (4,), stream=2, dtype=torch.float64)
     area, ratio = 0.3 + 0.7 * u[:, 0], (4 / 3) ** (2 * u[:, 1] - 1)
     wide, high = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
@@ -165,13 +165,13 @@ def test_zoom_moves_down_by_its_third_draw_and_right_by_its_fourth():
 
 def test_zoom_shows_a_part_of_each_image_by_its_key(batch):
     x, _, keys = batch
-    out = zoomed(x, keys, 0.3)
+    out = zoom_in(x, keys, 0.3)
     assert out.shape == x.shape
-    torch.testing.assert_close(out[4:7], zoomed(x[4:7], keys[4:7], 0.3), rtol=0, atol=1e-4)
+    torch.testing.assert_close(out[4:7], zoom_in(x[4:7], keys[4:7], 0.3), rtol=0, atol=1e-4)
     assert not torch.allclose(out, x)
     # columns of a ramp stay a ramp of smaller range, inside the image's own values
     ramp = torch.linspace(0, 1, 16).expand(200, 1, 16, 16)
-    seen = zoomed(ramp, random.keys(0, 200), 0.1)
+    seen = zoom_in(ramp, random.keys(0, 200), 0.1)
     width = seen[:, 0, 8, -1] - seen[:, 0, 8, 0]
     assert (width > 0).all()
     assert (width <= 1 + 1e-5).all()
@@ -179,4 +179,4 @@ def test_zoom_shows_a_part_of_each_image_by_its_key(batch):
     assert seen.max() <= 1 + 1e-5
     assert float(width.min()) < 0.45
     assert float(width.max()) > 0.85
-    assert torch.allclose(zoomed(ramp[:4], random.keys(1, 4), 1.0 - 1e-9).mean(), ramp.mean(), atol=0.1)
+    assert torch.allclose(zoom_in(ramp[:4], random.keys(1, 4), 1.0 - 1e-9).mean(), ramp.mean(), atol=0.1)

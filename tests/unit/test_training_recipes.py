@@ -10,7 +10,7 @@ from gyrograd.errors import UserError
 from gyrograd.registry import lookup
 from gyrograd.training import TrainSettings, objective_of, recipe, recipes
 from gyrograd.training.building import model_for
-from gyrograd.training.settings import merged, read_tree
+from gyrograd.training.settings import merge_settings, read_tree
 
 OBJECTIVES = ("ce", "hessian", "iga", "atex", "l2", "l2-cosine")
 PAPERS = {
@@ -149,7 +149,7 @@ def test_changes_go_over_a_recipe_and_deep_ones_keep_their_neighbours():
 
 def test_merging_leaves_both_trees_alone():
     under, over = {"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": {"e": 4}}
-    assert merged(under, over) == {"a": {"b": 3, "c": 2}, "d": {"e": 4}}
+    assert merge_settings(under, over) == {"a": {"b": 3, "c": 2}, "d": {"e": 4}}
     assert (under, over) == ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}, "d": {"e": 4}})
 
 

@@ -136,7 +136,7 @@ def test_warm_up_rises_step_by_step_to_the_scheduled_rate():
     ("module", "name"),
     [
         ("cookbook", "recipe"),
-        ("files", "Written"),
+        ("files", "FilesOnDisk"),
         ("logs", "read_log"),
         ("schedules", "learning_rate"),
         ("splits", "held_out"),

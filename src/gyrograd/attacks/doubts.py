@@ -55,7 +55,7 @@ DOUBTS = dict(
         _beaten_by(
             "noise",
             "Noise of the same size finds what the search does not: its derivative is zero, masked or noisy.",
-            "Do not call this map steady; look at its derivative (metrics.suspicion.zero_derivative).",
+            "Do not call this map steady; look at its derivative (metrics.sanity_checks.zero_derivative).",
         ),
         _beaten_by(
             "squares",

@@ -77,7 +77,7 @@ class TargetedMap(MapSearch):
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> attack = gg.attack("targeted_map", eps=4 / 255, steps=3)
-    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((hit.value < hit.start).all())      # nearer to the frame than before
     True
     """
@@ -111,7 +111,7 @@ class UntargetedMap(MapSearch):
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> attack = gg.attack("untargeted_map", eps=4 / 255, steps=3)
-    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((hit.value < 1).all())      # cosine to the clean map
     True
     """
@@ -147,7 +147,7 @@ class TopK(MapSearch):
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> attack = gg.attack("top_k", eps=4 / 255, k=102, steps=3)
-    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((hit.value < hit.start).all()), hit.prediction_kept.tolist()
     (True, [True, True])
     """
@@ -201,7 +201,7 @@ class MassCenter(MapSearch):
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> attack = gg.attack("mass_center", eps=4 / 255, steps=3)
-    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((hit.value < 0).all())      # minus the squared distance in pixels
     True
     """
@@ -238,7 +238,7 @@ class Manipulate(MapSearch):
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> attack = gg.attack("manipulate", eps=4 / 255, steps=3)
-    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = attack(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((hit.value < hit.start).all())
     True
     """
@@ -282,7 +282,7 @@ class Noise(BallAttack):
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> hit = gg.attack("random", eps=4 / 255)(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = gg.attack("random", eps=4 / 255)(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> round(float((hit.x - x).abs().max()) * 255)
     4
     """
@@ -355,7 +355,7 @@ class Pgd(BallAttack):
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> hit = gg.attack("pgd", eps=8 / 255)(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> hit = gg.attack("pgd", eps=8 / 255)(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> hit.prediction_kept.tolist()
     [False, False]
     """

@@ -35,7 +35,7 @@ from gyrograd.numerics.checks import (
     is_being_recorded,
     try_model,
 )
-from gyrograd.numerics.modes import evaluating, weights_held
+from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.records import JsonObject
@@ -205,11 +205,11 @@ def run(
     streams = keys(seed, len(x), x.device)
     x = x.detach()
     box = Box.of(plan.box, x)
-    with evaluating(model), ExitStack() as held:
+    with eval_mode(model), ExitStack() as held:
         surrogate = _surrogate(plan, model, attribution, x, target)
         guide = guide_for(model, x, plan.twin_beta) if plan.follows_maps else Guide(model)
         size = _examples_at_once(rows_at_once(plan.max_batch, x), surrogate, model, plan.step_rows)
-        held.enter_context(weights_held(model, guide.model))
+        held.enter_context(freeze_weights(model, guide.model))
 
         def part(rows: slice) -> list[AttackResult]:
             """All eps for a part of the batch."""
@@ -479,7 +479,7 @@ def transferred(
 ) -> dict[str, AttackResult]:
     """The same attacked images as each of these attributions sees them."""
     results = {}
-    with evaluating(model):
+    with eval_mode(model):
         for name, attribution in targets.items():
             map_clean, logits = look(model, attribution, hit.x_clean, hit.target, graph=False)
             map, after = look(model, attribution, hit.x, hit.target, graph=False)

@@ -1,4 +1,4 @@
-"""Attributions: which input features made the model say so. All run on any model, smoothed ones included."""
+"""Attributions: how much each input feature mattered to the model's output; for any model, also smoothed ones."""
 
 from gyrograd.attributions.attention import AttentionRollout, GradientXAttention
 from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM
@@ -13,7 +13,8 @@ from gyrograd.attributions.masking import Occlusion, Rise
 from gyrograd.attributions.path import IntegratedGradients
 from gyrograd.attributions.shap import Shap
 from gyrograd.attributions.smooth import OnSmoothed, smoothgrad, unigrad
-from gyrograd.attributions.targets import predicted
+from gyrograd.attributions.targets import predict
+from gyrograd.renames import keep_old_names
 
 __all__ = [
     "LRP",
@@ -37,7 +38,9 @@ __all__ = [
     "OnSmoothed",
     "Rise",
     "Shap",
-    "predicted",
+    "predict",
     "smoothgrad",
     "unigrad",
 ]
+
+keep_old_names(__name__, predicted="gyrograd.predict")

@@ -1,8 +1,8 @@
-"""Attention rollout and gradient x attention: where a vision transformer's class token looks, layer by layer.
+"""Attention rollout and gradient x attention: which patches a vision transformer's class token attends to.
 
-Both read the attention weights, `b heads n n`, out of the record of a run (`replay`), which writes fused attention down
-in the products it is made of; so torchvision's, timm's and hand-written transformers are all alike. Nets without
-attention between all patches (convolutional ones, Swin with its windows) are refused.
+Both read the attention weights, `b heads n n`, from the record of a run (`replay`), which contains fused attention as
+the products it consists of; so transformers of torchvision, timm and hand-written ones are treated alike. Nets without
+attention between all patches (convolutional nets, Swin with its windows) are refused.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ HEADS: dict[str, Callable[[Tensor], Tensor]] = {
 class AttentionRollout:
     """The product of (A_l + I) / 2 over the layers l, A_l the attention averaged over heads (Abnar and Zuidema 2020).
 
-    The row of the class token, without class tokens themselves, is the map; of nets without one the mean over patches.
-    `heads` may be "max" or "min" instead, rows then being scaled to sum to one. The map is the same for every class and
+    The map is the row of the class token, without entries of class tokens; without a class token it is the mean over
+    patches. With `heads` "max" or "min" the rows are scaled to sum to one. It is the same for every class and
     `quantity`.
 
     >>> import gyrograd as gg
@@ -93,8 +93,8 @@ class AttentionRollout:
 class GradientXAttention:
     """R <- R + mean_heads(relu(g_l A_l)) R over the layers l, from R = I (Chefer et al. 2021, self-attention).
 
-    A_l is the attention of a layer and g_l the gradient of the explained number to it. The row of the class token,
-    without class tokens themselves, is the map; of nets without one the mean over patches.
+    A_l is the attention of a layer and g_l the gradient of the explained value to it. The map is the row of the class
+    token, without entries of class tokens; without a class token it is the mean over patches.
 
     >>> import gyrograd as gg
     >>> from torchvision.models import VisionTransformer
@@ -118,7 +118,7 @@ class GradientXAttention:
             slopes = torch.autograd.grad(explained.sum(), weights, create_graph=create_graph)
             relevance = _identity(weights[0][:, 0])
             for layer, slope in zip(weights, slopes, strict=True):
-                # A smoothed model hands each draw 1 / draws of the gradient.
+                # In a smoothed model each draw gets 1 / draws of the gradient.
                 relevance = relevance + (draws * slope * layer).relu().mean(1) @ relevance
             return relevance
 
@@ -134,7 +134,7 @@ def _attention_map(
     target: Targets,
     create_graph: bool,
 ) -> Inputs:
-    """Maps of `flow`, a function of the layers' attention and of the explained numbers to `b n n`."""
+    """Maps from `flow`, which turns the layers' attention and the explained values into `b n n`."""
     draws = rows_per_example(model)
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def _attention_map(
         with torch.enable_grad(), without_autocast(x):
             rows = flow([layer.value for layer in layers], quantity_of(logits, target, quantity))
         extra, (height, width) = token_grid(layers[-1], tape, rows.shape[1])
-        # The class token is the first; without one the head takes the mean of all patches.
+        # The class token comes first; without one the head averages all patches.
         seen = rows[:, 0, extra:] if extra else rows.mean(1)
         small = seen.unflatten(0, (draws, len(x))).mean(0).reshape(len(x), 1, height, width)
         large = F.interpolate(small.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
@@ -170,7 +170,7 @@ def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:
 
 
 def attention_layers(tape: Tape, rows: int) -> list[Traced]:
-    """The attention weights of each layer: what a softmax over the last axis hands to a product of two values."""
+    """The attention weights per layer: softmaxes over the last axis that enter a product of two values."""
     mixed = {_before_dropout(item) for call in tape.path if call.name in AFFINE for item in call.inputs[:1]}
     found = [call.outputs[0] for call in tape.path if call.name == "softmax" and call.outputs[0] in mixed]
     if not found:

@@ -1,4 +1,4 @@
-"""What "absent" looks like: the image a path starts from, or that fills what a mask leaves out."""
+"""Baselines: the image a path starts from, or that fills hidden parts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ NAMED = ("zero", "mean", "blur")
 
 
 def check_baseline(baseline: Baseline) -> None:
-    """Refuse a baseline name that does not exist."""
+    """Refuse an unknown name of a baseline."""
     if isinstance(baseline, str):
         check_name("baseline", baseline, NAMED)
 
 
 def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:
-    """The baseline of each example, shaped like x. `mean` and `blur` follow x, so derivatives pass through them."""
+    """The baseline per example, shaped like x. `mean` and `blur` depend on x, and derivatives pass through them."""
     check_baseline(baseline)
     if isinstance(baseline, str):
         return _named(x, baseline)

@@ -1,4 +1,4 @@
-"""Long work in parts: as many examples at once as the budget allows, half of that when memory runs out."""
+"""Work in parts: as many examples at once as memory allows, and half as many each time it runs out."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from torch import Tensor
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_inputs, check_rows, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.progress import track
 from gyrograd.types import Model, Targets
 
 T = TypeVar("T")
 
 MAX_BATCH = 512
-"""Images in one pass of the model, unless the setting `max_batch` says otherwise. On CUDA this default means images of
-32 px on a device of 16 GB: a larger device takes more of them, larger images are fewer."""
+"""Default of the setting `max_batch`, images per pass of the model. On CUDA it stands for images of 32 px on a device
+of 16 GB: a larger device takes more, and fewer fit if they are larger."""
 
 DEVICE_BYTES, IMAGE_PIXELS, FEWEST_ROWS = 16 * 2**30, 32 * 32, 16
 
 CPU_ROWS = 64
-"""The most on a CPU, for images of 32 px; larger images are fewer, smaller ones more. With 512 the activations of a
-small net leave the cache and it takes twice as long."""
+"""Most images of 32 px per pass on a CPU; fewer if they are larger. With 512 the activations of a small net do not fit
+the cache and a pass takes twice as long."""
 
 Explain = Callable[..., Tensor]
-"""Some examples, their targets and whatever else comes one for each example, to their maps."""
+"""Maps some examples, their targets and further per-example arguments to attribution maps."""
 
 
 def rows_per_example(model: Model) -> int:
-    """How many images one example costs inside the model (a smoothed model: its draws)."""
+    """Images per example inside the model; for a smoothed model its draws."""
     return int(getattr(model, "rows_per_example", 1))
 
 
@@ -48,7 +48,7 @@ def rows_at_once(max_batch: int, x: Tensor) -> int:
 
 
 def _rows_for(x: Tensor, device_bytes: int) -> int:
-    """`MAX_BATCH` for this device and this image; at least a few, since a pass of one row costs as much."""
+    """`MAX_BATCH` scaled to this device and image size; at least a few, since a pass of one row takes as long."""
     pixels = max(1, math.prod(x.shape[2:]))
     return max(FEWEST_ROWS, MAX_BATCH * device_bytes * IMAGE_PIXELS // (DEVICE_BYTES * pixels))
 
@@ -59,7 +59,7 @@ def _device_bytes(device: torch.device) -> int:
 
 
 def is_out_of_memory(wrong: RuntimeError) -> bool:
-    """Whether a device, or the host's allocator, ran out."""
+    """True if the device or the host ran out of memory."""
     words = ("not enough memory", "can't allocate memory")
     return isinstance(wrong, torch.OutOfMemoryError) or any(word in str(wrong) for word in words)
 
@@ -75,35 +75,35 @@ def explain_in_parts(
     create_graph: bool,
     others: tuple[Tensor, ...] = (),
 ) -> Tensor:
-    """Maps of all examples, `max_batch` rows at a time, with the model in eval mode; `others` are cut like x.
+    """Maps of all examples, `max_batch` rows at a time, with the model in eval mode; `others` are split like x.
 
-    Values are checked only where no graph is asked for: a loop that differentiates maps has checked its input,
-    and a check waits for the device. A model that was not seen before is tried on a few examples.
+    A model that was not seen before is first tried on a few examples. Values are checked only without `create_graph`:
+    a check waits for the device, and a loop that differentiates maps has checked its input before.
     """
     if create_graph:
         check_rows(x)
     else:
         check_inputs(x)
     budget = rows_at_once(max_batch, x)
-    columns = (x, class_indices(target, x), *others)  # first: it knows one image without a batch axis
+    columns = (x, class_indices(target, x), *others)  # first, because it recognises a missing batch axis
     try_model(model, x)
 
     def part(rows: slice) -> Tensor:
         return explain(*(column[rows] for column in columns))
 
     bar = iter(track(range(len(x)), len(x), "explaining"))
-    with evaluating(model), graph_if(create_graph):
+    with eval_mode(model), graph_if(create_graph):
         maps = [_counted(bar, map) for map in in_parts(part, len(x), max(1, budget // rows))]
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 
 def copies_at_once(max_batch: int, x: Tensor, model: Model, rows: int = 1) -> int:
-    """How many copies of all of x one pass takes, at least one; each example of a copy is `rows` rows of the model."""
+    """Copies of x that fit one pass, at least one; each example takes `rows` rows of the model."""
     return max(1, rows_at_once(max_batch, x) // (rows * len(x) * rows_per_example(model)))
 
 
 def refuse_graph(create_graph: bool, why: str) -> None:
-    """For methods without a derivative: `why` begins the sentence."""
+    """Refuse `create_graph` for a method without a derivative; `why` begins the sentence."""
     if create_graph:
         raise UserError(
             f"{why}, so create_graph=True cannot be met; attack it by transfer: perturb x with a gradient method and "
@@ -112,7 +112,7 @@ def refuse_graph(create_graph: bool, why: str) -> None:
 
 
 def graph_if(wanted: bool) -> torch.set_grad_enabled:
-    """For the block, a graph if one is wanted, also inside a caller's no_grad(); else as the caller has it."""
+    """Turn grad mode on for the block if a graph is wanted, even inside a caller's no_grad(); else leave it."""
     return torch.set_grad_enabled(wanted or torch.is_grad_enabled())
 
 
@@ -123,7 +123,7 @@ def _counted(bar: Iterator[int], part: Tensor) -> Tensor:
 
 
 def in_parts(run: Callable[[slice], T], b: int, size: int) -> Iterator[T]:
-    """`run` of all b rows, `size` at a time; half of that from where memory runs out."""
+    """`run` on all b rows, `size` at a time, and half as many each time memory runs out."""
     start = 0
     while start < b:
         size = min(size, b - start)
@@ -134,7 +134,7 @@ def in_parts(run: Callable[[slice], T], b: int, size: int) -> Iterator[T]:
                 raise
             part = None
         if part is None:
-            # Outside the handler, so that the failed part's tensors are gone before the next try.
+            # Outside the except block, whose traceback would keep the tensors of the failed part alive.
             torch.cuda.empty_cache()
             size //= 2
             continue

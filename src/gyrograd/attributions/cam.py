@@ -24,12 +24,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
-from gyrograd.attributions.feature_maps import FeatureMaps, candidates, module_named, named_maps, no_layer
+from gyrograd.attributions.feature_maps import FeatureMaps, candidates, find_module, named_maps, no_layer
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_logits, check_target
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
 from gyrograd.smoothing import in_one_pass
@@ -38,9 +38,9 @@ from gyrograd.types import Images, Inputs, Model, Targets
 
 @dataclass(frozen=True)
 class ActivationMap:
-    """What the four methods share: all but the weights.
+    """The part common to the four methods: everything but the weights.
 
-    layer: None for the automatic choice, or a module's name. `relu=False` keeps what speaks against the class.
+    layer: None for the automatic choice, or a module's name. `relu=False` keeps values against the class.
     """
 
     layer: str | None = None
@@ -55,11 +55,11 @@ class ActivationMap:
         return _activation_map(self, model, x, target, create_graph)
 
     def chosen(self, model: Model, x: Images) -> str:
-        """The layer looked at, in words."""
+        """The chosen layer, in words."""
         return _layer_in_words(self, model, x)
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
-        """Feature maps and the gradient to them, both `b c h w`, to class activation maps `b h w`."""
+        """Class activation maps `b h w` from feature maps and the gradient to them, both `b c h w`."""
         raise NotImplementedError
 
 
@@ -124,7 +124,7 @@ class GradCAMPlusPlus(ActivationMap):
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         total = maps.sum((2, 3), keepdim=True)
-        # Where the gradient is not positive the weight is zero, so any other value may stand in for it.
+        # Where the gradient is not positive the weight is zero, so any value that avoids 0 / 0 will do.
         slope = torch.where(gradient > 0, gradient, 1)
         square = slope.square()
         share = square / (square * (2 + total * slope) + self.eps) if self.eps else 1 / (2 + total * slope)
@@ -200,7 +200,7 @@ def _activation_map(
             return quantity_of(logits, target, settings.quantity)
 
         found, gradient = _layer(settings, tape, len(x) * draws, score, create_graph)
-        # A smoothed model hands each draw 1 / draws of the gradient, and holds the rows of a draw side by side.
+        # In a smoothed model each draw gets 1 / draws of the gradient, and the rows of a draw are contiguous.
         maps, slopes = found.fold(found.at.value), found.fold(gradient) * draws
         cam = settings.weigh(maps, slopes)
         cam = cam.relu() if settings.relu else cam
@@ -220,7 +220,7 @@ def _taped(settings: ActivationMap, model: Model, x: Tensor, create_graph: bool)
             f"Class activation maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or "
             "'integrated_gradients'."
         )
-    mark = None if settings.layer is None else module_named(model, settings.layer)
+    mark = None if settings.layer is None else find_module(model, settings.layer)
     if create_graph:
         leaf = x if x.requires_grad else x.detach().requires_grad_()
         return record(model, leaf, create_graph=True, mark=mark)
@@ -240,14 +240,14 @@ def _layer(
         return named, gradient_inside(tape, named.at, score, create_graph=create_graph)
     for found in candidates(tape, rows):
         gradient = gradient_inside(tape, found.at, score, create_graph=create_graph)
-        # After the last attention a class token is read alone: the patches beside it have a gradient of exact zeros.
+        # After the last attention only the class token is read: the gradient to the patches is exactly zero.
         if not found.has_extra_tokens or bool(found.fold(gradient).detach().any()):
             return found, gradient
     raise no_layer(tape)
 
 
 def _layer_in_words(settings: ActivationMap, model: Model, x: Images) -> str:
-    with evaluating(model), in_one_pass(model):
+    with eval_mode(model), in_one_pass(model):
         tape = _taped(settings, model, x[:1], create_graph=False)
 
         def score(logits: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""Large operations in the small ones they are made of, so that a record holds only what has a rule.
+"""Large operations as the small ones they consist of, so that a record holds only operations with a rule.
 
-Same values to rounding. Fused attention has no second derivative either: made of products and a softmax it has.
+The values are the same up to rounding. Fused attention has no second derivative; products and a softmax do.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def multi_head_attention(
     if mask is not None and mask.dim() == 3:
         mask = mask.reshape(-1, num_heads, *mask.shape[1:])
     if key_padding_mask is not None:
-        # torch has made numbers of truth values before it comes here
+        # torch has converted boolean masks to numbers before it calls this
         padding = key_padding_mask[:, None, None, :]
         mask = padding if mask is None else mask + padding
     weights = _weights(q * q.size(-1) ** -0.5, k, mask, dropout_p if training else 0.0)
@@ -126,16 +126,16 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.addcmul, Tensor.addcmul), _addcmul),
     **dict.fromkeys((torch.addmm, Tensor.addmm, torch.baddbmm, Tensor.baddbmm), _addmm),
 }
-"""Function of torch to what does the same in steps."""
+"""For a function of torch, the one that does the same in steps."""
 
 
-# What models saved with torch.export call: aten's operators, each as the function of torch that it comes from.
+# Models saved with torch.export call aten operators; each is replaced by the function of torch it comes from.
 
 Called = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
 def as_torch_function(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Called:
-    """The function, and the arguments as it takes them; the operator itself if there is none."""
+    """The function of torch with its arguments, or the operator itself if there is none."""
     name = operator._opname
     if name in _OTHER_ARGUMENTS:
         function, arranged = _OTHER_ARGUMENTS[name](*args, **kwargs)
@@ -172,7 +172,7 @@ def _convolution(
     groups: int,
     *_: Any,
 ) -> Any:
-    """What a traced model calls for every convolution."""
+    # A traced model calls this for every convolution.
     name = f"conv{'_transpose' if transposed else ''}{w.dim() - 2}d"
     given = (stride, padding, more, groups, dilation) if transposed else (stride, padding, dilation, groups)
     return getattr(F, name), (x, w, b, *given)

@@ -1,4 +1,4 @@
-"""DeepLIFT and DeepSHAP: how much of the change from a baseline each pixel carries, layer by layer."""
+"""DeepLIFT and DeepSHAP: the change from a baseline, distributed to the pixels layer by layer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
 
-LOST = 0.05
-"""Share of the change that a map may lose to rounding."""
+MAX_LOST_SHARE = 0.05
+"""Largest share of the change that a map may lose to rounding."""
 
 
 @register(
@@ -50,8 +50,8 @@ class DeepLift:
     z0), with z0 and a0 from the run of the baseline. They chain as derivatives do. Max-pools hand their change to the
     winner of the run with the larger maximum (Captum's rule, whose own code loses some of it beside activations).
     Products (gates, attention), softmax and normalisations, which the paper has no rule for, are made of changes of
-    products and of functions of one value. The map sums to the change of the explained number, whichever `quantity`
-    that is. It is recorded and replayed, so that its derivative to x and to every weight is exact.
+    products and of functions of one value. The map sums to the change of the explained value, for every
+    `quantity`. It is recorded and replayed, so that its derivative to x and to every weight is exact.
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -164,7 +164,7 @@ class DeepShap:
         )
 
     def baselines(self, x: Inputs) -> Float[Tensor, "n ..."]:
-        """The baselines of the seed for examples of this shape."""
+        """The baselines for examples of this shape."""
         key = random.keys(self.seed, 1, x.device)
         if isinstance(self.baseline, str):
             return random.uniform(key, (self.draws, *x.shape[1:]), dtype=x.dtype)[0]
@@ -194,13 +194,13 @@ def _change_map(
 
 
 def _check_complete(map: Tensor, true: Tensor, reference: Tensor) -> None:
-    """The map must sum to the change. If it does not, rounding was amplified on the way."""
+    """Refuse a map that does not sum to the change: rounding errors were amplified."""
     if map.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(map.device.type):
-        return  # half precision is rough, as whoever asks for it knows
+        return  # in half precision rounding alone can exceed the limit
     gap = (map.flatten(1).sum(1) - (true - reference)).abs()
-    size = (true - reference).abs() + LOST * (true.abs() + reference.abs())
-    worst = int((gap - LOST * size).nan_to_num(torch.inf).argmax())
-    if not bool(gap[worst] <= LOST * size[worst] + torch.finfo(map.dtype).eps):
+    size = (true - reference).abs() + MAX_LOST_SHARE * (true.abs() + reference.abs())
+    worst = int((gap - MAX_LOST_SHARE * size).nan_to_num(torch.inf).argmax())
+    if not bool(gap[worst] <= MAX_LOST_SHARE * size[worst] + torch.finfo(map.dtype).eps):
         raise UserError(
             f"DeepLIFT's map sums to {float(map[worst].sum()):.3g} where the explained number changes by "
             f"{float(true[worst] - reference[worst]):.3g}: this model amplifies rounding; give model and images in "

@@ -1,10 +1,9 @@
-"""DeepLIFT's step of the replay: each operation as a linear map from the change of its input to that of its output.
+"""DeepLIFT: each operation is replayed as a linear map from the change of its input to the change of its output.
 
-The change is that from a reference run (the baseline) to the true run. An operation's map is its mean slope on the
-straight way between the two: itself if it is affine; for a function of one value (an activation) the ratio of the
-changes, which is DeepLIFT's rescale rule; for a product a b the change of a times the mean of b, and the other way
-round. Softmax and normalisations are made of these. No change is lost in any of them, so that the maps sum to what the
-explained number changed by.
+The change is from a reference run (the baseline) to the true run. An operation's map is its mean slope on the straight
+line between the two: the operation itself if it is affine; the ratio of the changes for a function of one value
+(DeepLIFT's rescale rule); for a product a b the change of a times the mean of b, and vice versa. Softmax and
+normalisations are built from these. None of them loses a change, so the maps sum to the change of the explained value.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ PIECEWISE_LINEAR = frozenset({
 
 
 class Change(NamedTuple):
-    """A value of the true run, that of the reference run, and the replayed change between them."""
+    """A value of the true run, of the reference run, and the replayed change between them."""
 
     true: Tensor
     reference: Tensor
@@ -54,17 +53,15 @@ class Change(NamedTuple):
 
 
 def pointwise(function: Callable[[Tensor], Tensor], change: Change, *, kinked: bool = False) -> Change:
-    """A function of each value by itself: the ratio of the changes; where they are tiny the slope in the middle.
-
-    The ratio's derivative loses digits as the square of the change, the slope is off by that square: they meet at the
-    fourth root of the precision. A function with kinks has no such slope, but few digits to lose.
-    """
+    """An elementwise function: the ratio of the changes or, if they are tiny, the slope at their middle."""
+    # The derivative of the ratio has an error of precision / change^2, the slope one of change^2: they are equal at
+    # the fourth root of the precision. A kinked function has no slope at the kink, but loses few digits.
     true, reference = function(change.true), function(change.reference)
     step = single(change.true) - single(change.reference)
     precision = torch.finfo(step.dtype).eps
     tiny = step.abs() < (precision**0.5 if kinked else precision**0.25)
     with torch.enable_grad(), missing_derivatives():
-        # Where a mask is -inf in both runs nothing changes; a number takes its place.
+        # A masked position is -inf in both runs and does not change; it gets a finite number, which has a slope.
         middle = (change.true / 2 + change.reference / 2).clamp(min=torch.finfo(change.true.dtype).min)
         middle = middle if middle.requires_grad else middle.detach().requires_grad_()
         (slope,) = torch.autograd.grad(function(middle).sum(), middle, create_graph=True)
@@ -81,28 +78,26 @@ def product(one: Change, other: Change) -> Change:
 
 
 def linear(function: Callable[[Tensor], Tensor], change: Change) -> Change:
-    """A linear function, of all three alike."""
+    """A linear function, applied to all three."""
     return Change(*(function(part) for part in change))
 
 
 def softmax(change: Change, dim: int) -> Change:
-    """exp of the logarithm of a softmax: so no large number is divided by a small one."""
+    # As exp of its logarithm: no large number is divided by a small one.
     return pointwise(torch.exp, log_softmax(change, dim))
 
 
 def log_softmax(change: Change, dim: int) -> Change:
-    """The value less the logarithm of the sum of exp.
-
-    Both runs are shifted by one number, which changes no softmax; in double precision, since the sum of the run with
-    the smaller values may be very small.
-    """
+    """The value minus the logarithm of the sum of exp."""
+    # Both runs are shifted by the same number, which does not change a softmax. In double precision, because the sum
+    # of the run with the smaller values may be very small.
     true, reference = (part.log_softmax(dim) for part in change[:2])
     top = torch.maximum(change.true, change.reference).amax(dim, keepdim=True).detach()
     shifted = linear(Tensor.double, Change(change.true - top, change.reference - top, change.moved))
     total = linear(lambda t: t.sum(dim, keepdim=True), pointwise(torch.exp, shifted))
     step = total.true - total.reference
-    # The larger sum is at least one: what is not tiny is no rounding. The smaller may be zero, so logarithms of the
-    # sums are taken where they are in range.
+    # The larger sum is at least one, so a step above the limit is more than rounding. The smaller may underflow, so
+    # the logarithms are computed by logsumexp.
     tiny = step.abs() < torch.finfo(step.dtype).eps ** 0.25
     logarithms = (part.double().logsumexp(dim, keepdim=True) for part in change[:2])
     rise = torch.sub(*logarithms) / torch.where(tiny, 1, step)
@@ -111,13 +106,10 @@ def log_softmax(change: Change, dim: int) -> Change:
 
 
 def normalised(change: Change, axes: list[int], eps: float) -> Tensor:
-    """The change of d / sqrt(mean(d^2) + eps), d going straight from the reference to the true value.
-
-    Its slope along v is v q^-1/2 - d mean(d v) q^-3/2 with q = mean(d^2) + eps, and d and q are a line and a parabola
-    in the position t: the mean slope is made of integrals of t^k q^-1/2 and t^k q^-3/2 alone. Averages of the two ends
-    would add up as well, but where a reference has no spread (a black image) they are a thousand times as large and
-    cancel, layer after layer.
-    """
+    """The change of d / sqrt(mean(d^2) + eps), for d on the straight line from the reference to the true value."""
+    # The slope along v is v q^-1/2 - d mean(d v) q^-3/2 with q = mean(d^2) + eps. d is linear and q quadratic in the
+    # position t, so the mean slope consists of integrals of t^k q^-1/2 and t^k q^-3/2. Averages of the two ends would
+    # add up, too, but for a reference without spread (a black image) they are a thousand times as large and cancel.
 
     def mean(t: Tensor) -> Tensor:
         return t.mean(axes, keepdim=True)
@@ -132,7 +124,7 @@ def normalised(change: Change, axes: list[int], eps: float) -> Tensor:
 
 def _integrals(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of q^-1/2, q^-3/2, t q^-3/2 and t^2 q^-3/2 over t from 0 to 1, with q = a t^2 + b t + c above zero."""
-    # Where q hardly changes the closed forms divide zero by zero; there a few points tell all.
+    # If q is almost constant the closed forms divide zero by zero; twelve Gauss points are exact there.
     flat = a < 1e-2 * c
     points, weights = np.polynomial.legendre.leggauss(12)
     powers = [torch.zeros_like(c) for _ in range(4)]
@@ -152,7 +144,6 @@ def _integrals(a: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor,
 
 
 def quantity_change(logits: Change, target: Tensor, quantity: str) -> Tensor:
-    """The change of the explained number."""
     if quantity == "probability":
         logits = softmax(logits, 1)
     elif quantity != "logit":
@@ -163,7 +154,7 @@ def quantity_change(logits: Change, target: Tensor, quantity: str) -> Tensor:
 
 @dataclass(eq=False)
 class Differences:
-    """The step of the replay, with the values of the reference run."""
+    """The replay step, with the values of the reference run."""
 
     references: dict[Traced, Tensor]
 
@@ -188,11 +179,10 @@ class Differences:
         return _STEPS[call.name](self, call, values)
 
     def change(self, item: Traced, values: Values) -> Change:
-        """What is known of an input."""
         return Change(item.value, self.references[item], values[item])
 
     def itself(self, call: Call, values: Values) -> Any:
-        """Affine operations. Their constants move nothing: only slopes are taken of what is replayed."""
+        """Affine operations. Their constants do not matter: only slopes of the replay are used."""
         return call.run(values)
 
     def function(self, call: Call, values: Values) -> Tensor:
@@ -205,7 +195,7 @@ class Differences:
         return change.moved
 
     def elementwise(self, call: Call, values: Values) -> Tensor:
-        """Sums are linear, and so is a product or ratio with a constant; of two values a product is shared."""
+        """Sums, and products and ratios with a constant, are linear; a product of two values is shared."""
         if call.name not in {"mul", "div"} or is_constant_multiple(call):
             same: Tensor = self.itself(call, values)
             return same
@@ -219,7 +209,7 @@ class Differences:
         return product(first, second).moved
 
     def affine(self, call: Call, values: Values) -> Tensor:
-        """A layer; if its weights depend on x as well (attention), a product."""
+        """A layer, or a product if its weights depend on x, too (attention)."""
         if len(call.inputs) > 2 or len(set(call.inputs)) < len(call.inputs):
             raise no_rule("DeepLIFT", call, "it is not the product of two different tensors")
         means = {item: (item.value + self.references[item]) / 2 for item in call.inputs}
@@ -233,7 +223,7 @@ class Differences:
         return (values[inside] * per_channel(scale, inside.value.dim())).to(inside.value.dtype)
 
     def max_pool(self, call: Call, values: Values) -> Tensor:
-        """The winner of the run with the larger maximum carries the change of the maximum."""
+        """The position of the larger maximum of the two runs carries the change of the maximum."""
         given = arguments(call)
         inside = given.pop("input")
         given.pop("return_indices", None)
@@ -249,16 +239,15 @@ class Differences:
         place = torch.where(first, winners(change.true), winners(change.reference))
         true, reference, moved = (part.flatten(-axes).gather(-1, place).view_as(top) for part in change)
         step = true - reference
-        # There the maximum stays where and what it was.
+        # Equal values at that position: the maximum did not change, and 0 / 0 is avoided.
         still = step == 0
         return torch.where(still, 1, (top - low) / torch.where(still, 1, step)) * moved
 
     def softmax(self, call: Call, values: Values) -> Tensor:
-        """exp over its sum."""
         return softmax(self.change(call.inputs[0], values), arguments(call)["dim"]).moved
 
     def norm(self, call: Call, values: Values) -> Tensor:
-        """LayerNorm and its like: the centred value over the root of its mean square."""
+        """LayerNorm and similar: the centred value divided by the root of its mean square."""
         given = arguments(call)
         change = self.change(call.inputs[0], values)
         shape = change.true.shape
@@ -281,7 +270,7 @@ class Differences:
         return moved * (weight if per_place else per_channel(weight, len(shape)))
 
     def unit_length(self, call: Call, values: Values) -> Tensor:
-        """F.normalize: as the norms, but a vector's length is that of its sum of squares, not of their mean."""
+        """F.normalize: like the norms, but with the sum of squares in place of their mean."""
         given, change = arguments(call), self.change(call.inputs[0], values)
         axis = given.get("dim", 1)
         if given.get("p", 2.0) != 2 or not isinstance(axis, int):

@@ -1,7 +1,7 @@
 """The layer a class activation map looks at, and its values as feature maps `b c h w`.
 
-Three layouts occur: channels first (convolutional nets), channels last (Swin), and a row of tokens, of which some
-belong to no place (class tokens, registers). They are folded to the first.
+Three layouts occur: channels first (convolutional nets), channels last (Swin), and a row of tokens, some of which
+belong to no patch (class tokens, registers). All are converted to the first.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.types import Images, Model
 
 LAYERS = ACTIVATIONS | NORMS | {"batch_norm", "add", "cat", "conv2d", "conv_transpose2d"}
-"""Operations whose result may be the chosen layer. Pools, dropout and reshaping are not, so that the choice falls on
-what they are given; nor are the products inside attention."""
+"""Operations whose result may be the chosen layer. Pools, dropout and reshaping are not, so that their input is chosen;
+nor are the products inside attention."""
 
 MAX_EXTRA_TOKENS = 8
-"""Class, distillation and register tokens before those of the patches."""
+"""Most class, distillation and register tokens before those of the patches."""
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureMaps:
-    """A value inside the model, and how it (or its gradient) is folded to `b c h w`."""
+    """A value inside the model, and the function that converts it (or its gradient) to `b c h w`."""
 
     at: Traced
     fold: Callable[[Tensor], Tensor]
@@ -38,8 +38,8 @@ class FeatureMaps:
         return f"'{call.name}' after layer '{call.after}', {size}" if call else size
 
 
-def module_named(model: Model, name: str) -> nn.Module:
-    """The submodule of this name; wrappers such as `core.` may be left out where the rest is unique."""
+def find_module(model: Model, name: str) -> nn.Module:
+    """The submodule of this name; prefixes of wrappers such as `core.` may be left out if the rest is unique."""
     modules = dict(model.named_modules())
     full = [known for known in modules if known == name] or [
         known for known in modules if known.endswith(f".{name}")
@@ -69,7 +69,7 @@ def named_maps(tape: Tape, name: str, rows: int) -> FeatureMaps:
 
 
 def candidates(tape: Tape, rows: int) -> Iterator[FeatureMaps]:
-    """Values that could be the last layer with places, the last one first."""
+    """Values that could be the last layer with height and width, the last one first."""
     scores = {item for call in tape.path if call.name == "softmax" for item in call.inputs}
     for call in reversed(tape.path):
         if call.name in LAYERS and call.outputs[0] not in scores:
@@ -79,7 +79,7 @@ def candidates(tape: Tape, rows: int) -> Iterator[FeatureMaps]:
 
 
 def no_layer(tape: Tape) -> UserError:
-    """The sentence for a model without a last layer."""
+    """The error for a model without such a layer."""
     return UserError(
         f"The model has no layer of several places between images of {_size(tape.x.value)} and its logits that the "
         "logits depend on, so there is no class activation map; give larger images, name a layer with layer=, or use "
@@ -94,14 +94,14 @@ def _folded(at: Traced, tape: Tape, rows: int) -> FeatureMaps | None:
     if len(shape) != 4 or shape[0] != rows:
         return None
     last = _is_grid(shape[1:3], image)
-    # A layer norm over one axis normalises the channels, so that axis is theirs.
+    # A layer norm over one axis normalises the channels, so that axis holds them.
     if _is_grid(shape[2:], image) and not (last and _normalises_last_axis(at.call)):
         return FeatureMaps(at, _as_it_is)
     return FeatureMaps(at, _channels_first) if last else None
 
 
 def token_grid(at: Traced, tape: Tape, tokens: int) -> tuple[int, tuple[int, int]]:
-    """How many of the tokens at this value belong to no place, and the height and width of the others."""
+    """The number of tokens that belong to no patch, and the height and width of the grid of the others."""
     for height, width in _grids(at, tape, tokens):
         extra = tokens - height * width
         if 0 <= extra <= MAX_EXTRA_TOKENS:
@@ -113,7 +113,7 @@ def token_grid(at: Traced, tape: Tape, tokens: int) -> tuple[int, tuple[int, int
 
 
 def _token_maps(at: Traced, tape: Tape) -> FeatureMaps | None:
-    """Tokens `b n c` as maps, if n is a grid of places and a few more."""
+    """Tokens `b n c` as maps, if n is a grid of patches and a few more."""
     try:
         extra, sides = token_grid(at, tape, at.value.shape[1])
     except UserError:
@@ -122,7 +122,7 @@ def _token_maps(at: Traced, tape: Tape) -> FeatureMaps | None:
 
 
 def _grids(at: Traced, tape: Tape, tokens: int) -> Iterator[tuple[int, int]]:
-    """The places the tokens may belong to: those of the convolution before them, else a grid shaped like the image."""
+    """Possible grids: that of the convolution before the tokens, else one in the shape of the image."""
     number = at.call.number if at.call else 0
     for call in reversed(tape.path):
         if call.number < number and call.name == "conv2d":
@@ -139,7 +139,7 @@ def _grids(at: Traced, tape: Tape, tokens: int) -> Iterator[tuple[int, int]]:
 
 
 def _is_grid(sides: tuple[int, ...], image: Images) -> bool:
-    """True if the sides could be those of the image over a stride; one place is no grid."""
+    """True if the sides could be those of the image divided by a stride, and there is more than one patch."""
     (height, width), (h, w) = sides, image.shape[2:]
     return height * width > 1 and height <= h and width <= w and abs(height * w - width * h) <= max(h, w)
 
@@ -158,7 +158,7 @@ def _channels_first(value: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _TokenGrid:
-    """Tokens `b n c` to maps `b c h w`: the last h w of them, since class tokens come first."""
+    """Converts tokens `b n c` to maps `b c h w`: the last h w of them, because class tokens come first."""
 
     height: int
     width: int

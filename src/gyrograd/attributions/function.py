@@ -1,4 +1,4 @@
-"""A function of one's own as an attribution: what it lacks of the promise is added, or said in a sentence."""
+"""A user's function as an attribution: missing parts of the contract are added, or reported as an error."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gyrograd.types import Images, Model
 class FunctionAttribution:
     """`function(model, x, target)`, such as a few lines of autograd or a method of another library.
 
-    Gradients are on while it runs, whoever asks. If it takes `create_graph`, that is passed on. If it does not, its
-    maps count as having no derivative: methods of other libraries return maps that carry half of one (x times a
-    gradient that is cut off). Attacks then search through another map or without gradients.
+    It runs with gradients on. If it takes `create_graph`, that is passed on. If not, its maps count as having no
+    derivative, because maps of other libraries often have only a part of it (x times a detached gradient); attacks
+    then search through another map or without gradients.
 
     >>> import torch, gyrograd as gg
     >>> def saliency(model, x, target):
@@ -36,19 +36,18 @@ class FunctionAttribution:
 
     @property
     def __name__(self) -> str:
-        """What its user calls it, for sentences."""
+        """The name of the function, for messages."""
         return str(getattr(self.function, "__name__", repr(self.function)))
 
     def __post_init__(self) -> None:
         try:
             parameters = list(inspect.signature(self.function).parameters.values())
-        except (TypeError, ValueError):  # something compiled, which does not tell what it takes
+        except (TypeError, ValueError):  # a compiled function without a signature
             parameters = []
         takes = any(p.name == "create_graph" or p.kind is p.VAR_KEYWORD for p in parameters)
         object.__setattr__(self, "takes_create_graph", takes)
 
     def __call__(self, model: Model, x: Images, target: Tensor, *, create_graph: bool = False) -> Images:
-        """Maps shaped like x."""
         name = self.__name__
         with torch.enable_grad():
             passed_on = {"create_graph": create_graph} if self.takes_create_graph else {}

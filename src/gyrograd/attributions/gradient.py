@@ -1,4 +1,4 @@
-"""The gradient, and the gradient times the input: the two maps every other one is compared with."""
+"""The gradient, and the gradient times the input: the two maps that others are compared with."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from gyrograd.types import Inputs, Model, ScalarField, Targets
 def score(
     model: Model, target: Tensor, quantity: str, *, check: bool, any_layout: bool = False
 ) -> ScalarField:
-    """The explained number per example (a logit, say) as a function of the input.
+    """The explained value per example (a logit, for example) as a function of the input.
 
-    `check` validates the target's values. `any_layout` lets a CPU put the channels last, which is for maps that are not
+    `check` validates the target's values. `any_layout` allows channels-last inputs on a CPU, for maps that are not
     differentiated again.
     """
 
@@ -46,7 +46,7 @@ def score(
 )
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of the explained number (`quantity`: the logit of the class by default) with respect to the input.
+    """The gradient of the explained value (`quantity`, by default the logit of the class) with respect to the input.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()

@@ -27,7 +27,7 @@ from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
 
 POSITION, CHOICE, NOISE, BASELINE = range(4)
-"""Streams of random numbers."""
+"""Random streams, one per purpose."""
 
 
 @register(
@@ -48,8 +48,8 @@ class GradientShap:
 
     Each draw takes a position a and a baseline x': one of the images given (a tensor of several examples); or "noise",
     each pixel uniform on [0, 1]; or one of the fixed ones of integrated gradients. `sigma` adds normal noise to x
-    first, as Captum's GradientShap does. All examples share the draws of a seed, so the map is a fixed function of its
-    example and can be differentiated again. It sums to f(x) less the mean f(x'), up to the error of sampling.
+    first, as Captum's GradientShap does. All examples use the same draws for a seed, so a map depends on its example
+    alone and can be differentiated again. It sums to f(x) minus the mean f(x'), up to the error of sampling.
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(2, 3, 32, 32)
@@ -113,7 +113,7 @@ class GradientShap:
             return total / self.draws
 
     def _starts(self, x: Tensor, key: Tensor) -> Tensor:
-        """Baselines, `n b ...` with 1 in the place of n or b where they are shared."""
+        """Baselines, `n b ...`, with 1 in place of n or b if they are shared."""
         shape = (self.draws, *x.shape[1:])
         if isinstance(self.baseline, str) and self.baseline == "noise":
             return random.uniform(key, shape, stream=BASELINE, dtype=x.dtype)[0].unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Guided backprop: the gradient, but each activation lets positive values through only."""
+"""Guided backprop: the gradient, of which each activation passes only the positive part."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:
 
 
 def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: bool) -> Logits:
-    """Gradient of the explained number to the recorded logits: a one for the class if it is the logit."""
+    """Gradient of the explained value to the recorded logits: one-hot if it is the logit."""
     logits = tape.logits.value
     if logits.dim() != 2:
         raise UserError(f"The model returned shape {tuple(logits.shape)}; let it return logits, b x k.")

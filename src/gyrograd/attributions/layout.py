@@ -1,7 +1,8 @@
-"""Pixels laid out as a CPU's convolutions like them: the channels of a pixel side by side.
+"""Channels-last inputs for faster convolutions on a CPU.
 
-Same values to rounding. Forward and back, small nets take a half to nine tenths of the time (results/metrics_cost.md).
-Only x is laid out anew; torch's layers keep the layout of what they are given, and the weights stay as they are.
+The values are the same up to rounding; forward and backward of small nets take 50 to 90 % of the time
+(results/metrics_cost.md). Only x changes its layout: torch's layers keep that of their input, and weights stay as they
+are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from gyrograd.types import Inputs, Logits, Model
 T = TypeVar("T")
 
 _PLAIN_ONLY: WeakSet[nn.Module] = WeakSet()
-"""Models that were seen to need the plain layout: tried once, then left alone."""
+"""Models that failed with channels last; they are not tried again."""
 
 _READS_MEMORY = {Tensor.as_strided, torch.as_strided}
 _RESHAPES = {Tensor.view, Tensor.reshape, Tensor.flatten, torch.reshape, torch.flatten}
@@ -41,10 +42,10 @@ def logits_of(model: Model, x: Inputs) -> Logits:
 
 
 def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly: Callable[[Tensor], T]) -> T:
-    """`run(x)` with the channels of x last if that pays and the model bears it, else `plainly(x)`.
+    """`run(x)` with the channels of x last if that is faster and the model allows it, else `plainly(x)`.
 
-    Both pass x through the model. A model that fails with its channels last is run again in the plain layout,
-    whose errors are its own, and from then on in no other.
+    Both pass x through the model. A model that fails with channels last is run in the plain layout from then on, and
+    errors of that run are its own.
     """
     if not _pays(model, x) or model in _PLAIN_ONLY:
         return plainly(x)
@@ -58,11 +59,11 @@ def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly:
 
 
 class _PlainOnlyError(RuntimeError):
-    """The model looks at memory as it lies, or writes into what is a view in the plain layout and a copy in this."""
+    """The model depends on strides, or writes into a tensor that is a view in the plain layout and a copy here."""
 
 
 def _pays(model: Model, x: Tensor) -> bool:
-    """Single precision images of several channels on a CPU, through at least one convolution."""
+    """True for single-precision images of several channels on a CPU, if the model has a convolution."""
     colour = x.dim() == 4 and x.shape[1] > 1 and x.dtype == torch.float32 and x.device.type == "cpu"
     return (
         colour
@@ -73,11 +74,10 @@ def _pays(model: Model, x: Tensor) -> bool:
 
 
 class _Reshapes(TorchFunctionMode):
-    """`x.view(b, -1)` of channels-last activations is an error in torch: here it copies, as reshape does.
+    """Lets `x.view(b, -1)` of channels-last activations copy, as reshape does; in torch it is an error."""
 
-    In the plain layout the copy would be a view, and writing into one of the two would change both. So both are
-    watched: `untouched` says whether nobody did.
-    """
+    # In the plain layout it would be a view, and writing into one of the two would change both. So sources and copies
+    # are remembered: `untouched` tells whether one of them was written to.
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,5 +97,5 @@ class _Reshapes(TorchFunctionMode):
         return result
 
     def untouched(self) -> bool:
-        """Whether no source of a copy and no copy was written to."""
+        """True if no source of a copy and no copy was written to."""
         return all(tensor._version == version for tensor, version in self._watched)

@@ -16,7 +16,7 @@ from gyrograd.attributions.segments import (
     check_common,
     distinct,
     every_coalition,
-    padded,
+    pad_rows,
     segment_counts,
     segment_map,
     uniform_table,
@@ -42,18 +42,18 @@ from gyrograd.types import Inputs, Model, Targets
 class Lime:
     """Weighted ridge fit of the model's value on random coalitions of segments (tan2023, Section 3.2).
 
-    Each pixel of the map, in every channel, carries the coefficient of its segment. Images share the
-    coalitions of a seed, so the map is a fixed function of its image. Not differentiable to x.
+    Each pixel of the map, in every channel, has the coefficient of its segment. All images use the same coalitions for
+    a seed, so a map depends on its image alone. Not differentiable to x.
 
     The fit minimises  sum_z kernel(z) (f(z) - intercept - w z)^2 + ridge |w|^2  in float64. The sum is what
     regression libraries mean by alpha; `reduction="mean"` takes the mean over z, as Lemma C.8 does.
     `intercept=False` is the paper's model; True adds a constant without penalty.
     The kernel is exp(-distance^2 / width^2), or 1 for "uniform". The distance "cosine" is 1 - cos(z, ones) of
-    the coalitions, whatever the image's size; "l2" is the paper's |x - z| in pixels, which wants a width of
-    about the norm of x: a width that leaves no perturbed image any weight is refused.
+    the coalitions, independent of the image's size; "l2" is the paper's |x - z| in pixels, which needs a width of
+    about the norm of x. A width at which all perturbed images have weight zero is refused.
     `sampling="bernoulli"` keeps each segment with chance 1/2; "enumerate" tries all coalitions (12 segments
     at most). `draws` counts coalitions; one drawn twice runs once and counts twice.
-    An image that is one segment has a constant map: refused, unless `allow_single`.
+    An image of one segment would have a constant map; it is refused unless `allow_single` is set.
     kernel_size, max_dist and ratio belong to quickshift (tan2023 B.3), `grid` to segments="grid".
     Deviation: tan2023 leaves kernel width, class and quantity open; the defaults here are the package's own.
 
@@ -99,13 +99,12 @@ class Lime:
     __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        """Maps shaped like x."""
         return segment_map(self, model, x, target, create_graph)
 
     def coefficients(
         self, model: Model, x: Inputs, target: Tensor, segments: Segments
     ) -> Float[Tensor, "b s"]:
-        """One coefficient for each segment, float64; zeros after an image's own segments."""
+        """One coefficient per segment, in float64, with zeros after an image's own segments."""
         sizes = segment_counts(segments, "LIME", single=self.allow_single)
         drawn = {s: self._coalitions(s, x.device) for s in set(sizes)}
         fill = baseline_of(x, self.baseline)
@@ -118,10 +117,10 @@ class Lime:
             weights = times * self._kernel(coalitions, energy[:s])
             penalty = self.ridge * (times.sum().item() if self.reduction == "mean" else 1.0)
             fits.append(ridge_fit(coalitions.double(), value, weights, penalty, self.intercept))
-        return padded(fits)
+        return pad_rows(fits)
 
     def _coalitions(self, s: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The coalitions, each once, and how often each counts."""
+        """The distinct coalitions and how often each counts."""
         if self.sampling == "enumerate":
             rows = every_coalition(s, device)
             return rows, torch.ones(len(rows), dtype=torch.float64, device=device)
@@ -136,7 +135,7 @@ class Lime:
             # The cosine of z and all ones is sqrt(|z| / s); the empty coalition is at distance 1.
             squared = (1 - coalitions.double().mean(1).sqrt()) ** 2
         weights = torch.exp(-squared / self.width**2)
-        # A single segment leaves the empty image alone to compare with, which is far under any width.
+        # With one segment there is only the empty image to compare with, which is far away under any width.
         if coalitions.shape[1] > 1 and weights[~coalitions.all(1)].sum() < 1e-6:
             raise UserError(
                 f"LIME's kernel of width {self.width} gives no perturbed image any weight; "
@@ -146,7 +145,7 @@ class Lime:
 
 
 def segment_energies(difference: Inputs, segments: Segments) -> Float[Tensor, "b s"]:
-    """The squared norm of the difference over each segment: what removing it adds to the squared distance."""
+    """The squared norm of the difference per segment, which its removal adds to the squared distance."""
     pixels = as_images(difference).double().square().sum(1).flatten(1)
     sums = pixels.new_zeros(len(pixels), int(segments.max()) + 1)
     return sums.scatter_add(1, segments.flatten(1), pixels)
@@ -161,7 +160,7 @@ def ridge_fit(
 ) -> Float[Tensor, " s"]:
     """argmin_w  sum_i weights_i (value_i - intercept - w z_i)^2 + ridge |w|^2, the intercept without penalty.
 
-    Without ridge and with fewer rows than segments many w fit; the shortest is taken.
+    Without ridge and with fewer rows than segments many w fit; the result is the shortest.
     """
     if intercept:
         share = weights / weights.sum()
@@ -172,7 +171,7 @@ def ridge_fit(
         fit: Tensor = torch.linalg.pinv(a) @ y
         return fit
     n, s = a.shape
-    # Two forms of one solution; the smaller system is solved.
+    # Primal and dual form of the same solution: solve the smaller system.
     if n < s:
         fit = a.T @ torch.linalg.solve(a @ a.T + ridge * torch.eye(n, dtype=a.dtype, device=a.device), y)
     else:

@@ -1,4 +1,4 @@
-"""Layer-wise relevance propagation: the explained number handed back layer by layer, in shares."""
+"""Layer-wise relevance propagation: the explained value, distributed back to the input layer by layer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gyrograd.attributions.rules import AFFINE
 from gyrograd.attributions.variants import VARIANTS, Shares
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics.checks import check_tensor
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, PerExample, Targets
@@ -67,18 +67,18 @@ class AutoLRP:
     max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
-        self._variant("paper")  # refuses settings that are wrong
+        self._variant("paper")  # checks the settings
 
     def chosen(self, model: Model, x: Inputs) -> str:
         """The name of the variant for this model."""
-        with evaluating(model):
+        with eval_mode(model):
             return _suited(record(model, x[:1], create_graph=False))
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         return _explained(self._choice(model, x), model, x, target, self.max_batch, create_graph)[0]
 
     def conserved(self, model: Model, x: Inputs, target: Targets) -> PerExample:
-        """As that of the variant chosen."""
+        """As `LRP.conserved`, for the chosen variant."""
         return conservation(*_explained(self._choice(model, x), model, x, target, self.max_batch, False))
 
     def _choice(self, model: Model, x: Inputs) -> Callable[[Tape], LRP]:
@@ -106,7 +106,7 @@ def _explained(
     max_batch: int,
     create_graph: bool,
 ) -> tuple[Inputs, PerExample]:
-    """The map, and the sum of the relevance each example starts with."""
+    """The map, and the total relevance at the logits per example."""
     sums: list[Tensor] = []
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
@@ -178,5 +178,5 @@ def lrp(
 
 
 def conservation(map: Inputs, start: PerExample) -> PerExample:
-    """Relevance that arrived at the input over relevance put in; 1 where none was lost or made."""
+    """Relevance that arrived at the input divided by relevance put in; 1 if none was lost or created."""
     return map.flatten(1).sum(1) / start

@@ -1,4 +1,4 @@
-"""Occlusion and RISE: hide parts of the image and watch the explained number. Forward passes only, any model."""
+"""Occlusion and RISE: hide parts of the image and measure the explained value. Forward passes only, any model."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from gyrograd.types import Inputs, Model, Targets
 )
 @dataclass(frozen=True, eq=False)
 class Occlusion:
-    """The fall of the explained number when a patch is hidden: the mean over the patches that hide a pixel.
+    """Fall of the explained value when a patch is hidden, averaged over the patches that cover a pixel.
 
     A square of `patch` pixels moves by `stride` over the image (Zeiler and Fergus 2014), all channels at once; the last
     of a row is cut off at the edge. By default the patch is an eighth of the shorter side and moves by half of that:
-    some 225 passes, whatever the image's size. Each channel of a pixel carries its number. Keeps no graph.
+    about 225 passes at any image size. All channels of a pixel have the same value. Not differentiable.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -79,7 +79,7 @@ class Occlusion:
         refuse_graph(create_graph, "Occlusion keeps no graph through its many passes")
         check_rows(x)
         hidden = self._patches(x)
-        # The first mask hides nothing: the fall is counted from there.
+        # The first mask hides nothing: the fall is measured from there.
         masks = 1 - torch.cat([torch.zeros_like(hidden[:1]), hidden])
 
         def pixels(values: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class Occlusion:
         return _masked_map(self, masks, pixels, model, x, target)
 
     def _patches(self, x: Tensor) -> Float[Tensor, "n h w"]:
-        """1 where a patch hides, one patch after the other."""
+        """One mask per patch, 1 where it hides."""
         h, w = as_images(x).shape[2:]
         patch = self.patch or max(1, min(h, w) // 8)
         stride = self.stride or max(1, patch // 2)
@@ -104,7 +104,7 @@ class Occlusion:
 
 
 def _windows(side: int, patch: int, stride: int) -> Tensor:
-    """Which places each position of the window covers, up to the first that reaches the end."""
+    """The pixels that each window position covers, up to the first that reaches the end."""
     starts = torch.arange(math.ceil(max(side - patch, 0) / stride) + 1) * stride
     places = torch.arange(side)
     return (places >= starts[:, None]) & (places < starts[:, None] + patch)
@@ -125,9 +125,9 @@ class Rise:
     """RISE: 1 / (draws keep) sum_i f(x M_i + (1 - M_i) baseline) M_i over random soft masks M_i (Petsiuk et al. 2018).
 
     A mask is a grid x grid table of zeros and ones, 1 with chance `keep`, enlarged (bilinear) and moved by a random
-    part of a cell. Images share the masks of a seed, so the map is a fixed function of its image. Each channel of a
-    pixel carries its number. The paper explains the probability and so does this by default; a logit, which has no
-    zero of its own, adds a constant to the map. Keeps no graph.
+    part of a cell. All images use the same masks for a seed, so a map depends on its image alone. All channels of a
+    pixel have the same value. The paper explains the probability, and so does this by default; a logit, which has no
+    natural zero, adds a constant to the map. Not differentiable.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -166,12 +166,12 @@ class Rise:
         return _masked_map(self, masks, pixels, model, x, target)
 
     def masks(self, x: Inputs) -> Float[Tensor, "n h w"]:
-        """The masks of the seed for images of this size, one for each draw."""
+        """The masks for images of this size, one per draw."""
         h, w = as_images(x).shape[2:]
         key = random.keys(self.seed, 1, x.device)
         chance = random.uniform(key, (self.draws, self.grid, self.grid), stream=0)[0]
         cell_h, cell_w = math.ceil(h / self.grid), math.ceil(w / self.grid)
-        # One cell more than the image, so that it can be moved.
+        # One cell larger than the image, so that it can be moved.
         size = ((self.grid + 1) * cell_h, (self.grid + 1) * cell_w)
         cells = (chance < self.keep).to(torch.float32).unsqueeze(1)
         large = F.interpolate(cells, size, mode="bilinear", align_corners=False)[:, 0]
@@ -193,9 +193,9 @@ def _masked_map(
     x: Inputs,
     target: Targets,
 ) -> Inputs:
-    """Maps whose pixels `b h*w` are a function of the masked images' values `b n`, in float64, for all channels.
+    """Maps whose pixels `b h*w` are a function of the values `b n` of the masked images, in float64.
 
-    A mask is 1 where the image is kept and 0 where the baseline is seen.
+    A mask is 1 where the image is kept and 0 where the baseline shows.
     """
 
     def explain(x: Tensor, target: Tensor) -> Tensor:

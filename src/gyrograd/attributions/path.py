@@ -29,7 +29,7 @@ Rule = Literal["left", "right", "midpoint", "trapezoid"]
 
 
 def path_points(rule: str, steps: int) -> tuple[list[float], list[float]]:
-    """Positions on [0, 1] and weights that sum to 1. The trapezoid has steps + 1 points."""
+    """Positions in [0, 1] and weights that sum to 1; the trapezoid rule has steps + 1 points."""
     if rule == "trapezoid":
         return [i / steps for i in range(steps + 1)], [
             (0.5 if i in (0, steps) else 1) / steps for i in range(steps + 1)
@@ -54,9 +54,9 @@ def path_points(rule: str, steps: int) -> tuple[list[float], list[float]]:
 class IntegratedGradients:
     """(x - baseline) times the mean gradient along the path between them.
 
-    wang2020 and RAR use the right rule with 50 steps, tan2023 10 points; joo2023's code leaves the factor
-    x - baseline out (`times_input=False`). Completeness (the map sums to the difference of the explained
-    number) holds up to the rule's error.
+    wang2020 and RAR use the right rule with 50 steps, tan2023 10 points; joo2023's code omits the factor x - baseline
+    (`times_input=False`). Completeness (the map sums to the difference of the explained value) holds up to the error
+    of the rule.
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()

@@ -1,4 +1,4 @@
-"""LRP's step of the replay: the linear map, in relevance space, that each recorded operation becomes."""
+"""LRP: the linear map in relevance space by which each recorded operation is replayed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from gyrograd.attributions.rules import (
     is_constant_shift,
     layers_of,
     less_mean,
-    merged,
+    merge_batch_norm,
     natively,
     padded_with_zeros,
     per_channel,
@@ -52,7 +52,7 @@ from gyrograd.attributions.rules import (
     signed_parts,
     size_and_trace,
     spread,
-    stabilized,
+    stabilize,
     summands,
     through_fixed_spread,
 )
@@ -62,10 +62,10 @@ from gyrograd.numerics.second_order import single
 
 
 def with_constants_held(tape: Tape, settings: Shares) -> Tape:
-    """The tape of what relevance flows through: denominators, and whatever else the settings say, are constants.
+    """The tape with denominators, and what the settings name, as constants, through which no relevance flows.
 
-    An argument that is held is its true value from then on, with its graph, so that a product with it is a layer or a
-    multiple like any other. Operations that lead nowhere else are left out, and need no rule.
+    A held argument is its true value from then on, with its graph, so a product with it is an ordinary layer or
+    multiple. Operations that lead only to held arguments are left out and need no rule.
     """
     held: set[Traced] = set()
     for call in tape.path:
@@ -85,6 +85,7 @@ def _constants_of(call: Call, settings: Shares) -> Container[Traced]:
     if call.name in RECIPROCALS:
         return call.inputs
     if call.name == "div":
+        # All relevance goes to the numerator.
         return call.inputs[1:] if isinstance(call.tensors[0], Traced) else call.inputs
     if call.name == "softmax" and settings.softmax == "constant":
         return call.inputs
@@ -94,7 +95,7 @@ def _constants_of(call: Call, settings: Shares) -> Container[Traced]:
 
 
 def _is_gate(item: Traced, call: Call) -> bool:
-    """Whether this factor is the smaller one or, of two equals, the only one that saturates."""
+    """True if this factor is the smaller one or, if both are equally large, the only one that saturates."""
     if len(call.inputs) != 2:
         return False
     other = call.inputs[0] if item is call.inputs[1] else call.inputs[1]
@@ -114,7 +115,7 @@ _SATURATING = {"sigmoid", "hardsigmoid", "tanh", "hardtanh", "softsign", "softma
 
 @dataclass(eq=False)
 class Relevance:
-    """The step of the replay in relevance space, with what it learns about tensors on the way."""
+    """The replay step in relevance space, and what it learns about tensors on the way."""
 
     settings: Shares
     zbox: bool
@@ -128,8 +129,8 @@ class Relevance:
     nonnegative: set[Traced] = field(default_factory=set)
     over_draws: set[Traced] = field(default_factory=set)
     changes: set[Traced] = field(default_factory=set)
-    """Tensors replayed as their change a u, not as the relative change u: signed shares, which divide by values that
-    pass through zero only to be multiplied by them in the next step."""
+    """Tensors replayed as their change a u, not as the relative change u. Signed shares would divide by values that
+    can be zero, and the next step would multiply by them again."""
     reach: dict[Traced, Tensor] = field(default_factory=dict)
     """1 where a value depends on x and 0 where it does not, for tensors that hold both kinds."""
 
@@ -151,7 +152,7 @@ class Relevance:
 
     def __call__(self, call: Call, values: Values) -> Any:
         replayed = _STEPS[call.name](self, call, values)
-        if self.logits in self.changes:  # moved there
+        if self.logits in self.changes:  # the caller expects the logits as relative change
             self.changes.discard(self.logits)
             replayed = [
                 self._share(t, out.value) if out is self.logits else t
@@ -164,13 +165,14 @@ class Relevance:
         return replayed
 
     def affine(self, call: Call, values: Values) -> Tensor:
-        """A layer by the rule of the settings; where both factors depend on x it is a layer of each, for half each."""
+        """A layer by the rule of the settings; if both factors depend on x, half as a layer of each."""
         layers = layers_of(call, "LRP")
         if call in self.behind:
-            layers = [merged(layers[0], *batchnorm_scale_and_shift(self.behind[call]))]
+            layers = [merge_batch_norm(layers[0], *batchnorm_scale_and_shift(self.behind[call]))]
         keep_bias = self.settings.bias == "keep"
         rules = [self._rule(layer, len(layers)) for layer in layers]
         if len(layers) == 2 and rules[0] is EPSILON and (keep_bias or layers[0].bias is None):
+            # Both denominators are the product itself, so the division can wait.
             halves = [layer.apply(self._change(layer.input, values), layer.weight, None) for layer in layers]
             return self._kept_as_change(call, (halves[0] + halves[1]) / 2)
         moved = [
@@ -187,6 +189,7 @@ class Relevance:
             return ZBOX_EVEN if self.settings.rule == "zplus_even" else ZBOX
         of_positive_parts = {"zplus": ZPLUS, "zplus_even": ZPLUS_EVEN}
         if factors == 2:
+            # Gamma and alpha-beta are defined for weights, not for a product of two activations.
             return of_positive_parts.get(self.settings.rule, EPSILON)
         return {
             **of_positive_parts,
@@ -198,7 +201,7 @@ class Relevance:
     def _sources(
         self, inside: Traced, values: Values, rule: RelevanceRule
     ) -> dict[str, tuple[Tensor, Tensor]]:
-        """The parts of a layer's input that the rule names, and the change of each."""
+        """The parts of a layer's input that the rule uses, each with its change."""
         a = inside.value
         parts = {"whole": a, "positive": a} if inside in self.nonnegative else {"whole": a, **signed_parts(a)}
         if inside in self.boxed:
@@ -216,7 +219,7 @@ class Relevance:
         }
 
     def moving(self, call: Call, values: Values) -> Any:
-        """What only moves values: relevance goes back to where the value came from."""
+        """Operations that only move values: relevance goes back to where the value came from."""
         if any(item in self.changes for item in call.inputs):
             values = {item: self._change(item, values) for item in call.inputs}
             self.changes.update(call.outputs)
@@ -235,7 +238,7 @@ class Relevance:
         return self._relative(inside, values)
 
     def batchnorm(self, call: Call, values: Values) -> Tensor:
-        """Merged into the layer before, passed over, or where it is neither a linear layer as the other norms."""
+        """Identity if it is merged into the layer before or passed over; else a linear layer like other norms."""
         inside = call.inputs[0]
         linear = self.settings.norm == "linear" and self.settings.bias == "keep"
         if not linear or self.settings.batchnorm == "pass" or call in self.behind.values():
@@ -245,7 +248,7 @@ class Relevance:
         return self._kept_as_change(call, moved.to(inside.value.dtype))
 
     def norm(self, call: Call, values: Values) -> Tensor:
-        """LayerNorm and its like: the identity, or the linear layer it is while its denominator is held."""
+        """LayerNorm and similar: the identity, or a linear layer with constant denominator."""
         inside = call.inputs[0]
         if self.settings.norm == "identity" or call.name not in CENTRED:
             return self._relative(inside, values)
@@ -257,7 +260,7 @@ class Relevance:
     def softmax(self, call: Call, values: Values) -> Tensor:
         """AttnLRP's first-order Taylor rule, R_i = x_i (R_i - s_i sum_j R_j)."""
         inside = call.inputs[0]
-        # What is masked out has weight 0, and 0 times -inf is NaN.
+        # Masked positions are -inf with weight 0, and 0 times -inf is NaN.
         masked = inside.value == -torch.inf
         if inside in self.changes:
             moved = values[inside].masked_fill(masked, 0.0)
@@ -266,13 +269,13 @@ class Relevance:
         return less_mean(call, moved)
 
     def homogeneous(self, call: Call, values: Values) -> Tensor:
-        """Slope times input, over the output."""
+        """Homogeneous functions: slope times input, divided by the output."""
         return self._kept_as_change(
             call, derivative(call, {item: self._change(item, values) for item in call.inputs})
         )
 
     def average(self, call: Call, values: Values) -> Any:
-        """In proportion to what is averaged; over draws the plain mean."""
+        """In proportion to the averaged values; over draws the plain mean."""
         if call.name in {"sum", "mean"} and _is_over_first_axis(call):
             self.over_draws.update(call.outputs)
             return call.run({item: self._relative(item, values) for item in call.inputs})
@@ -286,7 +289,7 @@ class Relevance:
         return self._share(moved, call.run(parts))
 
     def elementwise(self, call: Call, values: Values) -> Any:
-        """Sums in proportion, products half to each factor, multiples and shifts by constants the identity."""
+        """Sums in proportion, products half to each factor; constant multiples and shifts are the identity."""
         if all(item in self.over_draws for item in call.inputs):
             return self._after_draws(call, values)
         if call.name in {"add", "sub", "rsub"}:
@@ -321,25 +324,25 @@ class Relevance:
         return self._share(moved, _total(sizes))
 
     def _relative(self, item: Traced, values: Values) -> Tensor:
-        """u, the change relative to the value."""
+        """The relative change u."""
         return self._share(values[item], item.value) if item in self.changes else values[item]
 
     def _change(self, item: Traced, values: Values) -> Tensor:
-        """a u, the change itself."""
+        """The change a u."""
         return values[item] if item in self.changes else item.value * values[item]
 
     def _kept_as_change(self, call: Call, moved: Tensor) -> Tensor:
-        """The output's change: what comes next multiplies by the output, so that dividing by it can wait or cancels."""
+        """The output's change; dividing by the output can wait, because the next step multiplies by it."""
         if self.settings.constants == "skip" or call.outputs[0] is self.logits:
             return self._share(moved, call.outputs[0].value)
         self.changes.update(call.outputs)
         return moved
 
     def _share(self, moved: Tensor, total: Tensor) -> Tensor:
-        return (single(moved) / stabilized(single(total), self.settings.stabilizer)).to(moved.dtype)
+        return (single(moved) / stabilize(single(total), self.settings.stabilizer)).to(moved.dtype)
 
     def _after_draws(self, call: Call, values: Values) -> Any:
-        """Sums and multiples of sums over draws: linear, so that the map is the mean of the draws' maps."""
+        """Sums and multiples of sums over draws: linear, so the map is the mean of the maps of the draws."""
         self.over_draws.update(call.outputs)
         values = {item: self._relative(item, values) for item in call.inputs}
         if is_constant_shift(call):
@@ -349,18 +352,16 @@ class Relevance:
         raise no_rule("LRP", call, "it combines outputs of several runs other than by a mean")
 
     def _past_constants(self, call: Call, replayed: Any) -> Any:
-        """Hand what constants among the inputs (class tokens, padding) would get to the values that depend on x.
-
-        The step applied to `reach` tells the share of each output's relevance that goes to those, which becomes all of
-        it; outputs without any keep none.
-        """
+        """Give the share of constants among the inputs (class tokens, padding) to the values that depend on x."""
+        # The step applied to `reach` is the share of each output's relevance that goes to values that depend on x.
+        # Dividing by it makes that share 1; an output that depends on none of them gets 0.
         inserts = call.name == "pad" or (call.name in STRUCTURAL and bool(call.constants))
         if not inserts and not any(item in self.reach for item in call.inputs):
             return replayed
         step = _STEPS[call.name]
         reach = {item: self.reach.get(item, torch.ones_like(item.value)) for item in call.inputs}
         arrives = _as_list(step(self, call, reach))
-        if inserts:  # the constants themselves stand where they were inserted
+        if inserts:  # the step also returns the inserted constants, which are to be subtracted
             none = {item: torch.zeros_like(item.value) for item in call.inputs}
             arrives = [a - b for a, b in zip(arrives, _as_list(step(self, call, none)), strict=True)]
         changed = []
@@ -372,7 +373,7 @@ class Relevance:
         return changed
 
     def _note_image(self, call: Call) -> None:
-        """Carry the image and its bounds along while only its shape, scale and shift change."""
+        """Track the image and its bounds while only its shape, scale and shift change."""
         if not _keeps_image(call) or not all(item in self.image for item in call.inputs):
             return
         self.image.update(call.outputs)
@@ -383,7 +384,7 @@ class Relevance:
             self.boxed[output] = (torch.minimum(a, b), torch.maximum(a, b))
 
     def _note_sign(self, call: Call) -> None:
-        """Know which tensors cannot be negative: their layers need half the work."""
+        """Track tensors that cannot be negative: their layers need half the work."""
         keeps = call.name in _KEEPS_SIGN and not call.constants
         keeps = keeps and all(item in self.nonnegative for item in call.inputs)
         if call.name in NONNEGATIVE or (keeps and (call.name not in {"add", "mul"} or len(call.inputs) == 2)):
@@ -411,7 +412,7 @@ _STEPS: dict[str, Any] = {
 
 
 def _mergers(tape: Tape) -> dict[Call, Call]:
-    """Convolutions and linear layers whose output goes to a BatchNorm and nowhere else, with it."""
+    """The BatchNorm of each convolution or linear layer whose output goes to it and nowhere else."""
     uses = Counter(item for call in tape.path for item in call.inputs)
     found = {}
     for call in tape.path:
@@ -428,7 +429,7 @@ def _merges(before: Call) -> bool:
 
 
 def _keeps_image(call: Call) -> bool:
-    """Whether a call changes no more than shape, scale and shift."""
+    """True if a call changes no more than shape, scale and shift."""
     return call.name in _RESHAPES or is_constant_multiple(call) or is_constant_shift(call)
 
 

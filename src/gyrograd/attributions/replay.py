@@ -1,20 +1,19 @@
-"""Record a model's run and go back through it with other rules: how guided backprop and LRP stay exact.
+"""Record a model's run and replay it with other rules: guided backprop and LRP with exact derivatives of any order.
 
-`record` runs the model once and writes down each operation with its true inputs and outputs.
+`record` runs the model once and keeps each operation with its true inputs and outputs.
 
-LRP is the plain gradient of *another* network: one in which every operation is a linear map whose coefficients are
-taken from the true run. `modified_gradient` sends a fresh leaf through the linear maps that a table of rules makes of
-the record, and differentiates. A linear map's derivative holds nothing but its coefficients, and those live in the
-graph of the true run, so the map can be differentiated again, to x and to every weight, exactly. The replay reads the
-record instead of running the model a second time: it is cheaper, and a model that branches on its values stays on its
-path.
+LRP is the plain gradient of *another* network, in which every operation is a linear map whose coefficients come from
+the true run. `modified_gradient` sends a fresh leaf through these linear maps and differentiates. The derivative of a
+linear map contains only its coefficients, and those are part of the graph of the true run, so the map can be
+differentiated again, to x and to every weight, exactly. The replay reads the record and does not run the model again:
+this is cheaper, and a model that branches on its values stays on its path.
 
-Guided backprop changes what arrives at some operations and nothing else, so `pulled_back` goes back through the graph
-of the true run itself, with hooks on the recorded outputs that are gone before anyone differentiates again.
+Guided backprop changes the gradients that arrive at activations and nothing else, so `pulled_back` goes back through
+the graph of the true run, with hooks that are removed before anyone differentiates again.
 
-Operations are seen by a `TorchFunctionMode`, so modules, functions, in-place and reused activations are all alike, and
-an operation without a rule is an error, never a silent gap. Attention and its like are written down in the small
-operations they are made of (`decompositions`).
+A `TorchFunctionMode` sees the operations, so modules, functions, in-place and reused activations are treated alike. An
+operation without a rule is an error. Attention and other large operations are recorded as the small ones they consist
+of (`decompositions`).
 """
 
 from __future__ import annotations
@@ -32,19 +31,19 @@ from torch.overrides import TorchFunctionMode
 
 from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
 from gyrograd.errors import UserError
-from gyrograd.models.interpreter import scripts_interpreted
+from gyrograd.models.interpreter import interpret_scripts
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import missing_derivatives
 from gyrograd.types import Inputs, Model
 
 
 class Traced:
-    """A tensor the model computed from x: its true value and the call it came from (None for x itself)."""
+    """A tensor that the model computed from x: its true value and the call it came from (None for x itself)."""
 
     def __init__(self, value: Tensor, call: Call | None = None) -> None:
         self.value = value
-        # A call holds its outputs; were it held by them in turn, all activations of a run would stay until Python's
-        # collector of cycles comes by, which may be hundreds of maps later.
+        # A weak reference: a call holds its outputs, and a cycle would keep all activations of a run in memory until
+        # Python's garbage collector runs, which may be hundreds of maps later.
         self._call = None if call is None else weakref.ref(call)
 
     @property
@@ -54,10 +53,9 @@ class Traced:
 
 
 class Call:
-    """One operation as it was carried out; arguments that depend on x are `Traced`.
+    """One recorded operation; arguments that depend on x are `Traced`.
 
-    `inputs` are those, one entry for each time they occur; `constants` the other tensors among the arguments; `tensors`
-    both, in order.
+    `inputs` are those arguments, with repetitions; `constants` are the other tensors; `tensors` are both, in order.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class Call:
         self.constants = [item for item in self.tensors if isinstance(item, Tensor)]
 
     def hold(self, items: Container[Traced]) -> None:
-        """Take these inputs for constants from now on, at their true values."""
+        """Treat these inputs as constants from now on, at their true values."""
         if any(item in items for item in self.inputs):
             self.args, self.kwargs = _changed(
                 (self.args, self.kwargs),
@@ -89,7 +87,7 @@ class Call:
 
     def run(self, values: Mapping[Traced, Tensor]) -> Any:
         """The same operation on other values of the arguments that depend on x."""
-        return self.run_with(lambda item: _value_in(item, values))
+        return self.run_with(lambda item: values[item] if isinstance(item, Traced) else item)
 
     def run_with(self, change: Callable[[Any], Any]) -> Any:
         """The same operation with each argument changed."""
@@ -97,7 +95,7 @@ class Call:
         return self.func(*args, **kwargs)
 
     def forget(self) -> None:
-        """Let go of every tensor."""
+        """Release every tensor."""
         self.args, self.kwargs, self.outputs = (), {}, []
         self._sort_arguments()
 
@@ -109,12 +107,12 @@ class Call:
 
 Values: TypeAlias = Mapping[Traced, Tensor]
 Rule: TypeAlias = Callable[[Call, Values], Any]
-"""A call and the replayed values of its inputs to the replayed value(s) of its outputs, linear in them."""
+"""Maps a call and the replayed values of its inputs to the replayed values of its outputs, linearly."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """The calls that lead from x to the logits, in order. `marked` is the output of the module that was asked about."""
+    """The calls that lead from x to the logits, in order. `marked` is the output of the module given to `record`."""
 
     x: Traced
     logits: Traced
@@ -125,24 +123,29 @@ class Tape:
 def record(
     model: Model, x: Tensor, *, create_graph: bool, apart: bool = False, mark: nn.Module | None = None
 ) -> Tape:
-    """Run the model once and keep every operation between x and the logits, with graph if asked for.
+    """Run the model once and keep every operation between x and the logits.
 
-    `mark` is a module of the model whose output (of its last call) the tape points to. `apart` keeps a graph for
-    `pulled_back` that the model does not see: what it does to gradients inside (no_grad, custom functions) does not cut
-    it, and nothing of it is left on x.
+    Args:
+        model: the model.
+        x: its input.
+        create_graph: keep the graph of the run, so that the map can be differentiated.
+        apart: keep a graph for `pulled_back` that the model does not see: its own no_grad() and custom functions do
+            not cut it, and nothing of it remains on x.
+        mark: a submodule; the tape points to the output of its last call.
     """
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
-    start = x if create_graph else x.detach()
-    recorder = _Recorder(start, _layer_names(model), create_graph, apart)
+    start = x if create_graph else x.detach()  # a map that is not differentiated leaves no graph on x
+    layers = {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
+    recorder = _Recorder(start, layers, create_graph, apart)
     marking = mark.register_forward_hook(recorder.mark) if mark is not None else None
     try:
-        # Outside the recorder, which is to see a layer as one call.
+        # The other modes are outside the recorder, so that it sees each layer as one call.
         with (
             torch.set_grad_enabled(create_graph or apart),
             missing_derivatives(),
             ExactNormalization(),
-            scripts_interpreted(model) as seen,
+            interpret_scripts(model) as seen,
             recorder,
         ):
             returned = seen(start)
@@ -155,7 +158,7 @@ def record(
 def upstream(logits: Traced) -> tuple[Call, ...]:
     """The calls that a value depends on, in order."""
     calls = {logits.call} if logits.call else set()
-    open_ends = list(calls)
+    open_ends = list(calls)  # a walk instead of a recursion: nets have thousands of calls
     while open_ends:
         new = {item.call for item in open_ends.pop().inputs if item.call} - calls
         calls |= new
@@ -166,7 +169,7 @@ def upstream(logits: Traced) -> tuple[Call, ...]:
 def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph: bool) -> Inputs:
     """Gradient of the replayed logits, weighted by the cotangent, to the replay's input."""
     with torch.enable_grad():
-        # The replay is linear, so the value it is taken at does not matter.
+        # The replay is linear, so its derivative is the same at every value: zero does.
         leaf = torch.zeros_like(tape.x.value, requires_grad=True)
         values = {tape.x: leaf}
         for call in tape.path:
@@ -180,8 +183,8 @@ def gradient_inside(
 ) -> Tensor:
     """Gradient of the score of the logits to a value inside the model, summed over the examples.
 
-    With a graph it is taken in the graph of the true run. Without one there is none: only the calls after `at` run
-    again, with a graph, which for a late layer costs next to nothing.
+    With `create_graph` it uses the graph of the true run. Otherwise only the calls after `at` run again, which is cheap
+    for a late layer.
     """
     with torch.enable_grad():
         inside, logits = at.value, tape.logits.value
@@ -193,7 +196,7 @@ def gradient_inside(
 
 
 def _again_from(tape: Tape, at: Traced, inside: Tensor) -> Tensor:
-    """The logits, with another tensor in the place of `at`."""
+    """The logits with another tensor in place of `at`."""
     moved = {at: inside}
     with ExactNormalization():
         for call in tape.path:
@@ -211,10 +214,14 @@ def pulled_back(
     *,
     create_graph: bool,
 ) -> Inputs:
-    """The cotangent of the logits taken back to x; what arrives at the outputs of the calls `where` is changed first.
+    """Gradient to x of the logits, weighted by the cotangent, with changed gradients at some operations.
 
-    One pass back through the graph of the true run. Without a graph it uses the tape up, so that activations are freed
-    on the way.
+    Args:
+        tape: the record; without `create_graph` it is used up, so that activations are freed on the way back.
+        change: applied to the gradient that arrives at an output.
+        where: names of the operations to whose outputs it is applied.
+        cotangent: the weight of each logit.
+        create_graph: keep the graph, so that the map can be differentiated.
     """
     logits, x = tape.logits.value, tape.x.value
     hooks = [
@@ -230,21 +237,21 @@ def pulled_back(
     try:
         (map,) = torch.autograd.grad(logits, x, cotangent, create_graph=create_graph)
     finally:
-        # Whoever differentiates the map goes back through the same graph, where nothing is to be changed any more.
+        # Differentiating the map goes back through the same graph, where nothing must be changed any more.
         for hook in hooks:
             hook.remove()
     return map
 
 
 def refuse_unknown(method: str, tape: Tape, known: Container[str]) -> None:
-    """Every operation between x and the logits must have a rule; the first that has none is named."""
+    """Refuse a record that contains an operation without a rule."""
     for call in tape.path:
         if call.name not in known:
             raise no_rule(method, call)
 
 
 def no_rule(method: str, call: Call, why: str = "") -> UserError:
-    """The sentence for an operation that a method has no rule for."""
+    """The error for an operation that a method has no rule for."""
     reason = f": {why}" if why else ""
     return UserError(
         f"{method} has no rule for {call}{reason}; explain this model with a gradient method instead, "
@@ -253,16 +260,16 @@ def no_rule(method: str, call: Call, why: str = "") -> UserError:
 
 
 class _Recorder(TorchFunctionMode):
-    """Writes down each outermost torch call that touches a tensor computed from x.
+    """Records each outermost torch call that touches a tensor computed from x.
 
-    In-place operations are carried out on a new tensor, and the old name points to it from then on: the value
-    before stays in the record, and no tensor of the caller is overwritten.
+    An in-place operation returns a new tensor, and the old name points to it from then on: the earlier value stays in
+    the record, and no tensor of the caller is overwritten.
     """
 
     def __init__(self, x: Tensor, layers: dict[int, str], create_graph: bool, apart: bool) -> None:
         super().__init__()
         self._start = Traced(x.detach().requires_grad_() if apart else x)
-        # Holds every tensor the model has seen, so that no id is used twice.
+        # By id, because tensors compare by value. It holds the tensors, so that Python does not use an id again.
         self._known: dict[int, tuple[Tensor, Traced | None]] = {id(x): (x, self._start)}
         self._calls: list[Call] = []
         self._layers = layers
@@ -279,6 +286,7 @@ class _Recorder(TorchFunctionMode):
         if func in _SHAPES:
             return func(*args, **given)
         if isinstance(func, OpOverload):
+            # Models saved with torch.export call aten operators, also on shapes and constants, which have no record.
             if not any(id(item) in self._known for item in _leaves((args, given))):
                 return func(*args, **given)
             func, args, given = as_torch_function(func, args, given)
@@ -311,7 +319,7 @@ class _Recorder(TorchFunctionMode):
             return call.run(values)
 
     def tape(self, returned: Any) -> Tape:
-        """What was recorded, less the calls the logits do not depend on."""
+        """The recorded calls that the logits depend on."""
         found = self._known.get(id(returned), (None, None))[1]
         if found is None or found.call is None:
             raise UserError(
@@ -321,14 +329,15 @@ class _Recorder(TorchFunctionMode):
         return Tape(self._start, found, upstream(found), self._marked)
 
     def mark(self, _module: nn.Module, _given: Any, returned: Any) -> None:
-        """A forward hook: what this module returned, its first tensor if there are several."""
+        """Forward hook that remembers the module's output, or the first of several."""
         tensors = _tensors(returned)
         self._marked = self._known.get(id(tensors[0]), (None, None))[1] if tensors else None
 
     def _traced(self, item: Any) -> Any:
-        """An argument, or what stands for it if it depends on x."""
+        """The argument, or its `Traced` if it depends on x."""
         if not isinstance(item, Tensor):
             return item
+        # Parameters name the layer that is running; errors say "after layer 'features.3'".
         self._layer = self._layers.get(id(item), self._layer)
         if id(item) not in self._known:
             return item
@@ -341,31 +350,33 @@ class _Recorder(TorchFunctionMode):
         return traced
 
     def _keep(self, args: tuple[Any, ...], result: Any, call: Call) -> Any:
-        """Remember the results. A call that hands back its own argument (`contiguous`) is no call at all."""
+        """Remember the results. A call that returns its own argument (`contiguous`) is not recorded."""
         unchanged = {id(item.value): item for item in call.inputs}
         if isinstance(result, Tensor) and id(result) in unchanged:
             names = [item for item in _leaves(args) if isinstance(item, Tensor) and id(item) in self._known]
             return next(item for item in names if self._known[id(item)][1] is unchanged[id(result)])
         if isinstance(result, tuple) and type(result) is not tuple:
-            # Named results, as those of torch.max: made anew of what stands for their parts.
+            # A named tuple, as torch.max returns: its type takes one sequence.
             return type(result)([self._noted(item, call) for item in result])
         return _changed(result, lambda item: self._noted(item, call))
 
     def _noted(self, item: Any, call: Call) -> Any:
-        """An output as the model gets to see it."""
+        """Add an output to the record and return it as the model will see it."""
         if not isinstance(item, Tensor):
             return item
         call.outputs.append(Traced(item, call))
+        # With `apart` the model gets a detached copy, so that its own no_grad() cannot cut our graph.
         seen = item.detach() if self._apart else item
         self._known[id(seen)] = (seen, call.outputs[-1])
         return seen
 
     def _overwrite(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor, call: Call) -> Tensor:
-        """Let the overwritten tensor's name stand for the result; other views of its memory are void."""
+        """Let the overwritten tensor stand for the result; reading other views of its memory is an error."""
         name: Tensor = args[0] if args else kwargs["input"]
         old = self._known.get(id(name), (name, None))[1]
         memory = _memory(name if old is None else old.value)
         for key, (tensor, traced) in self._known.items():
+            # A view would have changed, too, in the true model; here it did not, so nobody may read it.
             if traced is not None and _memory(traced.value) == memory:
                 self._known[key] = (tensor, None)
         call.outputs.append(Traced(result, call))
@@ -386,15 +397,15 @@ _SYNONYMS = {
     "rtruediv": "rdiv", "negative": "neg", "concat": "cat", "concatenate": "cat", "mm": "matmul",
     "bmm": "matmul", "clip": "clamp",
 }  # fmt: skip
-# They ask what no rule changes, at almost every layer.
+# Questions about shape and type, asked at almost every layer: they depend on no value, so they are not recorded.
 _SHAPES = {
     Tensor.dim,
     Tensor.size,
     *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
 }
-# Their results are plain numbers: whatever the model does with those would be missing from the record.
+# They return Python numbers, and what the model computes with those would be missing from the record.
 _LEAVES_TORCH = {"item", "tolist", "numpy", "__array__", "__float__", "__int__", "__index__", "__complex__"}
-# They take no more than shape and type from their argument.
+# They use only the shape and type of their argument.
 _MAKES_CONSTANTS = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"}
 _WRITES_INTO = {"__setitem__", "copy_", "index_put_", "set_", "zero_", "requires_grad_", "detach_"}
 _PLAIN = (
@@ -420,10 +431,8 @@ def operation_name(func: Any) -> str:
 
 
 def _is_whole_copy(call: Call) -> bool:
-    """Whether a tensor takes all its values from another, both computed from x: so ends an in-place activation's twin.
-
-    Into a tensor that is not computed from x it is refused: views of that one are not known here.
-    """
+    """True if all values of a tensor are copied from another, both computed from x, as in-place activations do."""
+    # A copy into a tensor that was not computed from x is refused elsewhere: its other views are not known here.
     if getattr(call.func, "__name__", "") != "copy_" or len(call.inputs) != 2:
         return False
     there, source = (item.value for item in call.inputs)
@@ -431,7 +440,7 @@ def _is_whole_copy(call: Call) -> bool:
 
 
 def _make_out_of_place(call: Call) -> bool:
-    """Turn an in-place call into its out-of-place twin; true if it was one."""
+    """Turn an in-place call into its out-of-place version; True if it was one."""
     name = getattr(call.func, "__name__", "")
     if name == "__setitem__" and len(call.inputs) == 2 and call.inputs == [call.args[0], call.args[2]]:
         call.func = _setitem
@@ -441,7 +450,7 @@ def _make_out_of_place(call: Call) -> bool:
             f"The model writes into a tensor with {call}; build the result with torch.cat or torch.where."
         )
     if call.func is Tensor.view and not call.inputs[0].value.is_contiguous():
-        # Nothing is ever overwritten here, so a copy is as good as a view, and it exists for every layout.
+        # Recorded values can have another layout than the model's. Nothing is overwritten, so a copy will do.
         call.func = Tensor.reshape
     if call.kwargs.get("inplace"):
         call.kwargs = call.kwargs | {"inplace": False}
@@ -456,14 +465,14 @@ def _make_out_of_place(call: Call) -> bool:
 
 
 def _setitem(there: Tensor, index: Any, value: Tensor) -> Tensor:
-    """`there` with some of its values replaced; both are computed from x, and the index is not."""
+    """`there` with some values replaced; both are computed from x, the index is not."""
     changed = there.clone()
     changed[index] = value
     return changed
 
 
 def _twin(call: Call, name: str) -> Callable[..., Any]:
-    """relu for relu_, from the same place."""
+    """The out-of-place function of the same namespace: relu for relu_."""
     for home in (Tensor, F, torch):
         if getattr(home, name, None) is call.func and callable(getattr(home, name[:-1], None)):
             twin: Callable[..., Any] = getattr(home, name[:-1])
@@ -474,7 +483,7 @@ def _twin(call: Call, name: str) -> Callable[..., Any]:
 
 
 def _plain(result: Any, call: Call) -> Any:
-    """A shape, a type, a truth value; not a number taken out of a tensor, which would leave the record."""
+    """The result if it is a shape, type or truth value; a number taken out of a tensor is an error."""
     name = getattr(call.func, "__name__", "")
     known = isinstance(result, _PLAIN) or (
         isinstance(result, tuple) and all(isinstance(i, int) for i in result)
@@ -486,20 +495,12 @@ def _plain(result: Any, call: Call) -> Any:
     return result
 
 
-def _layer_names(model: Model) -> dict[int, str]:
-    return {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
-
-
 def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _value_in(item: Any, values: Values) -> Any:
-    return values[item] if isinstance(item, Traced) else item
-
-
 def _changed(item: Any, change: Callable[[Any], Any]) -> Any:
-    """The same nest of tuples, lists and dicts with each leaf changed."""
+    """Nested tuples, lists and dicts with each leaf changed."""
     if isinstance(item, dict):
         return {
             key: _changed(part, change) if isinstance(part, _NESTS) else change(part)
@@ -513,7 +514,7 @@ def _changed(item: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _leaves(item: Any) -> list[Any]:
-    """What a nest of tuples, lists and dicts holds, in order."""
+    """The leaves of nested tuples, lists and dicts, in order."""
     if not isinstance(item, _NESTS):
         return [item]
     parts = item.values() if isinstance(item, dict) else item

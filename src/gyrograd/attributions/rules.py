@@ -1,8 +1,8 @@
-"""Which linear map replaces which operation: the families of operations, and the LRP rules as data.
+"""The linear map that replaces each operation: families of operations, and the LRP rules as data.
 
-In *relevance space* the replayed tensor u is a relative change of each value: a layer's output changes by
-u_out = W(a u) / (W a), and so the gradient of the replayed logits to u is the relevance itself; nothing is
-ever divided by an activation.
+In *relevance space* the replayed tensor u is the relative change of each value: a layer's output changes by
+u_out = W(a u) / (W a), so the gradient of the replayed logits to u is the relevance itself, and nothing is divided by
+an activation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ACTIVATIONS = frozenset({
     "hardsigmoid", "threshold", "softshrink", "hardshrink", "tanhshrink", "clamp", "clamp_min",
 })  # fmt: skip
 NONNEGATIVE = frozenset({"relu", "relu6", "softplus", "sigmoid", "hardsigmoid", "softmax"})
-"""Their results have no negative values."""
+"""Operations that return no negative value."""
 STRUCTURAL = frozenset({
     "flatten", "unflatten", "view", "view_as", "reshape", "reshape_as", "ravel", "permute", "transpose", "swapaxes",
     "swapdims", "movedim", "moveaxis", "squeeze", "unsqueeze", "contiguous", "clone", "expand", "expand_as",
@@ -37,14 +37,14 @@ STRUCTURAL = frozenset({
     "type_as", "alias", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold", "where", "masked_fill",
     "tril", "triu", "setitem",
 })  # fmt: skip
-"""Each value they return is one they were given, or a constant."""
+"""Operations that only move values: each result is one of the inputs, or a constant."""
 AVERAGES = frozenset({
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
     "adaptive_avg_pool3d", "mean", "sum", "interpolate", "fold",
 })  # fmt: skip
 MAX_POOLS = frozenset(f"{kind}max_pool{n}d" for kind in ("", "adaptive_") for n in (1, 2, 3))
 HOMOGENEOUS = frozenset({"norm", "vector_norm", "linalg_vector_norm", "amax", "amin"})
-"""Twice the input, twice the output: slope times input is all of the output."""
+"""Twice the input gives twice the output, so slope times input equals the output (Euler)."""
 DROPOUTS = frozenset({
     "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout",
     "feature_alpha_dropout",
@@ -54,13 +54,13 @@ ELEMENTWISE = frozenset({
 })  # fmt: skip
 POWERS = frozenset({"sqrt", "square", "pow"})
 FUNCTIONS = POWERS | {"exp", "expm1", "log", "log1p", "abs", "erf", "sin", "cos"}
-"""Of each value by itself. Guided backprop has powers only: of the others one writes activations that it cannot see."""
+"""Elementwise functions. Guided backprop accepts only powers: the others can be parts of a hand-written activation."""
 RECIPROCALS = frozenset({"rdiv", "reciprocal", "rsqrt"})
 NORMS = frozenset({
     "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm",
 })  # fmt: skip
 CENTRED = frozenset({"layer_norm", "group_norm", "instance_norm", "rms_norm"})
-"""Those that are a linear layer while their denominator is held."""
+"""Norms that are a linear layer if their denominator is constant."""
 
 _CONV = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _TRANSPOSED = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
@@ -98,11 +98,11 @@ OPERATIONS = (
     AFFINE | ACTIVATIONS | STRUCTURAL | AVERAGES | MAX_POOLS | HOMOGENEOUS | DROPOUTS | ELEMENTWISE | FUNCTIONS
     | RECIPROCALS | NORMS | {"batch_norm", "pad", "softmax"}
 )  # fmt: skip
-"""All of them. Others may cut the gradient or let examples see one another, and are refused by name."""
+"""All known operations. Any other may cut the gradient or mix examples, and is refused by name."""
 
 
 def arguments(call: Call) -> dict[str, Any]:
-    """The call's arguments by name, given by position or not."""
+    """The call's arguments by name, whether given by position or by name."""
     return dict(zip(_PARAMETERS[call.name], call.args, strict=False)) | call.kwargs
 
 
@@ -110,7 +110,7 @@ def arguments(call: Call) -> dict[str, Any]:
 
 
 class Layer(NamedTuple):
-    """An affine operation: what goes in, its weights, and how to apply it with others."""
+    """An affine operation: its input, its weights, and a function that applies it with others."""
 
     input: Traced
     weight: Tensor
@@ -119,7 +119,7 @@ class Layer(NamedTuple):
 
 
 def layers_of(call: Call, method: str) -> list[Layer]:
-    """The call as a layer of each factor that depends on x; the other factor, as it was, is its weights."""
+    """The call as one layer per factor that depends on x; the true value of the other factor is its weight."""
     given = arguments(call) if call.name in _PARAMETERS else {}
     first, second = (given.pop("input"), given.pop("weight")) if given else _two_factors(call, method)
     bias = given.pop("bias", None)
@@ -137,6 +137,7 @@ def layers_of(call: Call, method: str) -> list[Layer]:
     if isinstance(first, Traced):
         layers.append(Layer(first, _true(second), bias, run))
     if isinstance(second, Traced):
+        # The roles of the factors swap: the first one is the weight here.
         layers.append(Layer(second, _true(first), bias, lambda a, w, b: run(w, a, b)))
     return layers
 
@@ -161,14 +162,14 @@ def batchnorm_scale_and_shift(call: Call) -> tuple[Tensor, Tensor]:
     """BatchNorm with stored statistics as y = scale * x + shift, one number per channel."""
     given = arguments(call)
     mean, var = given["running_mean"], given["running_var"]
-    spread = (single(var) + given.get("eps", 1e-5)).sqrt()
+    spread = (single(var) + given.get("eps", 1e-5)).sqrt()  # half precision rounds eps away
     weight, bias = given.get("weight"), given.get("bias")
     scale = 1 / spread if weight is None else weight / spread
     return scale, -mean * scale if bias is None else bias - mean * scale
 
 
-def merged(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
-    """A convolution or linear layer and the BatchNorm behind it as one layer."""
+def merge_batch_norm(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
+    """A convolution or linear layer and the BatchNorm after it, as one layer."""
     weight = layer.weight * per_channel(scale, layer.weight.dim(), axis=0)
     bias = shift if layer.bias is None else layer.bias * scale + shift
     kind = layer.weight.dtype  # a half precision net may keep its normalisation in single
@@ -179,22 +180,22 @@ def merged(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
 
 
 def natively(call: Call, values: Values) -> Any:
-    """The operation itself: it is linear already."""
+    """Run the operation itself, which is linear already."""
     return call.run(values)
 
 
 def from_winners(call: Call, values: Values) -> Tensor:
-    """Max-pool: take the replayed value from where the true maximum was."""
+    """Max-pool: the replayed value at the position of the true maximum."""
     given = arguments(call)
     inside = given.pop("input")
     given.pop("return_indices", None)
     _, winners = getattr(F, call.name)(inside.value.detach(), **given, return_indices=True)
-    axes = int(call.name[-2])
+    axes = int(call.name[-2])  # 2 for max_pool2d
     return values[inside].flatten(-axes).gather(-1, winners.flatten(-axes)).view_as(winners)
 
 
 def padded_with_zeros(call: Call, values: Values) -> Tensor:
-    """Padding is linear once the constant is zero."""
+    """Padding with zeros in place of its constant: any other constant would make it affine."""
     given = arguments(call)
     inside = given.pop("input")
     if given.get("mode", "constant") == "constant":
@@ -204,7 +205,7 @@ def padded_with_zeros(call: Call, values: Values) -> Tensor:
 
 
 def refuse_unsteady(call: Call, method: str) -> None:
-    """A dropout that draws, statistics of a batch, and a max-pool that lets the model compute with its winners."""
+    """Refuse active dropout, batch statistics, and max-pools that return indices."""
     if call.name in DROPOUTS and arguments(call).get("training", True) and arguments(call).get("p", 0.5):
         raise no_rule(method, call, "it drops at random in evaluation too, so set training=self.training")
     if call.name in MAX_POOLS and arguments(call).get("return_indices", False):
@@ -218,7 +219,7 @@ def refuse_unsteady(call: Call, method: str) -> None:
 
 
 def refuse_written_out(call: Call, method: str) -> None:
-    """A product of two functions of one tensor, value by value: an activation written out, as z * sigmoid(z)."""
+    """Refuse a product of two elementwise functions of one tensor: a hand-written activation, as z * sigmoid(z)."""
     if call.name in {"mul", "div"} and len(call.inputs) == 2:
         first, second = (_roots(item) for item in call.inputs)
         if first == second and len(first) == 1:
@@ -227,7 +228,7 @@ def refuse_written_out(call: Call, method: str) -> None:
 
 
 def _roots(item: Traced) -> set[Traced]:
-    """The tensors that this one is made of, value by value."""
+    """The tensors from which this one is computed elementwise."""
     call = item.call
     if call is None or call.name not in ACTIVATIONS | ELEMENTWISE | FUNCTIONS | RECIPROCALS:
         return {item}
@@ -235,26 +236,24 @@ def _roots(item: Traced) -> set[Traced]:
 
 
 def is_constant_multiple(call: Call) -> bool:
-    """c x or x / c."""
-    return len(call.inputs) == 1 and (call.name in {"mul", "neg"} or (call.name == "div" and _is_first(call)))
+    """True for c x and x / c."""
+    first = call.args[0] if call.args else call.kwargs.get("input")
+    divides = call.name == "div" and isinstance(first, Traced)  # c / x is not linear
+    return len(call.inputs) == 1 and (call.name in {"mul", "neg"} or divides)
 
 
 def is_constant_shift(call: Call) -> bool:
-    """x + c, x - c or c - x."""
+    """True for x + c, x - c and c - x."""
     return len(call.inputs) == 1 and call.name in {"add", "sub", "rsub"}
 
 
-def _is_first(call: Call) -> bool:
-    return isinstance(call.args[0], Traced) if call.args else isinstance(call.kwargs.get("input"), Traced)
-
-
 def spread(call: Call, u: Tensor) -> Tensor:
-    """u in the shape of the call's output, which a constant may have enlarged."""
+    """u in the shape of the call's output, to which a constant may have broadcast it."""
     return u.expand(call.outputs[0].value.shape)
 
 
 def summands(call: Call) -> list[tuple[float, Any]]:
-    """The terms of a sum or difference, each with its factor."""
+    """The terms of a sum or difference with their factors."""
     given = arguments(call)
     first, second, alpha = given["input"], given["other"], float(given.get("alpha", 1))
     return {
@@ -265,25 +264,23 @@ def summands(call: Call) -> list[tuple[float, Any]]:
 
 
 def derivative(call: Call, tangents: Values) -> Tensor:
-    """The operation's derivative at its recorded inputs along the tangents, in the graph of the true run.
-
-    Backward twice: the first pass is linear in the slope v that it starts from, so its derivative to v is the forward
-    derivative, and every operation of torch has the parts.
-    """
+    """The operation's derivative at its recorded inputs along the tangents, in the graph of the true run."""
+    # Backward twice: the first pass is linear in the slope v it starts from, so its derivative to v is the forward
+    # derivative. Unlike torch's forward mode this exists for every operation.
     inputs = {
         item: item.value if item.value.requires_grad else item.value.detach().requires_grad_()
         for item in call.inputs
     }
     with torch.enable_grad():
         out = call.run(inputs)
-        v = torch.zeros_like(out, requires_grad=True)
+        v = torch.zeros_like(out, requires_grad=True)  # any value: the pass is linear in it
         slopes = torch.autograd.grad(out, list(inputs.values()), v, create_graph=True)
         (moved,) = torch.autograd.grad(slopes, v, [tangents[item] for item in inputs], create_graph=True)
     return moved
 
 
 def gate_of(call: Call) -> Tensor | None:
-    """f(z) / z for activations of the form f(z) = z gate(z), which needs no division; None for others."""
+    """f(z) / z for activations of the form f(z) = z gate(z), without a division; None for others."""
     z = call.inputs[0].value
     if call.name == "gelu":
         if call.kwargs.get("approximate", "none") == "tanh":
@@ -298,14 +295,14 @@ def gate_of(call: Call) -> Tensor | None:
 
 
 def less_mean(call: Call, moved: Tensor) -> Tensor:
-    """Relative change of a softmax: that of its input less the mean of that under its weights."""
+    """Relative change of a softmax: the change of its input minus the mean of that under its weights."""
     s = single(call.outputs[0].value)
     mean = (s * single(moved)).sum(arguments(call)["dim"], keepdim=True)
     return (single(moved) - mean).to(moved.dtype)
 
 
 def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
-    """A normalisation as the linear layer it is while its denominator is held, less the bias: t centred and scaled."""
+    """A normalisation with constant denominator and no bias, applied to t: centred and scaled."""
     given, x = arguments(call), single(call.inputs[0].value)
     weight = given.get("weight")
     if call.name in {"group_norm", "instance_norm"}:
@@ -319,7 +316,7 @@ def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
         return t if call.name == "rms_norm" else t - t.mean(axes, keepdim=True)
 
     eps = given.get("eps", 1e-5)
-    eps = torch.finfo(x.dtype).eps if eps is None else eps
+    eps = torch.finfo(x.dtype).eps if eps is None else eps  # rms_norm's own default
     spread = (centred(x).square().mean(axes, keepdim=True) + eps).sqrt()
     moved = (centred(single(t)) / spread).reshape(x.shape)
     return (moved if weight is None else moved * weight).to(t.dtype)
@@ -331,33 +328,29 @@ Part: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def whole(t: Tensor) -> Tensor:
-    """All of it."""
     return t
 
 
 def positive(t: Tensor) -> Tensor:
-    """t where it is above zero, else 0."""
     return t.relu()
 
 
 def negative(t: Tensor) -> Tensor:
-    """t where it is below zero, else 0."""
     return -(-t).relu()
 
 
 def signed_parts(t: Tensor) -> dict[str, Tensor]:
-    """Both, by name."""
     return {"positive": positive(t), "negative": negative(t)}
 
 
 def size_and_trace(t: Tensor) -> Tensor:
-    """The size of t, and a trace that shares evenly what all summands have no part in."""
+    """|t| plus a trace, so that summands that are all zero share evenly."""
     return t.abs() + TRACE
 
 
 @dataclass(frozen=True)
 class Term:
-    """One product: this part of the input through this part of the weights (and bias), with this sign."""
+    """One product: a part of the input times a part of the weights (and bias), with a sign."""
 
     source: str
     weight: Part
@@ -367,9 +360,9 @@ class Term:
 
 @dataclass(frozen=True)
 class Share:
-    """An output's relevance times `factor`, handed out in proportion to the sum of the terms.
+    """An output's relevance times `factor`, distributed in proportion to the sum of the terms.
 
-    `where` names the outputs it is for, by their value; None is all of them.
+    `where` selects outputs by their value; None selects all.
     """
 
     terms: tuple[Term, ...]
@@ -380,16 +373,16 @@ class Share:
 RelevanceRule: TypeAlias = tuple[Share, ...]
 
 EPSILON: RelevanceRule = (Share((Term("whole", whole, whole),)),)
-"""a W over its sum (Bach et al. 2015)."""
+"""a W divided by its sum (Bach et al. 2015)."""
 
 _EXCITING = (Term("positive", positive, positive), Term("negative", negative))
 _INHIBITING = (Term("positive", negative, negative), Term("negative", positive))
 
 ZPLUS: RelevanceRule = (Share(_EXCITING),)
-"""joo2023, z+ rule; for negative inputs a+ W+ + a- W-, which its code does too."""
+"""joo2023's z+ rule; with negative inputs a+ W+ + a- W-, as in its code."""
 
 TRACE = 1e-7
-"""Weight of an even split: nothing beside any real contribution, and all there is where there is none."""
+"""Weight of an even split: negligible beside any contribution, and decisive if there is none."""
 
 
 def _trace(weight: Tensor) -> Tensor:
@@ -397,23 +390,23 @@ def _trace(weight: Tensor) -> Tensor:
 
 
 ZPLUS_EVEN: RelevanceRule = (Share((*_EXCITING, Term("ones", _trace))),)
-"""z+ that conserves: an output no input excites (its bias alone made it) hands its relevance to all inputs alike."""
+"""z+ that conserves: an output that no input excites (only its bias) gives its relevance to all inputs alike."""
 
 ALPHA2BETA1: RelevanceRule = (Share(_EXCITING, 2.0), Share(_INHIBITING, -1.0))
-"""Twice what excites less once what inhibits (Bach et al. 2015)."""
+"""Twice the exciting minus once the inhibiting contributions (Bach et al. 2015)."""
 
 ZBOX: RelevanceRule = (
     Share((Term("whole", whole), Term("low", positive, sign=-1.0), Term("high", negative, sign=-1.0))),
 )
-"""joo2023, z^B rule, for inputs between `low` and `high`."""
+"""joo2023's z^B rule, for inputs between `low` and `high`."""
 
 ZBOX_EVEN: RelevanceRule = (Share((*ZBOX[0].terms, Term("ones", _trace))),)
-"""The same with a trace of an even split, for images that lie on the box's edge."""
+"""z^B plus a trace of an even split: all terms are zero for pixels on the edge of the box."""
 
 
 @cache
 def gamma_rule(gamma: float) -> RelevanceRule:
-    """W + gamma W+ (Montavon et al. 2019), mirrored where the output or the input is negative."""
+    """W + gamma W+ (Montavon et al. 2019), mirrored for negative outputs and inputs."""
 
     def up(t: Tensor) -> Tensor:
         return t + gamma * positive(t)
@@ -427,12 +420,9 @@ def gamma_rule(gamma: float) -> RelevanceRule:
     )
 
 
-def stabilized(z: Tensor, eps: float) -> Tensor:
-    """z moved away from zero by eps, to its own side; zero itself becomes +eps.
-
-    Constant on either side of zero, so it adds nothing to any derivative; a denominator made of positive
-    parts never changes sides.
-    """
+def stabilize(z: Tensor, eps: float) -> Tensor:
+    """z moved away from zero by eps, keeping its sign; zero becomes +eps."""
+    # The step is constant on either side of zero, so it adds nothing to any derivative.
     step = z.new_full((), eps)
     return z + torch.where(z < 0, -step, step)
 
@@ -445,12 +435,16 @@ def relative_change(
     keep_bias: bool,
     eps: float,
 ) -> Tensor:
-    """A layer in relevance space: for each share, the terms of the input's change over the terms of the input.
+    """A layer in relevance space: per share, the terms of the input's change divided by the terms of the input.
 
-    `sources` holds the parts of the input by name, each with its change; a term whose part is known to be empty is
-    left out.
+    Args:
+        layer: the layer.
+        rule: its shares.
+        sources: parts of the input by name, each with its change; terms of parts that are not here are left out.
+        keep_bias: count the bias as a contribution.
+        eps: stabilizer of the denominator.
     """
-    # Terms share their parts of the weights, and those of a large layer are large.
+    # Several terms use the same part of the weights, which is as large as the layer: compute it once.
     weight = cache(lambda part: part(layer.weight))
 
     def products(share: Share, column: int, bias_kept: bool) -> Tensor:
@@ -464,7 +458,7 @@ def relative_change(
 
     pieces = []
     for share in rule:
-        piece = share.factor * products(share, 1, False) / stabilized(products(share, 0, keep_bias), eps)
+        piece = share.factor * products(share, 1, False) / stabilize(products(share, 0, keep_bias), eps)
         if share.where is not None:
             piece = piece * share.where(layer.apply(layer.input.value, layer.weight, layer.bias))
         pieces.append(piece)
@@ -477,6 +471,6 @@ def _sum(parts: list[Tensor]) -> Tensor:
 
 def _product(layer: Layer, term: Term, weight: Tensor, source: Tensor, keep_bias: bool) -> Tensor:
     bias = term.bias(layer.bias) if keep_bias and term.bias is not None and layer.bias is not None else None
-    # Half precision has no room for a stabiliser: it is added and divided in single.
+    # In single precision: half precision would round the stabiliser away.
     product = single(layer.apply(source, weight, bias))
     return product if term.sign == 1 else term.sign * product

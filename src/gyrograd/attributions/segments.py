@@ -1,7 +1,7 @@
-"""Segments of an image, coalitions of segments and their worth to a model: what LIME and SHAP share.
+"""Segments of an image, coalitions of segments and their worth: the parts that LIME and SHAP have in common.
 
-A coalition keeps some segments of an image and replaces the others by the baseline. Its worth is the quantity
-(a logit, a probability, ...) the model then gives to the target class.
+A coalition keeps some segments of an image and replaces the others by the baseline. Its worth is the quantity (a
+logit, a probability, ...) that the model then gives to the target class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gyrograd.attributions.batching import MAX_BATCH, in_parts, refuse_graph, ro
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.checks import check_inputs, check_logits, check_target, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.numerics.random import keys, uniform
 from gyrograd.progress import track
@@ -26,17 +26,17 @@ from gyrograd.types import Images, Inputs, Model, Targets
 
 SEGMENTS = ("grid", "pixels", "quickshift")
 ENUMERABLE = 12
-"""The most segments of which all coalitions are tried: 2^12 = 4096 forward rows an image."""
+"""Most segments for which all coalitions are tried: 2^12 = 4096 forward rows per image."""
 
 MOST_FEATURES = 128
-"""Numbers of one example that are parts of their own unless other segments are asked for: a table's, not a volume's."""
+"""Up to this many features each is a segment of its own by default: the columns of a table, not a volume."""
 
 Segments: TypeAlias = Int[Tensor, "b h w"]
 Coalitions: TypeAlias = Bool[Tensor, "n s"]
 
 
 def as_images(x: Inputs) -> Images:
-    """Images as they are; other inputs as one row of pixels in one channel, each feature a pixel."""
+    """Images unchanged; other inputs as an image of one row and one channel, with a pixel per feature."""
     return x if x.ndim == 4 else x.reshape(len(x), 1, 1, -1)
 
 
@@ -49,7 +49,7 @@ def segment(
     max_dist: float = 200.0,
     ratio: float = 0.1,
 ) -> Segments:
-    """The segment of each pixel, numbered 0..s-1 without gaps for each image.
+    """The segment of each pixel, numbered 0..s-1 without gaps per image.
 
     "quickshift" gives superpixels of each image (skimage, on the CPU; the last three settings as in tan2023
     B.3), "grid" grid x grid cells, "pixels" each pixel alone; a tensor `b h w` or `h w` is taken as given.
@@ -123,18 +123,18 @@ def every_coalition(s: int, device: torch.device) -> Coalitions:
 
 
 def uniform_table(seed: int, rows: int, columns: int, device: torch.device) -> Float[Tensor, "rows columns"]:
-    """Numbers in [0, 1) fixed by seed and shape; all images share them, so batches do not matter."""
+    """Numbers in [0, 1) that depend on seed and shape only, so that batches do not matter."""
     return uniform(keys(seed, 1, device), (rows, columns), dtype=torch.float64)[0]
 
 
 def distinct(coalitions: Coalitions) -> tuple[Bool[Tensor, "m s"], Float[Tensor, " m"]]:
-    """Each coalition once, and how often it was drawn: a repeated draw costs no second forward."""
+    """The distinct coalitions and how often each was drawn: a repetition needs no second forward pass."""
     rows, counts = torch.unique(coalitions, dim=0, return_counts=True)
     return rows, counts.double()
 
 
 def segment_counts(segments: Segments, method: str, *, single: bool = False) -> list[int]:
-    """The number of segments of each image; a single one leaves nothing to compare and is refused unless allowed."""
+    """The number of segments per image; an image of one segment is refused unless `single` is set."""
     counts: list[int] = [int(n) + 1 for n in segments.flatten(1).amax(1)]
     if 1 in counts and not single:
         raise UserError(
@@ -154,9 +154,9 @@ def worths(
     quantity: str = "logit",
     max_batch: int = MAX_BATCH,
 ) -> list[Tensor]:
-    """The worths of each example's coalitions (`n s` each, n and s may differ): float64, n each.
+    """The worths of each example's coalitions (`n s`, where n and s may differ by example), in float64.
 
-    Forwards run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out.
+    Forward passes run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out.
     """
     counts = [len(rows) for rows in coalitions]
     owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
@@ -170,7 +170,7 @@ def worths(
             check_target(target, len(x), logits.shape[1])
         return quantity_of(logits.double(), target[owner[rows]], quantity)
 
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         size = max(1, rows_at_once(max_batch, x) // rows_per_example(model))
         parts = in_parts(worth_of, len(owner), size)
         whole = torch.cat(list(track(parts, -(-len(owner) // size), "coalitions")))
@@ -180,7 +180,7 @@ def worths(
 def _masked(
     images: Tensor, fills: Tensor, segments: Tensor, coalitions: list[Tensor], start: int, stop: int
 ) -> Tensor:
-    """Rows start..stop of all examples' coalitions laid end to end, as images."""
+    """Rows start..stop of the concatenated coalitions of all examples, as images."""
     pieces: list[Tensor] = []
     first = 0
     for image, fill, labels, rows in zip(images, fills, segments, coalitions, strict=True):
@@ -198,17 +198,13 @@ def spread(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) ->
     return pixels.expand_as(as_images(x)).reshape(x.shape).to(x.dtype)
 
 
-def padded(rows: list[Tensor]) -> Float[Tensor, "b s"]:
-    """One row for each example, zeros after its own segments."""
+def pad_rows(rows: list[Tensor]) -> Float[Tensor, "b s"]:
+    """One row per example, with zeros after its own segments."""
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
 def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_graph: bool) -> Inputs:
-    """The map of a method that gives each segment a number: its `coefficients`, spread over the pixels.
-
-    Its settings are those LIME and SHAP share. Refused is what neither can do: a graph to x, inputs that are not
-    numbers.
-    """
+    """The map of a method with one coefficient per segment, spread over the pixels; refuses `create_graph`."""
     name = type(method).__name__.upper()
     refuse_graph(create_graph, f"{name} has no derivative to x (segments jump as x moves)")
     check_inputs(x)
@@ -216,14 +212,14 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
     try_model(model, x)
     how, row = method.segments, as_images(x).shape[1:]
     if isinstance(how, str) and how == "quickshift" and row[:2] == (1, 1) and row[2] <= MOST_FEATURES:
-        how = "pixels"  # of a table each feature is a part of its own
+        how = "pixels"  # each feature of a table is a segment
     cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
     segments = segment(as_images(x), how, **cut)
     return spread(method.coefficients(model, x, target, segments), segments, x)
 
 
 def check_common(method: Any) -> None:
-    """The settings both methods have, looked at when the method is made."""
+    """Check the settings that LIME and SHAP have in common."""
     if isinstance(method.segments, str):
         check_name("segmentation", method.segments, SEGMENTS)
     check_baseline(method.baseline)

@@ -1,4 +1,4 @@
-"""Methods are values: equal settings are equal methods, also where a setting is a tensor; and what a map costs."""
+"""Equality and hash of methods by their settings, tensors included, and the number of passes per map."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gyrograd.types import Attribution
 
 
 def same_settings(one: Any, other: object) -> bool:
-    """Equal class and equal settings, tensors by their values (the dataclass's own test fails on tensors)."""
+    """True if class and settings are equal; tensors by value, on which a dataclass's own comparison fails."""
     names = [field.name for field in fields(one)]
     return type(one) is type(other) and all(_same(getattr(one, n), getattr(other, n)) for n in names)
 
@@ -25,13 +25,13 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def settings_hash(one: Any) -> int:
-    """A hash that agrees with `same_settings`: tensors count by their shape."""
+    """A hash consistent with `same_settings`; of a tensor only the shape counts."""
     values = (getattr(one, field.name) for field in fields(one))
     return hash((type(one), *(v.shape if isinstance(v, Tensor) else v for v in values)))
 
 
 def passes_of(attribution: Attribution) -> int:
-    """Model passes per map: as registered; of an object of an unregistered class its `steps` or `draws`, if any.
+    """Model passes per map: as registered, or the `steps` or `draws` of an unregistered method.
 
     >>> import gyrograd as gg
     >>> passes_of(gg.attribution("smoothgrad", draws=20))

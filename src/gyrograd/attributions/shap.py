@@ -18,7 +18,7 @@ from gyrograd.attributions.segments import (
     check_common,
     distinct,
     every_coalition,
-    padded,
+    pad_rows,
     segment_counts,
     segment_map,
     uniform_table,
@@ -44,19 +44,18 @@ from gyrograd.types import Inputs, Model, Targets
 class Shap:
     """Shapley values of the segments (tan2023, Section 3.2) by Kernel SHAP (Lundberg and Lee 2017).
 
-    Each pixel of the map, in every channel, carries the value of its segment. The values (one a segment, not
-    one a pixel) sum to f(x) - f(baseline) exactly. Images share the coalitions of a seed, so the map is a
-    fixed function of its image. Not differentiable to x.
+    Each pixel of the map, in every channel, has the value of its segment. The values (one per segment, not per pixel)
+    sum to f(x) - f(baseline) exactly. All images use the same coalitions for a seed, so a map depends on its image
+    alone. Not differentiable to x.
 
-    `sampling="paired"` spends `draws` on the smallest and largest coalitions, each once, while they last, then
-    on random ones from the rest of the Shapley kernel, each followed by its complement. With 2^s - 2 draws
-    or more that is all of them and the values are exact.
-    `sampling="enumerate"` takes all 2^s of at most 12 segments: exact Shapley values. A coalition drawn twice
-    runs once and counts twice; the whole and the empty image run besides.
-    With fewer distinct coalitions than segments many fits are equally good. The one nearest to an equal split
-    of f(x) - f(baseline) is taken, which understates differences: give more draws than segments for anything
-    but a rough map.
-    An image that is one segment has a constant map: refused, unless `allow_single`.
+    `sampling="paired"` first takes the smallest and largest coalitions, each once, then random ones from the rest of
+    the Shapley kernel, each followed by its complement. With 2^s - 2 draws or more it takes all of them and the values
+    are exact.
+    `sampling="enumerate"` takes all 2^s coalitions of at most 12 segments: exact Shapley values. A coalition drawn
+    twice runs once and counts twice. The whole and the empty image always run, too.
+    With fewer distinct coalitions than segments many fits are equally good. The result is the one nearest to an equal
+    split of f(x) - f(baseline), which understates differences: give more draws than segments for more than a rough map.
+    An image of one segment would have a constant map; it is refused unless `allow_single` is set.
     kernel_size, max_dist and ratio belong to quickshift (tan2023 B.3), `grid` to segments="grid".
     Deviation: tan2023 B.3 names 100 samples and no segments; the segments of its LIME are the default here.
 
@@ -90,22 +89,21 @@ class Shap:
     __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        """Maps shaped like x."""
         return segment_map(self, model, x, target, create_graph)
 
     def coefficients(
         self, model: Model, x: Inputs, target: Tensor, segments: Segments
     ) -> Float[Tensor, "b s"]:
-        """One value for each segment, float64; zeros after an image's own segments."""
+        """One value per segment, in float64, with zeros after an image's own segments."""
         sizes = segment_counts(segments, "SHAP", single=self.allow_single)
         plans = {s: self._plan(s, x.device) for s in set(sizes)}
         rows = [plans[s].rows for s in sizes]
         fill = baseline_of(x, self.baseline)
         values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch)
-        return padded([plans[s].values(worth) for s, worth in zip(sizes, values, strict=True)])
+        return pad_rows([plans[s].values(worth) for s, worth in zip(sizes, values, strict=True)])
 
     def _plan(self, s: int, device: torch.device) -> Plan:
-        """The coalitions for images of s segments, and the fit: the same for all of them."""
+        """The coalitions and the fit, the same for all images of s segments."""
         draws = len(every_coalition(s, device)) - 2 if self.sampling == "enumerate" else self.draws
         return plan_of(*weighted_coalitions(s, draws, self.seed, device))
 
@@ -118,7 +116,7 @@ class Plan:
     fit: Tensor
 
     def values(self, worth: Float[Tensor, " m"]) -> Float[Tensor, " s"]:
-        """The equal split of the whole gain plus the fit of what that leaves, which sums to zero."""
+        """The equal split of the whole gain plus the fit of the remainder, which sums to zero."""
         gain = worth - worth[0]
         share = self.rows.double().mean(1)
         equal = gain[1] / self.rows.shape[1]
@@ -142,7 +140,7 @@ def weighted_coalitions(
     s: int, draws: int, seed: int, device: torch.device
 ) -> tuple[Coalitions, Float[Tensor, " n"]]:
     """At most `draws` coalitions and their weights: the outer sizes whole, the rest of the kernel sampled."""
-    if s == 1:  # the empty and the whole image say all
+    if s == 1:  # the empty and the whole image suffice
         return torch.zeros(0, 1, dtype=torch.bool, device=device), torch.zeros(
             0, dtype=torch.float64, device=device
         )
@@ -180,7 +178,7 @@ def sizes_taken_whole(s: int, draws: int) -> tuple[int, int]:
         both = {size, s - size}
         members = sum(math.comb(s, k) for k in both)
         share = sum(kernel_mass(s, k) for k in both) / _mass_between(s, size)
-        # Rounding must not turn a share of one into a little less.
+        # Rounding must not turn a share of one into slightly less.
         if left * share < members - 1e-6:
             break
         size, left = size + 1, left - members

@@ -1,4 +1,4 @@
-"""SmoothGrad and UniGrad: the gradient of the smoothed model, which is what two of the papers prove them to be."""
+"""SmoothGrad and UniGrad: the gradient of the smoothed model, as two of the papers prove."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gyrograd.attributions.gradient import Gradient
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_rows, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, with_full_precision
 from gyrograd.registry import register
 from gyrograd.smoothing import Gaussian, Smoothed, Uniform
@@ -19,9 +19,9 @@ from gyrograd.types import Attribution, Inputs, Kernel, Model, Targets
 
 
 class QuantityHead(nn.Module):
-    """A model whose outputs are the explained quantity of every class, so that averaging averages that.
+    """A model that returns the explained quantity of every class, so that a smoothed model averages that.
 
-    `any_layout` lets a CPU put the channels last (see `score`).
+    `any_layout` allows channels-last inputs on a CPU (see `score`).
     """
 
     def __init__(self, core: nn.Module, quantity: str, any_layout: bool = False) -> None:
@@ -65,10 +65,10 @@ class OnSmoothed:
         check_rows(x)
         target = class_indices(target, x)
         try_model(model, x)
-        # Not while a run is recorded: guided backprop and LRP see to their layout themselves.
+        # Not while a run is recorded: guided backprop and LRP choose their layout themselves.
         core = QuantityHead(model, self.quantity, not create_graph and isinstance(self.explain, Gradient))
-        with evaluating(model):
-            # Draws are cut, and recomputed in backward, only where they leave the device no room.
+        with eval_mode(model):
+            # Draws are split, and recomputed in backward, only if they do not fit the device.
             rows = max(self.max_batch, rows_at_once(self.max_batch, x))
             calm = Smoothed(core, self.kernel, self.draws, self.seed, rows)
             return self.explain(calm, x, target, create_graph=create_graph)

@@ -5,23 +5,23 @@ from __future__ import annotations
 import torch
 
 from gyrograd.numerics.checks import check_inputs, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs, Labels, Model
 
 
 @torch.no_grad()
-def predicted(model: Model, x: Inputs) -> Labels:
+def predict(model: Model, x: Inputs) -> Labels:
     """The predicted class per example, computed in eval mode; the usual `target` of an attribution.
 
     wang2020 and Dombrowski et al. explain the prediction, joo2023 the label.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> gg.predicted(model, x).shape
+    >>> gg.predict(model, x).shape
     torch.Size([2])
     """
     check_inputs(x)
     try_model(model, x)
-    with evaluating(model):
+    with eval_mode(model):
         classes: Labels = model(x).argmax(1)
     return classes

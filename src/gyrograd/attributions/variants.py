@@ -1,4 +1,4 @@
-"""LRP's settings: what each may be, what it means, and the named variants."""
+"""LRP's settings, their values, and the named variants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "constants": ("pass", "share", "skip"),
     "start": ("one", "value"),
 }
-"""What each setting may be; `Shares` says what it means."""
+"""Values of each setting; `Shares` documents them."""
 
 _SIGNED = {"bias": "keep", "residual": "signed", "pool": "signed"}
 VARIANTS: dict[str, Settings] = {

@@ -1,7 +1,7 @@
 """The audit: one call that tells whether a model's explanations can be trusted.
 
 Files: presets (how much), methods (of what), measurements (the cells), theorems, table (records to numbers),
-steady (how far a map holds), plane (what to recommend), doubts and challenges (flags), verdict, summary, pictures,
+steady (how far a map holds), plane (what to recommend), sanity_checks (flags), verdict, summary, pictures,
 card, engine (all of it in order); features (the audit of tables, series and volumes, a card of its own).
 """
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.card import PICTURES, Card
 from gyrograd.audit.certificates import (
@@ -22,7 +22,6 @@ from gyrograd.audit.certificates import (
     certificate_plans,
     certified_columns,
 )
-from gyrograd.audit.doubts import challenges, doubts, masked, suspects
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
@@ -31,6 +30,7 @@ from gyrograd.audit.plane import choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.precision import in_random_order, measured_until_precise, sequential_stat, shortfall
 from gyrograd.audit.presets import Preset, preset_of
+from gyrograd.audit.sanity_checks import audit_flags, challenges, masked, suspects
 from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.table import (
     STEADY,
@@ -57,9 +57,9 @@ from gyrograd.models.class_names import class_names
 from gyrograd.models.opening import UNTRAINED
 from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.statistics import Stat
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag
 from gyrograd.reporting.values import write_values
@@ -186,7 +186,7 @@ def audit(
 
     with ExitStack() as held:
         if place is not None:
-            held.enter_context(sole_writer(place))
+            held.enter_context(exclusive_folder(place))
         store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
             if chosen.precision is None:
@@ -239,7 +239,7 @@ def _card(
     preset, first = inputs.preset, methods[0]
     flags: list[CardFlag] = []
     if complete:
-        flags = doubts(inputs, table, methods) + challenges(table, methods, preset)
+        flags = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
     hollow = suspects(flags) | masked(flags)
 
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
@@ -272,7 +272,7 @@ def _card(
 
     names = [method.name for method in methods]
     correct = table.of(method=MODEL, metric="correct")
-    with torch.no_grad(), evaluating(inputs.model):
+    with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
     explained = "label" if inputs.labelled else "prediction"
     document: AuditCard = {
@@ -380,12 +380,12 @@ def _inputs(
     weight = next((p for p in model.parameters() if p.is_floating_point()), first)
     x, first = pixels.to(weight.dtype), first.to(weight)
     try_model(model, first)
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, first)
     # Memory stays the same for larger images.
     max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // first[0].numel())
     if labels is None:
-        target = torch.cat([predicted(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
+        target = torch.cat([predict(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
         rows = torch.empty(len(x), 0) if isinstance(x, Streamed) else x.cpu()
         target = class_indices(labels.cpu() if isinstance(labels, Tensor) else labels, rows)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from gyrograd import records as disk
 from gyrograd.attacks import AttackResult
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.presets import Preset
@@ -32,7 +32,7 @@ from gyrograd.measurement import Column
 from gyrograd.models import Standardized, logits_of
 from gyrograd.numerics.checks import check_fits, check_inputs, check_target, class_indices, try_model
 from gyrograd.numerics.maps import top_k_mask
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.similarity import cosine
 from gyrograd.numerics.statistics import Stat
 from gyrograd.numerics.wording import interval_text
@@ -255,11 +255,11 @@ def _subject(
     standard.to(weight.device, None)
     u = u.to(weight.device, weight.dtype)
     try_model(standard, u)
-    with torch.no_grad(), evaluating(standard):
+    with torch.no_grad(), eval_mode(standard):
         logits = logits_of(standard, u)
     if isinstance(labels, Tensor):
         labels = labels.to(u.device)
-    target = predicted(standard, u) if labels is None else class_indices(labels, u)
+    target = predict(standard, u) if labels is None else class_indices(labels, u)
     check_target(target, *logits.shape)
     d = x[0].numel()
     if features is not None and (x.dim() != 2 or len(features) != d):

@@ -116,7 +116,7 @@ class AuditInputs:
     @property
     def top(self) -> int:
         """How many pixels count as the top of a map."""
-        return max(1, round(self.preset.kept * self.sample.x.shape[2:].numel()))
+        return max(1, round(self.preset.top_fraction * self.sample.x.shape[2:].numel()))
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def search(inputs: AuditInputs, method: Method, attack: str, radii: tuple[float,
     given = {
         "steps": steps_of(preset, method, attack),
         "column": AIMED.get(attack, "top_kept"),
-        "top_fraction": preset.kept,
+        "top_fraction": preset.top_fraction,
         "ratios": preset.ratios,
         "transfer_from": method.search,
         "max_batch": max(1, inputs.max_batch // 2),

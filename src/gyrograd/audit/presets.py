@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.renames import old_fields
 
 Settings = Mapping[str, Mapping[str, Any]]
 
+OLD_FIELDS = {"kept": "top_fraction"}
 
+
+@old_fields(**OLD_FIELDS)
 @dataclass(frozen=True)
 class Preset:
     """The settings of an audit.
@@ -27,9 +31,9 @@ class Preset:
     (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
     of RPS's noise. bound_images: images whose theorems are checked (0 for none), at `bound_sigma`. flag_images: images
     that self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method
-    and certificate; methods of one pass alone. pictures: attacked images shown. kept: the share of pixels that counts
-    as the top. precision: if given, each method is attacked on as many images as it takes to know its share of top
-    pixels kept to this much (audit/precision.py), however few or many `attacked_images` are.
+    and certificate; methods of one pass alone. pictures: attacked images shown. top_fraction: the share of pixels that
+    counts as the top. precision: if given, each method is attacked on as many images as it takes to know its share of
+    top pixels kept to this much (audit/precision.py), however few or many `attacked_images` are.
     """
 
     methods: tuple[str, ...]
@@ -58,7 +62,7 @@ class Preset:
     pictures: int = 4
     certified_images: int = 0
     certified_draws: int = 1000
-    kept: float = 0.1
+    top_fraction: float = 0.1
     shard: int = 20
     precision: float | None = None
 
@@ -83,9 +87,9 @@ class Preset:
             raise UserError(f"aims is {self.aims}; give some of {', '.join(AIMED)}.")
         if self.precision is not None and not 0 < self.precision < 1:
             raise UserError(f"precision is {self.precision}; give a share of the pixels, such as 0.02.")
-        if not 0 < self.kept < 1 or self.points < 2:
+        if not 0 < self.top_fraction < 1 or self.points < 2:
             raise UserError(
-                f"kept is {self.kept} and points {self.points}; give a share below 1 and 2 or more."
+                f"top_fraction is {self.top_fraction} and points {self.points}; give a share below 1 and 2 or more."
             )
 
     @property
@@ -245,7 +249,7 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
     if isinstance(preset, str):
         check_name("preset", preset, PRESETS)
     chosen = PRESETS[preset] if isinstance(preset, str) else preset
-    known = [f.name for f in fields(Preset)]
+    known = [*(f.name for f in fields(Preset)), *OLD_FIELDS]
     for name in changes:
         if name not in known:
             raise UserError(f"An audit has no setting '{name}': {did_you_mean(name, known)}")

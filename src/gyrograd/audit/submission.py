@@ -30,19 +30,20 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from gyrograd.audit.doubts import challenges, doubts
 from gyrograd.audit.engine import ROWS, every_plan, method_stats
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.plans import MODEL, AuditInputs
-from gyrograd.audit.presets import Preset
+from gyrograd.audit.presets import OLD_FIELDS, Preset
+from gyrograd.audit.sanity_checks import audit_flags, challenges
 from gyrograd.audit.table import eps_curves, stat
 from gyrograd.errors import UserError
 from gyrograd.measurement import Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import save, spec_of
-from gyrograd.models.opening import opened, place_of
+from gyrograd.models.opening import open_model, place_of
 from gyrograd.numerics import random
 from gyrograd.records import JsonObject, read_json, replace_file, write_text
+from gyrograd.renames import with_new_names
 from gyrograd.reporting.leaderboard import SUBMISSION
 from gyrograd.reporting.schema import CARD, read_card
 from gyrograd.types import Model
@@ -230,7 +231,7 @@ def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
             raise UserError(
                 f"The submission names the model's file '{name}', which is not opened; ask for another."
             )
-    return opened(
+    return open_model(
         str(folder / file) if file else str(how.get("name")),
         weights=folder / weights if weights else None,
         classes=how.get("classes"),
@@ -241,7 +242,7 @@ def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
 
 def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[AuditInputs, list[Method]]:
     """What was audited, as the card says."""
-    settings = card["settings"] or {}
+    settings = with_new_names(card["settings"] or {}, OLD_FIELDS)
     names = [field.name for field in fields(Preset)]
     try:
         preset = Preset(**{name: _frozen(settings[name]) for name in names})
@@ -313,7 +314,7 @@ def _card_differences(
         a["x"] != b["x"] or any(map(_differ, a["y"], b["y"])) or a["method"] != b["method"] for a, b in pairs
     ):
         yield "the card's curves over eps are not those of its records"
-    raised = doubts(inputs, table, methods) + challenges(table, methods, preset)
+    raised = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
     told = {(flag["name"], flag["where"]) for flag in card["flags"] or ()}
     for flag in raised:
         if (flag["name"], flag["where"]) not in told:

@@ -83,7 +83,7 @@ def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) 
 def card_columns(preset: Preset) -> list[CardColumn]:
     """What each column of the card is."""
     eps, noise = eps_text(preset.eps), eps_text(preset.noise_eps)
-    top, unit = f"{preset.kept:.0%} of the pixels", [0.0, 1.0]
+    top, unit = f"{preset.top_fraction:.0%} of the pixels", [0.0, 1.0]
     attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {searched(preset)}"
     radii = ", ".join(eps_text(radius) for radius in preset.radii)
     rows: list[tuple[str, str, str, Group]] = [

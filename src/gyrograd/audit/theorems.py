@@ -19,7 +19,7 @@ from gyrograd.measurement import Column
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.reporting.schema import Bound
 from gyrograd.smoothing import Gaussian, smoothed
 from gyrograd.theory import bounds, measured, top_loss_curvature
@@ -36,7 +36,7 @@ def constants(
     model: Model, x: Images, target: Labels, seed: Tensor, sigma: float, draws: int, max_batch: int
 ) -> dict[str, Tensor]:
     """For each example: slope and largest logit where SmoothGrad looks, and three changes near x."""
-    with evaluating(model):
+    with eval_mode(model):
         near = measured.points_near(x, RADIUS, NEIGHBOURS, seed=seed)
         looked = x + sigma * random.normal(seed, (draws, *x.shape[1:]), stream=2, dtype=x.dtype).transpose(
             0, 1

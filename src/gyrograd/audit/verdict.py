@@ -114,7 +114,8 @@ def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     noise, attack = (_share(columns[key]) for key in ("noise_kept", "top_k_kept"))
     kept = columns["prediction_kept"]
     return (
-        f"Of the top {preset.kept * 100:.3g} % of pixels, random noise of {eps_text(preset.eps)} leaves {noise} in "
+        f"Of the top {preset.top_fraction * 100:.3g} % of pixels, random noise of "
+        f"{eps_text(preset.eps)} leaves {noise} in "
         f"place, and an attacker with the same budget {attack}{_same_class(kept)}."
     )
 
@@ -132,7 +133,7 @@ def _same_class(kept: Stat | None) -> str:
 def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     return (
         f"Random noise of {eps_text(preset.eps)} leaves {_share(columns.get('noise_kept'))} of the top "
-        f"{preset.kept * 100:.3g} % of pixels in place."
+        f"{preset.top_fraction * 100:.3g} % of pixels in place."
     )
 
 

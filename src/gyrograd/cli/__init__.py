@@ -20,7 +20,7 @@ from gyrograd.errors import UserError, did_you_mean, foreign_code, in_words, pri
 
 
 def verbs() -> dict[str, Verb | dict[str, Verb]]:
-    """Name to function; a folder of verbs is a dictionary. The verbs' files import what is heavy when they run."""
+    """Functions by name; a folder of verbs is a dictionary. The verbs' files import torch only when they run."""
     from gyrograd.cli import (
         attack,
         audit,
@@ -79,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code.
 
     0 done, 1 negative result, 2 an error the user can fix, 70 a bug in gyrograd, 130 interrupted, 143 terminated.
-    `--debug` (or GYROGRAD_DEBUG=1) shows where an error came from, frame by frame.
+    `--debug` (or GYROGRAD_DEBUG=1) also prints the traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     # Threads that wait for one another spin by default, which on a busy machine keeps the others from finishing: a
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _exit(error: Exception) -> tuple[int, str]:
-    """The exit code and the sentence for what ended a verb."""
+    """The exit code and the message for the exception that ended a verb."""
     if isinstance(error, UserError):
         return 2, str(error)
     if place := foreign_code(error):
@@ -162,10 +162,7 @@ ENDLESS = frozenset({"/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"})
 
 
 def _check_ends(word: str) -> None:
-    """Refuse what would be read for ever: a named pipe nobody writes to, and devices without an end.
-
-    `<(command)` of a shell is written to.
-    """
+    """Refuse files that never end: named pipes that nobody writes to, and endless devices; `<(command)` is fine."""
     place = Path(word)
     with suppress(OSError):
         if os.path.realpath(place) in ENDLESS:
@@ -175,16 +172,16 @@ def _check_ends(word: str) -> None:
 
 
 def _made_quick(verb: str) -> AbstractContextManager[None]:
-    """Tiny numbers are flushed for verbs that compute, where there is torch to compute with."""
+    """Flush denormal numbers to zero for verbs that compute, if torch is installed."""
     if verb in READING or importlib.util.find_spec("torch") is None:
         return nullcontext()
-    from gyrograd.numerics.modes import denormals_flushed
+    from gyrograd.numerics.modes import flush_denormals
 
-    return denormals_flushed()
+    return flush_denormals()
 
 
 def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]]:
-    """The verb these words name, and the words that are left for it. Folders of verbs may end early."""
+    """The verb that the words name, and the words that remain for it."""
     path, chosen, rest = "gyrograd", cast("Any", verbs()), list(words)
     while isinstance(chosen, dict) and rest and not rest[0].startswith("-"):
         if rest[0] not in chosen:
@@ -197,7 +194,7 @@ def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]
 
 
 def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
-    """The verb's settings out of the words; what does not fit is one sentence."""
+    """Parse the words into the verb's settings; an error is one sentence."""
     from jsonargparse import ArgumentError
 
     # A verb may read settings of its own that no signature can list, such as --terms.l2.weight 0.1
@@ -207,7 +204,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     try:
         settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
     except ArgumentError as wrong:
-        from gyrograd.cli.mistakes import sentence
+        from gyrograd.cli.error_messages import sentence
 
         raise UserError(sentence(verb, path, str(wrong))) from None
     except (UnicodeDecodeError, RecursionError) as wrong:
@@ -218,7 +215,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
 
 
 def _underscored(word: str, known: Collection[str]) -> str:
-    """`--class-names` is `--class_names`: options are named as in Python, and both are written."""
+    """`--class-names` as `--class_names`: options have Python names, and users may write either."""
     name, equals, value = word.partition("=")
     spelled = name.removeprefix("--").replace("-", "_")
     return f"--{spelled}{equals}{value}" if name.startswith("--") and spelled in known else word
@@ -258,11 +255,9 @@ def _parser(verb: Verb, path: str) -> Any:
 
 
 def _stand_in(verb: Verb) -> Verb:
-    """A function that has the verb's options and nothing else to be looked into.
-
-    Of the verb itself jsonargparse would run the imports its file makes for type checkers, and ask the package for
-    a thing of its name (`gyrograd.audit`): torch comes with both, seconds before a line of help.
-    """
+    """A function with the verb's options, for jsonargparse to inspect."""
+    # Given the verb itself, jsonargparse would run its imports for type checkers and resolve `gyrograd.audit`. Both
+    # import torch, which would delay the help by seconds.
 
     def stand_in() -> None:
         """Never called."""

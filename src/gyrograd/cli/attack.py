@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.cli.parsing import make_from_text
 from gyrograd.cli.subject import (
     USUAL,
     WHY_NOT_FINITE,
+    CommandInputs,
     Opening,
-    Subject,
     check_folder,
     check_target_word,
     subject,
     targets,
 )
-from gyrograd.cli.written import made
 from gyrograd.errors import printable
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
 
@@ -37,9 +37,9 @@ IN_OVERVIEW = 6
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """The numbers of the images done so far, and the first part whole, to be shown."""
+    """The numbers of the finished images, and the complete first part, to be shown."""
 
-    here: Subject
+    here: CommandInputs
     settings: JsonObject
     first: AttackResult | None = None
     parts: tuple[Record, ...] = ()
@@ -50,7 +50,7 @@ class Attacked:
         return sum(len(part.examples) for part in self.parts)
 
     def and_then(self, hit: AttackResult) -> Attacked:
-        """With one more part, of which the numbers are kept."""
+        """The result with the numbers of one more part."""
         index = self.here.index[self.count : self.count + len(hit)]
         record = hit.record(index)
         record = replace(record, values={**record.values, "cosine": _cosines(hit)})
@@ -70,7 +70,7 @@ def attack(
     opening: Opening = USUAL,
     json: bool = False,
 ) -> None:
-    """Attack the explanations of images: attacked images, maps before and after, and what it took.
+    """Attack the explanations of images; writes attacked images and the maps before and after.
 
     Args:
         model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
@@ -81,15 +81,15 @@ def attack(
         attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` shows all.
         method: the attribution under attack, with settings in brackets: 'integrated_gradients(steps=20)'.
         eps: how far a pixel may move: 8/255 or 0.03.
-        steps: gradient steps; the attack's own number if left out.
+        steps: gradient steps; default: that of the attack.
         norm: linf or l2.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
-        seed: of the attack's random starts, and which images are chosen.
+        seed: for random starts and the choice of images.
         json: print one JSON document instead of a table.
     """
     check_folder(out)
-    attacker, explainer = _attack(attack, eps, steps, norm), made("attribution", method)
+    attacker, explainer = _attack(attack, eps, steps, norm), make_from_text("attribution", method)
     here = subject(model, data, opening)
     check_target_word(here, target)
     settings = {
@@ -99,7 +99,7 @@ def attack(
         "target": target,
         "seed": opening.seed,
     }
-    with sole_writer(out):
+    with exclusive_folder(out):
         done = _attacked(Attacked(here, settings), attacker, explainer, target, opening.seed, out)
         _write_overview(out, done)
     record = _record(done)
@@ -114,7 +114,7 @@ attack.several_positional = "data"  # type: ignore[attr-defined]
 
 def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
     """The attack of this name; settings in its brackets come before the options."""
-    from gyrograd.cli.written import radius
+    from gyrograd.cli.parsing import radius
     from gyrograd.errors import UserError
 
     options: Settings = {"eps": radius(eps), "norm": norm}
@@ -122,11 +122,11 @@ def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
         raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
     if steps is not None:
         options["steps"] = steps
-    return made("attack", text, **options)
+    return make_from_text("attack", text, **options)
 
 
 def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: int, out: Path) -> Attacked:
-    """All images, some at a time; pictures are written as they are done, the record also if it ends early."""
+    """Attack the images in parts and write their pictures; the record is written also if it ends early."""
     from gyrograd import records
     from gyrograd.numerics import random
     from gyrograd.progress import track
@@ -147,7 +147,7 @@ def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: 
 
 
 def _part(
-    here: Subject, attacker: Any, explainer: Any, target: str, first: int, streams: Any
+    here: CommandInputs, attacker: Any, explainer: Any, target: str, first: int, streams: Any
 ) -> AttackResult:
     import torch
 
@@ -188,7 +188,7 @@ def _record(done: Attacked) -> Record:
 
 
 def _cosines(hit: AttackResult) -> list[float | None]:
-    """Cosine of the maps before and after; None if the search stood still, since it then says nothing."""
+    """Cosine of the maps before and after; None if the search could not move, which says nothing."""
     from gyrograd.numerics.similarity import cosine
 
     values, stuck = cosine(hit.map_clean, hit.map).tolist(), hit.stuck.tolist()
@@ -196,7 +196,7 @@ def _cosines(hit: AttackResult) -> list[float | None]:
 
 
 def _flags(parts: Sequence[Record]) -> list[str]:
-    """What the parts say, counts added up where they differ in nothing but their counts."""
+    """The flags of all parts; flags that differ only in their counts are added up."""
     import re
 
     totals: dict[str, int] = {}

@@ -47,25 +47,23 @@ def audit(
         preset: how much is measured: glance (two minutes for four photographs), quick (as long for 100 small
             images and a small net), standard (ten times that), thorough (hours: some fifteen to twenty times standard).
         methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
-            is the one that is graded. The preset's own if left out.
-        attacks: comma-separated; the preset's own if left out. Noise of the same size is always measured.
+            is the one that is graded. Default: those of the preset.
+        attacks: comma-separated; default: those of the preset. Noise of the same size is always measured.
         metrics: further metrics, comma-separated; `gyrograd list metric` shows all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
-        draws: random noises per image, of the column 'Steady under noise'.
-        precision: measure each method until its share of top pixels kept is known to this much, such as 0.05, on as
-            many of the images as that takes; left out, the preset's number of images.
-        certify: how many images to certify too, 8 is usual: what no change within a small radius can do to the maps, at
+        draws: noisy copies per image for the column 'Steady under noise'.
+        precision: measure each method until its share of top pixels kept is known to +-this, such as 0.05, on as many
+            images as needed; default: the number of images of the preset.
+        certify: number of images to certify, such as 8: bounds that hold for every change within a small radius, at
             two thousand draws per image and method of one pass.
-        out: folder for the report, the records and what a second run takes up; out/audit/MODEL-DATA by default.
-        images: how many images at most; 100 of a registered set, all files otherwise.
-        unlabelled: take no labels from sub-folders: each image is explained for the class the model predicts.
-        seed: of noise and attacks, and which images are chosen.
-        workers: processes that measure side by side, each with its share of the processors or one GPU; the numbers stay
-            the same.
-        cluster: ray (of this machine, or the one RAY_ADDRESS names), ray:ADDRESS or slurm: where the workers are,
-            as many as --workers says.
-        fresh: measure everything anew, whatever an earlier run left in the folder.
+        out: folder for the report and the records, from which a second run continues; default: out/audit/MODEL-DATA.
+        images: most images; default: 100 of a registered set, all files otherwise.
+        unlabelled: ignore sub-folders as labels; explain the predicted class of each image.
+        seed: for noise, attacks and the choice of images.
+        workers: number of processes, each with its share of the processors or one GPU; the results stay the same.
+        cluster: where the workers run: ray (on this machine, or at RAY_ADDRESS), ray:ADDRESS or slurm.
+        fresh: measure everything again and ignore results of an earlier run in the folder.
         json: print the card as one JSON document instead of a table.
     """
     command = _command({**locals(), **vars(opening)})
@@ -124,13 +122,13 @@ def audit_settings(
     eps: str | float | None,
     steps: int | None,
 ) -> Settings:
-    """The options as `gyrograd.audit` takes them, every name looked up before a model is opened."""
+    """The options as arguments of `gyrograd.audit`; all names are checked before a model is opened."""
     from gyrograd.audit.presets import preset_of
-    from gyrograd.cli.written import called, radius, several
+    from gyrograd.cli.parsing import parse_call, radius, several
     from gyrograd.registry import lookup, make
 
     chosen = preset_of(preset)
-    named = dict(called(text) for text in several(methods)) if methods is not None else {}
+    named = dict(parse_call(text) for text in several(methods)) if methods is not None else {}
     for name, own in named.items():
         make("attribution", name, **own)  # a setting that does not fit is refused before a model is opened
     known = {lookup("attribution", name).name: own for name, own in named.items()}
@@ -146,19 +144,19 @@ def audit_settings(
 
 
 def _merged(own: Mapping[str, Mapping[str, Any]], given: Mapping[str, Settings]) -> Settings:
-    """What is written in brackets comes before the preset's settings of that method."""
+    """Settings in brackets on top of the preset's settings for that method."""
     return {name: {**own.get(name, {}), **settings} for name, settings in given.items()}
 
 
 def _looked_up(kind: str, text: str | None) -> list[str] | None:
-    from gyrograd.cli.written import several
+    from gyrograd.cli.parsing import several
     from gyrograd.registry import lookup
 
     return None if text is None else [lookup(kind, name).name for name in several(text)]
 
 
 def _command(words: Settings) -> str:
-    """The command that gives this audit again: what was given and is not the default."""
+    """The command that repeats this audit: all options that differ from the defaults."""
     parts = ["gyrograd", "audit"]
     for name, parameter in options(audit).items():
         value = words[name]

@@ -32,7 +32,7 @@ EVERY = 4
 
 
 @dataclass(frozen=True)
-class Job:
+class TimedWork:
     """Something to time; `share` of a run counts as one."""
 
     name: str
@@ -51,17 +51,17 @@ def bench(
     preset: str = "quick",
     json: bool = False,
 ) -> None:
-    """Time maps, an attack step and training steps of a model here, on random images; in turns, medians.
+    """Time maps, an attack step and training steps of a model on this machine, on random images (medians).
 
     Args:
         model: a name of `gyrograd list model`, torchvision:NAME or timm:NAME; ReLUs become Softplus(3).
-        batch: images at once.
+        batch: images per batch.
         side: their side in pixels.
         repeats: rounds; the fastest and the slowest are printed beside the median.
         device: auto, cpu, cuda or cuda:INDEX.
-        scale: predict instead what an audit of so many images would take, with 1 worker, twice as many, and so on up to
-            `workers`, out of an audit of a few images here.
-        workers: the most workers of the prediction.
+        scale: instead predict an audit of this many images, with 1, 2, 4, ... up to `workers` workers, from an audit of
+            a few images here.
+        workers: most workers of the prediction.
         preset: of the audit that is predicted.
         json: print JSON for machines instead of a table.
     """
@@ -91,7 +91,7 @@ TRIED = 4
 
 
 def _scaled(name: str, side: int, device: str, images: int, most: int, preset: str) -> list[Prediction]:
-    """Audit a few random images and play larger audits through."""
+    """Audit a few random images and predict larger audits."""
     import subprocess
     import sys
 
@@ -145,23 +145,25 @@ def _print_scale(rows: list[Prediction]) -> None:
     Console().print(table)
 
 
-def _jobs(name: str, batch: int, side: int, device: str) -> list[Job]:
+def _jobs(name: str, batch: int, side: int, device: str) -> list[TimedWork]:
     import torch
 
     import gyrograd as gg
-    from gyrograd.cli.written import called
+    from gyrograd.cli.parsing import parse_call
     from gyrograd.models.opening import place_of
 
     place = place_of(device)
     size = {"image_size": side} if name == "lenet" else {}
     net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
     x, y = torch.rand(batch, 3, side, side, device=place), torch.arange(batch, device=place) % 10
-    jobs = [Job("forward", lambda: _logits(net, x))]
+    jobs = [TimedWork("forward", lambda: _logits(net, x))]
     for word in METHODS:
-        method, settings = called(word)
-        jobs.append(Job(word, partial(gg.attribution(method, **settings), net, x, y)))
+        method, settings = parse_call(word)
+        jobs.append(TimedWork(word, partial(gg.attribution(method, **settings), net, x, y)))
     attack = gg.attack("targeted_map", eps=8 / 255, steps=2)
-    jobs.append(Job("attack step on gradient", lambda: attack(net, gg.attribution("gradient"), x, y), 2))
+    jobs.append(
+        TimedWork("attack step on gradient", lambda: attack(net, gg.attribution("gradient"), x, y), 2)
+    )
     return jobs + [_training(title, changes, net, x, y, place) for title, changes in ALIGNED.items()]
 
 
@@ -173,7 +175,9 @@ def _logits(net: Model, x: Tensor) -> Tensor:
     return logits
 
 
-def _training(title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Tensor, device: str) -> Job:
+def _training(
+    title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Tensor, device: str
+) -> TimedWork:
     """Some optimizer steps on a copy of the net."""
     import copy
 
@@ -184,10 +188,10 @@ def _training(title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Ten
         x.cpu().repeat(EVERY, 1, 1, 1), y.cpu().repeat(EVERY), tuple("0123456789"), "random images"
     )
     settings = TrainSettings(epochs=1, batch_size=len(x), clip=0.5, device=device, **changes)
-    return Job(title, lambda: fit(copy.deepcopy(net), images, settings), EVERY)
+    return TimedWork(title, lambda: fit(copy.deepcopy(net), images, settings), EVERY)
 
 
-def _seconds(job: Job) -> float:
+def _seconds(job: TimedWork) -> float:
     import torch
 
     started = time.perf_counter()

@@ -1,7 +1,6 @@
-"""What is registered, read from the source and not from the registry: `gyrograd list` need not import torch for it,
-unless a plug-in does.
+"""Registered names, read from the source, so that `gyrograd list` does not import torch (unless a plug-in does).
 
-The tests hold it against the registry, name by name.
+The tests compare it with the registry, name by name.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ MARKS = ("@register(", "\nregister_all(")
 
 @dataclass(frozen=True)
 class Listed:
-    """What `gyrograd list --json` says of a name; the fields mean what they do in `registry.Entry`."""
+    """A name in `gyrograd list --json`; the fields are those of `registry.Entry`."""
 
     name: str
     aliases: tuple[str, ...]
@@ -36,7 +35,7 @@ class Listed:
 
 
 def catalogue(kind: str) -> dict[str, Listed]:
-    """All names of a kind, sorted, as `registry.available` gives them; plug-ins are imported to see theirs."""
+    """All names of a kind, sorted, as in `registry.available`; plug-ins are imported for theirs."""
     check_name("kind", kind, registry.kinds())
     home = registry.HOMES[kind]
     found = [one for path in _files(home) for one in _listed(path, kind)]
@@ -50,7 +49,7 @@ def catalogue(kind: str) -> dict[str, Listed]:
 
 
 def listed(entry: registry.Entry) -> Listed:
-    """What is listed of an entry that is in the registry already."""
+    """The listing of a registry entry."""
     return Listed(**{field.name: getattr(entry, field.name) for field in fields(Listed)})
 
 
@@ -61,7 +60,7 @@ def _files(package: str) -> Iterator[Path]:
 
 
 def _listed(path: Path, kind: str) -> Iterator[Listed]:
-    """What a file registers of this kind."""
+    """The names of this kind that a file registers."""
     text = path.read_text(encoding="utf-8")
     if not any(mark in text for mark in MARKS):
         return

@@ -28,10 +28,10 @@ def compare(
     Args:
         a: folder of the first audit, its card.json or report.html; with --data a model, as `gyrograd audit` takes it.
         b: the second.
-        data: what to audit two models on first: a registered set or a folder. Their reports go beside the page.
-        preset: of these audits: glance, quick, standard or thorough.
-        images: of these audits: how many images at most.
-        out: where the page goes.
+        data: a registered set or a folder on which two models are audited first; reports are written beside the page.
+        preset: for these audits: glance, quick, standard or thorough.
+        images: most images of these audits.
+        out: the page to write.
         json: print JSON for machines instead of a table.
     """
     from gyrograd.cli.subject import check_file
@@ -57,13 +57,13 @@ def _audited(models: tuple[str, str], data: str, preset: str, images: int | None
     """The folders of an audit of each model. What they say is no result of this verb and goes to stderr."""
     from gyrograd.cli.audit import audit, slug
     from gyrograd.cli.subject import Opening, subject
-    from gyrograd.numerics.modes import denormals_flushed
+    from gyrograd.numerics.modes import flush_denormals
 
     folders = [home / "audits" / slug(f"{model} {data}") for model in models]
     opening = Opening(images=images)
     for model in models:
         subject(model, data, opening)  # a model that cannot be audited is found before the other one is
-    with redirect_stdout(sys.stderr), denormals_flushed():
+    with redirect_stdout(sys.stderr), flush_denormals():
         for model, folder in zip(models, folders, strict=True):
             audit(model, data, preset=preset, opening=opening, out=folder)
     return [str(folder) for folder in folders]

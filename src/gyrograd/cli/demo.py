@@ -1,4 +1,4 @@
-"""gyrograd demo: the main job, small, on embedded data. Train two nets, attack both, show what became of their maps."""
+"""gyrograd demo: train two small nets on embedded data, attack both, and compare their maps."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def demo(
         epochs: passes over the training images.
         train: training images.
         images: test images that are explained and attacked.
-        seed: of weights, order, noise and attacks.
+        seed: for weights, order, noise and attacks.
     """
     from gyrograd import dataset
     from gyrograd.cli.subject import check_folder

@@ -55,7 +55,7 @@ def _python() -> Finding:
 
 
 def _trouble(module: str) -> str:
-    """What importing a module raises, in one line; nothing where it can be imported. Broken libraries are OSErrors."""
+    """The error of importing a module in one line, or an empty text; broken libraries raise OSError."""
     try:
         importlib.import_module(module)
     except (ImportError, OSError, RuntimeError, AttributeError) as wrong:
@@ -64,7 +64,7 @@ def _trouble(module: str) -> str:
 
 
 def _pair(trouble: str) -> Finding:
-    """torch and torchvision fit only as a pair; a pair that does not fit fails when torchvision is imported."""
+    """Check that torch and torchvision fit; if they do not, importing torchvision fails."""
     found = {name: version(name) for name in ("torch", "torchvision")}
     detail = ", ".join(f"{name} {number or 'missing'}" for name, number in found.items())
     fix = "install both together: pip install --force-reinstall torch torchvision"
@@ -93,7 +93,7 @@ def _devices() -> list[Finding]:
 
 
 def _load() -> str:
-    """A remark if other programs keep the cores busy: everything takes longer than the estimates then."""
+    """A remark if other programs use the cores, because everything then takes longer than estimated."""
     cores = os.cpu_count() or 1
     wanting = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # there is none on Windows
     if wanting <= cores:

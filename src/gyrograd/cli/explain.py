@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from gyrograd.cli.subject import (
     USUAL,
     WHY_NOT_FINITE,
+    CommandInputs,
     Opening,
-    Subject,
     check_folder,
     check_target_word,
     subject,
     targets,
 )
 from gyrograd.errors import UserError, printable
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,8 +96,8 @@ def explain(
             a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'. With all,
-            every method that explains this model, and a page that shows them side by side.
+        method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'; all: every method
+            that supports this model, and a page that shows them side by side.
         target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
         json: print one JSON document instead of a table.
@@ -114,7 +114,7 @@ def explain(
         "target": target,
         "seed": opening.seed,
     }
-    with sole_writer(out):
+    with exclusive_folder(out):
         _remove_earlier(out)
         done, seen = _explained(here, methods.used, target, out, settings)
         shown = [one for one in seen if len(one.maps) == len(methods.used)]
@@ -135,21 +135,21 @@ explain.several_positional = "data"  # type: ignore[attr-defined]
 
 def _methods(text: str) -> Methods:
     """The attributions named; `all` stands for every registered one that is not named besides."""
-    from gyrograd.cli.written import called, made, several
+    from gyrograd.cli.parsing import make_from_text, parse_call, several
     from gyrograd.registry import available, lookup
 
     words = several(text)
     if ALL not in words:
-        return Methods({word: made("attribution", word) for word in words})
-    named = {lookup("attribution", called(word)[0]).name for word in words if word != ALL}
+        return Methods({word: make_from_text("attribution", word) for word in words})
+    named = {lookup("attribution", parse_call(word)[0]).name for word in words if word != ALL}
     entries = sorted(available("attribution").values(), key=lambda entry: (entry.order, entry.name))
     rest = [entry.name for entry in entries if entry.name not in named]
     place = words.index(ALL)
     words[place : place + 1] = rest
-    return Methods({word: made("attribution", word) for word in words}, sheet=True)
+    return Methods({word: make_from_text("attribution", word) for word in words}, sheet=True)
 
 
-def _tried(here: Subject, asked: Methods, target: str) -> Methods:
+def _tried(here: CommandInputs, asked: Methods, target: str) -> Methods:
     """Those that explain the first image, and what the others say."""
     used, refused = {}, {}
     for word, method in asked.used.items():
@@ -165,7 +165,7 @@ def _tried(here: Subject, asked: Methods, target: str) -> Methods:
 
 
 def _explained(
-    here: Subject, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
+    here: CommandInputs, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
 ) -> tuple[list[Explained], list[Seen]]:
     """All images, some at a time, and the first as they look: enough that the overview has maps of every method.
 
@@ -211,7 +211,7 @@ def _remove_earlier(out: Path) -> None:
 
 
 def _part(
-    here: Subject, methods: dict[str, Attribution], target: str, first: int, count: int = 0
+    here: CommandInputs, methods: dict[str, Attribution], target: str, first: int, count: int = 0
 ) -> list[tuple[Explained, Seen]]:
     """Some images with the maps of every method, before any of them is written."""
     import torch
@@ -232,7 +232,7 @@ def _part(
     return part
 
 
-def _row(here: Subject, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]) -> Explained:
+def _row(here: CommandInputs, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]) -> Explained:
     return Explained(
         index=here.index[place],
         name=here.names[place],
@@ -277,7 +277,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
         write_png(out / files[f"{word} overlay"], overlay(one.image, map))
 
 
-def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Record:
+def _record(here: CommandInputs, done: list[Explained], settings: JsonObject) -> Record:
     from gyrograd.measurement.machine import versions
     from gyrograd.records import Record
 
@@ -300,7 +300,7 @@ def _record(here: Subject, done: list[Explained], settings: JsonObject) -> Recor
     return Record("explain", settings, [one.index for one in done], values, facts)
 
 
-def _notes(here: Subject, done: list[Explained]) -> tuple[str, ...]:
+def _notes(here: CommandInputs, done: list[Explained]) -> tuple[str, ...]:
     """What a reader must know; a map of zeros is black in the picture and says nothing."""
     empty = {word: sum(one.totals[word] == 0 for one in done) for word in done[0].totals}
     broken = {word: [one for one in done if word not in one.drawn] for word in done[0].totals}
@@ -331,17 +331,17 @@ def _write_overview(out: Path, shown: list[Seen]) -> None:
 
 
 def _write_sheet(
-    out: Path, model: str, here: Subject, methods: Methods, done: list[Explained], seen: list[Seen]
+    out: Path, model: str, here: CommandInputs, methods: Methods, done: list[Explained], seen: list[Seen]
 ) -> None:
     """Every method side by side on one page."""
     from gyrograd.attributions.settings import passes_of
-    from gyrograd.cli.written import called
+    from gyrograd.cli.parsing import parse_call
     from gyrograd.records import write_text
     from gyrograd.registry import lookup
     from gyrograd.reporting.contact_sheet import SheetColumn, SheetRow, contact_sheet
 
     def column(word: str, method: Attribution | None) -> SheetColumn:
-        entry = lookup("attribution", called(word)[0])
+        entry = lookup("attribution", parse_call(word)[0])
         label = entry.label if word == entry.name else word
         about = entry.about or entry.summary
         if method is None:
@@ -371,7 +371,7 @@ def _title(word: str) -> str:
     return "\n".join([name, *textwrap.wrap(bracket + settings, TITLE)])
 
 
-def _document(out: Path, here: Subject, done: list[Explained], methods: Methods) -> JsonObject:
+def _document(out: Path, here: CommandInputs, done: list[Explained], methods: Methods) -> JsonObject:
     examples = [
         {
             "index": one.index,
@@ -395,7 +395,7 @@ def _document(out: Path, here: Subject, done: list[Explained], methods: Methods)
     }
 
 
-def _print(out: Path, here: Subject, done: list[Explained], methods: Methods) -> None:
+def _print(out: Path, here: CommandInputs, done: list[Explained], methods: Methods) -> None:
     from rich.markup import escape
     from rich.table import Table
 

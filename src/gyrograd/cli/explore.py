@@ -85,11 +85,11 @@ def _cifar10_is_here() -> bool:
 
 def _stage_of_drawings(device: str, seed: int) -> Stage:
     """Embedded images and two nets that know them: trained once, the demo's way, and kept."""
-    from gyrograd.data.opening import opened_with_names
+    from gyrograd.data.opening import open_data_with_names
     from gyrograd.explorer import staged
 
     nets = {name: _kept_net(name, seed).to(device) for name in ("cross-entropy", "steady")}
-    return staged(nets, opened_with_names("shapes"), device=device, seed=seed)
+    return staged(nets, open_data_with_names("shapes"), device=device, seed=seed)
 
 
 def _kept_net(name: str, seed: int) -> Model:

@@ -46,20 +46,20 @@ def harden(
 ) -> int:
     """Fine-tune a classifier until its explanations hold under attack, within a limit of lost accuracy.
 
-    The radius of the objective is searched: it grows while accuracy holds and shrinks where it does not. The same audit
-    judges the model before and after. Exit code 1: nothing was gained, and the model is as it was.
+    The radius of the objective is searched: it grows while accuracy holds and shrinks if it does not. The same audit
+    measures the model before and after. Exit code 1: nothing was gained, and the model is unchanged.
 
     Args:
         model: a checkpoint, torchvision:NAME, timm:NAME (with :pretrained for trained weights) or FILE.py:FACTORY.
-        data: a data set by name, or a folder with a sub-folder for each class (perhaps below train and val); what
-            has no test images has a fifth of each class held out.
+        data: a data set by name, or a folder with a sub-folder per class (or train and val folders with them); without
+            test images a fifth of each class is held out.
         out: folder for weights, card, both audits and the tries.
         epochs: passes over the training images, of each try.
         max_accuracy_loss: largest loss of accuracy on the held-out images; 0.01 is one point.
         objective: steady (adversarial loss at a small radius, curvature, averaged weights) or l2_cosine (joo2023).
-        eps: radius to begin with, such as 1/255; of l2_cosine the size of its noise (4/255).
+        eps: first radius, such as 1/255; for l2_cosine the size of its noise (4/255).
         curvature: weight of steady's Hessian penalty (0.001); 0 leaves it out.
-        tries: largest number of radii to try.
+        tries: most radii to try.
         l2: of l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
         cosine: of l2_cosine: weight of their cosine distance (1).
         part: of l2_cosine: share of each batch that is regularised (1).
@@ -71,13 +71,13 @@ def harden(
         zoom: smallest part of a training image's area a random resized crop may show; 1 for none.
         images: held-out images that are explained and attacked, before and after.
         preset: how thoroughly they are audited; quick, standard or thorough.
-        size: side of the images of a folder, where the model does not tell.
+        size: side of the images of a folder, if the model does not tell.
         weights: a state dict for a model that is not a file of its own.
         classes: the class count such a model is built with.
         normalize: cifar10, imagenet or efficientnet_lite, if the model does not normalise its input itself.
-        seed: of order, noise, attack and what is held out.
+        seed: for order, noise, attacks and the held-out images.
         device: auto, cpu, cuda or cuda:N.
-        resume: auto (go on with the folder's run), never, or changed.
+        resume: auto (continue the run in the folder), never, or changed (continue with other settings).
         json: print the card as JSON for machines.
     """
     from gyrograd.cli.subject import check_folder
@@ -140,7 +140,7 @@ def _say(entry: JsonObject) -> None:
 
 
 def _radius(eps: str | float | None) -> float | None:
-    from gyrograd.cli.written import radius
+    from gyrograd.cli.parsing import radius
     from gyrograd.errors import UserError
 
     if eps is None:

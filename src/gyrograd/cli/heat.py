@@ -1,4 +1,4 @@
-"""Heat maps as PNG files: the map in the colours of the reports, alone and laid over its image."""
+"""Heat maps as PNG files in the colours of the reports, alone and over the image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def heat(map: Array) -> Array:
 
 
 def overlay(image: Array, map: Array) -> Array:
-    """The map's colours over the image (`h w 3` in [0, 1]) in grey, the stronger the less of the image is seen."""
+    """The map's colours over the grey image (`h w 3` in [0, 1]); strong values cover the image."""
     from gyrograd.reporting import pictures
 
     return pictures.overlay(image, map, pictures.shared_scale(map, map))

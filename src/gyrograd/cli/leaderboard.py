@@ -20,7 +20,7 @@ def leaderboard(folders: list[str], out: Path | None = None, json: bool = False)
     """Rank all audits below folders by the steady radius of each model and method, as a page or a static site.
 
     Args:
-        folders: hold audits and submissions, at any depth; another one in them adds a model.
+        folders: folders with audits and submissions, at any depth.
         out: folder of the site (index.html and a page per model), or one page if it ends in .html; leaderboard.html in
             the first folder if left out.
         json: print JSON for machines instead of tables.
@@ -106,7 +106,7 @@ NAMED = 5
 
 
 def needed_widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Of each column, so that no word and no number is broken in two; heads may fold at spaces."""
+    """Width of each column so that no word or number is broken; headers may wrap at spaces."""
     return [
         max([len(word) for word in head.split()] + [len(row[at]) for row in rows])
         for at, head in enumerate(heads)
@@ -114,6 +114,6 @@ def needed_widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[i
 
 
 def columns_that_fit(needs: Sequence[int], width: int) -> int:
-    """How many of the columns stand side by side in this width."""
+    """Number of columns that fit this width."""
     ends = [sum(needs[: at + 1]) + GAP * at for at in range(len(needs))]
     return max(min(NAMED, len(needs)), sum(end <= width for end in ends))

@@ -1,7 +1,7 @@
-"""A verb's options: its parameters, with the fields of a settings class in that class's place.
+"""Options of a verb: its parameters, where a settings class is replaced by its fields.
 
-So `opening: Opening` gives a verb `--size`, `--split`, ... and verbs that share options share the class. jsonargparse
-can add a class without a prefix too, but then it has one text for all verbs and an option `--unlabelled true`.
+`opening: Opening` gives a verb `--size`, `--split`, ...; verbs with common options share the class. jsonargparse can
+add a class without a prefix, too, but then all verbs share one help text, and flags need a value (`--unlabelled true`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Verb = Callable[..., Any]
 
 
 def options(verb: Verb) -> dict[str, inspect.Parameter]:
-    """Every option of a verb by name, in the order of its signature, without what it reads from the words itself."""
+    """The options of a verb by name, in the order of its signature."""
     found: dict[str, inspect.Parameter] = {}
     for name, parameter in _parameters(verb).items():
         if name == "settings" and hasattr(verb, "free_settings"):
@@ -28,19 +28,19 @@ def options(verb: Verb) -> dict[str, inspect.Parameter]:
 
 
 def is_word(verb: Verb, name: str) -> bool:
-    """Is this option given by its place, without `--name`?"""
+    """True if the option is positional."""
     parameter = options(verb)[name]
     return parameter.default is parameter.empty or name == getattr(verb, "optional_positional", None)
 
 
 def texts(verb: Verb) -> dict[str, str]:
-    """What the help says of each option. The verb's own docstring comes before that of a settings class."""
+    """Help text per option; the verb's docstring overrides that of a settings class."""
     shared = [one.annotation for one in _parameters(verb).values() if is_dataclass(one.annotation)]
     return {name: text for source in (*shared, verb) for name, text in _described(source).items()}
 
 
 def arguments(verb: Verb, values: Mapping[str, Any]) -> dict[str, Any]:
-    """What the verb is called with, out of the values of its options."""
+    """The verb's arguments from the values of its options."""
     _check_flags(verb, values)
     _check_bounds(verb, values)
     given: dict[str, Any] = {}
@@ -54,7 +54,7 @@ def arguments(verb: Verb, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_flags(verb: Verb, values: Mapping[str, Any]) -> None:
-    """In a file of settings a flag has a value, and every word that is none would count as yes."""
+    """Refuse flags with values other than true and false in a settings file; any text would count as true."""
     for name, parameter in options(verb).items():
         value = values.get(name, parameter.default)
         if isinstance(parameter.default, bool) and not isinstance(value, bool):
@@ -83,7 +83,7 @@ BOUNDS = {
 
 
 def _check_bounds(verb: Verb, values: Mapping[str, Any]) -> None:
-    """Refuse numbers no run could do with, and paths no file can have, before anything is done."""
+    """Refuse impossible numbers and paths before any work."""
     for name in options(verb):
         value = values.get(name)
         least, most = BOUNDS.get(name, (None, None))

@@ -31,25 +31,25 @@ def reproduce(
     list: bool = False,
     render: bool = False,
 ) -> None:
-    """Run a table or figure of a paper and write its page: paper's value, ours, interval, verdict.
+    """Run a table or figure of a paper and write a page with the paper's values, ours, intervals and verdicts.
 
     Args:
         name: which one, such as joo2023-table1; --list shows all.
         scale: smoke (seconds, made images: does it run?), small (minutes, orders can be compared) or paper (all of it).
-        out: folder; nets and records in it are shared, and what is finished is not done again.
-        seeds: nets trained for each row; the scale's own number by default.
+        out: folder; experiments share nets and records in it, and finished work is not repeated.
+        seeds: nets trained per row; default: that of the scale.
         settings: only these data sets and models, such as cifar10-lenet; comma between several.
         rows: only these rows, such as ce,l2_cosine; the first words are enough (ssr for all maps of the ssr net).
-        images: test images measured; the scale's own number by default.
+        images: test images measured; default: that of the scale.
         parts: only measurements whose names begin like one of these, such as accuracy,grad.
-        train: train every net in another way, such as epochs=12,schedule=one_cycle,lr=0.05,precision=tf32; the paper's
-            orders are then compared, its values not.
+        train: other training settings for every net, such as epochs=12,schedule=one_cycle,lr=0.05,precision=tf32; only
+            orders are then compared with the paper, not values.
         device: auto, cpu, cuda or cuda:INDEX.
-        list: show every experiment: what it is, needs and costs, and what there is of it in the folder.
-        render: show the results that are there and write their page anew; nothing is measured.
+        list: show every experiment with its needs, its cost and its state in the folder.
+        render: show existing results and write their page again, without measuring.
     """
     from gyrograd import experiments
-    from gyrograd.cli import written
+    from gyrograd.cli import parsing
     from gyrograd.cli.subject import check_folder
     from gyrograd.errors import UserError
     from gyrograd.models.opening import place_of
@@ -75,7 +75,7 @@ def reproduce(
         rows=_words(rows),
         images=images,
         parts=_words(parts),
-        train=written.settings(train, such_as="epochs=12,lr=0.05"),
+        train=parsing.settings(train, such_as="epochs=12,lr=0.05"),
         device=place_of(device),
     )
     _print_results(page)

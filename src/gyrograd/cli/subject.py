@@ -1,4 +1,4 @@
-"""What a command looks at: the model and the images of its two words, opened, checked and fitted together."""
+"""The model and images of a command: opened, checked and matched."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ WHY_NOT_FINITE = "look for a root or logarithm of 0 in the model"
 
 @dataclass(frozen=True)
 class Opening:
-    """How the images and the model are opened: options that verbs share. A verb's own docstring may say more of one.
+    """Options for opening model and images, shared by verbs; a verb's docstring may override a text.
 
     Args:
-        images: how many images at most; all files, or 16 of a registered set, if left out.
-        size: side of the images in pixels; what the model was made for, if it tells.
-        split: which split of the data; test, or none, if left out.
-        unlabelled: take no labels from sub-folders.
-        weights: state dict of the model, safetensors or .pt of tensors alone.
-        classes: class count of a model built by name.
-        class_names: names of the model's classes: a file with one per line, or JSON (a list, or id2label); imagenet
-            for its 1,000. Found by itself for the zoo, torchvision, timm and Hugging Face models.
+        images: most images; default: all files, or 16 of a registered set.
+        size: side of the images in pixels; default: that of the model, if known.
+        split: split of the data; default: test, if there is one.
+        unlabelled: ignore sub-folders as labels.
+        weights: state dict of the model: safetensors, or a .pt file with only tensors.
+        classes: number of classes of a model built by name.
+        class_names: names of the classes: a file with one per line, or JSON (a list, or id2label); or imagenet.
+            Known for the zoo, torchvision, timm and Hugging Face models.
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
             itself.
         device: auto, cpu, cuda or cuda:INDEX.
-        seed: which images are chosen.
+        seed: for the choice of images.
     """
 
     images: int | None = None
@@ -58,8 +58,8 @@ USUAL = Opening()
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
-    """A model and its images. `names` and `index` tell the images; `notes` what a reader must know of them."""
+class CommandInputs:
+    """A model and its images. `names` and `index` identify the images; `notes` are remarks for the reader."""
 
     model: Model
     data: Dataset
@@ -71,13 +71,13 @@ class Subject:
 
     @property
     def labelled(self) -> bool:
-        """Do the labels mean anything?"""
+        """True if the data has labels."""
         from gyrograd.data.opening import is_labelled
 
         return is_labelled(self.data)
 
     def class_name(self, index: int) -> str:
-        """The name of a class, or its number where nobody knows names."""
+        """The name of a class, or its number if names are not known."""
         return f"class {index}" if self.class_names is None else self.class_names[index]
 
     def pixels(self, first: int, last: int) -> Tensor:
@@ -87,22 +87,24 @@ class Subject:
         return self.data.pixels(torch.arange(first, min(last, len(self.data))))
 
 
-def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: int = FROM_A_SET) -> Subject:
-    """Open both, try the model on a few images, and see that labels and classes fit."""
+def subject(
+    model: str, data: str | list[str], opening: Opening, *, from_a_set: int = FROM_A_SET
+) -> CommandInputs:
+    """Open both, try the model on a few images, and check that labels and classes fit."""
     import torch
 
-    from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, opened_with_names
-    from gyrograd.metrics.suspicion import model_flags
+    from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, open_data_with_names
+    from gyrograd.metrics.sanity_checks import model_flags
     from gyrograd.models.class_names import class_names, read_class_names
-    from gyrograd.models.opening import checked, image_size, notes, opened, place_of
+    from gyrograd.models.opening import check_model, image_size, notes, open_model, place_of
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
     place = place_of(opening.device)
-    net = opened(
+    net = open_model(
         model, weights=opening.weights, classes=opening.classes, normalize=opening.normalize, device=place
     )
     of_a_set = isinstance(data, str) and is_registered(data)
-    found = opened_with_names(
+    found = open_data_with_names(
         data,
         images=from_a_set if opening.images is None and of_a_set else opening.images,
         size=opening.size if opening.size is not None or of_a_set else image_size(net),
@@ -111,7 +113,7 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
         labelled=False if opening.unlabelled else None,
     )
     shown = found.data.to(place)
-    net = checked(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
+    net = check_model(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
     with torch.no_grad():
         k = net(shown.pixels(torch.arange(1))).shape[1]
     check_labels_fit(shown, k)
@@ -121,11 +123,11 @@ def subject(model: str, data: str | list[str], opening: Opening, *, from_a_set: 
     else:
         names = read_class_names(opening.class_names, k)
     told = (*notes(net), *(flag.note for flag in flags))
-    here = Subject(net, shown, found.names, found.index, k, told, names)
+    here = CommandInputs(net, shown, found.names, found.index, k, told, names)
     return replace(here, notes=(*here.notes, *_label_notes(here)))
 
 
-def _label_notes(here: Subject) -> tuple[str, ...]:
+def _label_notes(here: CommandInputs) -> tuple[str, ...]:
     from gyrograd.models.class_names import own_class_names
 
     own = own_class_names(here.model, here.classes)
@@ -142,8 +144,8 @@ def _label_notes(here: Subject) -> tuple[str, ...]:
     return ()
 
 
-def targets(here: Subject, target: str, logits: Tensor, first: int) -> Tensor:
-    """The classes explained: the model's own choice, the labels, or one class for all."""
+def targets(here: CommandInputs, target: str, logits: Tensor, first: int) -> Tensor:
+    """The classes to explain: predictions, labels, or one class for all."""
     if target == "predicted":
         return logits.argmax(1)
     if target == "label":
@@ -151,8 +153,8 @@ def targets(here: Subject, target: str, logits: Tensor, first: int) -> Tensor:
     return logits.argmax(1).new_full((len(logits),), int(target))
 
 
-def check_target_word(here: Subject, target: str) -> None:
-    """predicted, label (where there are labels) or the number of a class."""
+def check_target_word(here: CommandInputs, target: str) -> None:
+    """Refuse a target other than predicted, label (if there are labels) or the number of a class."""
     if target == "label" and not here.labelled:
         raise UserError("The images have no labels; explain the predicted class: --target predicted.")
     if target in {"predicted", "label"}:

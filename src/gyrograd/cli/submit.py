@@ -31,21 +31,21 @@ def submit(
         model: as `gyrograd audit` takes it. A model built by gyrograd, TorchScript and torch.export files travel in the
             folder; Python files do not.
         data: a registered set, or images and folders of images. The images that were audited travel in the folder.
-        out: the folder; out/submit/MODEL-DATA if left out.
+        out: the folder; default: out/submit/MODEL-DATA.
         preset: how much to measure: quick, standard or thorough.
         methods: names of attributions, separated by commas, instead of the preset's.
-        metrics: further metrics, apart by commas.
+        metrics: further metrics, separated by commas.
         steps: of each attack, instead of the preset's.
-        certify: how many images to certify too.
-        name: of the model on the leaderboard; as it was opened if left out.
+        certify: number of images to certify, too.
+        name: of the model on the leaderboard; default: the text that opened it.
         authors: who made it.
         paper: where it is described.
         link: where it is found.
         reported: what the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown beside what was measured.
-        images: how many images at most; all files, or 100 of a registered set, if left out.
-        seed: of the random draws, and which images are chosen.
+        images: most images; default: all files, or 100 of a registered set.
+        seed: for random draws and the choice of images.
     """
-    from gyrograd.attributions import predicted
+    from gyrograd.attributions import predict
     from gyrograd.audit import audit as audited
     from gyrograd.audit.submission import write_submission
     from gyrograd.cli.audit import FROM_A_SET, audit_settings, slug
@@ -63,7 +63,7 @@ def submit(
         data_name=here.data.name, notes=here.notes, command=command, **settings,
     )  # fmt: skip
     x = here.data.pixels()
-    target = here.data.labels if here.labelled else predicted(here.model, x)
+    target = here.data.labels if here.labelled else predict(here.model, x)
     opened = {
         "model": model,
         "weights": opening.weights,

@@ -1,4 +1,4 @@
-"""`gyrograd sweep`: a grid of trainings, in this process or on a Ray cluster, and the one to take."""
+"""`gyrograd sweep`: train a grid of settings, in this process or on a Ray cluster, and choose the best."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gyrograd.records import JsonObject
 
 if TYPE_CHECKING:
     from gyrograd.training.clusters import Outcome
-    from gyrograd.training.sweep import Swept
+    from gyrograd.training.sweep import SweepResult
     from gyrograd.training.tables import Table
     from gyrograd.training.trials import Trial
 
@@ -36,14 +36,14 @@ def sweep(
     Args:
         file: YAML with settings of `gyrograd train` (recipe, epochs, ...), a grid of dotted keys
             (terms.l2_cosine.l2: [0.01, 0.1]) and perhaps seeds ([0, 1, 2]).
-        out: folder for trials and table, out/FILE by default; a sweep that was interrupted goes on there.
+        out: folder for trials and table; default: out/FILE. An interrupted sweep continues there.
         seeds: instead of the file's.
         max_accuracy_loss: largest loss of accuracy against cross-entropy; 0.01 is one point.
         images: test images on which Grad RPS is measured.
         ray: local (a Ray cluster of this machine), auto (one that runs already) or its address.
-        max_retries: on Ray, how often a trial whose worker died is tried again.
-        cpus: on Ray, processors of a trial.
-        gpus: on Ray, GPUs of a trial or a share of one.
+        max_retries: on Ray, retries of a trial whose worker died.
+        cpus: on Ray, processors per trial.
+        gpus: on Ray, GPUs per trial, or a share of one.
         json: print the table as JSON for machines.
     """
     from gyrograd.cli.subject import check_folder
@@ -123,7 +123,7 @@ def _say(trial: Trial, outcome: Outcome, done: int, of: int) -> None:
     )
 
 
-def _print(done: Swept, json: bool) -> None:
+def _print(done: SweepResult, json: bool) -> None:
     if json:
         print(json_format.dumps(done.selection.document() | {"table": str(done.path)}, indent=1))
         return

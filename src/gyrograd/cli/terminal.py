@@ -1,4 +1,4 @@
-"""What is printed: names of files and classes come from anyone, and a terminal obeys what they say."""
+"""Safe printing: names of files and classes are untrusted, and control characters in them would reach the terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gyrograd.errors import printable
 
 
 class Console(_Console):
-    """Rich's console, with the control characters of every text written out; colours are its own."""
+    """Rich's console, which escapes control characters in every text."""
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Every text on its way to the terminal: lines, titles, cells of tables."""
@@ -19,5 +19,5 @@ class Console(_Console):
 
 
 def shown(text: object) -> str:
-    """The text with control characters written out and its lines as they are."""
+    """The text with control characters escaped, except line breaks."""
     return "\n".join(printable(line) for line in str(text).split("\n"))

@@ -1,4 +1,4 @@
-"""`gyrograd train`: a recipe, a file of settings, or settings on the command line, to a trained model in a folder."""
+"""`gyrograd train`: train a model from a recipe, a settings file or the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyrograd.cli import written
+from gyrograd.cli import parsing
 from gyrograd.errors import printable
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
@@ -31,22 +31,22 @@ def train(
     """Train a model; any setting of the recipe can be given as --key value (--print_config shows all of them).
 
     Args:
-        recipe: the settings to begin with, by name; --recipes lists them.
-        config: a YAML file of settings; it may name a recipe, and changes it.
+        recipe: named settings to start from; --recipes lists them.
+        config: a YAML file of settings, which may name a recipe to start from.
         out: folder for the model, the log and the checkpoint; out/RECIPE by default.
-        resume: auto (go on with the folder's run), never, or changed (go on although settings differ).
+        resume: auto (continue the run in the folder), never, or changed (continue although settings differ).
         print_config: print the settings as YAML and stop.
         recipes: list the recipes and stop.
         settings: what the command line changes.
     """
     from gyrograd.cli.subject import check_folder
     from gyrograd.training import Stopped, settings_from
-    from gyrograd.training.settings import merged
+    from gyrograd.training.settings import merge_settings
 
     if recipes:
         _print_recipes()
         return 0
-    chosen = settings_from(merged(_chosen(recipe, config, settings), settings or {}))
+    chosen = settings_from(merge_settings(_chosen(recipe, config, settings), settings or {}))
     if print_config:
         _print_settings(chosen)
         return 0
@@ -62,7 +62,7 @@ def train(
 
 
 def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """The words the verb itself takes, and the rest as settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
+    """Split the words into the verb's own options and training settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
     kept: list[str] = []
     tree: Settings = {}
     given: Settings = {"settings": tree}
@@ -79,7 +79,7 @@ def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
             value, words = (
                 (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
             )
-        _put(tree, key.replace("-", "_").split("."), written.value(value))
+        _put(tree, key.replace("-", "_").split("."), parsing.value(value))
     return kept, given
 
 
@@ -100,14 +100,14 @@ def _put(tree: Settings, path: list[str], value: Any) -> None:
 def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
     """The recipe with the file's settings over it."""
     from gyrograd.errors import UserError
-    from gyrograd.training.settings import merged, read_tree, recipe_tree
+    from gyrograd.training.settings import merge_settings, read_tree, recipe_tree
 
     if recipe is None and config is None and not settings:
         raise UserError(
             "Say what to train: --recipe NAME (--recipes lists them), --config FILE or --model and --data."
         )
     tree = {} if recipe is None else dict(recipe_tree(recipe))
-    return tree if config is None else merged(tree, read_tree(config))
+    return tree if config is None else merge_settings(tree, read_tree(config))
 
 
 def _trained(settings: TrainSettings, out: Path, resume: str) -> Trained:
@@ -149,7 +149,7 @@ def _report(done: Trained) -> None:
 
 
 def _first() -> bool:
-    """Whether this is the process that speaks, of those torchrun started."""
+    """True if this process prints: rank 0 of those that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -12,8 +12,8 @@ def verify(folder: Path, images: int = 4, seed: int = 0, device: str = "auto") -
 
     Args:
         folder: the submission.
-        images: how many are measured again.
-        seed: which; a number that the submitter did not know finds invented records.
+        images: number of images to measure again.
+        seed: for the choice of images; take a number that the submitter did not know.
         device: auto, cpu, cuda or cuda:INDEX.
     """
     from gyrograd.audit.submission import verify as checks

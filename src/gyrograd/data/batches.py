@@ -15,10 +15,10 @@ from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.types import Images, Inputs, Labels
 
-LONGEST = 4 / 3
-"""Largest ratio of the sides of a random resized crop, as torchvision has it."""
-_ZOOM = 2
-"""Its stream; `augment` draws from 0 and 1."""
+MAX_ASPECT = 4 / 3
+"""Largest ratio of the sides of a random resized crop, as in torchvision."""
+_ZOOM_STREAM = 2
+"""Stream of `zoom_in`; `augment` draws from 0 and 1."""
 
 
 def batches(
@@ -26,8 +26,8 @@ def batches(
 ) -> Iterator[tuple[Inputs, Labels, Int[Tensor, " b"]]]:
     """Batches of (float examples, labels, index in the data set).
 
-    In the order of the data set, or shuffled by (shuffle_seed, epoch) alone: batch size and device do not
-    change the order. With drop_last a batch that would come out short is left out.
+    They come in the order of the data set, or shuffled by (shuffle_seed, epoch): batch size and device do not change
+    the order. With drop_last a smaller last batch is left out.
     """
     if size < 1:
         raise UserError(f"The batch size is {size}; give at least 1.")
@@ -49,7 +49,7 @@ def _batches(
 def order(
     n: int, shuffle_seed: int | None, epoch: int = 0, device: torch.device | str | None = None
 ) -> Int[Tensor, " n"]:
-    """The order of an epoch: a permutation fixed by seed and epoch, or 0 .. n-1 without a seed; on any device."""
+    """The order of an epoch: a permutation by seed and epoch, or 0 .. n-1 without a seed; the same on any device."""
     if shuffle_seed is None:
         return torch.arange(n, device=device)
     return random.permutation(random.keys(shuffle_seed, 1, device), n, stream=epoch)[0]
@@ -77,21 +77,21 @@ def augment(
         columns = torch.where(mirrored, columns.flip(1), columns)
     padded = F.pad(images, (pad, pad, pad, pad))
     example = torch.arange(b, device=images.device)[:, None, None]
-    # indexed axes come first and the channels last, so the channels are put back in their place
+    # Indexing puts the indexed axes first and the channels last, so the channels are moved back.
     return padded[example, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
 
 
-def zoomed(x: Images, keys: Int[Tensor, " b"], smallest: float) -> Images:
-    """A random part of each image, of `smallest` to all of its area and sides 3:4 to 4:3, in the image's size.
+def zoom_in(x: Images, keys: Int[Tensor, " b"], smallest: float) -> Images:
+    """A random part of each image, scaled to its size: `smallest` to all of its area, sides 3:4 to 4:3.
 
     Deviation from torchvision's RandomResizedCrop: a part that would stick out is cut to the image instead of drawn
     again, and the enlargement is bilinear without anti-aliasing.
     """
-    u = random.uniform(keys, (4,), stream=_ZOOM, dtype=x.dtype)
+    u = random.uniform(keys, (4,), stream=_ZOOM_STREAM, dtype=x.dtype)
     area = smallest + (1 - smallest) * u[:, 0]
-    ratio = torch.exp((2 * u[:, 1] - 1) * math.log(LONGEST))
+    ratio = torch.exp((2 * u[:, 1] - 1) * math.log(MAX_ASPECT))
     high, wide = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
-    # affine_grid counts from -1 to 1: a part of side s has its centre within 1 - s of 0
+    # affine_grid runs from -1 to 1: a part of side s has its centre within 1 - s of 0
     down, right = (2 * u[:, 2] - 1) * (1 - high), (2 * u[:, 3] - 1) * (1 - wide)
     zero = torch.zeros_like(high)
     frames = torch.stack((wide, zero, right, zero, high, down), 1).view(-1, 2, 3)

@@ -26,7 +26,7 @@ SHAPE = (3, 32, 32)
 RECORD = 1 + 3 * 32 * 32
 FILES = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 
-# The official files, by folder; another md5 means other pixels, labels or order.
+# md5 of the official files by folder; any other means other pixels, labels or order.
 MD5: dict[str, dict[str, str]] = {
     BINARY: {
         "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
@@ -78,7 +78,7 @@ def cifar10(split: str = "train", root: Path | str | None = None) -> Dataset:
 
 
 def home_folder(root: Path | str | None = None) -> Path:
-    """The folder of CIFAR-10 under a root; the binary one where both are there."""
+    """The folder of CIFAR-10 under a root; the binary one if there are both."""
     root = data_root() if root is None else Path(root).expanduser()
     for name in (BINARY, PICKLED):
         if (root / name).is_dir():
@@ -96,15 +96,15 @@ def file_names(home: Path, split: str) -> list[str]:
 
 def read_batch(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
     """Images and labels of one official file, md5 checked."""
-    content = verified(path)
+    content = read_verified(path)
     decode: Callable[[bytes, Path], tuple[Bytes, Bytes]]
     decode = from_records if path.parent.name == BINARY else from_pickle
     images, labels = decode(content, path)
     return images, labels.astype(np.int64)
 
 
-def verified(path: Path) -> bytes:
-    """The bytes of an official file, once their md5 is found right."""
+def read_verified(path: Path) -> bytes:
+    """The bytes of an official file; a wrong md5 is an error."""
     again = f"delete {path.parent} and run `gyrograd data fetch cifar10`"
     try:
         content = path.read_bytes()
@@ -133,7 +133,7 @@ def to_records(images: Bytes, labels: Bytes) -> bytes:
 
 
 def from_pickle(content: bytes, path: Path) -> tuple[Bytes, Bytes]:
-    """Images and labels of a pickled batch; nothing but numpy arrays can come out of it, and no code runs."""
+    """Images and labels of a pickled batch; only numpy arrays are unpickled, and no code runs."""
     try:
         batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
         images = np.asarray(batch["data"], np.uint8).reshape(-1, *SHAPE)
@@ -154,7 +154,7 @@ def from_pickle(content: bytes, path: Path) -> tuple[Bytes, Bytes]:
 
 
 class _ArraysOnly(pickle.Unpickler):
-    """Admits what a pickled numpy array is rebuilt from, under numpy's old and new module names."""
+    """Unpickles only numpy arrays, under numpy's old and new module names."""
 
     def find_class(self, module: str, name: str) -> Any:
         rebuild = np.empty(0).__reduce__()[0]

@@ -1,4 +1,4 @@
-"""A whole data set as tensors: images stay bytes until they are used, so CIFAR-10 fits on any device."""
+"""A data set as tensors; images stay bytes until they are used, so that CIFAR-10 fits on any device."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SUBSET_STREAM = 1 << 32  # keeps the choice of examples apart from the order of 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Examples, their labels and, where they are known, the pixels of the object.
+    """Examples, their labels and, if known, the pixels of the object.
 
-    Images are uint8 `b c h w`; a set that is not made of images (the 2-D toy) holds its floats as they are. A set too
-    large for memory holds where its images are (`Streamed`); `pixels` reads those it is asked for.
+    Images are uint8 `b c h w`; other inputs (the 2-D toy) are floats. A set that does not fit memory holds the places
+    of its images (`Streamed`), and `pixels` reads them when asked.
     """
 
     images: Bytes | Inputs | Streamed
@@ -43,7 +43,6 @@ class Dataset:
         return f"Dataset({self.name}: {len(self)} examples of {shape}, {len(self.classes)} classes)"
 
     def to(self, device: torch.device | str) -> Dataset:
-        """The same set on another device."""
         masks = None if self.masks is None else self.masks.to(device)
         return replace(self, images=self.images.to(device), labels=self.labels.to(device), masks=masks)
 
@@ -55,21 +54,20 @@ class Dataset:
         return replace(self, images=images, labels=self.labels[index], masks=masks)
 
     def subset(self, n: int, seed: int = 0) -> Dataset:
-        """The first n examples of a permutation fixed by the seed; a larger n extends a smaller one.
+        """The first n examples of a permutation by the seed; a larger n extends a smaller one.
 
-        Not stratified: class counts are those of chance. The permutation is drawn on the CPU, so every device
-        sees the same examples.
+        It is not stratified. The permutation is drawn on the CPU, so every device gets the same examples.
         """
         return self.rows(self.chosen(n, seed))
 
     def chosen(self, n: int, seed: int = 0) -> Int[Tensor, " n"]:
-        """Which examples `subset(n, seed)` takes: their index in this set, for the record."""
+        """Indices of the examples that `subset(n, seed)` takes."""
         if not 1 <= n <= len(self):
             raise UserError(f"A subset of {n} cannot be taken from {self.name}: give 1 to {len(self)}.")
         return random.permutation(random.keys(seed, 1), len(self), stream=SUBSET_STREAM)[0, :n]
 
     def pixels(self, index: Int[Tensor, " n"] | None = None) -> Inputs:
-        """Examples as the model sees them: float32, pixels in [0, 1]. All of them when no index is given."""
+        """Examples as float32 with pixels in [0, 1]; all of them if no index is given."""
         every = slice(None) if isinstance(self.images, Streamed) else ...
         images: Tensor = self.images[every if index is None else index.to(self.labels.device)]  # type: ignore[index]
         return images.to(torch.float32) / 255 if images.dtype == torch.uint8 else images

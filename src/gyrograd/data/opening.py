@@ -1,4 +1,4 @@
-"""Any images from one text: a registered set, a folder with or without classes, one image or several."""
+"""Open images by one text: a registered set, a folder with or without classes, one image or several."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,19 +30,19 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.registry import Settings, available, lookup, make
 
 UNLABELLED = ("unlabelled",)
-"""The classes of images without labels; every label is then 0 and means nothing."""
+"""Classes of images without labels; every label is then 0."""
 
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """Images with a name for each (its file, or its set and number) and its number in the whole set."""
+    """Images, with the name (file, or set and number) and the number in the whole set of each."""
 
     data: Dataset
     names: tuple[str, ...]
     index: tuple[int, ...]
 
 
-def opened(
+def open_data(
     text: str | Sequence[str],
     *,
     images: int | None = None,
@@ -52,21 +51,23 @@ def opened(
     seed: int = 0,
     labelled: bool | None = None,
 ) -> Dataset:
-    """The images a text names: a registered set (`shapes`), a folder, an image, a pattern (`photos/*.png`), several.
+    """Open a registered set (`shapes`), a folder, an image, a pattern (`photos/*.png`), or several of them.
 
     Args:
-        text: what to open; `./` before a path tells it from the name of a set.
-        images: how many at most, chosen by the seed; all of them if left out.
-        size: side of the square images given out; files need it, sets have their own and are scaled to it.
-        split: which split, `test` for a set that has one.
+        text: what to open; write `./` before a path that could be the name of a set.
+        images: most images, chosen by the seed; default: all.
+        size: side of the square images; needed for files, while sets have a default.
+        split: default: `test`, for a set that has one.
         seed: which images are chosen.
-        labelled: True if the sub-folders of a folder are its classes, False to leave labels out; found out if
-            left out. Without labels the classes are `UNLABELLED`.
+        labelled: True if the sub-folders of a folder are its classes, False to ignore labels; default: found out by
+            looking. Without labels the classes are `UNLABELLED`.
     """
-    return opened_with_names(text, images=images, size=size, split=split, seed=seed, labelled=labelled).data
+    return open_data_with_names(
+        text, images=images, size=size, split=split, seed=seed, labelled=labelled
+    ).data
 
 
-def opened_with_names(
+def open_data_with_names(
     text: str | Sequence[str],
     *,
     images: int | None = None,
@@ -75,13 +76,13 @@ def opened_with_names(
     seed: int = 0,
     labelled: bool | None = None,
 ) -> Opened:
-    """As `opened`, with the name and the number of each image."""
+    """As `open_data`, with the name and number of each image."""
     _check_counts(images, size)
     paths = [text] if isinstance(text, str) else list(text)
     if len(paths) == 1 and is_registered(paths[0]):
         return _from_registry(paths[0], images, size, split, seed, labelled)
     with warnings.catch_warnings():
-        # Pillow warns of pictures above 90 megapixels and refuses twice that; the refusal is enough.
+        # Pillow warns above 90 megapixels and refuses twice that; the refusal is enough.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         tars = [path for path in paths if path.endswith(".tar")]
         if tars and len(tars) == len(paths):
@@ -92,17 +93,17 @@ def opened_with_names(
 
 
 def is_registered(text: str) -> bool:
-    """Is this the name of a set, and not a path?"""
+    """True if this is the name of a set, not a path."""
     return text in {key for entry in available("dataset").values() for key in (entry.name, *entry.aliases)}
 
 
 def is_labelled(data: Dataset) -> bool:
-    """Do the labels mean anything?"""
+    """True if the set has labels."""
     return data.classes != UNLABELLED
 
 
 def check_labels_fit(data: Dataset, classes: int) -> None:
-    """Refuse labels the model has no class for."""
+    """Refuse labels outside the model's classes."""
     if is_labelled(data) and int(data.labels.max()) >= classes:
         raise UserError(
             f"{data.name} has {len(data.classes)} classes and the model {classes}; give a model of these classes, "
@@ -117,7 +118,7 @@ def check_labels_fit(data: Dataset, classes: int) -> None:
 
 
 def _are_numbers_with_gaps(names: Sequence[str]) -> bool:
-    """Numbers from 0 or from 1 on without a gap are classes in their order, whatever their count starts at."""
+    """True if the names are numbers with gaps; numbers from 0 or 1 on without a gap are classes in their order."""
     if not all(name.isascii() and name.isdigit() for name in names):
         return False
     numbers = sorted(int(name) for name in names)
@@ -140,7 +141,7 @@ def _from_registry(
     index = whole.chosen(min(images or len(whole), len(whole)), seed) if images else torch.arange(len(whole))
     data = _scaled(whole.rows(index), size)
     if labelled is False:
-        data = _without_labels(data)
+        data = replace(data, labels=torch.zeros_like(data.labels), classes=UNLABELLED)
     numbers = tuple(int(i) for i in index)
     return Opened(data, tuple(f"{entry.name} {i}" for i in numbers), numbers)
 
@@ -188,15 +189,19 @@ def _from_tars(
     seed: int,
     labelled: bool | None,
 ) -> Opened:
-    """Tar files in WebDataset's form, streamed; classes are the numbers they hold."""
+    """WebDataset tar files, streamed; their classes are numbers."""
     if split is not None:
         raise UserError("Tar files have no splits; give those of the split you mean, such as 'val-*.tar'.")
     found = tar_members([file for path in paths for file in _matching(path)])
     if not found:
-        raise UserError(f"There are no images in {', '.join(paths)}; known endings are {', '.join(sorted(ENDINGS))}.")
+        raise UserError(
+            f"There are no images in {', '.join(paths)}; known endings are {', '.join(sorted(ENDINGS))}."
+        )
     known = all(label is not None for _, label in found)
     if labelled and not known:
-        raise UserError(f"Some images of {paths[0]} have no class (KEY.cls beside KEY.jpg); give --unlabelled.")
+        raise UserError(
+            f"Some images of {paths[0]} have no class (KEY.cls beside KEY.jpg); give --unlabelled."
+        )
     use = known if labelled is None else labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
     taken = chosen(every, images, seed)
@@ -209,7 +214,7 @@ def _from_tars(
 
 
 def _matching(path: str) -> list[Path]:
-    """The file of this name, or the files a pattern matches."""
+    """The file of this name, or the files that match the pattern."""
     place = Path(path).expanduser()
     if place.is_file():
         return [place]
@@ -222,7 +227,7 @@ def _matching(path: str) -> list[Path]:
 
 
 def _hint(path: str) -> str:
-    """The nearest name beside a path that does not exist, or among the sets."""
+    """The nearest name beside a missing path, or among the sets."""
     place = Path(path).expanduser()
     sets = set(available("dataset")) - {"folder", "toy2d"}
     if place.parent == Path() and not place.suffix:
@@ -238,7 +243,7 @@ def _called(files: Iterable[Path]) -> str:
 
 
 def _has_classes(home: Path) -> bool:
-    """Sub-folders are classes; images beside them make it unclear which is meant."""
+    """True if sub-folders are classes; images beside them are an error, because it is not clear which is meant."""
     children = [child for child in home.iterdir() if not child.name.startswith(".")]
     folders = [child for child in children if child.is_dir() and image_files(child)]
     beside = {file for file in image_files(home) if file.parent == home}
@@ -268,10 +273,6 @@ def _scaled(data: Dataset, size: int | None) -> Dataset:
     if data.masks is not None:
         masks = F.interpolate(data.masks[:, None].float(), (size, size))[:, 0] > 0.5
     return replace(data, images=scaled.round().clamp(0, 255).byte(), masks=masks)
-
-
-def _without_labels(data: Dataset) -> Dataset:
-    return replace(data, labels=torch.zeros_like(data.labels), classes=UNLABELLED)
 
 
 def _check_counts(images: int | None, size: int | None) -> None:

@@ -1,11 +1,11 @@
-"""Made pictures of ten shapes, with the exact pixels of each object: a data set that needs no download.
+"""Synthetic pictures of ten shapes with exact object masks: a data set without a download.
 
-Every number comes from raw PCG64 draws through addition, multiplication, division, square root and
-comparison alone, all of which IEEE 754 rounds exactly. There are no sines, no float sums over an axis and no
-library distributions, so a seed gives the same bytes on every machine.
+Every number comes from raw PCG64 draws by addition, multiplication, division, square root and comparison, which IEEE
+754 rounds exactly. There are no sines, no float sums over an axis and no library distributions, so a seed gives the
+same bytes on every machine.
 
-Images come in blocks with a random stream for each block and purpose: the first n images do not depend on how
-many are asked for, and the background's stream never sees the label.
+Images come in blocks with a random stream per block and purpose: the first n images do not depend on how many are
+asked for, and the background does not depend on the label.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DIGESTS = {
 
 @dataclass(frozen=True)
 class Difficulty:
-    """How hard the pictures are; the registered set uses the defaults.
+    """Difficulty of the pictures; the registered set uses the defaults.
 
     Lengths are in pixels, colours in [0, 1]. `drift` is the part of the free room the object's place takes,
     `turn` the tangent of half the largest rotation, `contrast` the largest channel difference between the
@@ -61,12 +61,12 @@ def shapes(
     seed: int = 0,
     difficulty: Difficulty = Difficulty(),  # noqa: B008 - frozen
 ) -> Dataset:
-    """Ten shapes on textured backgrounds, 3 x 32 x 32, with object masks; made on the spot.
+    """Ten shapes on textured backgrounds, 3 x 32 x 32, with object masks; generated when called.
 
     Args:
         split: train (7,000 images unless n says otherwise) or test (1,500); they share no random stream.
         n: how many images; a larger n extends a smaller one.
-        seed: another seed is another draw of the same kind of picture.
+        seed: another seed gives other pictures of the same kind.
         difficulty: contrast, noise, size and clutter of the pictures.
 
     >>> import gyrograd as gg
@@ -117,7 +117,7 @@ def _uniforms(key: tuple[int, ...], purpose: int, *shape: int) -> Field:
 
 
 def _balanced_labels(key: tuple[int, ...]) -> NDArray[np.int64]:
-    """As many of each class in each block, in random order."""
+    """Equally many of each class per block, in random order."""
     order = np.argsort(_raw(key, LABELS, BLOCK), kind="stable")
     return (order % len(OUTLINES)).astype(np.int64)
 
@@ -162,7 +162,7 @@ def _value_noise(key: tuple[int, ...], purpose: int, cells: int) -> Field:
 
 
 def _strew(canvas: Field, key: tuple[int, ...], piece: int) -> Field:
-    """Lay one small bar or blob of a random colour on each canvas."""
+    """Paint one small bar or blob of a random colour on each canvas."""
     u = _uniforms((*key, piece), CLUTTER, 9)
     length, width = _between(u[:, 0], 1.0, 4.5), _between(u[:, 1], 0.5, 1.5)
     along, across = _local_axes(u[:, 2] * SIDE, u[:, 3] * SIDE, _between(u[:, 4], -1.0, 1.0))
@@ -180,7 +180,7 @@ def _coverage(key: tuple[int, ...], labels: NDArray[np.int64], hard: Difficulty)
     """How much of each pixel the object covers, 0 to 1."""
     u = _uniforms(key, PLACE, 4)
     radius = _between(u[:, 0], *hard.radius)
-    # the whole object stays in the picture, whatever its turn: no outline reaches beyond 1.15 radii
+    # No outline reaches beyond 1.15 radii, so at any rotation the whole object stays in the picture.
     room = SIDE - 2.3 * radius
     row, column = (SIDE / 2 + hard.drift * room * (u[:, i] - 0.5) for i in (1, 2))
     along, across = _local_axes(row, column, _between(u[:, 3], -hard.turn, hard.turn))
@@ -215,7 +215,7 @@ def _object_paint(key: tuple[int, ...], mean: Field, hard: Difficulty) -> Field:
     length = _between(u[:, 3:4], *hard.contrast)
     away = away * (length / np.maximum(np.abs(away).max(axis=1, keepdims=True), 0.2))
     grain = _value_noise(key, GRAIN, 8) * (0.5 * hard.texture * u[:, 4])[:, None, None]
-    # clipped before it is laid on, so that half a pixel covered is half the way to the colour seen
+    # Clipped before blending, so that a half covered pixel is half way to the colour that is seen.
     colour: Field = np.clip(mean + away, 0.0, 1.0)
     return colour[:, :, None, None] + grain[:, None]
 
@@ -248,7 +248,7 @@ def _cross(u: Field, v: Field) -> Field:
 
 
 def _star(u: Field, v: Field) -> Field:
-    """Five lines bound a pentagram; a point of it lies beyond one of them at most."""
+    """Five lines bound a pentagram; each of its points lies beyond at most one of them."""
     lines = ((0.0, -1.0), (0.9510565, -0.3090170), (0.5877853, 0.8090170))
     first, second = np.full_like(u, -9.0), np.full_like(u, -9.0)
     for a, b in lines:

@@ -1,8 +1,8 @@
-"""Images that are read when they are asked for: folders and tar files larger than memory.
+"""Images that are read on demand: folders and tar files larger than memory.
 
-A `Streamed` stands where the tensor of a data set's images would: it has a shape, a type and a device, and indexing it
-decodes those images and no others. The same index gives the same bytes in any process, so order, seed and resuming are
-those of a set that is held in memory; only time and memory differ.
+A `Streamed` takes the place of a data set's image tensor: it has a shape, a type and a device, and indexing it decodes
+only those images. The same index gives the same bytes in any process, so order, seeds and resuming work as for a set in
+memory.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from torch import Tensor
 from gyrograd.errors import UserError
 
 STREAM_ABOVE = 1 << 30
-"""Bytes of decoded images from which on a folder is streamed; $GYROGRAD_STREAM_ABOVE in place of it."""
+"""Bytes of decoded images above which a folder is streamed; $GYROGRAD_STREAM_ABOVE overrides it."""
 DECODERS = 4
-"""Threads that decode: Pillow lets others run meanwhile."""
+"""Threads that decode; Pillow releases Python's lock while it works."""
 PART = 256
-"""Images decoded at once where all of them are gone through."""
+"""Images decoded at once when a whole set is read."""
 
 
 @dataclass(frozen=True)
 class Blob:
-    """The bytes of an image: a file, or a part of one (a member of a tar file)."""
+    """Place of an image's bytes: a file, or a part of one (a member of a tar file)."""
 
     path: Path
     start: int = 0
@@ -41,7 +41,6 @@ class Blob:
     name: str = ""
 
     def read(self) -> bytes:
-        """The bytes as the file has them."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self.start)
@@ -57,7 +56,7 @@ class Blob:
 
 @dataclass(frozen=True, eq=False)
 class Streamed:
-    """Images by where their bytes are, decoded when they are indexed.
+    """Images that are decoded when they are indexed.
 
     `dtype` uint8: bytes; a float: pixels in [0, 1].
     """
@@ -90,12 +89,12 @@ class Streamed:
             images = list(threads.map(self._decoded, chosen))
         bytes_ = torch.stack(images) if images else torch.zeros(0, 3, *self.size, dtype=torch.uint8)
         if self.dtype != torch.uint8:
-            # As a whole set is scaled: in float32 first, whatever the model computes in.
+            # In float32 first, as for a set in memory, for any precision of the model.
             bytes_ = (bytes_.to(torch.float32) / 255).to(self.dtype)
         return bytes_.to(self.device)
 
     def rows(self, index: Int[Tensor, " n"] | slice) -> Streamed:
-        """These images, still to be read."""
+        """These images, not yet read."""
         if isinstance(index, slice):
             return replace(self, blobs=self.blobs[index])
         return replace(self, blobs=tuple(self.blobs[i] for i in index.tolist()))
@@ -107,24 +106,26 @@ class Streamed:
         return replace(self, device=torch.device(kind))
 
     def split(self, size: int) -> Iterator[Tensor]:
-        """All of them, so many at a time."""
+        """All images, `size` at a time."""
         return (self[slice(first, first + size)] for first in range(0, len(self), size))
 
     def digest(self) -> str:
-        """The sha256 of the files as they are and of how they are cut: nothing is decoded for it."""
+        """The sha256 of the files and of their crop, without decoding them."""
         total = hashlib.sha256(f"{self.size} {self.resize} {len(self)}".encode())
         for blob in self.blobs:
             total.update(hashlib.sha256(blob.read()).digest())
         return total.hexdigest()
 
     def _decoded(self, blob: Blob) -> Tensor:
-        from gyrograd.data.folder import decoded  # a folder of many images is streamed: it knows this file
+        from gyrograd.data.folder import (
+            decode_image,
+        )  # a folder of many images is streamed: it knows this file
 
-        return decoded(io.BytesIO(blob.read()), str(blob), self.size, self.resize)
+        return decode_image(io.BytesIO(blob.read()), str(blob), self.size, self.resize)
 
 
 def is_large(images: int, size: tuple[int, int]) -> bool:
-    """True if so many decoded images are better not held at once."""
+    """True if the decoded images are too large to be held in memory."""
     most = os.environ.get("GYROGRAD_STREAM_ABOVE", str(STREAM_ABOVE))
     if not most.isdecimal():
         raise UserError(f"GYROGRAD_STREAM_ABOVE is '{most}'; give a number of bytes.")
@@ -132,9 +133,9 @@ def is_large(images: int, size: tuple[int, int]) -> bool:
 
 
 def tar_members(files: Sequence[Path]) -> list[tuple[Blob, int | None]]:
-    """The images of tar files in WebDataset's form, each with its class: KEY.jpg beside KEY.cls or KEY.json.
+    """The images of WebDataset tar files with their classes: KEY.jpg beside KEY.cls or KEY.json.
 
-    Images and classes of one key may stand anywhere in the same file. A file without classes gives None for each.
+    Image and class of a key may be anywhere in the same file. Without classes each image has None.
     """
     found: list[tuple[Blob, int | None]] = []
     for path in files:
@@ -149,7 +150,7 @@ def _members(path: Path) -> tuple[dict[str, Blob], dict[str, int]]:
     images: dict[str, Blob] = {}
     classes: dict[str, int] = {}
     try:
-        with tarfile.open(path, "r:") as tar:  # uncompressed: members of others cannot be found by their place
+        with tarfile.open(path, "r:") as tar:  # uncompressed only, so that a member can be read by its offset
             for member in tar:
                 if not member.isfile():
                     continue
@@ -173,7 +174,7 @@ def _members(path: Path) -> tuple[dict[str, Blob], dict[str, int]]:
 
 
 def _class_of(key: str, ending: str, content: bytes, path: Path) -> dict[str, int]:
-    """The class of a key, if this member says one: KEY.cls is a number, KEY.json may have "label" or "cls"."""
+    """The class in this member, if any: KEY.cls is a number, KEY.json may have "label" or "cls"."""
     try:
         if ending == "cls":
             return {key: int(content)}
@@ -181,4 +182,6 @@ def _class_of(key: str, ending: str, content: bytes, path: Path) -> dict[str, in
         named = [found[name] for name in ("label", "cls") if isinstance(found, dict) and name in found]
         return {key: int(named[0])} if named else {}
     except (ValueError, TypeError):
-        raise UserError(f"{path} has no number in {key}.{ending}; write the number of the class there.") from None
+        raise UserError(
+            f"{path} has no number in {key}.{ending}; write the number of the class there."
+        ) from None

@@ -15,7 +15,7 @@ from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.experiments.samples import images_of
 from gyrograd.measurement import fingerprint
 from gyrograd.models import build, load, save
-from gyrograd.occupancy import in_turn
+from gyrograd.occupancy import wait_for_lock
 from gyrograd.registry import make
 from gyrograd.regularizers.passes import BatchNorm
 from gyrograd.training import Objective, Term, TrainSettings, fit
@@ -79,7 +79,7 @@ def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
     if not is_there(net, folder):
         assert isinstance(net, Net)
         path = net_path(net, folder)
-        with in_turn(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
+        with wait_for_lock(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
             if not path.exists():
                 _train(net, path, folder, device)
     return read_net(net, folder, device)

@@ -27,8 +27,8 @@ from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scal
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.measurement import Cell, finished, run_cells, streams
 from gyrograd.measurement.machine import hardware, versions
-from gyrograd.numerics.modes import denormals_flushed
-from gyrograd.occupancy import NAME, in_turn
+from gyrograd.numerics.modes import flush_denormals
+from gyrograd.occupancy import NAME, wait_for_lock
 from gyrograd.registry import Entry, available, lookup, register
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Model
@@ -297,7 +297,7 @@ def reproduce(
     before = _begun(folder)
     started = time.monotonic()
     try:
-        with denormals_flushed():
+        with flush_denormals():
             found = experiment.measure(run)
     finally:
         seconds = before + time.monotonic() - started
@@ -309,7 +309,7 @@ def reproduce(
     about = {"sizes": {s: run.sizes(s) for s in measured_in}, "chance": _chances(run, measured_in)}
     about |= {"over": experiment.over} | ({CHANGED: dict(train)} if train else {})
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
-    with in_turn(folder / NAME, f"the page of {entry.name}"):
+    with wait_for_lock(folder / NAME, f"the page of {entry.name}"):
         write_results(folder, results)
         return render(folder)
 

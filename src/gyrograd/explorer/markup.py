@@ -30,7 +30,7 @@ from gyrograd.explorer.wording import (
     said,
     verdict,
 )
-from gyrograd.parsing import called
+from gyrograd.parsing import parse_call
 from gyrograd.registry import in_order, lookup
 from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, shared_scale
 from gyrograd.types import Images
@@ -131,7 +131,7 @@ def _summaries(kind: str) -> str:
 
 
 def _method(image: Array, name: str, map: Array) -> str:
-    end, entry = shared_scale(map, map), lookup("attribution", called(name)[0])
+    end, entry = shared_scale(map, map), lookup("attribution", parse_call(name)[0])
     return (
         f'<section class="gg-method" data-method="{escape(name)}"><h4>{escape(method_label(name))}</h4>'
         f'{_map_picture(image, map, end, "the map")}<p class="gg-about">{escape(entry.about or entry.summary)}</p>'

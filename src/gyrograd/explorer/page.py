@@ -29,8 +29,8 @@ from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.watching import Stopped, Watch, unwatched
 from gyrograd.explorer.wording import HINTS, usual_settings
-from gyrograd.numerics.modes import denormals_flushed
-from gyrograd.parsing import called, split
+from gyrograd.numerics.modes import flush_denormals
+from gyrograd.parsing import parse_call, split
 from gyrograd.registry import in_order, lookup
 from gyrograd.reporting.pictures import png
 from gyrograd.types import Images
@@ -204,7 +204,7 @@ def _plan(method: str, settings: str, attack: str, levels: Number, steps: Number
 
 def _with_settings(methods: list[str], settings: str) -> list[str]:
     """The chosen methods, each with its brackets from `settings`: `smoothgrad(sigma=0.2), lime(draws=50)`."""
-    own = {lookup("attribution", called(word)[0]).name: word for word in split(settings)}
+    own = {lookup("attribution", parse_call(word)[0]).name: word for word in split(settings)}
     idle = [word for name, word in own.items() if name not in methods]
     if idle:
         raise UserError(f"'{idle[0]}' has settings but is not chosen; check its box or remove it here.")
@@ -614,7 +614,7 @@ def _in_a_sentence(compute: Callable[[], tuple[str, bytes | None]]) -> tuple[str
     """What was computed; a mistake of the user's, or a stop, is a sentence in its place."""
     try:
         # The processor's state belongs to a thread, and the page answers in threads of its own.
-        with denormals_flushed():
+        with flush_denormals():
             return compute()
     except UserError as mistake:
         return markup.problem(str(mistake)), None

@@ -29,7 +29,7 @@ from gyrograd.explorer.watching import (
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.models import logits_of
 from gyrograd.numerics.maps import reduce
-from gyrograd.parsing import called, made
+from gyrograd.parsing import make_from_text, parse_call
 from gyrograd.registry import Settings, label_of, lookup, make
 from gyrograd.types import Images, Labels
 
@@ -82,7 +82,7 @@ class Plan:
     steps: int = 40
 
     def __post_init__(self) -> None:
-        made("attribution", self.method)
+        make_from_text("attribution", self.method)
         lookup("attack", self.attack)
         if not 0 <= self.eps <= 1:
             raise UserError(f"eps is {self.eps * 255:g}/255; give 0/255 to 255/255.")
@@ -152,9 +152,9 @@ def explained(
     told = Place(watch)
     with at_every_pass(net.model, told.again):
         for place, name in enumerate(methods):
-            told(place / len(methods), label_of("attribution", called(name)[0]))
+            told(place / len(methods), label_of("attribution", parse_call(name)[0]))
             try:
-                maps[name] = reduce(made("attribution", name)(net.model, x, classes)).detach()[0]
+                maps[name] = reduce(make_from_text("attribution", name)(net.model, x, classes)).detach()[0]
             except UserError as wrong:
                 left_out[name] = str(wrong)
     return Explained(net, x, predicted, wanted, maps, left_out)
@@ -193,7 +193,7 @@ def attacked(
 
 def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Place) -> AttackResult:
     """The attack, watched: by the map it searches through, by the model's passes, or, without steps, as a whole."""
-    through, attack = made("attribution", plan.method), attack_of(plan, told)
+    through, attack = make_from_text("attribution", plan.method), attack_of(plan, told)
     tell = told.again
     steps = _takes(plan, "steps")
     told(0.0, f"step 0 of {plan.steps}" if steps else label_of("attack", plan.attack))
@@ -208,7 +208,7 @@ def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Plac
 
 
 def _way(net: Net, plan: Plan, hit: AttackResult, told: Place) -> tuple[Waypoint, ...]:
-    method = made("attribution", plan.method)
+    method = make_from_text("attribution", plan.method)
     with at_every_pass(net.model, told.again):
         return tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY)
 
@@ -251,7 +251,7 @@ def opening_image(stage: Stage, plan: Plan) -> int:
         return int(rows[0])
     net, short = stage.nets[0], replace(plan, steps=TRIED_STEPS)
     hit = attack_of(short)(
-        net.model, made("attribution", plan.method), x[rows], guesses[0][rows], seed=stage.seed
+        net.model, make_from_text("attribution", plan.method), x[rows], guesses[0][rows], seed=stage.seed
     )
     kept = TopKIntersection(k=_top(x))(hit.map_clean, hit.map)
     return int(rows[kept.masked_fill(hit.stuck | ~hit.prediction_kept, 1.0).argmin()])
@@ -277,7 +277,9 @@ def _takes(plan: Plan, setting: str) -> bool:
 
 
 def _transfers(plan: Plan) -> bool:
-    return _takes(plan, "transfer_from") and not lookup("attribution", called(plan.method)[0]).differentiable
+    return (
+        _takes(plan, "transfer_from") and not lookup("attribution", parse_call(plan.method)[0]).differentiable
+    )
 
 
 def _waypoint(net: Net, method: Any, hit: AttackResult, share: float) -> Waypoint:

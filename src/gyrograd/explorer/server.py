@@ -21,7 +21,7 @@ from gyrograd.explorer.guard import Guard
 from gyrograd.explorer.sessions import Sessions
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.style import SCRIPT, STYLE
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 
 LARGEST_FILE = "32mb"
 PREFIX = "gyrograd-explore-"
@@ -106,7 +106,7 @@ def _readable(host: str) -> str:
 def _kept_at_home() -> Iterator[Path]:
     """Gradio without reports to its makers, and its copies of users' images in a folder that goes away."""
     _remove_left_behind()
-    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, sole_writer(folder):
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, exclusive_folder(folder):
         wanted = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
         before = {name: os.environ.get(name) for name in wanted}
         os.environ.update(wanted)
@@ -122,7 +122,7 @@ def _remove_left_behind() -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError, UserError):
             if time.time() - folder.stat().st_mtime > JUST_MADE_S:
-                with sole_writer(folder):
+                with exclusive_folder(folder):
                     shutil.rmtree(folder)
 
 

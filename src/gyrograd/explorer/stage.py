@@ -12,12 +12,12 @@ from PIL import Image
 
 from gyrograd.data import Dataset
 from gyrograd.data.folder import read_image
-from gyrograd.data.opening import Opened, check_labels_fit, is_labelled, is_registered, opened_with_names
+from gyrograd.data.opening import Opened, check_labels_fit, is_labelled, is_registered, open_data_with_names
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names as known_class_names
 from gyrograd.models.class_names import read_class_names
-from gyrograd.models.opening import checked, image_size, notes, opened
+from gyrograd.models.opening import check_model, image_size, notes, open_model
 from gyrograd.types import Images, Model
 
 LOOKED_AT = 8
@@ -109,15 +109,15 @@ def opened_stage(
     """Open the models and the images as `gyrograd audit` does. Without data, embedded drawings stand in."""
     _check_models(models, weights)
     nets = {
-        text: opened(text, weights=weights, classes=classes, normalize=normalize, device=device)
+        text: open_model(text, weights=weights, classes=classes, normalize=normalize, device=device)
         for text in models
     }
     side = size or image_size(next(iter(nets.values())))
     if data is None:
-        drawings = opened_with_names(DRAWINGS, size=side, labelled=False)
+        drawings = open_data_with_names(DRAWINGS, size=side, labelled=False)
         return staged(nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,), class_names=class_names)
     of_a_set = is_registered(data)
-    found = opened_with_names(
+    found = open_data_with_names(
         data,
         images=images if images is not None or of_a_set else FROM_FILES,
         size=size if of_a_set else side,
@@ -154,7 +154,7 @@ def staged(
 
 
 def _net(name: str, model: Model, data: Dataset, x: Images, names: str | None) -> Net:
-    model = checked(model, x)
+    model = check_model(model, x)
     with torch.no_grad():
         k = logits_of(model, x[:1]).shape[1]
     check_labels_fit(data, k)

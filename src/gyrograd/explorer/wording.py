@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from gyrograd.explorer.scenes import Attacked, Prediction
 from gyrograd.numerics.wording import UNKNOWN, eps_text, number
-from gyrograd.parsing import called
+from gyrograd.parsing import parse_call
 from gyrograd.registry import label_of, lookup
 
 
@@ -151,7 +151,7 @@ def attack_title(scene: Attacked) -> str:
 
 def method_label(word: str) -> str:
     """`smoothgrad(sigma=0.2)` as `SmoothGrad (sigma=0.2)`."""
-    name, settings = called(word)
+    name, settings = parse_call(word)
     own = ", ".join(f"{key}={value}" for key, value in settings.items())
     return label_of("attribution", name) + (f" ({own})" if own else "")
 

@@ -23,15 +23,15 @@ from gyrograd.hardening.judging import best_held, judged, yardstick
 from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.checksums import signed_bytes
-from gyrograd.models.opening import checked, image_size, notes, opened, place_of
+from gyrograd.models.opening import check_model, image_size, notes, open_model, place_of
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.training import fit, predictions, snapshots
 from gyrograd.training.building import Resume, Split, check_fit, held_out, split_of
 from gyrograd.training.objective import equal_when_fast, objective_of
-from gyrograd.training.processes import launched
-from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, merged, settings_from
+from gyrograd.training.processes import process_group
+from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, merge_settings, settings_from
 from gyrograd.training.steady import without_curvature
 from gyrograd.training.trials import Columns, record, weights_digest
 from gyrograd.types import Model
@@ -100,7 +100,7 @@ def harden(
     interrupted, the same call goes on. The given module is left as it was.
 
     Args:
-        model: a module, or what `models.opening.opened` takes: a checkpoint, torchvision:NAME, FILE.py:FACTORY, ...
+        model: a module, or what `models.open_model` takes: a checkpoint, torchvision:NAME, FILE.py:FACTORY, ...
         data: a data set, the name of one, or a folder of images. What has no test images has some held out.
         out: folder for the weights, the card, both audits and the tries.
         test: images to judge on, for a data set that is given.
@@ -111,7 +111,7 @@ def harden(
         images: test images that are explained and attacked, before and after.
         preset: how thoroughly they are audited: quick, standard, thorough or a `Preset`.
         size: side of the images of a folder, where the model does not tell.
-        weights, classes, normalize: of a model given by name, as in `opened`.
+        weights, classes, normalize: of a model given by name, as in `open_model`.
         seed: of order, noise, attacks and what is held out.
         device: auto, cpu, cuda, cuda:N.
         resume: auto, never or changed, as in `train`.
@@ -140,12 +140,15 @@ def harden(
     place = place_of(device)
     given, source = _model(model, weights, classes, normalize, place)
     split = _split(data, test, size or image_size(given), seed)
-    net = checked(given, split.test.to(place).pixels(torch.arange(min(LOOKED_AT, len(split.test)))))
+    net = check_model(given, split.test.to(place).pixels(torch.arange(min(LOOKED_AT, len(split.test)))))
     _check_classes(net, split, place)
     _check_trained(net, split, place)
-    tree = merged(merged(merged(DEFAULTS, own), changes), {"epochs": epochs, "seed": seed, "device": place})
+    tree = merge_settings(
+        merge_settings(merge_settings(DEFAULTS, own), changes),
+        {"epochs": epochs, "seed": seed, "device": place},
+    )
     settings, left_out = _fitting(settings_from(tree), net, split, place)
-    check_fit(net, split.train, None, settings, objective_of(settings), launched(settings))
+    check_fit(net, split.train, None, settings, objective_of(settings), process_group(settings))
     count = min(images, len(split.test))
     run = Hardening(
         net, given, source, weights_digest(given), split, settings, left_out, max_accuracy_loss, tries, count,
@@ -177,7 +180,7 @@ class Hardening:
     def run(self, resume: str) -> Hardened:
         """Audit, try one strength after another, audit the best, and write the card last."""
         _check_resume(resume, self.out)
-        with sole_writer(self.out):
+        with exclusive_folder(self.out):
             return self._run(resume)
 
     def _run(self, resume: str) -> Hardened:
@@ -352,7 +355,7 @@ def _model(
     """The model to train, on its device, and what to call it."""
     if isinstance(model, str):
         found, source = (
-            opened(model, weights=weights, classes=classes, normalize=normalize, device=place),
+            open_model(model, weights=weights, classes=classes, normalize=normalize, device=place),
             model,
         )
     elif weights is not None or classes is not None or normalize is not None:

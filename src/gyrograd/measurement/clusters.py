@@ -32,7 +32,7 @@ from gyrograd.measurement.workers import (
     unpacked,
 )
 from gyrograd.progress import without_bars
-from gyrograd.ray_cluster import LOCAL, joined, ray_library
+from gyrograd.ray_cluster import LOCAL, ray_connection, ray_library
 
 CLUSTERS = ("ray", "slurm")
 JOBS_PER_WORKER = 4
@@ -92,7 +92,7 @@ class RayActors:
             return
         content = packed(cells)
         gpu = float(torch.cuda.is_available())
-        with joined(ray, self.address, self.count, 2 * len(content)):
+        with ray_connection(ray, self.address, self.count, 2 * len(content)):
             there = ray.cluster_resources()
             count = self.count or max(1, int(there.get("GPU" if gpu else "CPU", 1)))
             actor = ray.remote(num_cpus=1, num_gpus=gpu, max_restarts=0)(Measurer)

@@ -22,6 +22,7 @@ from gyrograd.metrics.response import (
     TopKIntersection,
 )
 from gyrograd.metrics.road import Road
+from gyrograd.metrics.sanity_checks import Flag, raised_flags
 from gyrograd.metrics.sparseness import Sparseness
 from gyrograd.metrics.stability import (
     LocalLipschitz,
@@ -30,7 +31,7 @@ from gyrograd.metrics.stability import (
     ModelSmoothness,
     RandomPerturbationSimilarity,
 )
-from gyrograd.metrics.suspicion import Flag, suspicions
+from gyrograd.renames import keep_old_names
 
 __all__ = [
     "Accuracy",
@@ -65,5 +66,7 @@ __all__ = [
     "as_quantus_explain",
     "deletion",
     "insertion",
-    "suspicions",
+    "raised_flags",
 ]
+
+keep_old_names(__name__, suspicions="gyrograd.metrics.raised_flags")

@@ -26,7 +26,7 @@ class Accuracy:
 
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=4)
-    >>> right = gg.metric("accuracy")(model, None, data.pixels(), gg.predicted(model, data.pixels()))
+    >>> right = gg.metric("accuracy")(model, None, data.pixels(), gg.predict(model, data.pixels()))
     >>> right.tolist()
     [1.0, 1.0, 1.0, 1.0]
     """

@@ -101,7 +101,7 @@ class CertifiedPixels:
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(1, 3, 32, 32)
     >>> certified = gg.metric("certified_pixels", draws=60, held_out=10, radius=0.02)
-    >>> share = certified(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> share = certified(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool(0 <= share <= 1)
     True
     """
@@ -219,7 +219,7 @@ class CertifiedCosine:
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(1, 3, 32, 32)
     >>> certified = gg.metric("certified_cosine", draws=60, held_out=10, radius=0.02)
-    >>> bool(certified(model, gg.attribution("gradient"), x, gg.predicted(model, x)) <= 1)
+    >>> bool(certified(model, gg.attribution("gradient"), x, gg.predict(model, x)) <= 1)
     True
     """
 

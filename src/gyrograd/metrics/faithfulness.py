@@ -62,7 +62,7 @@ class Faithfulness:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> faithfulness = gg.metric("faithfulness", grid=4)
-    >>> faithfulness(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    >>> faithfulness(model, gg.attribution("gradient"), x, gg.predict(model, x)).shape
     torch.Size([2])
     """
 
@@ -157,7 +157,7 @@ class Infidelity:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> infidelity = gg.metric("infidelity", sigma=0.01, draws=5)
-    >>> values = infidelity(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> values = infidelity(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((values >= 0).all())
     True
     """

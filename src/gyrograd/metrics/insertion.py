@@ -49,7 +49,7 @@ class PixelGame:
     ties: "exact" takes equal pixels in the order of the image, so that m pixels are m pixels. "strict" lets a
     group of equal pixels in only when there is room for all of it, as the `>` of joo2023's code does.
     reduce: "abs_sum" ranks pixels by their size over channels (joo2023); "none" and "abs" rank single elements.
-    A constant map has no order of its own: `suspicion.constant_maps` finds those.
+    A constant map has no order of its own: `sanity_checks.constant_maps` finds those.
     """
 
     game: str
@@ -163,7 +163,7 @@ def insertion(
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> insertion, target = gg.metric("insertion"), gg.predicted(model, x)
+    >>> insertion, target = gg.metric("insertion"), gg.predict(model, x)
     >>> insertion(model, gg.attribution("gradient"), x, target).shape
     torch.Size([2])
     >>> insertion.curve(model, gg.attribution("gradient"), x, target).shape
@@ -193,7 +193,7 @@ def deletion(
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> deletion = gg.metric("deletion")
-    >>> deletion(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    >>> deletion(model, gg.attribution("gradient"), x, gg.predict(model, x)).shape
     torch.Size([2])
     """
     return PixelGame("deletion", False, ratios, substrate, ties, reduce, quantity, max_batch)
@@ -220,7 +220,7 @@ def adversarial_insertion(
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
     >>> gg.metric("adversarial_insertion")(model, lrp, x, target, perturbed=hit.x).shape
     torch.Size([2])

@@ -78,7 +78,7 @@ class MassInMask(MaskMetric):
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
     >>> x, lrp = data.pixels(), gg.attribution("lrp")
-    >>> share = gg.metric("mass_in_mask")(model, lrp, x, gg.predicted(model, x), mask=data.masks)
+    >>> share = gg.metric("mass_in_mask")(model, lrp, x, gg.predict(model, x), mask=data.masks)
     >>> bool((0 < share).all() and (share < 1).all())
     True
     """
@@ -108,7 +108,7 @@ class PointingGame(MaskMetric):
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
     >>> x, lrp = data.pixels(), gg.attribution("lrp")
     >>> everywhere = data.masks | True
-    >>> gg.metric("pointing_game")(model, lrp, x, gg.predicted(model, x), mask=everywhere).tolist()
+    >>> gg.metric("pointing_game")(model, lrp, x, gg.predict(model, x), mask=everywhere).tolist()
     [1.0, 1.0]
     """
 
@@ -146,7 +146,7 @@ class TopKInMask(MaskMetric):
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
     >>> x, lrp = data.pixels(), gg.attribution("lrp")
-    >>> share = gg.metric("top_k_in_mask", k=20)(model, lrp, x, gg.predicted(model, x), mask=data.masks)
+    >>> share = gg.metric("top_k_in_mask", k=20)(model, lrp, x, gg.predict(model, x), mask=data.masks)
     >>> bool((0 <= share).all() and (share <= 1).all())
     True
     """

@@ -16,7 +16,7 @@ from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_exa
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_images, check_inputs, check_target, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
 
@@ -69,7 +69,7 @@ def scored(
 ) -> Float[Tensor, "e n"]:
     """The quantity (logit, probability, ...) the model gives each variant for the class of its example."""
     n = variants.shape[1]
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, variants.flatten(0, 1))
     return quantity_of(logits, target.repeat_interleave(n), quantity).view(-1, n)
 
@@ -80,7 +80,7 @@ def logits_in_parts(model: Model, x: Inputs, max_batch: int = MAX_BATCH) -> Floa
     try_model(model, x)
     check_count("max_batch", max_batch, MAX_BATCH)
     size = max(1, max_batch // rows_per_example(model))
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         return torch.cat([logits_of(model, part) for part in x.detach().split(size)])
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.passes import check_classes
 from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
-from gyrograd.metrics.suspicion import shuffle
+from gyrograd.metrics.sanity_checks import shuffle
 from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
@@ -45,7 +45,7 @@ class ParameterRandomization:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> kept = gg.metric("parameter_randomization")(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> kept = gg.metric("parameter_randomization")(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((kept < 0.9).all())      # the gradient depends on what was learnt
     True
     """

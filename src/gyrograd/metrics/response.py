@@ -191,7 +191,7 @@ def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_s
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
     >>> kept = gg.metric("top_k_intersection", k=102)
     >>> kept(model, lrp, x, target, perturbed=x).tolist()
@@ -216,7 +216,7 @@ def rank_correlation(reduce: str = "abs_sum") -> AttackResponse:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
     >>> correlation = gg.metric("rank_correlation")(model, lrp, x, target, perturbed=hit.x)
     >>> bool((correlation < 1).all())
@@ -239,7 +239,7 @@ def center_dislocation(variant: str = "code", reduce: str = "abs_sum") -> Attack
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
     >>> moved = gg.metric("center_dislocation")(model, lrp, x, target, perturbed=hit.x)
     >>> bool((moved > 0).all())
@@ -262,7 +262,7 @@ def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
     >>> distance = gg.metric("cosine_distance")(model, lrp, x, target, perturbed=hit.x)
     >>> bool((distance > 0).all())
@@ -286,7 +286,7 @@ def similarity_to_clean(
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> lrp, target = gg.attribution("lrp"), gg.predicted(model, x)
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
     >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
     >>> similarity = gg.metric("similarity_to_clean", similarity="spearman")
     >>> bool((similarity(model, lrp, x, target, perturbed=hit.x) < 1).all())
@@ -311,7 +311,7 @@ class SimilarityToTarget:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> gradient, target = gg.attribution("gradient"), gg.predicted(model, x)
+    >>> gradient, target = gg.attribution("gradient"), gg.predict(model, x)
     >>> hit = gg.attack("targeted_map", eps=4 / 255, steps=3)(model, gradient, x, target)
     >>> to_frame = gg.metric("similarity_to_target")
     >>> nearer = to_frame(model, gradient, x, target, perturbed=hit.x)

@@ -47,7 +47,7 @@ class Road:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> road = gg.metric("road", ratios=(0.2, 0.5))
-    >>> road(model, gg.attribution("gradient"), x, gg.predicted(model, x)).shape
+    >>> road(model, gg.attribution("gradient"), x, gg.predict(model, x)).shape
     torch.Size([2])
     """
 

@@ -33,7 +33,7 @@ class Sparseness:
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> sparseness = gg.metric("sparseness")
     >>> flat = gg.attribution(lambda model, x, target: x * 0 + 1)
-    >>> [round(value, 3) for value in sparseness(model, flat, x, gg.predicted(model, x)).abs().tolist()]
+    >>> [round(value, 3) for value in sparseness(model, flat, x, gg.predict(model, x)).abs().tolist()]
     [0.0, 0.0]
     """
 

@@ -47,7 +47,7 @@ class RandomPerturbationSimilarity:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> similarity, target = gg.metric("rps", eps=16 / 255, draws=3), gg.predicted(model, x)
+    >>> similarity, target = gg.metric("rps", eps=16 / 255, draws=3), gg.predict(model, x)
     >>> lrp = similarity(model, gg.attribution("lrp"), x, target)
     >>> bool((lrp > similarity(model, gg.attribution("gradient"), x, target)).all())      # LRP is steadier
     True
@@ -110,7 +110,7 @@ class LocalLipschitz:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> lipschitz = gg.metric("local_lipschitz", draws=3)
-    >>> values = lipschitz(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> values = lipschitz(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((values > 0).all())
     True
     """
@@ -167,7 +167,7 @@ class MaxSensitivity:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> sensitivity = gg.metric("max_sensitivity", eps=0.02, draws=3)
-    >>> values = sensitivity(model, gg.attribution("gradient"), x, gg.predicted(model, x))
+    >>> values = sensitivity(model, gg.attribution("gradient"), x, gg.predict(model, x))
     >>> bool((values > 0).all())
     True
     """
@@ -221,7 +221,7 @@ class ModelLipschitz:
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
     >>> slope = gg.metric("model_lipschitz", draws=3)
-    >>> bool((slope(model, None, x, gg.predicted(model, x)) > 0).all())
+    >>> bool((slope(model, None, x, gg.predict(model, x)) > 0).all())
     True
     """
 
@@ -275,7 +275,7 @@ class ModelSmoothness:
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
-    >>> target = gg.predicted(model, x)
+    >>> target = gg.predict(model, x)
     >>> smoothness = gg.metric("model_smoothness", draws=3)(model, None, x, target)
     >>> of_the_map = gg.metric("local_lipschitz", draws=3)(model, gg.attribution("gradient"), x, target)
     >>> bool((abs(smoothness / of_the_map - 1) < 1e-3).all())

@@ -1,17 +1,18 @@
 """What is explained: backbones of the three papers, models of other libraries, and what wraps them.
 
-`build` makes a model by name; `opened` opens one from a file or a name; `wrappers` and `activations` turn a
+`build` makes a model by name; `open_model` opens one from a file or a name; `wrappers` and `activations` turn a
 model into a model; `checkpoints` keeps it, and `zoo` holds trained ones.
 """
 
 from gyrograd.models import googlenet, lenet, mlp, resnet, swin, vgg
 from gyrograd.models.activations import SwapReport, swap_report, with_activation
-from gyrograd.models.assembly import build, rebuilt
+from gyrograd.models.assembly import build, rebuild
 from gyrograd.models.checkpoints import save
-from gyrograd.models.opening import load, opened
+from gyrograd.models.opening import load, open_model
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import InShape, Normalized, Probability, Standardized, ZeroShot, logits_of
+from gyrograd.renames import keep_old_names
 
 __all__ = [
     "InShape",
@@ -28,8 +29,8 @@ __all__ = [
     "load_state",
     "logits_of",
     "mlp",
-    "opened",
-    "rebuilt",
+    "open_model",
+    "rebuild",
     "resnet",
     "save",
     "spec_of",
@@ -38,3 +39,5 @@ __all__ = [
     "vgg",
     "with_activation",
 ]
+
+keep_old_names(__name__, opened="gyrograd.models.open_model", rebuilt="gyrograd.models.rebuild")

@@ -1,11 +1,10 @@
-"""The same model with a smooth activation: every ReLU becomes Softplus (joo2023, Section 5) or another.
+"""A smooth twin of a model: every ReLU becomes Softplus (joo2023, Section 5) or another activation.
 
-Maps of ReLU nets are piecewise constant, so attacks and regularisers need a smooth twin. ReLUs hide in
-modules, in function calls (`F.relu(x)`, `x.relu_()`), in other activations (ReLU6 is two of them; `piecewise`
-has the table) and in arithmetic (`x.clamp(min=0)`; `spellings` reads it). Modules are replaced in a copy; calls
-are replaced while the copy runs; what is left is found by running the copy once and watching every tensor
-operation, and is an error unless it was allowed. With ReLUs in place of the new activations the copy must give
-what the model gives; one that does not is refused.
+Maps of ReLU nets are piecewise constant, so attacks and regularisers need a smooth twin. ReLUs occur as modules, as
+function calls (`F.relu(x)`, `x.relu_()`), inside other activations (ReLU6 is two of them; see `piecewise`) and as
+arithmetic (`x.clamp(min=0)`; see `spellings`). Modules are replaced in a copy, calls while the copy runs. One run of
+the copy, in which every tensor operation is watched, finds what is left; that is an error unless it was allowed.
+Finally the copy runs with ReLU as the new activation and must return what the model returns.
 """
 
 import copy
@@ -23,9 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, applied, overwritten
+from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, apply_form, overwritten
 from gyrograd.models.specs import attach_spec, spec_of
-from gyrograd.models.spellings import Sign, compared, converts, is_zero, mark, sign_of, spelled
+from gyrograd.models.spellings import Sign, converts, is_zero, mark, read_activation, read_comparison, sign_of
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -39,18 +39,18 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
 }
 
-# Operations with a kink that no swap reaches, as the dispatcher names them.
+# Operations with a kink that cannot be swapped, under the dispatcher's names.
 KINKED = {
     "relu", "relu6", "leaky_relu", "_prelu_kernel", "prelu", "rrelu_with_noise", "threshold", "hardtanh",
     "hardswish", "hardsigmoid", "hardshrink", "softshrink", "abs",
 }  # fmt: skip
-# These have a kink where the other operand is 0: `x.clamp(min=0)`, `torch.maximum(x, y)`, `y * (x > 0)`.
+# Operations with a kink if the other operand is 0: `x.clamp(min=0)`, `torch.maximum(x, y)`, `y * (x > 0)`.
 KINKED_AT_ZERO = {"clamp", "clamp_min", "maximum", "fmax", "gt", "ge", "lt", "le"}
 
 
 @dataclass(frozen=True)
-class Place:
-    """One activation: the module it runs in ("" is the model itself) and the function it was."""
+class ActivationSite:
+    """An activation in a model: the module it runs in ("" is the model itself) and the name of its function."""
 
     module: str
     function: str
@@ -63,17 +63,16 @@ class Place:
 class SwapReport:
     """What `with_activation` found: swapped activations, and kinked operations it had to leave."""
 
-    swapped: tuple[Place, ...]
-    unswapped: tuple[Place, ...]
+    swapped: tuple[ActivationSite, ...]
+    unswapped: tuple[ActivationSite, ...]
 
 
 class Activated(nn.Module):
-    """A model whose ReLU calls run as `activation` instead; `with_activation` makes it where it found calls.
+    """A model whose calls of ReLU run as `activation` instead; made by `with_activation` if it found such calls.
 
-    With Softplus, calls of all activations made of ReLUs run in their smooth form.
-
-    The exchange holds during forward only: a core that recomputes in backward (activation checkpointing)
-    would recompute plain ReLUs, so switch that off.
+    With Softplus, calls of all activations made of ReLUs run in their smooth form. The replacement is active during
+    forward only: a core that recomputes in backward (activation checkpointing) would recompute plain ReLUs, so switch
+    that off.
     """
 
     def __init__(self, core: nn.Module, activation: nn.Module) -> None:
@@ -83,7 +82,6 @@ class Activated(nn.Module):
         self.training = activation.training = core.training
 
     def forward(self, x: Inputs) -> Any:
-        """What the core returns, with its ReLU calls exchanged."""
         with _Exchange(self.activation):
             return self.core(x)
 
@@ -97,17 +95,20 @@ def with_activation(
     partial: bool = False,
     shared: bool = False,
 ) -> nn.Module:
-    """A copy of the model in which every ReLU is another activation; same weights, same mode.
+    """A copy of the model in which every ReLU is another activation, with the same weights and mode.
 
-    "softplus" also reaches the ReLUs that others are made of: ReLU6, Hardtanh, LeakyReLU, PReLU, RReLU,
-    Hardsigmoid, Hardswish and Softshrink get their smooth form; any other name leaves these.
-    `beta` is Softplus's sharpness, 1 if not given; torch's Softplus is exactly linear where beta z > 20.
-    `example` is an input batch for the one test run (else 1 x 3 x 32 x 32, then 224). `partial=True` permits
-    kinked operations that cannot be swapped (a Threshold that jumps, abs, scripted parts, ...); `swap_report` lists
-    them. `shared=True` shares parameters and buffers with the original instead of copying, so that the twin
-    follows it in training. A model swapped before can be swapped again, also back to "relu", which gives the
-    other activations back too (and they count as left: partial=True). Max-pools stay, as in joo2023. The test
-    run is in eval mode: a call that is made in training only is not seen.
+    Max-pools stay, as in joo2023. The test run is in eval mode: calls that happen only in training are not seen. A
+    swapped model can be swapped again, also back to "relu" (with partial=True if it had other activations).
+
+    Args:
+        model: the model; it is not changed.
+        name: the new activation. "softplus" also replaces ReLU6, Hardtanh, LeakyReLU, PReLU, RReLU, Hardsigmoid,
+            Hardswish and Softshrink, which consist of ReLUs; any other name leaves these.
+        beta: sharpness of Softplus, 1 by default; torch's Softplus is exactly linear where beta z > 20.
+        example: a batch for the test run (default: 1 x 3 x 32 x 32, then 224).
+        partial: allow kinked operations that cannot be swapped (Threshold, abs, scripted parts, ...); `swap_report`
+            lists them.
+        shared: share parameters and buffers with the model, so that the twin follows it in training.
     """
     exchange = _activation(name, beta)
     twin, places, were_in_place = _modules_swapped(_copied(model, shared), exchange)
@@ -128,7 +129,7 @@ def with_activation(
 def swapped_again(
     model: nn.Module, *, name: str, beta: float | int | None, shape: Sequence[int] | None, partial: bool
 ) -> nn.Module:
-    """`with_activation` from what a spec remembers of it."""
+    """`with_activation` with the settings that a spec holds."""
     example = None if shape is None else _ramp(shape, model)
     return with_activation(model, name, beta, example=example, partial=partial, shared=True)
 
@@ -143,9 +144,9 @@ def swap_report(model: nn.Module) -> SwapReport:
 
 
 class _Exchange(TorchFunctionMode):
-    """While it is on, calls of ReLU (or made of it) run as the activation; each is noted where it happened.
+    """While active, runs calls of ReLU (or of activations made of it) as the new activation and reports each.
 
-    Comparisons with zero are noted too (`note_sign`): most are half of a ReLU, and what is not used so is left.
+    Comparisons with zero are reported, too (`note_sign`): most are half of a ReLU; others count as left.
     """
 
     def __init__(
@@ -162,9 +163,9 @@ class _Exchange(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in WHOLE.values():  # a module's form; the modes around this one are to see it whole as well
-            return applied(func.__name__, z=args[0], **kwargs)
-        found = spelled(func, args, kwargs)
+        if func in WHOLE.values():  # the form of a module, as one call, for the modes around this one
+            return apply_form(func.__name__, z=args[0], **kwargs)
+        found = read_activation(func, args, kwargs)
         signs = [sign for sign in map(sign_of, (*args, *kwargs.values())) if sign is not None]
         if found is not None and _reaches(self.activation, found.form):
             if self.note is not None:
@@ -173,14 +174,14 @@ class _Exchange(TorchFunctionMode):
                 sign.used = True
 
             def activated(z: Tensor) -> Tensor:
-                return applied(found.form, self.activation, z, **found.settings)
+                return apply_form(found.form, self.activation, z, **found.settings)
 
             return overwritten(activated, found.z) if found.in_place else activated(found.z)
         if signs and converts(func):
             return mark(func(*args, **kwargs), signs[0])
         for sign in signs:
             sign.misused = True
-        comparison = compared(func, args)
+        comparison = read_comparison(func, args)
         return func(*args, **kwargs) if comparison is None else self._compared(comparison, func, args, kwargs)
 
     def _compared(self, sign: Sign, func: Any, args: Any, kwargs: Any) -> Any:
@@ -194,7 +195,7 @@ class _Exchange(TorchFunctionMode):
 
 
 class _Leftovers(TorchDispatchMode):
-    """Notes every operation with a kink that still runs, whatever Python or script it came from, and its operands."""
+    """Reports every kinked operation that still runs, from Python or from a script, and its operands."""
 
     def __init__(self, note: Callable[[str], None], read: Callable[[Tensor], None]) -> None:
         super().__init__()
@@ -202,7 +203,7 @@ class _Leftovers(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Else torch imports its compiler here, which takes seconds; nothing is compiled in a test run."""
+        """True, because torch would otherwise import its compiler here, which takes seconds."""
         return False
 
     def __torch_dispatch__(
@@ -219,14 +220,14 @@ class _Leftovers(TorchDispatchMode):
 
 
 def _is_kinked(name: str, operands: Sequence[Any]) -> bool:
-    """Is this an activation with a kink? Single numbers and integers are no activations."""
+    """True if this is an activation with a kink; single numbers and integers are not activations."""
     if not any(isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1 for z in operands):
         return False
     return name in KINKED or (name in KINKED_AT_ZERO and any(is_zero(z) for z in operands))
 
 
 def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
-    """A maker of activations that are marked as standing where a ReLU stood."""
+    """A factory of activations that are marked as replacements of a ReLU."""
     check_name("activation", name, ACTIVATIONS)
     if beta is not None and name != "softplus":
         raise UserError(f"beta is the sharpness of softplus and '{name}' has none; leave beta out.")
@@ -246,12 +247,12 @@ def _stands_for_relu(module: nn.Module) -> bool:
 
 
 def _reaches(activation: nn.Module, form: str) -> bool:
-    """Any activation may stand for a ReLU; inside another one only Softplus may, which goes to it as beta grows."""
+    """True if the activation may replace this form: any may replace a ReLU, only Softplus one inside another form."""
     return form == "relu" or isinstance(activation, nn.Softplus)
 
 
 def _successor(old: nn.Module, activation: nn.Module) -> nn.Module | None:
-    """What takes the place of a module, or None if it stays."""
+    """The replacement of a module, or None if it stays."""
     if _stands_for_relu(old):
         return activation
     if type(old) in MODULES and _reaches(activation, MODULES[type(old)]):
@@ -269,7 +270,7 @@ def _copied(model: nn.Module, shared: bool) -> nn.Module:
     tensors = [*model.parameters(), *model.buffers()] if shared else []
     try:
         with warnings.catch_warnings():
-            # torch 2.11 warns of a class of its own when an exported program is copied
+            # torch 2.11 warns about one of its own classes when an exported program is copied
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
             return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
     except (RuntimeError, TypeError) as wrong:
@@ -281,12 +282,10 @@ def _copied(model: nn.Module, shared: bool) -> nn.Module:
 
 def _modules_swapped(
     root: nn.Module, exchange: Callable[[], nn.Module]
-) -> tuple[nn.Module, tuple[Place, ...], set[nn.Module]]:
-    """The model with every ReLU module replaced, one new module for each old one, where they were, and which of the
-    new ones stand for one that wrote into its input.
-    """
+) -> tuple[nn.Module, tuple[ActivationSite, ...], set[nn.Module]]:
+    """The model with every ReLU module replaced, the places, and the new modules whose predecessor was in-place."""
     new: dict[int, nn.Module | None] = {}
-    places: list[Place] = []
+    places: list[ActivationSite] = []
     were_in_place: set[nn.Module] = set()
     everything: list[tuple[str, nn.Module]] = [*root.named_modules(remove_duplicate=False)]
     by_name = dict(everything)
@@ -296,13 +295,13 @@ def _modules_swapped(
         fresh = new[id(old)]
         if fresh is None:
             continue
-        place = Place(name, type(old.activation if isinstance(old, InPlace) else old).__name__)
+        place = ActivationSite(name, type(old.activation if isinstance(old, InPlace) else old).__name__)
         fresh.train(old.training)
         if old is root:
             return fresh, (place,), set()
         parent_name, _, key = name.rpartition(".")
         parent = by_name[parent_name]
-        # not in a parent that was itself replaced, and once in one that has two names
+        # skip parents that were replaced themselves; replace a parent with two names once
         if new.get(id(parent)) is None and parent._modules.get(key) is old:
             parent._modules[key] = fresh
             places.append(place)
@@ -322,8 +321,8 @@ def _written_in_place(root: nn.Module, modules: set[nn.Module]) -> nn.Module:
 
 
 def _check_same(model: nn.Module, twin: nn.Module, probe: Tensor) -> None:
-    """With ReLU itself as the activation, the limit of Softplus as beta grows, the copy must be the model."""
-    with torch.no_grad(), _evaluating(model), _evaluating(twin), _as_relus(model), _as_relus(twin):
+    """Refuse a copy that does not return what the model returns when its activation is ReLU."""
+    with torch.no_grad(), eval_mode(model), eval_mode(twin), _as_relus(model), _as_relus(twin):
         pairs = [*zip(_outputs(model, probe), _outputs(twin, probe), strict=True)]
     for wanted, found in pairs:
         if not wanted.is_floating_point():
@@ -346,7 +345,7 @@ def _outputs(model: nn.Module, probe: Tensor) -> list[Tensor]:
 
 @contextmanager
 def _as_relus(model: nn.Module) -> Iterator[None]:
-    """Every module that stands for a ReLU computes one."""
+    """Let every replacement of a ReLU compute a ReLU, for the block."""
     standing = [module for module in model.modules() if "stands_for_relu" in module.__dict__]
     for module in standing:
         module.__dict__["forward"] = torch.relu
@@ -359,10 +358,10 @@ def _as_relus(model: nn.Module) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """Of one run: ReLU calls, kinked operations that were left, modules whose input is read after them, the input."""
+    """Found in one run: ReLU calls, kinked operations left, in-place modules whose input is read again, the input."""
 
-    calls: tuple[Place, ...]
-    left: tuple[Place, ...]
+    calls: tuple[ActivationSite, ...]
+    left: tuple[ActivationSite, ...]
     read_again: set[nn.Module]
     probe: Tensor
 
@@ -370,7 +369,7 @@ class _Seen:
 def _watched(
     model: nn.Module, exchange: Callable[[], nn.Module], probes: Sequence[Tensor], in_place: set[nn.Module]
 ) -> _Seen:
-    """What one run shows, at the first of the probes that the model accepts."""
+    """The findings of one run on the first probe that the model accepts."""
     failure: Exception | None = None
     for probe in probes:
         try:
@@ -387,14 +386,16 @@ def _watched(
 def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_place: set[nn.Module]) -> _Seen:
     names = {id(module): name for name, module in model.named_modules()}
     running: list[nn.Module] = [model]
-    calls: dict[Place, None] = {}
-    left: dict[Place, None] = {}
-    signs: list[tuple[Place, Sign]] = []
-    overwritten_inputs: list[tuple[Tensor, nn.Module]] = []  # held, so that no memory is given out again
+    calls: dict[ActivationSite, None] = {}
+    left: dict[ActivationSite, None] = {}
+    signs: list[tuple[ActivationSite, Sign]] = []
+    overwritten_inputs: list[tuple[Tensor, nn.Module]] = []  # kept, so that their memory is not reused
     read_again: set[nn.Module] = set()
 
-    def here(function: str) -> Place:
-        return Place(next(names[id(module)] for module in reversed(running) if id(module) in names), function)
+    def here(function: str) -> ActivationSite:
+        return ActivationSite(
+            next(names[id(module)] for module in reversed(running) if id(module) in names), function
+        )
 
     def note_left(function: str) -> None:
         if not _stands_for_relu(running[-1]) and not exchanging.compares:
@@ -419,7 +420,7 @@ def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_pla
     with (
         torch.random.fork_rng(devices),
         torch.no_grad(),
-        _evaluating(model),
+        eval_mode(model),
         _following(running, finished),
         exchanging,
         _Leftovers(note_left, read),
@@ -431,7 +432,7 @@ def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_pla
 
 @contextmanager
 def _following(running: list[nn.Module], finished: Callable[[nn.Module, Any], None]) -> Iterator[None]:
-    """Keeps the modules being run on the list, the innermost last; `finished` hears of each with its inputs."""
+    """Keep the running modules in the list, innermost last; call `finished` with each and its inputs."""
     enter = register_module_forward_pre_hook(lambda module, _: running.append(module))
 
     def left(module: nn.Module, inputs: Any, *_: object) -> None:
@@ -446,20 +447,8 @@ def _following(running: list[nn.Module], finished: Callable[[nn.Module, Any], No
         leave.remove()
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, then each module's own mode again: a test run must not move BatchNorm statistics."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
 def _probes(model: nn.Module) -> list[Tensor]:
-    """Inputs to try: what the spec says, or 32 and then 224 pixels in colour."""
+    """Inputs to try: of the size in the spec, or colour images of 32 and then 224 pixels."""
     settings = getattr(spec_of(model), "settings", {})
     if "in_features" in settings:
         return [_ramp((1, settings["in_features"]), model)]

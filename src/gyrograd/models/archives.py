@@ -1,4 +1,4 @@
-"""What a file of a model is, found from its bytes: nothing is unpickled to find out, and no suffix is believed."""
+"""The kind of a model file, found from its bytes: nothing is unpickled, and the suffix is not trusted."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _EXPORT_MARKS = ("archive_format", "serialized_exported_program.json")
 _MEMBER = re.compile(r"[\w.+@ -]+(/[\w.+@ -]+)*")
 LARGEST_GROWTH = 16
 LARGEST_UNPACKED = 256 * 2**20
-"""Bytes a zip may always unpack to; above that, `LARGEST_GROWTH` times its size (tensors are not compressed)."""
+"""Bytes that any zip may unpack to; a larger one may unpack to `LARGEST_GROWTH` times its size."""
 
 
 def content_of(path: Path) -> Content:
-    """What the file holds: a gyrograd checkpoint, other safetensors, a program of torch, a pickle, or none of them."""
+    """The kind of file: a gyrograd checkpoint, other safetensors, a torch program, a pickle, or none of these."""
     if not is_pickled(path):
         return _tensors_only(path)
     with path.open("rb") as file:
@@ -36,14 +36,14 @@ def content_of(path: Path) -> Content:
     names = [name.partition("/")[2] or name for name in member_names(path)]
     if any(name.endswith(mark) for name in names for mark in _EXPORT_MARKS):
         return "export"
-    # A scripted module is code and constants beside its data; a state dict is data.pkl alone.
+    # A scripted module has code and constants beside its data; a state dict has only data.pkl.
     if "constants.pkl" in names and any(name.startswith("code/") for name in names):
         return "torchscript"
     return "pickle" if "data.pkl" in names else "other"
 
 
 def member_names(path: Path) -> list[str]:
-    """Names of the files in a zip, after checking that it is no bomb and that each file is whole."""
+    """Names of the files in a zip that is no zip bomb and whose files are whole."""
     with _zip_errors(path), zipfile.ZipFile(path) as archive:
         _check_sizes(path, archive)
         broken = archive.testzip()
@@ -53,11 +53,9 @@ def member_names(path: Path) -> list[str]:
 
 
 def members(path: Path) -> dict[str, bytes]:
-    """The files of an archive of torch by their name below its one folder, each whole and each there once.
-
-    torch reads zips with a reader of its own, which may take other bytes from the same file (it does not tell small
-    letters from capitals, for one). So what is checked here is packed again by `repacked` and only that is given to it.
-    """
+    """The files of a torch archive by their name below its one folder, each whole and there once."""
+    # torch has its own zip reader, which may find other bytes in the same file (it ignores case in names, for example).
+    # So the checked files are packed again by `repack`, and torch gets only that.
     with _zip_errors(path), zipfile.ZipFile(path) as archive:
         _check_sizes(path, archive)
         names = [name for name in archive.namelist() if not name.endswith("/")]
@@ -74,7 +72,7 @@ def members(path: Path) -> dict[str, bytes]:
         return {short: archive.read(name) for short, name in inner.items()}
 
 
-def repacked(contents: Mapping[str, bytes]) -> io.BytesIO:
+def repack(contents: Mapping[str, bytes]) -> io.BytesIO:
     """A new archive of these files, for torch to read."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -97,7 +95,7 @@ def json_object(path: Path, content: bytes) -> JsonObject:
 
 @contextmanager
 def _zip_errors(path: Path) -> Iterator[None]:
-    """A zip that is damaged, encrypted or of an unknown kind fails in many ways, all of them one sentence."""
+    """Turn the many errors of a damaged, encrypted or unknown zip into one sentence."""
     try:
         yield
     except UserError:

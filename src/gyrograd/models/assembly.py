@@ -1,4 +1,4 @@
-"""A model from its name and settings, and again from its spec."""
+"""Build a model from its name and settings, or from its spec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gyrograd.models.outputs import logits_alone
 from gyrograd.models.sources import from_source
 from gyrograd.models.specs import ModelSpec, attach_spec
 from gyrograd.models.weights import load_state
-from gyrograd.models.wrappers import Normalized, Probability, Statistics, statistics_named
+from gyrograd.models.wrappers import Normalized, Probability, Statistics, find_statistics
 from gyrograd.registry import Settings, lookup, make
 
 MOST_CLASSES = 1_000_000
@@ -44,23 +44,27 @@ def build(
     init: str = "default",
     **settings: Any,
 ) -> nn.Module:
-    """A model of images in [0, 1] by name: a registered one, `torchvision:NAME`, `timm:NAME` or `hf:KIND`.
+    """Build a model from images in [0, 1] to logits.
 
-    Or a module of your own: one that returns an object, a dict or a tuple then gives its logits alone. It takes
-    `activation` and `normalize`, and is used as it is, not copied.
+    Like any nn.Module it is in train mode: call `.eval()` before explaining. Its settings are in `.spec`.
 
-    `num_classes`: the model's own default (10; 2 for the mlp), or what pretrained weights have. `activation`,
-    `beta`: swap every ReLU. `normalize`: "cifar10", "imagenet", "efficientnet_lite" or (mean, std); pretrained
-    weights bring their own if it is not given. `seed`: initial weights that neither depend on the global random
-    state nor change it. `weights`: a file of a state dict for the backbone. Other settings go to the backbone.
-
-    Like any nn.Module, the result is in train mode: call `.eval()` before explaining. It carries `.spec`.
+    Args:
+        name: a registered name, `torchvision:NAME`, `timm:NAME` or `hf:KIND`; or a module of your own, which is used
+            as it is: if it returns an object, a dict or a tuple, the result returns its logits.
+        num_classes: default: the model's own (10; 2 for the mlp), or that of pretrained weights.
+        activation, beta: replace every ReLU.
+        normalize: "cifar10", "imagenet", "efficientnet_lite" or (mean, std); default: that of pretrained weights.
+        seed: of the initial weights; the global random state is neither used nor changed.
+        pretrained: download the library's trained weights.
+        weights: file with a state dict for the backbone.
+        init: initial weights, "default" (torch's) or "he".
+        settings: further settings of the backbone.
     """
     if init != "default" and (pretrained or weights is not None):
         raise UserError("init draws new weights and pretrained or weights brings old ones; leave one out.")
     if beta is not None and activation is None:
         raise UserError("beta is the sharpness of an activation; give activation='softplus' with it.")
-    statistics = statistics_named(normalize)
+    statistics = find_statistics(normalize)
     if isinstance(name, nn.Module):
         others = {
             "num_classes": num_classes,
@@ -84,8 +88,8 @@ def build(
     return model if statistics is None else Normalized(model, mean=statistics[0], std=statistics[1])
 
 
-def rebuilt(spec: ModelSpec) -> nn.Module:
-    """The model a spec describes, with fresh weights and the global random state as it was."""
+def rebuild(spec: ModelSpec) -> nn.Module:
+    """The model that a spec describes, with new weights; the global random state is not changed."""
     settings = dict(spec.settings)
     with _seeded(0):
         model, _ = _backbone(spec.name, settings.pop("num_classes", None), False, settings)
@@ -98,7 +102,7 @@ def rebuilt(spec: ModelSpec) -> nn.Module:
 
 @contextmanager
 def _said_plainly(what: str) -> Iterator[None]:
-    """Settings that no model can have (a text for a width, a size below zero) fail deep inside of torch."""
+    """Turn torch's errors about impossible settings (a text as width, a negative size) into one sentence."""
     try:
         yield
     except UserError:
@@ -128,7 +132,7 @@ def _backbone(
     with _said_plainly(f"'{name}'"):
         model: nn.Module = make("model", name, **settings)
     entry = lookup("model", name)
-    # Defaults are written down too: a checkpoint must not change when they do.
+    # The spec holds defaults, too: a checkpoint must not change when they do.
     bound = inspect.signature(entry.factory).bind(**settings)
     bound.apply_defaults()
     attach_spec(model, ModelSpec(entry.name, bound.arguments))
@@ -136,7 +140,7 @@ def _backbone(
 
 
 def _initialise(model: nn.Module, init: str) -> None:
-    """Draw the weights of convolutions and linear layers anew, if another start than torch's is asked for."""
+    """Initialise convolutions and linear layers again if another initialisation than torch's is asked for."""
     check_name("init", init, INITS)
     if init == "default":
         return
@@ -148,14 +152,14 @@ def _initialise(model: nn.Module, init: str) -> None:
 
 
 def _class_count(model: nn.Module) -> int:
-    """Rows of the last linear map, which pretrained classifiers end in."""
+    """Outputs of the last linear layer."""
     heads = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     return int(heads[-1].weight.shape[0])
 
 
 @contextmanager
 def _seeded(seed: int | None) -> Iterator[None]:
-    """Draw from a stream of its own. Only the CPU's generator is used: models are built there."""
+    """Seed torch's CPU generator for the block and restore it; models are built on the CPU."""
     if seed is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Trained models on disk: safetensors with what is needed to build the model again, and a checksum.
+"""Trained models on disk: safetensors with the spec to build the model again, and a checksum.
 
 The file's metadata has one entry, `gyrograd`: JSON with `schema`, `spec`, `facts` and `sha256` over these and
 every tensor (`checksums`). Nothing in it is code.
@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
-from gyrograd.models.assembly import rebuilt
-from gyrograd.models.checksums import check_digest, damaged, read_note, signed_bytes
+from gyrograd.models.assembly import rebuild
+from gyrograd.models.checksums import check_digest, damage_sentence, read_note, signed_bytes
 from gyrograd.models.specs import ModelSpec, spec_of
 from gyrograd.models.weights import check_kinds, fit, is_pickled
 from gyrograd.records import JsonObject, write_bytes
@@ -25,7 +25,7 @@ SCHEMA = 1
 
 
 def save(path: Path | str, model: nn.Module, *, facts: JsonObject | None = None) -> None:
-    """Save a model that gyrograd built, so that `load` gives it back bit for bit.
+    """Save a model that gyrograd built; `load` returns it bit for bit.
 
     The file is written completely or not at all. `facts` are JSON values to keep with it (accuracy, epochs).
 
@@ -56,7 +56,7 @@ def load(path: Path | str) -> nn.Module:
     note, tensors = _contents(Path(path))
     spec = ModelSpec.from_json(_json(note["spec"]))
     _check_extent(path, spec, sum(tensor.numel() for tensor in tensors.values()))
-    model = rebuilt(spec)
+    model = rebuild(spec)
     own = model.state_dict(keep_vars=True)
     check_kinds(tensors, own, path)
     for key in own.keys() & tensors.keys():
@@ -66,7 +66,7 @@ def load(path: Path | str) -> nn.Module:
 
 
 def _check_extent(path: Path | str, spec: ModelSpec, elements: int) -> None:
-    """Refuse settings of a model far larger than the file: building it would fill the memory first."""
+    """Refuse a spec of a model far larger than the file, before building it fills the memory."""
     most = max(elements, 10_000)
     level: list[Any] = [spec.settings, [options for _, options in spec.wraps]]
     while level:
@@ -87,7 +87,7 @@ def facts(path: Path | str) -> JsonObject:
 
 
 def _contents(path: Path) -> tuple[JsonObject, dict[str, Tensor]]:
-    """Note and tensors of a checkpoint, after every check a file can fail."""
+    """Note and tensors of a checkpoint, after all checks of the file."""
     if not path.is_file():
         raise UserError(f"There is no checkpoint at {path}; check the path.")
     if is_pickled(path):
@@ -117,11 +117,11 @@ def _unreadable(path: Path, wrong: Exception) -> str:
 
 
 def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonObject:
-    """The note, if its schema is known, it was signed together with these tensors, and it describes a model."""
+    """The note, if its schema is known, its checksum matches these tensors, and it describes a model."""
     note = read_note(path, text)
     schema = note.get("schema")
     if type(schema) is not int or schema < 1:
-        raise UserError(damaged(path))
+        raise UserError(damage_sentence(path))
     if schema > SCHEMA:
         raise UserError(
             f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
@@ -136,8 +136,8 @@ def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonO
 
 
 def _check_spec_fits(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
-    """A model changed by hand after it was built is not what its spec says: find out now, not on load."""
-    expected = {key: tensor.shape for key, tensor in rebuilt(spec).state_dict().items()}
+    """Refuse a model that was changed after it was built and no longer fits its spec: now, not on load."""
+    expected = {key: tensor.shape for key, tensor in rebuild(spec).state_dict().items()}
     if expected != {key: tensor.shape for key, tensor in tensors.items()}:
         raise UserError(
             f"The model was changed after gyrograd built it and is no '{spec.name}' any more; "

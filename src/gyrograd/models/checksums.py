@@ -1,8 +1,8 @@
-"""A checksum over tensors and the words beside them, in the metadata of every safetensors file gyrograd writes.
+"""A checksum in the metadata of every safetensors file that gyrograd writes.
 
-The metadata has one entry (safetensors writes several in random order): a JSON object, the note, whose `sha256` is
-over the rest of the note and over each tensor's name, type, shape and bytes. A flipped bit is found when the file is
-read; a file without a checksum, from elsewhere or from before, is read as it is.
+The metadata has one entry (safetensors would write several in random order): a JSON object, the note. Its `sha256`
+covers the rest of the note and each tensor's name, type, shape and bytes, so a flipped bit is found when the file is
+read. Files of others, and older ones, have no checksum and are read without a check.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def signed_bytes(entry: str, note: Mapping[str, Any], tensors: Mapping[str, Tens
 
 
 def check_tensors(path: Path | str, words: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that differ from what gyrograd wrote, if it was gyrograd that wrote them."""
+    """Refuse tensors that do not match the checksum, if the file has one."""
     for entry, text in words.items():
         if not entry.startswith("gyrograd"):
             continue
@@ -44,7 +44,7 @@ def read_note(path: Path | str, text: str) -> JsonObject:
     except (ValueError, RecursionError):
         note = None
     if not isinstance(note, dict):
-        raise UserError(damaged(path))
+        raise UserError(damage_sentence(path))
     return note
 
 
@@ -52,11 +52,11 @@ def check_digest(path: Path | str, note: Mapping[str, Any], tensors: Mapping[str
     """Refuse a note and tensors that were not written together."""
     rest = {key: value for key, value in note.items() if key != "sha256"}
     if note.get("sha256") != digest(rest, tensors):
-        raise UserError(damaged(path))
+        raise UserError(damage_sentence(path))
 
 
-def damaged(path: Path | str) -> str:
-    """The sentence about a file whose bytes changed after it was written."""
+def damage_sentence(path: Path | str) -> str:
+    """The error message for a file that changed after it was written."""
     return f"{path} is damaged (its contents do not match its checksum); copy it again or train again."
 
 

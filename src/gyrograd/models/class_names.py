@@ -1,4 +1,4 @@
-"""What a model's classes are called: from a file, the model's own configuration, or the data it was trained on."""
+"""Names of a model's classes: from a file, the model's own configuration, or the data it was trained on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IMAGENET = 1000
 
 
 def class_names(model: Model, count: int, of_data: Sequence[str] | None = None) -> tuple[str, ...] | None:
-    """The names of a model's `count` classes; None where nobody knows them.
+    """The names of a model's `count` classes, or None if they are not known.
 
     What the model itself carries comes first: its `class_names`, a Hugging Face configuration's `id2label`, ImageNet's
     for 1,000 classes of torchvision or timm. Then the classes of the data, if there are as many.

@@ -1,9 +1,9 @@
-"""Models saved with torch.export (.pt2), opened without running what the file says beyond its tensors' graph.
+"""Open models saved with torch.export (.pt2) without running anything but their graph of tensor operations.
 
-torch.export.load unpickles parts of the file, gives texts in it to sympy, imports modules it names, and builds Python
-source from its names. So nothing of the file reaches torch as it is. The pickles are read as tensors alone and written
-anew; the program is checked text by text and number by number, its notes about the source are dropped, and the rest is
-written anew. What does not pass is refused, never run.
+torch.export.load unpickles parts of the file, passes texts of it to sympy, imports modules it names, and builds Python
+source from its names. So nothing of the file reaches torch unchecked. Pickles are read as tensors only and written
+again; every text and number of the program is checked, its notes about the source are dropped, and the rest is written
+again. Anything that fails a check is refused, never run.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from torch import nn
 from torch.export.passes import move_to_device_pass
 
 from gyrograd.errors import UserError
-from gyrograd.models.archives import json_object, members, repacked
+from gyrograd.models.archives import json_object, members, repack
 from gyrograd.models.expressions import is_guard, is_size
 from gyrograd.models.operators import DEVICES, allows
 from gyrograd.models.piecewise import FORMS
 from gyrograd.records import JsonObject
 
-DEEPEST = 60
-"""Levels of the program's JSON; torch writes about a dozen."""
+MAX_DEPTH = 60
+"""Most levels of the program's JSON; torch writes about a dozen."""
 LONGEST_TEXT = 2_000
 MOST_BITS = 512
-"""Of any whole number the program computes from sizes; Python would go on for ever where a tensor overflows."""
+"""Most bits of an integer that the program computes from sizes: Python's integers grow without limit."""
 
 _PYTHON_FUNCTIONS = {
     *(f"_operator.{name}" for name in (
@@ -43,7 +43,7 @@ _PYTHON_FUNCTIONS = {
     *(f"torch.sym_{name}" for name in ("float", "int", "ite", "max", "min", "not", "sum")),
     *(f"math.{name}" for name in ("ceil", "floor", "trunc", "sqrt")),
 }  # fmt: skip
-"""What a program may call on sizes."""
+"""Functions that a program may call on sizes."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PATH = re.compile(r"[A-Za-z0-9_.\-]*")
 _PATHS = {"parameter_name", "buffer_name", "tensor_constant_name", "fqn"}
@@ -56,7 +56,7 @@ _TREES = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections
 _TRAINING = {"training", "train"}
 _PROGRAM = "models/model.json"
 _SAMPLE = "data/sample_inputs/model.pt"
-"""Inputs the model was exported with: looked at, and left out."""
+"""Inputs the model was exported with: checked, then left out."""
 _ACTIVATIONS: dict[Any, tuple[str, bool]] = {
     getattr(torch.ops.aten, spelled).default: (form, spelled != form)
     for form in FORMS
@@ -66,8 +66,8 @@ _ACTIVATIONS: dict[Any, tuple[str, bool]] = {
 """aten's operation to the activation made of ReLUs that it is, and whether it works in place."""
 
 
-def exported(path: Path, device: torch.device) -> nn.Module:
-    """The module of a .pt2 file on the device; its `image_size` is set where the file fixes it."""
+def open_export(path: Path, device: torch.device) -> nn.Module:
+    """The module of a .pt2 file on the device, with `image_size` if the file fixes it."""
     contents = members(path)
     if [name for name in contents if name.startswith("models/")] != [_PROGRAM]:
         raise UserError(
@@ -76,9 +76,9 @@ def exported(path: Path, device: torch.device) -> nn.Module:
         )
     payloads = _checked_payloads(path, contents)
     program_text = json.dumps(_checked_program(path, json_object(path, contents[_PROGRAM]))).encode()
-    archive = repacked({**payloads, _PROGRAM: program_text, _SAMPLE: b""})
+    archive = repack({**payloads, _PROGRAM: program_text, _SAMPLE: b""})
     program, module = _loaded(path, archive, device)
-    # The mode is part of the graph, so a change of it is none; torch raises where it could ignore.
+    # The mode is part of the graph, so train() and eval() have nothing to change; torch would raise.
     for mode in ("train", "eval"):
         vars(module).pop(mode, None)
     _make_activations_exchangeable(module)
@@ -89,7 +89,7 @@ def exported(path: Path, device: torch.device) -> nn.Module:
 
 
 def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes]:
-    """Weights and constants as files torch may read: raw numbers as they are, pickles of tensors written anew."""
+    """Weights and constants as files torch may read: raw numbers as they are, pickles written again."""
     kept: dict[str, bytes] = {
         name: contents[name]
         for name in (
@@ -119,7 +119,7 @@ def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes
                 kept[file] = contents[file]
             else:
                 kept[file] = _pickled_anew(path, file, contents[file])
-        kept[listing] = json.dumps({"config": _checked(path, entries, "config", DEEPEST)}).encode()
+        kept[listing] = json.dumps({"config": _checked(path, entries, "config", MAX_DEPTH)}).encode()
     for name in contents:
         if name == _SAMPLE and contents[name]:
             _pickled_anew(path, name, contents[name])
@@ -136,7 +136,7 @@ def _holds_objects(path: Path, file: str) -> UserError:
 
 
 def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
-    """A tensor has no more elements than its file has bytes: a stride of zero could make it as large as one likes."""
+    """Refuse a tensor with more elements than its file has bytes, which strides of zero make possible."""
     try:
         sizes = [size["as_int"] for size in meta["sizes"]]
         fits = all(type(size) is int and size >= 0 for size in sizes) and math.prod(sizes) <= max(held, 2**20)
@@ -147,7 +147,7 @@ def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
 
 
 def _pickled_anew(path: Path, file: str, content: bytes) -> bytes:
-    """The same tensors in a pickle that gyrograd wrote; torch would run what is in the file's own."""
+    """The same tensors in a pickle written here; torch would run code in the one of the file."""
     try:
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         if not isinstance(tensor, torch.Tensor) and file != _SAMPLE:
@@ -163,10 +163,10 @@ def _pickled_anew(path: Path, file: str, content: bytes) -> bytes:
 
 
 def _checked_program(path: Path, document: JsonObject) -> JsonObject:
-    """The program without notes about its source, once every text and number in it has passed."""
-    program: JsonObject = _checked(path, document, "", DEEPEST)
+    """The program without notes about its source, after every text and number in it has been checked."""
+    program: JsonObject = _checked(path, document, "", MAX_DEPTH)
     try:
-        # An expression in here stands for a name, and the names are checked as names.
+        # Expressions here stand for names, and those are checked as names.
         program["graph_module"]["treespec_namedtuple_fields"] = {}
         nodes = program["graph_module"]["graph"]["nodes"]
         _check_growth(path, nodes)
@@ -182,7 +182,7 @@ def _checked_program(path: Path, document: JsonObject) -> JsonObject:
 
 
 def _checked(path: Path, value: Any, key: str, depth: int) -> Any:
-    """The value, if all texts in it are what may stand under their keys; `metadata` is left out."""
+    """The value, if all texts in it are allowed under their keys; `metadata` is left out."""
     if depth == 0:
         raise _damaged(path, "its program is nested too deep")
     if isinstance(value, str):
@@ -208,7 +208,7 @@ def _checked(path: Path, value: Any, key: str, depth: int) -> Any:
 
 
 def _check_text(path: Path, key: str, text: str) -> None:
-    """Refuse a text that torch would make more of than it may be."""
+    """Refuse a text that torch would evaluate or import, unless it is of an allowed kind."""
     if key == "target":
         if not _is_allowed_call(text):
             raise UserError(
@@ -239,7 +239,7 @@ def _check_text(path: Path, key: str, text: str) -> None:
         pattern = _PATH if key in _PATHS else _VERSION if key == "torch_version" else _NAME
         if key == "path_name":
             pattern = _PAYLOAD
-        # An argument without a name is given by its place.
+        # An argument without a name is positional.
         if not pattern.fullmatch(text) and (key, text) != ("name", ""):
             raise _damaged(path, f"'{text[:60]}' under '{key}' is no name")
 
@@ -252,10 +252,10 @@ def _is_allowed_call(target: str) -> bool:
 
 
 def _check_tree(path: Path, text: str) -> None:
-    """How inputs and outputs are nested: tuples, lists and dictionaries; torch would import the module of others."""
+    """Refuse inputs and outputs in other containers than tuples, lists and dicts: torch would import their module."""
     try:
         version, tree = json.loads(text)
-        ok = version == 1 and _is_plain_tree(tree, DEEPEST)
+        ok = version == 1 and _is_plain_tree(tree, MAX_DEPTH)
     except (ValueError, TypeError, KeyError, RecursionError):
         ok = False
     if not ok:
@@ -279,7 +279,7 @@ def _is_plain_tree(tree: Any, depth: int) -> bool:
 
 
 def _check_growth(path: Path, nodes: list[JsonObject]) -> None:
-    """Bound the whole numbers that Python computes: each product of two has as many bits as both together."""
+    """Bound the integers that Python computes: a product has as many bits as its factors together."""
     bits: dict[str, int] = {}
     for node in nodes:
         if not node["target"].startswith(("_operator.", "torch.sym_")):
@@ -297,7 +297,7 @@ def _check_growth(path: Path, nodes: list[JsonObject]) -> None:
 
 
 def _bits(value: Any, known: dict[str, int]) -> int:
-    """Of the largest number an argument can be; a size of a tensor has 64."""
+    """Bits of the largest value of an argument; 64 for the size of a tensor."""
     if isinstance(value, dict):
         return max((_bits(item, known) for item in value.values()), default=64)
     if isinstance(value, list):
@@ -310,14 +310,14 @@ def _damaged(path: Path, reason: str) -> UserError:
 
 
 def _loaded(path: Path, archive: io.BytesIO, device: torch.device) -> tuple[Any, nn.Module]:
-    """The program and its module on the device; torch's own complaints about a file become one sentence."""
+    """The program and its module on the device; torch's errors about the file become one sentence."""
     log = logging.getLogger("torch.export")
     level = log.level
     log.setLevel(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Devices are written into the graph, so the program is moved, not the module.
+            # The graph contains devices, so the program has to be moved, not the module.
             program = move_to_device_pass(torch.export.load(archive), device)
             return program, program.module()
     except Exception as wrong:
@@ -330,7 +330,7 @@ def _loaded(path: Path, archive: io.BytesIO, device: torch.device) -> tuple[Any,
 
 
 def _make_activations_exchangeable(module: nn.Module) -> None:
-    """Calls of torch.nn.functional in place of aten's: the same numbers, and an attack's twin can exchange them."""
+    """Replace aten calls by torch.nn.functional: the same values, and `with_activation` can swap them."""
     graph: Any = module.graph
     for node in graph.nodes:
         if node.op == "call_function" and node.target in _ACTIVATIONS:
@@ -341,7 +341,7 @@ def _make_activations_exchangeable(module: nn.Module) -> None:
 
 
 def _input_sizes(path: Path, program: Any) -> tuple[Any, ...]:
-    """Sizes of the one input; a batch size that is fixed would make every result depend on it."""
+    """Sizes of the one input; a fixed batch size is refused, since every result would depend on it."""
     inputs = program.graph_signature.user_inputs
     if len(inputs) != 1:
         raise UserError(

@@ -1,9 +1,9 @@
-"""The formulas of a torch.export file, judged before torch evaluates them.
+"""Check the formulas of a torch.export file before torch evaluates them.
 
-A file holds two kinds. A *size* (`2*s0 + 1`, `Mul(Integer(2), Symbol('s0', integer=True))`) goes to sympy, and sympy
-runs any text it is given as Python, also text within text. A *guard* (`L['x'].size()[0] >= 2`) is put into a Python
-function. So each is parsed here and must consist of what the two grammars below name: nothing else passes. Numbers and
-terms are bounded as well, since `9**9**9` is arithmetic and never ends.
+There are two kinds. A *size* (`2*s0 + 1`, `Mul(Integer(2), Symbol('s0', integer=True))`) goes to sympy, which runs any
+text as Python, also text within text. A *guard* (`L['x'].size()[0] >= 2`) becomes part of a Python function. So each is
+parsed here and must follow one of the two grammars below. Numbers and terms are bounded, too: `9**9**9` is valid
+arithmetic and never ends.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import re
 from typing import NamedTuple
 
 LONGEST_TEXT = 4_000
-DEEPEST = 40
+MAX_DEPTH = 40
 MOST_BITS = 2_048
-"""Of any number that can come out; a size has 64."""
+"""Most bits of a result; a size has 64."""
 MOST_TERMS = 1_000
-"""Of any formula once its products are multiplied out, as torch does."""
+"""Most terms of a formula after its products are expanded, as torch does."""
 LARGEST_EXPONENT = 8
 MOST_ARGUMENTS = 32
 
@@ -42,18 +42,18 @@ _COMPARISONS = (ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 class _Cost(NamedTuple):
-    """Upper bounds of what a formula comes to."""
+    """Upper bounds of a formula's result."""
 
     bits: int
     terms: int
 
 
 class _RefusedError(Exception):
-    """The formula is not one of the grammar's, or too large."""
+    """The formula is outside the grammar, or too large."""
 
 
 def is_size(text: str) -> bool:
-    """True if sympy may be given this text: numbers, symbols and the functions torch writes, all of bounded size."""
+    """True if sympy may evaluate this text: bounded numbers, symbols and the functions torch writes."""
     return _passes(text, guard=False)
 
 
@@ -66,14 +66,14 @@ def _passes(text: str, *, guard: bool) -> bool:
     if len(text) > LONGEST_TEXT or not text.isascii() or not text.isprintable():
         return False
     try:
-        _cost(ast.parse(text, mode="eval").body, guard, DEEPEST)
+        _cost(ast.parse(text, mode="eval").body, guard, MAX_DEPTH)
     except (SyntaxError, ValueError, RecursionError, MemoryError, _RefusedError):
         return False
     return True
 
 
 def _cost(node: ast.AST, guard: bool, depth: int) -> _Cost:
-    """The bounds of a formula, from the inside out; a node the grammar does not know is refused."""
+    """The bounds of a formula, computed from the inside out; nodes outside the grammar are refused."""
     if depth == 0:
         raise _RefusedError
     cost = _node_cost(node, guard, depth - 1)
@@ -136,7 +136,7 @@ def _product(parts: list[_Cost]) -> _Cost:
 
 
 def _power(base: _Cost, exponent: ast.expr) -> _Cost:
-    """Only small whole exponents, written as numbers: `Pow(s0, Integer(-1))` or `s0**2`."""
+    """Only small integers are allowed as exponents: `Pow(s0, Integer(-1))` or `s0**2`."""
     if (
         isinstance(exponent, ast.Call)
         and isinstance(exponent.func, ast.Name)
@@ -172,7 +172,7 @@ def _call(node: ast.Call, name: str, guard: bool, depth: int) -> _Cost:
 
 
 def _named(node: ast.Call, pattern: re.Pattern[str]) -> _Cost:
-    """`Symbol('s0', integer=True)` and `Float('0.5', precision=53)`: the only texts there are."""
+    """`Symbol('s0', integer=True)` and `Float('0.5', precision=53)`, the only calls with a text argument."""
     text = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
     if not isinstance(text, str) or not pattern.fullmatch(text):
         raise _RefusedError
@@ -187,7 +187,7 @@ def _named(node: ast.Call, pattern: re.Pattern[str]) -> _Cost:
 
 
 def _is_look(node: ast.AST) -> bool:
-    """`L['x'].size()[0]`, `L['x'].dim()`: a look at an input, whose name is an identifier."""
+    """True for `L['x'].size()[0]` and `L['x'].dim()`: the size of an input whose name is an identifier."""
     if isinstance(node, ast.Subscript):
         index = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if type(index) is not int:
@@ -200,7 +200,7 @@ def _is_look(node: ast.AST) -> bool:
 
 
 def _is_input(node: ast.AST) -> bool:
-    """`L['x']`, or a part of it: `L['x'][0]`, `L['x']['image']`."""
+    """True for `L['x']` or a part of it: `L['x'][0]`, `L['x']['image']`."""
     while isinstance(node, ast.Subscript):
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if not (isinstance(key, str) and key.isidentifier()) and type(key) is not int:

@@ -1,4 +1,4 @@
-"""A model out of the user's own Python file: `path/to/file.py:factory`. Its code is run, as was asked for."""
+"""A model from the user's own Python file, `path/to/file.py:factory`. This runs the file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ from gyrograd.registry import Settings
 
 
 def made_by_file(path: Path, name: str, classes: int | None = None) -> nn.Module:
-    """What `name` of this file is or makes: a module, or a function or class that gives one when called.
-
-    `classes` goes to its `num_classes`, which it must have then.
-    """
+    """The model that `name` of this file is, or returns when called; `classes` is passed on as `num_classes`."""
     found = _member(path, name)
     if isinstance(found, nn.Module):
         return found
@@ -48,7 +45,7 @@ def _member(path: Path, name: str) -> Any:
 
 
 def _imported(path: Path) -> ModuleType:
-    """The file as a module, findable while it runs (dataclasses look themselves up)."""
+    """The file as a module, registered in sys.modules while it runs, where dataclasses look themselves up."""
     spec = importlib.util.spec_from_file_location(f"gyrograd_user_file_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"{path} is no Python file; give FILE.py:FACTORY.")
@@ -86,7 +83,7 @@ def _called(path: Path, name: str, factory: Any, settings: Settings) -> Any:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[None]:
-    """Files beside this one can be imported, as when it is run as a script."""
+    """Allow imports of files beside this one for the block, as for a script."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:

@@ -21,7 +21,7 @@ STAGES: tuple[tuple[tuple[int, int, int, int, int, int], ...], ...] = (
 )
 
 
-def convolved(channels: int, width: int, kernel: int) -> list[nn.Module]:
+def conv_block(channels: int, width: int, kernel: int) -> list[nn.Module]:
     """A convolution that keeps the size, BatchNorm and ReLU."""
     return [nn.Conv2d(channels, width, kernel, padding=kernel // 2), nn.BatchNorm2d(width), nn.ReLU()]
 
@@ -32,16 +32,19 @@ class Inception(nn.Module):
     def __init__(self, channels: int, widths: tuple[int, int, int, int, int, int]) -> None:
         super().__init__()
         one, before_three, three, before_five, five, pooled = widths
-        self.one = nn.Sequential(*convolved(channels, one, 1))
-        self.three = nn.Sequential(*convolved(channels, before_three, 1), *convolved(before_three, three, 3))
-        self.five = nn.Sequential(
-            *convolved(channels, before_five, 1), *convolved(before_five, five, 3), *convolved(five, five, 3)
+        self.one = nn.Sequential(*conv_block(channels, one, 1))
+        self.three = nn.Sequential(
+            *conv_block(channels, before_three, 1), *conv_block(before_three, three, 3)
         )
-        self.pooled = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), *convolved(channels, pooled, 1))
+        self.five = nn.Sequential(
+            *conv_block(channels, before_five, 1),
+            *conv_block(before_five, five, 3),
+            *conv_block(five, five, 3),
+        )
+        self.pooled = nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1), *conv_block(channels, pooled, 1))
         self.width = one + three + five + pooled
 
     def forward(self, x: Images) -> Float[Tensor, "b width h w"]:
-        """All branches, concatenated."""
         return torch.cat([self.one(x), self.three(x), self.five(x), self.pooled(x)], dim=1)
 
 
@@ -50,7 +53,7 @@ class GoogLeNet(nn.Module):
 
     def __init__(self, num_classes: int = 10, in_channels: int = 3) -> None:
         super().__init__()
-        layers: list[nn.Module] = convolved(in_channels, 192, 3)
+        layers: list[nn.Module] = conv_block(in_channels, 192, 3)
         channels = 192
         for number, stage in enumerate(STAGES):
             if number:
@@ -65,7 +68,6 @@ class GoogLeNet(nn.Module):
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images to logits."""
         logits: Logits = self.linear(self.flatten(self.pool(self.features(x))))
         return logits
 

@@ -1,7 +1,6 @@
 """Image classifiers of Hugging Face transformers: by kind (`hf:vit`), from a folder, or from the hub.
 
-A folder is what `save_pretrained` wrote. Its weights are read from safetensors alone, and nothing in it is run: neither
-pickles nor code of its own.
+A folder is one that `save_pretrained` wrote. Only its safetensors are read; pickles and code in it are never run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ UNNORMALIZED = (
     "trained with, if any."
 )
 _OTHER_INPUTS = {"imagegpt", "perceiver", "shieldgemma2"}
-"""Kinds of classifiers that do not take an image alone."""
+"""Kinds of classifiers that need more than an image."""
 _LEADS_ELSEWHERE = {
     "auto_map", "quantization_config", "use_pretrained_backbone", "backbone", "backbone_kwargs", "use_timm_backbone",
 }  # fmt: skip
@@ -45,7 +44,7 @@ _SPELLINGS = {"num_classes": "num_labels", "in_channels": "num_channels"}
 
 
 class ImageClassifier(nn.Module):
-    """A classifier of transformers as a model: images to logits, without the object around them."""
+    """A transformers classifier that returns its logits, without the object around them."""
 
     def __init__(self, core: nn.Module) -> None:
         super().__init__()
@@ -56,12 +55,11 @@ class ImageClassifier(nn.Module):
             self.image_size = int(sides.pop())
 
     def forward(self, x: Inputs) -> Logits:
-        """The logits alone."""
         logits: Logits = self.core(pixel_values=x, return_dict=True).logits
         return logits
 
 
-def untrained(kind: str, settings: Settings) -> nn.Module:
+def build_untrained(kind: str, settings: Settings) -> nn.Module:
     """A classifier of this kind (`vit`, `swin`, ...) with random weights; settings are those of its configuration."""
     settings = {_SPELLINGS.get(name, name): value for name, value in settings.items()}
     library = _library()
@@ -80,10 +78,10 @@ def untrained(kind: str, settings: Settings) -> nn.Module:
     )
 
 
-def trained(place: str, statistics: Statistics | None = None) -> nn.Module:
+def open_trained(place: str, statistics: Statistics | None = None) -> nn.Module:
     """The classifier of a folder, or of the hub by `OWNER/NAME`.
 
-    Normalised by `statistics` (mean and deviation), else as the preprocessor beside the weights does it.
+    It is normalised by `statistics` (mean and deviation), or as the preprocessor beside its weights does.
     """
     library = _library()
     folder = Path(place).expanduser()
@@ -119,7 +117,7 @@ def trained(place: str, statistics: Statistics | None = None) -> nn.Module:
 
 
 def is_folder_of_transformers(path: Path) -> bool:
-    """Whether `save_pretrained` may have written it: its config.json names a kind of model."""
+    """True if `save_pretrained` may have written it: its config.json names a kind of model."""
     try:
         return "model_type" in json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
@@ -127,7 +125,7 @@ def is_folder_of_transformers(path: Path) -> bool:
 
 
 def _settings_of(config: Any) -> Settings:
-    """What `untrained` needs to make the net again."""
+    """The settings that `build_untrained` needs to build the net again."""
     settings = {name: value for name, value in config.to_diff_dict().items() if name not in _NOT_OF_THE_NET}
     return {**settings, "num_classes": config.num_labels}
 
@@ -167,7 +165,7 @@ def _library() -> Any:
 
 @contextmanager
 def _quietly(library: Any) -> Iterator[None]:
-    """Without the library's bars and remarks; what is missing becomes an error here."""
+    """Silence the library's progress bars and remarks; missing weights are an error here instead."""
     log = library.utils.logging
     level, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()

@@ -1,7 +1,7 @@
-"""TorchScript run from Python, operation by operation: so that a record sees what torch's own interpreter hides.
+"""Run TorchScript from Python, operation by operation, so that a record sees what torch's own interpreter hides.
 
-A script's graph is a list of nodes, each an operator on values that earlier nodes made. Running them in order, with
-torch's operators, gives the numbers the script gives and the same derivatives to its own weights.
+A script's graph is a list of nodes, each an operator on values of earlier nodes. Running them in order with torch's
+operators gives the script's values and the same derivatives to its weights.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _ENUMERATIONS: dict[str, dict[int, Any]] = {
 
 
 @contextmanager
-def scripts_interpreted(model: nn.Module) -> Iterator[nn.Module]:
-    """For the block, the model with every TorchScript module in it run operation by operation."""
+def interpret_scripts(model: nn.Module) -> Iterator[nn.Module]:
+    """The model with every TorchScript module run operation by operation, for the block."""
     if isinstance(model, torch.jit.ScriptModule):
         yield Interpreted(model)
         return
@@ -57,7 +57,7 @@ def scripts_interpreted(model: nn.Module) -> Iterator[nn.Module]:
 
 
 class Interpreted(nn.Module):
-    """A TorchScript module as a plain one: the same weights, the same numbers, every operation a call from Python."""
+    """A TorchScript module as a plain one: the same weights and values, but every operation is called from Python."""
 
     def __init__(self, script: torch.jit.ScriptModule) -> None:
         super().__init__()
@@ -65,7 +65,6 @@ class Interpreted(nn.Module):
         self.training = script.training
 
     def forward(self, *given: Inputs) -> Any:
-        """What the script returns."""
         graph = _graph_of(self.script)
         names = [value.unique() for value in graph.inputs()]
         values = dict(zip(names, (self.script, *given), strict=True))
@@ -77,11 +76,11 @@ _GRAPHS: WeakKeyDictionary[nn.Module, Any] = WeakKeyDictionary()
 
 
 def _graph_of(script: torch.jit.ScriptModule) -> Any:
-    """The script's graph with every call replaced by what it calls; made once."""
+    """The script's graph with all calls inlined; made once."""
     if script not in _GRAPHS:
         try:
             _GRAPHS[script] = script.inlined_graph
-        except (AttributeError, RuntimeError):  # nothing in it was compiled
+        except (AttributeError, RuntimeError):  # it has no compiled forward
             raise UserError(
                 "The model holds a scripted module without a graph; give the nn.Module it was made from, or save it "
                 "with torch.export."
@@ -90,7 +89,7 @@ def _graph_of(script: torch.jit.ScriptModule) -> Any:
 
 
 def _run(block: Any, values: dict[int, Any]) -> list[Any]:
-    """The values a block returns; those it makes on the way are added to `values`."""
+    """Run a block and return its results; intermediate values are added to `values`."""
     for node in block.nodes():
         kind = node.kind()
         if kind == "prim::If":
@@ -141,7 +140,7 @@ def _called(node: Any, kind: str, given: list[Any]) -> Any:
     positional: list[tuple[Any, Any]] = []
     named: dict[str, Any] = {}
     for (argument, enumeration, default, by_name), value in zip(arguments, given, strict=True):
-        # As a program that torch.export wrote: what has its default is left out, from the end.
+        # As torch.export does: trailing arguments that have their default are left out.
         if enumeration and isinstance(value, int):
             value = _ENUMERATIONS[enumeration].get(value)
         if by_name:
@@ -163,7 +162,7 @@ _NO_DEFAULT = object()
 
 @cache
 def _overload(schema: str) -> tuple[Any, list[tuple[str, str, Any, bool]]]:
-    """torch's operator of a schema; of each argument the name, what numbers stand for, the default, and if by name."""
+    """torch's operator of a schema, and per argument its name, enumeration, default, and whether it is keyword-only."""
     spelled, _, _ = schema.partition("(")
     namespace, _, name = spelled.partition("::")
     packet, _, overload = name.partition(".")
@@ -220,7 +219,7 @@ _PRIMITIVES: dict[str, Callable[..., Any]] = {
     "type": lambda device: device.type,
     "is_cuda": lambda tensor: tensor.is_cuda,
     "is_nested": lambda tensor: False,  # noqa: ARG005
-    # As where a graph is made: attention then takes the way that has a second derivative.
+    # True, so that attention takes the path that has a second derivative.
     "requires_grad": lambda tensor: True,  # noqa: ARG005
     "min": min,
     "max": max,
@@ -277,4 +276,4 @@ _PYTHON: dict[str, Callable[..., Any]] = {
     "is_grad_enabled": lambda: True,
     "is_autocast_enabled": lambda *items: False,  # noqa: ARG005
 }  # fmt: skip
-"""Operators on numbers, lists and texts, which torch offers to scripts alone."""
+"""Operators on numbers, lists and texts, which torch offers only to scripts."""

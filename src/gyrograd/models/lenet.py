@@ -28,7 +28,6 @@ class LeNet(nn.Module):
         self.fc2 = nn.Linear(256, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images of `image_size` to logits."""
         if tuple(x.shape[-2:]) != (self.image_size, self.image_size):
             raise UserError(
                 f"This LeNet was built for {self.image_size} x {self.image_size} images and got "

@@ -1,4 +1,4 @@
-"""Any model from one text: a checkpoint, a zoo name, a library's model, the user's own file, a saved program."""
+"""Open any model by one text: a checkpoint, a zoo name, a library's model, the user's own file, a saved program."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.models import checkpoints, hugging_face, zoo
 from gyrograd.models.archives import content_of
 from gyrograd.models.assembly import build
-from gyrograd.models.exported import exported
+from gyrograd.models.exported import open_export
 from gyrograd.models.factories import made_by_file
-from gyrograd.models.outputs import checked, notes
-from gyrograd.models.scripts import scripted
+from gyrograd.models.outputs import check_model, notes
+from gyrograd.models.scripts import open_script
 from gyrograd.models.specs import spec_of
 from gyrograd.models.weights import OtherClassCountError, load_state
-from gyrograd.models.wrappers import Normalized, statistics_named
+from gyrograd.models.wrappers import Normalized, find_statistics
 from gyrograd.registry import available, lookup
 
-__all__ = ["checked", "image_size", "load", "notes", "opened", "place_of"]
+__all__ = ["check_model", "image_size", "load", "notes", "open_model", "place_of"]
 
 SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
@@ -40,7 +40,7 @@ def place_of(device: str) -> str:
     return device
 
 
-def opened(
+def open_model(
     text: str,
     *,
     weights: Path | None = None,
@@ -50,20 +50,23 @@ def opened(
 ) -> nn.Module:
     """Open the model that `text` names, in eval mode on the device: images in [0, 1] to logits.
 
-    `text`: a gyrograd checkpoint; a name of the zoo (`cifar10/lenet-ce`) or the registry (`resnet20`);
-    `torchvision:NAME` or `timm:NAME`, with `:pretrained` after it for trained weights; `hf:KIND` of Hugging Face
-    transformers (`hf:vit`), or a trained one as a folder that `save_pretrained` wrote or as `hf:OWNER/NAME` of the hub;
-    `FILE.py:FACTORY`, which runs that file; a TorchScript or torch.export file. A `./` before a path tells it from a
-    name.
-    `weights`: a state dict for a model that is not a file of its own, `classes` its class count (that of the
-    weights, if left out), `normalize` ("cifar10", "imagenet", "efficientnet_lite") the channel statistics it was
-    trained with, if it does not hold them itself.
+    Args:
+        text: a gyrograd checkpoint; a name of the zoo (`cifar10/lenet-ce`) or the registry (`resnet20`);
+            `torchvision:NAME` or `timm:NAME`, followed by `:pretrained` for trained weights; `hf:KIND` of Hugging Face
+            transformers (`hf:vit`), a folder that `save_pretrained` wrote, or `hf:OWNER/NAME` of the hub;
+            `FILE.py:FACTORY`, which runs that file; a TorchScript or torch.export file. Write `./` before a path that
+            could be a name.
+        weights: a state dict, for a model that is not a file of its own.
+        classes: its number of classes; default: that of the weights.
+        normalize: the channel statistics it was trained with ("cifar10", "imagenet", "efficientnet_lite"), if the
+            model does not normalise by itself.
+        device: where to put it.
     """
     try:
         return _opened(text, weights, classes, normalize, _device(device))
     except OtherClassCountError as found:
         if weights is None:
-            raise  # a checkpoint that contradicts itself
+            raise  # the checkpoint contradicts itself
         if classes is not None:
             raise UserError(
                 f"{weights} has {found.classes} classes ('{found.key}') and --classes is {classes}; leave out "
@@ -72,7 +75,7 @@ def opened(
         try:
             return _opened(text, weights, found.classes, normalize, _device(device))
         except UserError:
-            # A model of the user's own may have no setting for it; then what differs is the thing to say.
+            # A model of the user's own may have no such setting; the difference is then the error to report.
             raise UserError(
                 f"{weights} has {found.classes} classes ('{found.key}') and {text} {found.own}; give a model of "
                 f"{found.classes} classes."
@@ -89,7 +92,7 @@ def _opened(
             load_state(model, weights)
     elif (trained := _folder_or_hub_name(text)) is not None:
         _refuse_settings(text, weights=weights, classes=classes)
-        return _placed(hugging_face.trained(trained, statistics_named(normalize)), place, text)
+        return _placed(hugging_face.open_trained(trained, find_statistics(normalize)), place, text)
     elif text.partition(":")[0] in SOURCES and ":" in text:
         return _placed(_from_library(text, weights, classes, normalize), place, text)
     elif _is_path(text):
@@ -150,7 +153,7 @@ def _own_file(text: str) -> tuple[Path, str] | None:
 
 
 def _folder_or_hub_name(text: str) -> str | None:
-    """The place of a trained classifier of transformers, if the text names one."""
+    """The folder or hub name of a trained transformers classifier, or None."""
     source, colon, name = text.partition(":")
     if colon and source == "hf":
         return name if "/" in name or Path(name).expanduser().is_dir() else None
@@ -174,7 +177,7 @@ def _from_library(text: str, weights: Path | None, classes: int | None, normaliz
 
 
 def _untrained_unless(weights: Path | None, model: nn.Module) -> nn.Module:
-    """The model, with a note for `notes` where its weights are as they were drawn."""
+    """The model, with a note for `notes` if its weights are untrained."""
     if weights is None:
         model.__dict__["note"] = UNTRAINED
     return model
@@ -183,7 +186,7 @@ def _untrained_unless(weights: Path | None, model: nn.Module) -> nn.Module:
 def _from_file(
     path: Path, weights: Path | None, classes: int | None, normalize: str | None, device: torch.device
 ) -> nn.Module:
-    """A model that is a file of its own, by what is in the file."""
+    """A model that is a file of its own, opened according to its content."""
     if path.is_dir():
         raise UserError(
             f"{path} is a folder without a classifier that transformers' save_pretrained wrote; give the file of the "
@@ -203,10 +206,10 @@ def _from_file(
         )
     if content == "torchscript":
         _refuse_settings(str(path), weights=weights, classes=classes)
-        return scripted(path, device)
+        return open_script(path, device)
     if content == "export":
         _refuse_settings(str(path), weights=weights, classes=classes)
-        return exported(path, device)
+        return open_export(path, device)
     _refuse_settings(str(path), weights=weights, classes=classes, normalize=normalize)
     return checkpoints.load(path)
 
@@ -218,14 +221,14 @@ def _refuse_settings(text: str, **settings: Any) -> None:
 
 
 def _is_path(text: str) -> bool:
-    """A file that is there, or a text that can only be meant as one."""
+    """True for an existing file, or a text that can only be a path."""
     path = Path(text).expanduser()
     written = text.startswith(("/", "./", "../", "~")) or path.suffix.lower() in ENDINGS
     return written or (path.exists() and text not in available("model") and text not in zoo.names())
 
 
 def _check_registered(text: str) -> None:
-    """Refuse a name that nothing is registered under, and suggest the nearest one."""
+    """Refuse a name that is not registered, and suggest the nearest one."""
     known = {key for entry in available("model").values() for key in (entry.name, *entry.aliases)}
     if text in known:
         lookup("model", text)
@@ -238,7 +241,7 @@ def _check_registered(text: str) -> None:
 
 
 def _normalized(model: nn.Module, normalize: str | None) -> nn.Module:
-    statistics = statistics_named(normalize)
+    statistics = find_statistics(normalize)
     return model if statistics is None else Normalized(model, *statistics)
 
 
@@ -257,7 +260,7 @@ def _device(name: torch.device | str) -> torch.device:
 
 
 def _placed(model: nn.Module, device: torch.device, text: str) -> nn.Module:
-    """On the device and in eval mode; weights that hold no numbers cannot be moved."""
+    """The model on the device and in eval mode; weights on the meta device, without values, are refused."""
     bare = [name for name, tensor in model.named_parameters() if tensor.is_meta]
     if bare:
         raise UserError(
@@ -268,7 +271,7 @@ def _placed(model: nn.Module, device: torch.device, text: str) -> nn.Module:
 
 
 def _torchvision_size(name: str) -> int | None:
-    """What the library's own weights were made for; nothing is fetched."""
+    """The image size of the library's own weights, which are not downloaded."""
     from torchvision.models import get_model_weights
 
     preset = get_model_weights(name).DEFAULT.transforms()

@@ -1,4 +1,4 @@
-"""What a model gives back, made into logits: the checks that need images, and the wrappers they may call for."""
+"""Checks of a model's output, and wrappers that turn it into logits."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gyrograd.errors import UserError
 from gyrograd.models.specs import spec_of
 from gyrograd.models.wrappers import logits_of
 from gyrograd.numerics.checks import check_images, ran, try_model
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Images, Inputs, Logits, Model
 
 SUM_TOLERANCE = 1e-3
-"""Rows of half-precision probabilities add up to 1 only so far; rows of logits miss it by far more."""
+"""Rows of half-precision probabilities add up to 1 within this; rows of logits do not."""
 
 
 class PickedLogits(nn.Module):
-    """A model that returns several things, of which one is the logits: that one."""
+    """Returns the logits of a model that returns several outputs."""
 
     def __init__(self, core: nn.Module, key: str | int | None = None) -> None:
-        """`key` None: what comes is looked at each time, and may be logits already."""
+        """Without `key` the logits are searched at each call, and the output may be logits already."""
         super().__init__()
         self.core = core
         self.key = key
@@ -36,7 +36,6 @@ class PickedLogits(nn.Module):
         return f"The model returns several outputs; its logits are taken to be '{self.key}', the only ones that fit."
 
     def forward(self, x: Inputs) -> Logits:
-        """The one output that is logits."""
         out = self.core(x)
         if self.key is None and isinstance(out, Tensor):
             return out
@@ -45,15 +44,15 @@ class PickedLogits(nn.Module):
 
 
 def logits_alone(model: nn.Module) -> nn.Module:
-    """The model, made to return its logits whatever holds them; one that gyrograd built returns nothing else."""
+    """The model, wrapped to return its logits unless gyrograd built it."""
     return model if spec_of(model) is not None else PickedLogits(model)
 
 
 class LogProbabilities(nn.Module):
-    """A model that returns probabilities, as logits: their logarithm, whose softmax they are.
+    """Returns the logarithm of a model's probabilities as its logits.
 
-    Explaining them as if they were logits would apply softmax twice and flatten every probability. A logit is
-    then a log-probability, which differs from the model's own hidden logit by one number for each image.
+    Treating probabilities as logits would apply softmax twice and flatten them. A logit is then a log-probability,
+    which differs from the model's hidden logit by one constant per image.
     """
 
     note = (
@@ -67,22 +66,24 @@ class LogProbabilities(nn.Module):
         self.training = core.training
 
     def forward(self, x: Inputs) -> Logits:
-        """Log-probabilities; a probability of zero counts as the smallest number there is."""
+        """Log-probabilities; a probability of zero counts as the smallest positive number."""
         probabilities: Logits = self.core(x)
         return probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
 
 
-def checked(model: Model, x: Images) -> Model:
-    """The model, wrapped where its output calls for it, after one look at these images (a few will do).
+def check_model(model: Model, x: Images) -> Model:
+    """Check a model on a few images and wrap it if it does not return logits.
 
-    Weights finite and on the device of x; one row of finite logits for each image, at least two classes; the images
-    left as they were.
-    Of a tuple, dict or ModelOutput the logits are taken where only one part can be them; probabilities (rows of
-    numbers >= 0 that add up to 1) become their logarithms. `notes` tells what was done.
+    Logits are picked out of a tuple, dict or ModelOutput if only one part can be logits; probabilities (rows of numbers
+    >= 0 that add up to 1) become their logarithms. `notes` tells what was done.
+
+    Raises:
+        UserError: if weights are not finite or not on the device of x, if the output is not one row of finite numbers
+            per image for at least two classes, or if the model changes the images.
     """
     check_images(x)
     _check_weights(model, x.device)
-    with evaluating(model), torch.no_grad():
+    with eval_mode(model), torch.no_grad():
         out = ran(model, x.clone())
         if not isinstance(out, Tensor):
             model = PickedLogits(model, _logits_key(out, len(x)))
@@ -99,7 +100,7 @@ def checked(model: Model, x: Images) -> Model:
 
 
 def notes(model: Model) -> tuple[str, ...]:
-    """What `checked` and `opened` did to a model, a sentence each, outermost first."""
+    """What `check_model` and `open_model` changed about a model, one sentence each, outermost first."""
     found = []
     layer: Any = model
     while isinstance(layer, nn.Module):
@@ -127,7 +128,7 @@ def _check_weights(model: nn.Module, device: torch.device) -> None:
 
 
 def _parts(out: Any) -> dict[str | int, Any]:
-    """The outputs by name, or by place where they have none."""
+    """The outputs by name, or by position if they have none."""
     if isinstance(out, Mapping):
         return dict(out.items())
     if isinstance(out, tuple) and hasattr(out, "_asdict"):
@@ -139,7 +140,7 @@ def _parts(out: Any) -> dict[str | int, Any]:
 
 
 def _logits_key(out: Any, b: int) -> str | int:
-    """Which output is the logits: the one of that name, or the only one with a row of numbers for each image."""
+    """The key of the logits: "logits", or the only output with one row of numbers per image."""
     parts = _parts(out)
     fitting = [
         key

@@ -1,4 +1,4 @@
-"""Activations made of ReLUs, and so their smooth forms: each ReLU in them becomes a Softplus.
+"""Activations that consist of ReLUs, and their smooth forms, in which each ReLU is a Softplus.
 
 A continuous piecewise linear function is a line and a sum of shifted ReLUs, so one table holds both: with `ramp` a ReLU
 a form is torch's own activation, with `ramp` a Softplus of sharpness beta its smooth form, which is at most a few
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function_unary
 
 Ramp = Callable[[Tensor], Tensor]
-"""A ReLU, or what stands for one."""
+"""A ReLU or its replacement."""
 
 
 def _relu(ramp: Ramp, z: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ def _prelu(ramp: Ramp, z: Tensor, weight: Tensor) -> Tensor:
 def _rrelu(
     ramp: Ramp, z: Tensor, lower: float | int = 1 / 8, upper: float | int = 1 / 3, training: bool = False
 ) -> Tensor:
-    """In training too its mean slope, as torch has it in eval mode; torch draws one for each number then."""
+    # The mean slope in training mode, too, where torch draws one per number.
     del training
     return _leaky_relu(ramp, z, (lower + upper) / 2)
 
@@ -118,12 +118,9 @@ def _whole(form: str) -> Callable[..., Tensor]:
 WHOLE = {form: _whole(form) for form in FORMS}
 
 
-def applied(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
-    """The form at z. The nearest mode that watches torch's functions sees one call by the activation's name.
-
-    Guided backprop and LRP have rules for activations; those of its parts would give another map. Modes further
-    out see the parts.
-    """
+def apply_form(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
+    """The form at z, as one call with the activation's name for the innermost function mode."""
+    # Guided backprop and LRP have rules for activations; the rules of its parts would give another map.
     if form != "relu" and has_torch_function_unary(z):
         whole: Tensor = handle_torch_function(WHOLE[form], (z,), z, ramp=ramp, **settings)
         return whole
@@ -131,28 +128,25 @@ def applied(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
 
 
 def overwritten(activation: Ramp, z: Tensor) -> Tensor:
-    """z with the activation written into it: whoever ignores what an in-place call returns finds it there.
-
-    The clone is what the activation keeps for its backward.
-    """
+    """Write the activation into z, for callers that ignore the result of an in-place call."""
+    # The activation keeps the clone for its backward pass.
     out: Tensor = z.copy_(activation(z.clone()))
     return out
 
 
 class InPlace(nn.Module):
-    """An activation that writes its result into its input, as the one it stands for did."""
+    """An activation that writes its result into its input, as the replaced one did."""
 
     def __init__(self, activation: nn.Module) -> None:
         super().__init__()
         self.activation = activation
 
     def forward(self, z: Tensor) -> Tensor:
-        """z, overwritten."""
         return overwritten(self.activation, z)
 
 
 class Softened(nn.Module):
-    """An activation module with `ramp` for its ReLUs. It holds the same settings, a PReLU's weight among them."""
+    """An activation module with `ramp` for its ReLUs and the same settings, including a PReLU's weight."""
 
     def __init__(self, kinked: nn.Module, ramp: nn.Module) -> None:
         super().__init__()
@@ -161,18 +155,16 @@ class Softened(nn.Module):
         _copy_settings(kinked, self, self.kind)
 
     def forward(self, z: Tensor) -> Tensor:
-        """The form at z."""
         form = MODULES[self.kind]
-        return applied(form, self.ramp, z, **{name: getattr(self, name) for name in SETTINGS[form]})
+        return apply_form(form, self.ramp, z, **{name: getattr(self, name) for name in SETTINGS[form]})
 
     def original(self) -> nn.Module:
-        """torch's module of these settings."""
+        """torch's module with these settings."""
         module = self.kind()
         _copy_settings(self, module, self.kind)
         return module
 
     def extra_repr(self) -> str:
-        """Which activation it stands for."""
         return self.kind.__name__
 
 

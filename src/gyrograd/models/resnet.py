@@ -14,7 +14,7 @@ from gyrograd.registry import register
 from gyrograd.types import Images, Logits
 
 Features = Float[Tensor, "b width height breadth"]
-"""What a block makes of Images: other channels, and fewer pixels where it strides."""
+"""Output of a block: other channels, and fewer pixels if it strides."""
 Shortcut = Callable[[int, int, int], nn.Module]
 
 
@@ -34,7 +34,6 @@ class BasicBlock(nn.Module):
         self.act2 = nn.ReLU()
 
     def forward(self, x: Images) -> Features:
-        """Activation of residual plus shortcut."""
         residual = self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x)))))
         out: Features = self.act2(residual + self.shortcut(x))
         return out
@@ -59,7 +58,6 @@ class Bottleneck(nn.Module):
         self.act3 = nn.ReLU()
 
     def forward(self, x: Images) -> Features:
-        """Activation of residual plus shortcut."""
         narrow = self.act2(self.bn2(self.conv2(self.act1(self.bn1(self.conv1(x))))))
         out: Features = self.act3(self.bn3(self.conv3(narrow)) + self.shortcut(x))
         return out
@@ -74,19 +72,18 @@ class PaddedShortcut(nn.Module):
         self.after = width - channels - self.before
 
     def forward(self, x: Images) -> Features:
-        """Half the height and width, more channels."""
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
 
 
-def projected(channels: int, width: int, stride: int) -> nn.Sequential:
-    """The identity where shapes agree, else a strided 1x1 convolution with BatchNorm (option B)."""
+def projection_shortcut(channels: int, width: int, stride: int) -> nn.Sequential:
+    """The identity if shapes agree, else a strided 1x1 convolution with BatchNorm (option B)."""
     if stride == 1 and channels == width:
         return nn.Sequential()
     return nn.Sequential(nn.Conv2d(channels, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
 
-def padded(channels: int, width: int, stride: int) -> nn.Module:
-    """The identity where shapes agree, else subsampling and zero channels (option A)."""
+def padding_shortcut(channels: int, width: int, stride: int) -> nn.Module:
+    """The identity if shapes agree, else subsampling and zero channels (option A)."""
     return nn.Sequential() if stride == 1 and channels == width else PaddedShortcut(channels, width)
 
 
@@ -121,7 +118,6 @@ class ResNet(nn.Module):
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images to logits."""
         z = self.act1(self.bn1(self.conv1(x)))
         for name in self.stages:
             z = self.get_submodule(name)(z)
@@ -139,7 +135,9 @@ def resnet18(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     >>> gg.model("resnet18", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 7])
     """
-    return ResNet(BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), projected, num_classes, in_channels)
+    return ResNet(
+        BasicBlock, (2, 2, 2, 2), (64, 128, 256, 512), projection_shortcut, num_classes, in_channels
+    )
 
 
 @register("model", "resnet50", paper="tan2023", equation="Appendix B", image_size=32)
@@ -150,7 +148,9 @@ def resnet50(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     >>> gg.model("resnet50", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 7])
     """
-    return ResNet(Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), projected, num_classes, in_channels)
+    return ResNet(
+        Bottleneck, (3, 4, 6, 3), (64, 128, 256, 512), projection_shortcut, num_classes, in_channels
+    )
 
 
 @register("model", "resnet20", paper="wang2020", equation="Section 5 (CIFAR-10, ResNet-20)", image_size=32)
@@ -164,7 +164,7 @@ def resnet20(num_classes: int = 10, in_channels: int = 3) -> ResNet:
     >>> gg.model("resnet20", num_classes=7)(torch.rand(2, 3, 32, 32)).shape
     torch.Size([2, 7])
     """
-    net = ResNet(BasicBlock, (3, 3, 3), (16, 32, 64), padded, num_classes, in_channels)
+    net = ResNet(BasicBlock, (3, 3, 3), (16, 32, 64), padding_shortcut, num_classes, in_channels)
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(module.weight)

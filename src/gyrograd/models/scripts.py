@@ -1,8 +1,8 @@
-"""Models saved with torch.jit (TorchScript), opened so that nothing of the file runs before it is judged.
+"""Open models saved with torch.jit (TorchScript); nothing of the file runs before it is checked.
 
-torch's interpreter knows no Python, but its operators can write files, and loading alone already runs parts of the
-file's code: `__setstate__` of each class, and every default value. So the code is read as text first and must have
-neither; then torch compiles it, and every operator of the compiled functions must be on the list of `operators`.
+torch's interpreter runs no Python, but its operators can write files, and loading alone runs parts of the file's code:
+`__setstate__` of each class, and every default value. So the code is first read as text and must have neither. Then
+torch compiles it, and every operator of the compiled functions must be on the list of `operators`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from torch.jit._recursive import wrap_cpp_module
 from torch.utils._pytree import tree_leaves, tree_map
 
 from gyrograd.errors import UserError
-from gyrograd.models.archives import members, repacked
+from gyrograd.models.archives import members, repack
 from gyrograd.models.operators import DEVICES, allows
 from gyrograd.types import Inputs
 
 LONGEST_CODE = 50_000_000
-DEEPEST_DATA = 500
-"""Levels of the values a script holds; a module in a module is two."""
+MAX_DATA_DEPTH = 500
+"""Most levels of the values in a script; a module in a module is two."""
 MOST_NODES = 5_000_000
-"""Operations once every call is replaced by what it calls, which is how torch runs them."""
+"""Most operations after all calls are inlined, as torch does to run them."""
 
 _KEPT = re.compile(r"version|byteorder|\.data/\w+|(data|constants)\.pkl|(data|constants)/\d+|code/.+\.py")
 _PLAIN_GLOBALS = re.compile(
@@ -43,7 +43,7 @@ _PUSHES = {
     "EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE",
 }  # fmt: skip
 _TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "REDUCE": 2, "NEWOBJ": 2, "BINPERSID": 1}
-"""How many values an opcode makes into one."""
+"""Number of values that an opcode combines into one."""
 _RUNS_AT_LOADING = {"__setstate__", "__getstate__", "__init__", "__enter__", "__exit__", "__del__"}
 _LITERALS = (
     ast.Constant, ast.UnaryOp, ast.unaryop, ast.List, ast.Tuple, ast.Dict, ast.Name, ast.Attribute, ast.Subscript,
@@ -59,7 +59,7 @@ _CUSTOM_CLASS = re.compile(r"torch\s*\.\s*classes\b")
 
 
 class Scripted(nn.Module):
-    """A TorchScript module inside a plain one, for scripted modules take no hooks from Python."""
+    """A TorchScript module inside a plain one, because scripted modules take no hooks from Python."""
 
     def __init__(self, core: nn.Module, normalizes: bool) -> None:
         super().__init__()
@@ -68,11 +68,8 @@ class Scripted(nn.Module):
         """True if the script calls batch or instance normalisation."""
 
     def forward(self, x: Inputs) -> Any:
-        """What the script returns.
-
-        One image on a CPU goes through as two rows if it is differentiated: torch's derivative of a normalisation may
-        be wrong for one (docs/decisions/0011), and what happens inside a script cannot be mended from here.
-        """
+        # A single image that is differentiated on a CPU goes through as two rows: torch's derivative of a
+        # normalisation may be wrong for one (docs/decisions/0011), and the inside of a script cannot be changed.
         hidden = isinstance(self.core, torch.jit.ScriptModule)  # not while it is interpreted
         alone = (
             hidden and len(x) == 1 and x.device.type == "cpu" and x.requires_grad and torch.is_grad_enabled()
@@ -94,20 +91,20 @@ class Scripted(nn.Module):
         return both
 
 
-def scripted(path: Path, device: torch.device) -> nn.Module:
-    """The module of a TorchScript file on the device, once all that it can do is found to be harmless."""
+def open_script(path: Path, device: torch.device) -> nn.Module:
+    """The module of a TorchScript file on the device, after all its code was found harmless."""
     contents = {name: content for name, content in members(path).items() if _KEPT.fullmatch(name)}
     _check_code(path, contents)
     for part in ("data", "constants"):
         _check_pickle(path, part, contents)
-    compiler: Any = torch._C  # its stubs are older than itself
+    compiler: Any = torch._C  # its type stubs are incomplete
     functions = compiler.CompilationUnit()
     try:
         with warnings.catch_warnings():
-            # torch.jit is deprecated, which versions of torch say in two ways; files of it are about
+            # torch.jit is deprecated, with a category that depends on the version; its files still exist
             for kind in (FutureWarning, DeprecationWarning):
                 warnings.simplefilter("ignore", kind)
-            archive = repacked(contents).getvalue()
+            archive = repack(contents).getvalue()
             loaded = compiler.import_ir_module_from_buffer(functions, archive, device, {}, False)
             seen = _check_graphs(path, functions.get_functions())
             return Scripted(wrap_cpp_module(loaded), normalizes=bool(_NORMALIZATIONS & seen))
@@ -121,7 +118,7 @@ def scripted(path: Path, device: torch.device) -> nn.Module:
 
 
 def _check_code(path: Path, contents: Mapping[str, bytes]) -> None:
-    """Refuse code that would run while torch loads it, and whatever is not the plain text that torch writes."""
+    """Refuse code that would run while torch loads it, and anything but the plain text that torch writes."""
     for name, content in contents.items():
         if not name.startswith("code/"):
             continue
@@ -143,7 +140,7 @@ def _check_code(path: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def _runs_when_loaded(text: str, tree: ast.Module) -> str | None:
-    """What would run at loading: a method torch calls then, a class of compiled code, a value that is computed."""
+    """The part that would run at loading (a method torch calls, a compiled class, a computed value), or None."""
     if _CUSTOM_CLASS.search(text):
         return "a custom class"
     for word in _RUNS_AT_LOADING:
@@ -167,7 +164,7 @@ def _runs_when_loaded(text: str, tree: ast.Module) -> str | None:
 
 
 def _is_literal(node: ast.AST) -> bool:
-    """Numbers, texts, lists of them, constants of the file and types: nothing is called but float("inf")."""
+    """True for numbers, texts, lists of them, constants of the file and types; the only call is float("inf")."""
     if isinstance(node, ast.Call):
         named = isinstance(node.func, ast.Name) and node.func.id == "float"
         return named and not node.keywords and all(isinstance(item, ast.Constant) for item in node.args)
@@ -175,7 +172,7 @@ def _is_literal(node: ast.AST) -> bool:
 
 
 def _check_pickle(path: Path, part: str, contents: Mapping[str, bytes]) -> None:
-    """The data of a script: tensors, plain values and objects of the file's own classes, not nested without end."""
+    """Refuse data other than tensors, plain values and objects of the file's classes, or nested too deeply."""
     pickled = contents.get(f"{part}.pkl", b"")
     try:
         _Nesting().follow(pickled)
@@ -234,19 +231,17 @@ class _TensorBounds(pickle.Unpickler):
 
 
 class _Nesting:
-    """Follows a pickle as torch's reader would, with nothing but the depth of each value; raises ValueError.
+    """Follows a pickle as torch's reader would, tracking only the depth of each value; raises ValueError."""
 
-    torch takes values apart by recursion, and one that is nested a hundred thousand times ends the process.
-    """
+    # torch reads values by recursion, and one that is nested a hundred thousand times would crash the process.
 
     def __init__(self) -> None:
-        # Each value is a list of one number, its depth, and whether it was just made: a value out of the memo must not
-        # be added to, or its depth would change after others counted it. None marks where a group begins.
+        # Each value is a list with its depth, and whether it is new: a value from the memo must not be added to, or its
+        # depth would change after others counted it. None marks the start of a group.
         self.stack: list[tuple[list[int], bool] | None] = []
         self.memo: dict[Any, list[int]] = {}
 
     def follow(self, content: bytes) -> None:
-        """Go through all of it."""
         for opcode, argument, _ in pickletools.genops(content):
             name = opcode.name
             if name == "GLOBAL":
@@ -273,7 +268,7 @@ class _Nesting:
                 self.stack.pop()
             elif name not in {"PROTO", "STOP"}:
                 raise ValueError(name)
-            if len(self.stack) > DEEPEST_DATA * 100:
+            if len(self.stack) > MAX_DATA_DEPTH * 100:
                 raise ValueError("too many open values")
 
     def _check_global(self, name: str) -> None:
@@ -281,7 +276,7 @@ class _Nesting:
             raise ValueError(name)
 
     def _push(self, depth: int) -> None:
-        if depth > DEEPEST_DATA:
+        if depth > MAX_DATA_DEPTH:
             raise ValueError("too deep")
         self.stack.append(([depth], True))
 
@@ -297,7 +292,7 @@ class _Nesting:
         return depth
 
     def _group(self) -> int:
-        """The greatest depth of the values back to the mark, which goes with them."""
+        """Pop the values back to the mark, and the mark; returns their greatest depth."""
         deepest = 0
         while self.stack[-1] is not None:
             deepest = max(deepest, self._pop())
@@ -305,15 +300,15 @@ class _Nesting:
         return deepest
 
     def _add(self, depth: int) -> None:
-        """Something of this depth goes into the value on top."""
+        """Add a value of this depth to the one on top."""
         holder, own = self._top()
-        if not own or depth >= DEEPEST_DATA:
+        if not own or depth >= MAX_DATA_DEPTH:
             raise ValueError("too deep")
         holder[0] = max(holder[0], 1 + depth)
 
 
 def _check_graphs(path: Path, functions: list[Any]) -> set[str]:
-    """The operators of all functions. One that is not on the list is refused, and code that unfolds without end."""
+    """The operators of all functions; unknown operators and code that expands without end are refused."""
     sizes: dict[str, int] = {}
     graphs = {function.qualified_name: function.graph for function in functions}
     for name in graphs:
@@ -328,7 +323,7 @@ def _check_graphs(path: Path, functions: list[Any]) -> set[str]:
 def _unfolded(
     path: Path, name: str, graphs: Mapping[str, Any], sizes: dict[str, int], callers: tuple[str, ...]
 ) -> int:
-    """How many operations a function comes to with those it calls, after a look at each of its own."""
+    """Number of operations of a function with those it calls, after checking each of its own."""
     if name in callers or len(callers) > 200:
         raise UserError(f"{path} calls '{name}' from itself or too deep; save the model again.")
     if name not in graphs:
@@ -377,7 +372,7 @@ def _check_node(path: Path, node: Any) -> None:
 
 
 def _is_close(one: Any, other: Any) -> bool:
-    """Equal up to the rounding of another batch size."""
+    """True if equal up to the rounding of another batch size."""
     largest = other.abs().max().clamp_min(torch.finfo(other.dtype).tiny)
     return bool(((one.detach() - other).abs() <= 1e-3 * largest).all())
 

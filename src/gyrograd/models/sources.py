@@ -15,7 +15,7 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.models import hugging_face
 from gyrograd.registry import Settings
 
-# Models with auxiliary heads return tuples in train mode; these settings make them return logits only.
+# Models with auxiliary heads return tuples in train mode; with these settings they return only logits.
 _SINGLE_OUTPUT = {
     "googlenet": {"aux_logits": False, "init_weights": True},
     "inception_v3": {"aux_logits": False, "init_weights": True},
@@ -26,8 +26,8 @@ _READS_FILES = {
     "weights", "weights_backbone", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay",
     "pretrained_backbone", "cache_dir", "pretrained_strict", "state_dict", "progress",
 }  # fmt: skip
-"""Settings of the libraries that fetch or unpickle weights. A checkpoint names settings too, and it may come from
-anyone: none of them may lead to a file."""
+"""Settings of the libraries that download or unpickle weights. They are refused, because a checkpoint from anyone may
+contain settings, and none of them may lead to a file."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings
 def _from_hugging_face(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
     if pretrained:
         raise UserError(f"'hf:{name}' is a kind of net; for trained weights name a folder, or hf:OWNER/NAME.")
-    return Sourced(hugging_face.untrained(name, {**settings, "num_classes": num_classes}), None)
+    return Sourced(hugging_face.build_untrained(name, {**settings, "num_classes": num_classes}), None)
 
 
 _MAKERS: dict[str, Callable[[str, int, bool, Settings], Sourced]] = {
@@ -123,7 +123,7 @@ def _check_known(source: str, name: str, known: Iterable[str]) -> None:
 
 
 def _made(source: str, name: str, maker: Callable[[], nn.Module]) -> nn.Module:
-    """The model, or one sentence: a setting it does not know, or weights that could not be fetched."""
+    """The model; an unknown setting or a failed download is an error of one sentence."""
     try:
         return maker()
     except (TypeError, ValueError) as wrong:

@@ -1,4 +1,4 @@
-"""What a model is made of, in words JSON can hold: enough to build it again before its weights are read."""
+"""The spec of a model in JSON: enough to build it again before its weights are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gyrograd.records import JsonObject
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A backbone's name and settings, and what was wrapped around it, innermost first.
+    """A backbone's name and settings, and its wrappers, innermost first.
 
     `wraps` holds (wrapper, settings) pairs such as ("normalized", {"mean": [...], "std": [...]}).
     """
@@ -25,7 +25,7 @@ class ModelSpec:
     wraps: tuple[tuple[str, Mapping[str, Any]], ...] = ()
 
     def __post_init__(self) -> None:
-        """Settings become plain JSON values at once, so that a spec equals its own round trip."""
+        """Convert settings to plain JSON values, so that a spec equals its own round trip."""
         object.__setattr__(self, "settings", _plain(self.settings, self.name))
         wraps = tuple((wrapper, _plain(settings, wrapper)) for wrapper, settings in self.wraps)
         object.__setattr__(self, "wraps", wraps)
@@ -35,13 +35,13 @@ class ModelSpec:
         return ModelSpec(self.name, self.settings, (*self.wraps, (wrapper, settings)))
 
     def to_json(self) -> str:
-        """One line; `from_json` gives an equal spec back."""
+        """The spec as one line of JSON."""
         wraps = [[wrapper, settings] for wrapper, settings in self.wraps]
         return json.dumps({"name": self.name, "settings": self.settings, "wraps": wraps}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> ModelSpec:
-        """Read what `to_json` wrote; anything else gives one sentence."""
+        """Read what `to_json` wrote; anything else is an error."""
         try:
             document = json.loads(text)
             wraps = tuple((str(wrapper), dict(settings)) for wrapper, settings in document["wraps"])
@@ -53,13 +53,13 @@ class ModelSpec:
 
 
 def spec_of(model: nn.Module) -> ModelSpec | None:
-    """The spec a model carries, or None for a module that gyrograd did not build."""
+    """The spec of a model, or None for a module that gyrograd did not build."""
     spec = model.__dict__.get("spec")
     return spec if isinstance(spec, ModelSpec) else None
 
 
 def attach_spec(model: nn.Module, spec: ModelSpec | None) -> None:
-    """Put `model.spec` in place; it travels with deepcopy and is no part of the state dict."""
+    """Set `model.spec`, which deepcopy copies and the state dict does not contain."""
     model.__dict__["spec"] = spec
 
 

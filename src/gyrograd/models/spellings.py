@@ -1,7 +1,7 @@
-"""ReLUs that are not called so: `x.clamp(min=0)`, `torch.maximum(x, zero)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`.
+"""ReLUs by other names: `x.clamp(min=0)`, `torch.maximum(x, zero)`, `torch.where(x > 0, x, 0)`, `x * (x > 0)`.
 
-Each call is read as one of the forms of `piecewise`, or not at all. A comparison with zero is remembered on the mask it
-returns, so that the call which uses the mask can be told from one that uses it for something else.
+Each call is read as one of the forms of `piecewise`, or as none. A comparison with zero is stored on the mask it
+returns, so that the call that uses the mask can be recognised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gyrograd.registry import Settings
 
 @dataclass(frozen=True)
 class Spelled:
-    """A call as an activation: the form, what it is applied to, its settings, and whether that is overwritten."""
+    """A call read as an activation: its form, input and settings, and whether it overwrites the input."""
 
     form: str
     z: Tensor
@@ -29,7 +29,7 @@ class Spelled:
 
 @dataclass(eq=False)
 class Sign:
-    """Where z is above zero (or, not `above`, below). Kept on the mask; `used` and `misused` say what became of it."""
+    """The meaning of a mask: where z is above zero (or below, if not `above`), and how the mask was used."""
 
     z: Tensor
     above: bool
@@ -38,12 +38,12 @@ class Sign:
     misused: bool = False
 
     def is_of(self, z: Any) -> bool:
-        """Whether z is the very tensor that was compared, unchanged."""
+        """True if z is the tensor that was compared, and unchanged since."""
         return z is self.z and z._version == self.version
 
 
-def spelled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
-    """The activation a call is, or None."""
+def read_activation(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+    """The activation that a call computes, or None."""
     if func in CALLS:
         form = CALLS[func]
         given = {**dict(zip(("input", *SETTINGS[form], "inplace"), args, strict=False)), **kwargs}
@@ -60,12 +60,12 @@ def spelled(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelle
     if found is None or not (writes or kwargs.get("inplace")):
         return found
     first = args[0] if args else kwargs.get("input")
-    # Into the activation's own input: `mask *= x` is none.
+    # Only into the activation's own input: `mask *= x` overwrites the mask.
     return Spelled(found.form, found.z, found.settings, True) if found.z is first else None
 
 
-def compared(func: Any, args: Sequence[Any]) -> Sign | None:
-    """What a comparison with zero says of a tensor, or None for any other call."""
+def read_comparison(func: Any, args: Sequence[Any]) -> Sign | None:
+    """The sign that a comparison with zero computes, or None for any other call."""
     sides = _COMPARISONS.get(getattr(func, "__name__", "").strip("_"))
     if sides is None or len(args) != 2:
         return None
@@ -76,24 +76,24 @@ def compared(func: Any, args: Sequence[Any]) -> Sign | None:
 
 
 def sign_of(value: Any) -> Sign | None:
-    """What is remembered on a mask."""
+    """The sign stored on a mask, or None."""
     return getattr(value, "_sign", None) if isinstance(value, Tensor) else None
 
 
 def mark(mask: Any, sign: Sign) -> Any:
-    """The mask with its meaning on it."""
+    """The mask with its sign stored on it."""
     if isinstance(mask, Tensor):
         mask._sign = sign  # type: ignore[attr-defined]
     return mask
 
 
 def converts(func: Any) -> bool:
-    """Whether a call hands a mask on as numbers, or asks for no more than its shape."""
+    """True if a call converts a mask to numbers, or reads only its shape."""
     return getattr(func, "__name__", "") in _CONVERSIONS
 
 
 def is_zero(operand: Any) -> bool:
-    """The number 0, or a tensor of nothing else."""
+    """True for the number 0 or a tensor of zeros."""
     if isinstance(operand, Tensor):
         return not operand.requires_grad and operand.numel() > 0 and not bool(operand.any())
     return isinstance(operand, int | float) and not isinstance(operand, bool) and operand == 0
@@ -121,7 +121,7 @@ def _larger(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     given = {**dict(zip(("input", "other"), args, strict=False)), **kwargs}
     a, b = given.get("input"), given.get("other")
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
-        return None  # torch.max(z, dim), say
+        return None  # for example torch.max(z, dim)
     for z, other in ((a, b), (b, a)):
         same_shape = torch.broadcast_shapes(z.shape, other.shape) == z.shape
         if _is_activation(z) and same_shape and is_zero(other):

@@ -20,15 +20,15 @@ Windows = Float[Tensor, "b n t c"]
 """n windows of t tokens each."""
 
 
-def windowed(x: Grid, side: int) -> Windows:
+def to_windows(x: Grid, side: int) -> Windows:
     """The grid cut into windows, row by row; tokens row by row inside each."""
     b, h, w, c = x.shape
     tiles = x.reshape(b, h // side, side, w // side, side, c).transpose(2, 3)
     return tiles.reshape(b, (h // side) * (w // side), side * side, c)
 
 
-def unwindowed(x: Windows, side: int, h: int, w: int) -> Grid:
-    """The inverse of `windowed`."""
+def from_windows(x: Windows, side: int, h: int, w: int) -> Grid:
+    """The inverse of `to_windows`."""
     b, _, _, c = x.shape
     tiles = x.reshape(b, h // side, w // side, side, side, c).transpose(2, 3)
     return tiles.reshape(b, h, w, c)
@@ -42,11 +42,11 @@ def relative_places(side: int) -> Int[Tensor, "t t"]:
 
 
 def neighbours(h: int, w: int, side: int, shift: int, device: torch.device) -> Bool[Tensor, "n t t"]:
-    """Which tokens of a window are neighbours in the image too, after it was rolled by `shift`."""
+    """True for tokens of a window that are neighbours in the image, too, after rolling it by `shift`."""
     wrapped_row = (torch.arange(h, device=device) >= h - shift).float()
     wrapped_column = (torch.arange(w, device=device) >= w - shift).float()
     region = wrapped_row[:, None] * 2 + wrapped_column[None, :]
-    windows = windowed(region[None, :, :, None], side)[0, :, :, 0]
+    windows = to_windows(region[None, :, :, None], side)[0, :, :, 0]
     return windows[:, :, None] == windows[:, None, :]
 
 
@@ -65,22 +65,21 @@ class WindowAttention(nn.Module):
         self.register_buffer("places", relative_places(side), persistent=False)
 
     def forward(self, x: Grid) -> Grid:
-        """The grid after attention, same shape."""
         _, h, w, width = x.shape
         rolled = x.roll((-self.shift, -self.shift), dims=(1, 2)) if self.shift else x
-        tokens = self.qkv(windowed(rolled, self.side))
+        tokens = self.qkv(to_windows(rolled, self.side))
         q, k, v = tokens.unflatten(-1, (3, self.heads, width // self.heads)).permute(3, 0, 1, 4, 2, 5)
         scores = q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5 + self.bias[self.places]
         if self.shift:
             seen = neighbours(h, w, self.side, self.shift, x.device)[:, None]
             scores = scores.masked_fill(~seen, float("-inf"))
         mixed = (scores.softmax(-1) @ v).transpose(2, 3).flatten(3)
-        back = unwindowed(self.out(mixed), self.side, h, w)
+        back = from_windows(self.out(mixed), self.side, h, w)
         return back.roll((self.shift, self.shift), dims=(1, 2)) if self.shift else back
 
 
 class SwinBlock(nn.Module):
-    """Window attention and a two-layer net on each token, both added to what they read."""
+    """Window attention and a two-layer net on each token, both with a residual connection."""
 
     def __init__(self, width: int, heads: int, side: int, shift: int) -> None:
         super().__init__()
@@ -90,7 +89,6 @@ class SwinBlock(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Grid) -> Grid:
-        """The grid after one block, same shape."""
         x = x + self.attention(self.norm1(x))
         out: Grid = x + self.mlp(self.norm2(x))
         return out
@@ -105,7 +103,6 @@ class PatchMerge(nn.Module):
         self.linear = nn.Linear(channels * factor**2, width)
 
     def forward(self, x: Grid) -> Float[Tensor, "b height breadth width"]:
-        """A grid smaller by `factor`."""
         patches = F.pixel_unshuffle(x.permute(0, 3, 1, 2), self.factor)
         merged: Tensor = self.linear(patches.permute(0, 2, 3, 1))
         return merged
@@ -139,7 +136,7 @@ class Swin(nn.Module):
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images whose grid divides into windows at every stage, to logits."""
+        """Logits; the grid of the images must divide into windows at every stage."""
         self._check_size(x)
         tokens = self.stages(x.permute(0, 2, 3, 1))
         logits: Logits = self.linear(self.norm(tokens.mean(dim=(1, 2))))

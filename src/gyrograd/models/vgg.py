@@ -28,7 +28,6 @@ class VGG16(nn.Module):
         self.classifier = nn.Linear(channels, num_classes)
 
     def forward(self, x: Images) -> Logits:
-        """Images of at least 32 pixels to logits."""
         if min(x.shape[-2:]) < 32:
             raise UserError(
                 f"VGG-16 halves the image five times; give sides of 32 or more, not {tuple(x.shape)}."

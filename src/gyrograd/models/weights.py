@@ -1,4 +1,4 @@
-"""Tensors from files of others: safetensors, or a .pt that holds tensors only. Code is never unpickled."""
+"""Read tensors from safetensors, or from a .pt file that holds only tensors. Code is never unpickled."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.models.checksums import check_tensors
-from gyrograd.models.renaming import renamed
+from gyrograd.models.renaming import rename_tensors
 
 PREFIXES = ("module.", "model.", "_orig_mod.", "net.")
-"""What DataParallel, Lightning and torch.compile put before each name."""
+"""Prefixes that DataParallel, Lightning and torch.compile add to each name."""
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "weights")
-"""Where training scripts put the state dict among other things."""
+"""Keys under which training scripts store the state dict."""
 
 LONGEST_HEADER = 100_000_000
-"""Bytes; safetensors itself refuses longer ones."""
+"""Most bytes of a header; safetensors itself refuses longer ones."""
 
 
 class OtherClassCountError(UserError):
-    """Weights of a model with another number of classes: all of them fit but the last layer."""
+    """The weights fit except for the last layer: they belong to a model with another number of classes."""
 
     def __init__(self, path: Path | str, key: str, classes: int, own: int) -> None:
         super().__init__(
@@ -36,46 +36,49 @@ class OtherClassCountError(UserError):
 
 
 def load_state(model: nn.Module, path: Path | str) -> None:
-    """Load foreign weights into the model, or into the core of a wrapped one, all of them or none.
+    """Load a state dict into the model, or into the core of a wrapped one.
 
-    Prefixes such as "module." are dropped, and an EfficientNet gets timm's names (`renaming`). A name that is
-    missing or left over, or a shape that differs, is an error and leaves the model as it was.
+    Prefixes such as "module." are dropped, and an EfficientNet gets timm's names (`renaming`). A missing or unknown
+    name, or a different shape, is an error, and the model is not changed.
     """
     tensors = _nearest(model, read_tensors(Path(path)))
     fit(_fitting(model, tensors), tensors, path)
 
 
 def _nearest(model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The names as they are, without prefixes, or renamed: the first of which the model knows most."""
+    """The tensors under their own names, without prefixes, or renamed: whichever fits the model best."""
 
     def known(named: Mapping[str, Tensor]) -> int:
         return len(_fitting(model, named).state_dict().keys() & named.keys())
 
     bare = _without_prefixes(tensors)
-    return max((tensors, bare, renamed(bare, model.state_dict())), key=known)
+    return max((tensors, bare, rename_tensors(bare, model.state_dict())), key=known)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:
-    """Copy the tensors into the model if names and shapes agree in full; else one sentence."""
+    """Copy the tensors into the model; names and shapes must agree."""
     own = model.state_dict()
-    # Files written before BatchNorm counted its batches lack the counter, which torch then leaves alone.
+    # Old files lack BatchNorm's counter of batches, which torch then leaves alone.
     missing = [key for key in own if key not in tensors and not key.endswith("num_batches_tracked")]
     extra = [key for key in tensors if key not in own]
     if missing or extra:
         raise UserError(_names_differ(path, missing, extra))
     check_kinds(tensors, own, path)
-    last = _last_two(own)
+    last = list(own)[-2:]  # weight and bias of the classifying layer
     for key, tensor in sorted(tensors.items(), key=lambda item: item[0] in last):
         if tensor.shape == own[key].shape:
             continue
         if key in last and tensor.shape[1:] == own[key].shape[1:]:
             raise OtherClassCountError(path, key, len(tensor), len(own[key]))
-        raise UserError(_shapes_differ(path, key, tensor, own[key]))
+        raise UserError(
+            f"{path}: '{key}' is {tuple(tensor.shape)} and the model's is {tuple(own[key].shape)}; "
+            "build the model with the settings these weights were trained with."
+        )
     model.load_state_dict(dict(tensors), strict=True)
 
 
 def check_kinds(tensors: Mapping[str, Tensor], own: Mapping[str, Tensor], path: Path | str) -> None:
-    """Refuse tensors that would lose something on the way into the model: complex, whole, sparse, quantized ones."""
+    """Refuse tensors that the model's type cannot hold: complex, integer, sparse or quantized ones."""
     for key, tensor in tensors.items():
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
             raise UserError(
@@ -107,24 +110,12 @@ def _names_differ(path: Path | str, missing: list[str], extra: list[str]) -> str
     )
 
 
-def _shapes_differ(path: Path | str, key: str, given: Tensor, own: Tensor) -> str:
-    return (
-        f"{path}: '{key}' is {tuple(given.shape)} and the model's is {tuple(own.shape)}; "
-        "build the model with the settings these weights were trained with."
-    )
-
-
-def _last_two(own: Mapping[str, Tensor]) -> list[str]:
-    """Weight and bias of the classifying layer come last in a state dict."""
-    return list(own)[-2:]
-
-
 def _counted(keys: list[str]) -> str:
     return f"'{keys[0]}'" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
 
 
 def _fitting(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The model, or the innermost core of its wrappers whose names are nearer to those in the file."""
+    """The model, or the innermost core of its wrappers, whichever has more of the names in the file."""
     best, inner = model, getattr(model, "core", None)
     while isinstance(inner, nn.Module):
         if len(inner.state_dict().keys() & tensors.keys()) > len(best.state_dict().keys() & tensors.keys()):
@@ -134,7 +125,7 @@ def _fitting(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def _without_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, without a prefix that all the names share."""
+    """The tensors without a prefix that all names share."""
     for prefix in PREFIXES:
         if tensors and all(key.startswith(prefix) for key in tensors):
             return _without_prefixes({key.removeprefix(prefix): tensor for key, tensor in tensors.items()})
@@ -142,10 +133,8 @@ def _without_prefixes(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def is_pickled(path: Path) -> bool:
-    """Does the file begin like a pickle or a zip, and not like safetensors?
-
-    safetensors begins with the header's length in eight bytes, which may look like either, and then a brace.
-    """
+    """True if the file begins like a pickle or a zip, and not like safetensors."""
+    # safetensors begins with the length of its header in eight bytes, which may look like either, and then a brace.
     with path.open("rb") as file:
         start = file.read(9)
     if start[8:] == b"{" and int.from_bytes(start[:8], "little") <= LONGEST_HEADER:
@@ -172,7 +161,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _unpickled(path: Path) -> Any:
-    """What torch reads without running code. A damaged or unsafe file fails in many ways, all the user's."""
+    """The content that torch reads without running code; all errors of a damaged or unsafe file are UserErrors."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""Model to model: normalisation, a probability head, a zero-shot head, and the check that an output is logits."""
+"""Models around models: normalisation, probability and zero-shot heads, and a check that an output is logits."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 
 
 Statistics = Sequence[Sequence[float | int]]
-"""A pair: mean and standard deviation, one number for each channel."""
+"""A pair: mean and standard deviation, one number per channel."""
 
 
-def statistics_named(normalize: str | Statistics | None) -> Statistics | None:
-    """The statistics of a name of `NORMALIZATIONS`, or those that are given."""
+def find_statistics(normalize: str | Statistics | None) -> Statistics | None:
+    """The statistics of that name (`NORMALIZATIONS`), or those given."""
     if normalize is None:
         return None
     if isinstance(normalize, str):
@@ -56,13 +56,12 @@ class Normalized(nn.Module):
         attach_spec(self, spec and spec.wrapped("normalized", mean=list(mean), std=list(std)))
 
     def forward(self, x: Inputs) -> Logits:
-        """Logits of the core at the normalised images."""
         if x.ndim < 2 or x.shape[1] != len(self.mean):
             raise UserError(
                 f"The normalisation has {len(self.mean)} channels and the input is {tuple(x.shape)}; "
                 "give mean and std one number for each channel of b c h w images."
             )
-        # In the precision of x, which is the core's: these two are single where a core alone was made half.
+        # In the precision of x, which is the core's: if only the core was converted to half, these two are single.
         mean, std = (t.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:])) for t in (self.mean, self.std))
         logits: Logits = self.core((x - mean) / std)
         return logits
@@ -98,9 +97,9 @@ class Standardized(nn.Module):
 
     @classmethod
     def of(cls, core: nn.Module, x: Inputs) -> tuple[Standardized, Inputs]:
-        """The model by the statistics of these examples, and the examples standardised.
+        """The model with the statistics of these examples, and the standardised examples.
 
-        Of a table each feature has its own; of series and volumes (`b c *shape`) each channel.
+        Statistics are per feature of a table, and per channel of series and volumes (`b c *shape`).
         """
         axes = [axis for axis in range(x.ndim) if axis != 1]
         mean = x.double().mean(axes, keepdim=True)
@@ -110,13 +109,12 @@ class Standardized(nn.Module):
         return cls(core, mean.to(x.dtype), std.to(x.dtype)), u.to(x.dtype)
 
     def forward(self, u: Inputs) -> Logits:
-        """Logits of the core at the features u stands for."""
         logits: Logits = self.core(self.mean.to(u.dtype) + self.std.to(u.dtype) * u)
         return logits
 
 
 class InShape(nn.Module):
-    """A model of inputs `b *shape` as one of images: one row of pixels in one channel, each number a pixel."""
+    """A model of inputs `b *shape` as a model of images with one row, one channel and a pixel per feature."""
 
     takes_images = False
 
@@ -127,7 +125,6 @@ class InShape(nn.Module):
         self.train(core.training)
 
     def forward(self, x: Inputs) -> Logits:
-        """Logits of the core."""
         logits: Logits = self.core(x.reshape(len(x), *self.shape))
         return logits
 
@@ -142,7 +139,6 @@ class Probability(nn.Module):
         attach_spec(self, spec and spec.wrapped("probability"))
 
     def forward(self, x: Inputs) -> Logits:
-        """One probability for each class; rows sum to 1."""
         logits: Logits = self.core(x)
         return logits.softmax(dim=1)
 
@@ -182,7 +178,6 @@ class ZeroShot(nn.Module):
         self.register_buffer("embeddings", embeddings.detach() / lengths)
 
     def forward(self, x: Inputs) -> Logits:
-        """One logit for each embedding."""
         features = self._features(x)
         if features.shape != (len(x), self.embeddings.shape[1]):
             raise UserError(
@@ -207,9 +202,9 @@ class ZeroShot(nn.Module):
 
 
 def logits_of(model: nn.Module, x: Inputs) -> Logits:
-    """`model(x)`, after checking that it is one row of finite numbers for each input.
+    """`model(x)`, which must be one row of finite numbers per input.
 
-    Looks at the values, so on an accelerator it waits for them: for the start of a run, not for inner loops.
+    Reading the values waits for an accelerator: for the start of a run, not for inner loops.
     """
     out = check_logits(model(x), x)
     if not out.isfinite().all():

@@ -1,8 +1,8 @@
-"""Trained models that come with gyrograd, read offline and verified by hash.
+"""Trained models that come with gyrograd, verified by hash.
 
-`cifar10/lenet-ce` is the folder `zoo/cifar10/lenet-ce`, in the form that model hubs take: `model.safetensors`, a card
-of what is known of the model (data, recipe, accuracy, robustness with intervals, command, sha256 of the checkpoint) as
-`config.json`, and the same in words as `README.md`.
+`cifar10/lenet-ce` is the folder `zoo/cifar10/lenet-ce`, in the form of model hubs: `model.safetensors`, a card
+`config.json` (data, recipe, accuracy, robustness with intervals, command, sha256 of the checkpoint), and the same in
+words as `README.md`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def names() -> tuple[str, ...]:
 
 
 def card(name: str) -> JsonObject:
-    """What is known of a model; `sha256` is that of its checkpoint."""
+    """The card of a model; `sha256` is that of its checkpoint."""
     path = _folder(name) / CARD
     try:
         document = read_json(path)
@@ -44,7 +44,7 @@ def card(name: str) -> JsonObject:
 
 
 def load(name: str) -> nn.Module:
-    """The model, on the CPU, in single precision and in eval mode, once its hash is found to be the card's."""
+    """The model on the CPU, in single precision and eval mode; its hash must be that of the card."""
     path, known = _folder(name) / WEIGHTS, card(name)
     if hashlib.sha256(path.read_bytes()).hexdigest() != known["sha256"]:
         raise UserError(
@@ -80,7 +80,7 @@ def in_words(document: Mapping[str, object]) -> str:
         "---", "library_name: gyrograd", "license: apache-2.0", "pipeline_tag: image-classification", "---",
         f"# {document['name']}",
     ]  # fmt: skip
-    lines += [f"- {key}: {document[key]}" for key in TOLD if key in document]
+    lines += [f"- {key}: {document[key]}" for key in README_FACTS if key in document]
     lines += ["", "```python", "import gyrograd as gg", "", f'model = gg.load("{document["name"]}")', "```"]
     robustness = document.get("robustness")
     measured = {"accuracy": document.get("accuracy")}
@@ -95,12 +95,12 @@ def in_words(document: Mapping[str, object]) -> str:
     return "\n".join(lines) + "\n"
 
 
-TOLD = ("architecture", "data", "objective", "epochs", "seed", "command", "hardware", "measured_on")
-"""The facts that a README tells, in this order."""
+README_FACTS = ("architecture", "data", "objective", "epochs", "seed", "command", "hardware", "measured_on")
+"""Facts in a model's README, in this order."""
 
 
 def _folder(name: str) -> Path:
-    """The folder of a model that exists; only listed names are looked up, so none leads out of the zoo."""
+    """The folder of a model; only listed names are looked up, so that none leads out of the zoo."""
     known = names()
     if name not in known:
         raise UserError(f"There is no model '{name}' in the zoo: {did_you_mean(name, known)}")

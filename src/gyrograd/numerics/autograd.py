@@ -1,8 +1,7 @@
-"""Derivatives to the input, example by example: gradient, Hessian-vector product, Jacobian, top eigenvalue.
+"""Derivatives to the input, per example: gradient, Hessian-vector product, Jacobian, top eigenvalue.
 
-All go through `torch.autograd.grad`, so no `.grad` is touched, and all work under the caller's
-`torch.no_grad()`. Where a graph is kept, attention runs on its math kernel: the fused ones have no double
-backward.
+All use `torch.autograd.grad`, so no `.grad` is touched, and all work under the caller's `torch.no_grad()`. If a graph
+is kept, attention runs on its math kernel: the fused ones have no double backward.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,9 +21,9 @@ from gyrograd.types import Inputs, PerExample, ScalarField, Seed
 
 
 def input_gradient(f: ScalarField, x: Inputs, *, create_graph: bool = False) -> Inputs:
-    """Gradient of f to x, for each example; with `create_graph` it can be differentiated again.
+    """Gradient of f to x, per example; with `create_graph` it can be differentiated again.
 
-    An x that requires grad stays part of the graph when `create_graph` is set; else a detached copy is used.
+    With `create_graph` an x that requires grad stays part of the graph; otherwise a detached copy is used.
     """
     with _differentiating(x, twice=create_graph):
         leaf = _leaf(x, keep=create_graph)
@@ -32,8 +31,9 @@ def input_gradient(f: ScalarField, x: Inputs, *, create_graph: bool = False) -> 
 
 
 def hessian_vector_product(f: ScalarField, x: Inputs, v: Inputs, *, create_graph: bool = False) -> Inputs:
-    """The Hessian of f at each example times that example's v; zero where f is linear."""
-    _check_same_shape(x, v)
+    """The Hessian of f times v, per example; zero where f is linear."""
+    if x.shape != v.shape:
+        raise UserError(f"v has shape {tuple(v.shape)} and x {tuple(x.shape)}; give v the shape of x.")
     with _differentiating(x, twice=True):
         leaf = _leaf(x, keep=create_graph)
         slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)
@@ -43,7 +43,7 @@ def hessian_vector_product(f: ScalarField, x: Inputs, v: Inputs, *, create_graph
 def logit_jacobian(
     model: Callable[[Tensor], Tensor], x: Inputs, *, create_graph: bool = False
 ) -> Float[Tensor, "b k *shape"]:
-    """Gradient of every logit to x, for each example: one forward pass and k backward passes."""
+    """Gradient of every logit to x, per example: one forward pass and k backward passes."""
     with _differentiating(x, twice=create_graph):
         leaf = _leaf(x, keep=create_graph)
         logits = model(leaf)
@@ -52,6 +52,7 @@ def logit_jacobian(
                 f"The model returned shape {tuple(logits.shape)} for {len(x)} examples; "
                 "it must return logits, one row for each example."
             )
+        # Examples are independent, so the gradient of a logit's sum over the batch holds each example's own.
         totals = logits.sum(0).unbind() if logits.requires_grad else ()
         rows = [_derivative(total, leaf, create_graph, retain_graph=True) for total in totals]
         if all(row is None for row in rows):
@@ -62,12 +63,15 @@ def logit_jacobian(
 def top_eigenvalue(
     f: ScalarField, x: Inputs, *, steps: int = 50, tol: float = 1e-4, seed: Seed = 0
 ) -> tuple[PerExample, Inputs]:
-    """The eigenvalue of largest magnitude of each example's input Hessian, with its sign, and a unit vector.
+    """Eigenvalue of largest magnitude of each example's input Hessian, with its sign, and its unit eigenvector.
 
-    Lanczos iteration from a random start: one Hessian-vector product a step. (Power iteration swings for ever
-    between two eigenvalues +a and -a, and crawls when they are near.) An example stops on its own, once both
-    ends of its spectrum are known to tol times the larger, so the result does not depend on the batch. A zero
-    Hessian gives 0. Holds steps vectors of the size of x.
+    Lanczos iteration from a random start, one Hessian-vector product per step. (Power iteration never settles between
+    two eigenvalues +a and -a, and is slow if they are close.) Each example stops on its own, so the result does not
+    depend on the batch. A zero Hessian gives 0.
+
+    Args:
+        steps: most iterations; memory holds this many vectors of the size of x.
+        tol: an example stops once both ends of its spectrum are known to this share of the larger one.
     """
     if steps < 1:
         raise UserError(f"steps is {steps}; give at least 1, such as 50.")
@@ -86,7 +90,7 @@ def top_eigenvalue(
 def _extreme_pair(
     operator: Callable[[Tensor], Tensor], start: Float[Tensor, "b d"], steps: int, tol: float
 ) -> tuple[PerExample, Float[Tensor, "b d"]]:
-    """Eigenvalue of largest magnitude (of an equal pair the positive) and vector of a symmetric operator."""
+    """Eigenvalue of largest magnitude (the positive one of an equal pair) and vector of a symmetric operator."""
     b, d = start.shape
     m = min(steps, d)
     basis = start.new_zeros(b, m, d)
@@ -95,15 +99,16 @@ def _extreme_pair(
     for j in range(m):
         image = operator(basis[:, j])
         small[:, j, j] = (basis[:, j] * image).sum(1)
-        # Twice against all vectors before: once leaves rounding that grows into copies of eigenvalues.
+        # Orthogonalise twice: one pass leaves rounding errors that grow into spurious copies of eigenvalues.
         rest = _without(_without(image, basis[:, : j + 1]), basis[:, : j + 1])
         size = rest.norm(dim=1)
         values, vectors = torch.linalg.eigh(small[:, : j + 1, : j + 1])
+        # The residual of a Ritz pair: the size of the rest times the last entry of its vector.
         doubt = size * vectors[:, -1, [0, -1]].abs().amax(1)
         going = doubt > tol * values.abs().amax(1)
         if j + 1 == m or not going.any():
             break
-        # An example that is done gets zero vectors from here on, which change nothing of its result.
+        # A finished example gets zero vectors from here on, which leave its result as it is.
         small[:, j, j + 1] = small[:, j + 1, j] = torch.where(going, size, 0)
         basis[:, j + 1] = torch.where(going[:, None], _unit(rest), 0)
     return _larger_end(values, vectors, basis[:, : j + 1])
@@ -119,12 +124,13 @@ def _without(v: Float[Tensor, "b d"], basis: Float[Tensor, "b m d"]) -> Float[Te
 def _larger_end(
     values: Float[Tensor, "b m"], vectors: Float[Tensor, "b m m"], basis: Float[Tensor, "b m d"]
 ) -> tuple[PerExample, Float[Tensor, "b d"]]:
+    # Eigenvalues are sorted, so the one of largest magnitude is at one of the two ends.
     upper = values[:, -1] >= -values[:, 0]
     value = torch.where(upper, values[:, -1], values[:, 0])
     weights = torch.where(upper[:, None], vectors[:, :, -1], vectors[:, :, 0])
     with without_autocast(basis):
         vector = (weights[:, None] @ basis)[:, 0]
-    # For a zero operator any vector will do, and the weights may fall on the zero ones.
+    # For a zero operator every vector is right, but the weights may select zero ones: take the start.
     return value, torch.where(value[:, None] == 0, basis[:, 0], _unit(vector))
 
 
@@ -136,7 +142,7 @@ def _unit(v: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
 
 @contextmanager
 def _differentiating(x: Tensor, *, twice: bool) -> Iterator[None]:
-    """Grad mode on, whatever the caller's; attention and convolutions that a second derivative may follow."""
+    """Turn grad mode on; with `twice`, choose layers that have a second derivative."""
     if torch.is_inference_mode_enabled():
         raise UserError(
             "Gradients cannot be taken inside torch.inference_mode(); use torch.no_grad() instead."
@@ -151,7 +157,7 @@ def _differentiating(x: Tensor, *, twice: bool) -> Iterator[None]:
 
 
 def _leaf(x: Tensor, *, keep: bool) -> Tensor:
-    """What is differentiated to: x itself if its history is wanted, else a copy without history."""
+    """The tensor to differentiate with respect to: x itself if its history is wanted, else a detached copy."""
     if x.is_inference():
         raise UserError("x was made inside torch.inference_mode(); make it under torch.no_grad() instead.")
     if keep and x.requires_grad:
@@ -188,16 +194,11 @@ def _derivative(
 def _along(
     slope: Tensor, x: Tensor, v: Tensor, create_graph: bool, retain_graph: bool | None = None
 ) -> Tensor:
-    """Derivative of slope . v to x; zero where the slope does not depend on x (f is linear there)."""
+    """Derivative of slope . v to x; zero if the slope does not depend on x, because f is linear."""
     if not slope.requires_grad:
         return torch.zeros_like(x)
     result = _derivative((slope * v).sum(), x, create_graph, retain_graph)
     return torch.zeros_like(x) if result is None else result
-
-
-def _check_same_shape(x: Tensor, v: Tensor) -> None:
-    if x.shape != v.shape:
-        raise UserError(f"v has shape {tuple(v.shape)} and x {tuple(x.shape)}; give v the shape of x.")
 
 
 def _does_not_depend_on_x(what: str) -> UserError:

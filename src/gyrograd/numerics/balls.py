@@ -1,6 +1,6 @@
-"""Sets of allowed perturbations: l-infinity and l2 balls, of one radius or one for each example, and the box.
+"""Sets of allowed perturbations: l-infinity and l2 balls, with one radius or one per example, and the box.
 
-`delta` is the perturbation itself, x + delta the perturbed input. Every method works on each example alone.
+`delta` is the perturbation, x + delta the perturbed input. Every method treats each example alone.
 """
 
 import math
@@ -20,7 +20,7 @@ Radius: TypeAlias = float | int | Float[Tensor, " b"]
 
 @dataclass(frozen=True)
 class Linf:
-    """All delta with no entry above eps in size."""
+    """All delta with no entry above eps in absolute value."""
 
     eps: Radius
 
@@ -36,7 +36,7 @@ class Linf:
         return torch.minimum(torch.maximum(delta, -radius), radius)
 
     def rescale(self, delta: Inputs) -> Inputs:
-        """The whole of a delta outside scaled back to the radius, its direction kept (wang2020's attacks)."""
+        """A delta outside the ball, scaled back to the radius in its own direction (wang2020's attacks)."""
         radius, size = _column(self.eps, delta), _column(self.norm(delta), delta)
         outside = size > radius
         return torch.where(outside, delta / torch.where(outside, size, 1) * radius, delta)
@@ -53,7 +53,7 @@ class Linf:
     def inside(
         self, x: Inputs, delta: Inputs, tol: float = 1e-6, low: float = 0.0, high: float = 1.0
     ) -> Flags:
-        """Whether delta lies in the ball and x + delta in the box, up to tol."""
+        """True if delta lies in the ball and x + delta in the box, up to tol."""
         return (self.norm(delta) <= _each(self.eps, delta) + tol) & _in_box(x + delta, low - tol, high + tol)
 
 
@@ -73,7 +73,7 @@ class L2:
     def project(self, delta: Inputs) -> Inputs:
         """The nearest point of the ball: the whole delta scaled back to the radius."""
         radius, size = _column(self.eps, delta), _column(self.norm(delta), delta)
-        # A hair short, so that rounding leaves the result inside and a second projection changes nothing.
+        # Slightly short, so that rounding leaves the result inside and a second projection changes nothing.
         short = 1 - 8 * torch.finfo(delta.dtype).eps
         outside = size > radius
         return torch.where(outside, delta / torch.where(outside, size, 1) * (radius * short), delta)
@@ -86,7 +86,7 @@ class L2:
         """Uniform in the volume of the ball: a normal direction at a radius of eps u^(1/d)."""
         direction = self.steepest(random.normal(keys, tuple(x.shape[1:]), stream=stream, dtype=x.dtype))
         u = random.uniform(random.subkeys(keys, stream), (1,), dtype=torch.float64).flatten()
-        share = u.pow(1 / x[0].numel()).to(x.dtype)
+        share = u.pow(1 / x[0].numel()).to(x.dtype)  # the volume within a radius grows as its d-th power
         return self.project(direction * _column(share, x) * _column(self.eps, x))
 
     def steepest(self, grad: Inputs) -> Inputs:
@@ -98,7 +98,7 @@ class L2:
     def inside(
         self, x: Inputs, delta: Inputs, tol: float = 1e-6, low: float = 0.0, high: float = 1.0
     ) -> Flags:
-        """Whether delta lies in the ball and x + delta in the box, up to tol."""
+        """True if delta lies in the ball and x + delta in the box, up to tol."""
         return (self.norm(delta) <= _each(self.eps, delta) + tol) & _in_box(x + delta, low - tol, high + tol)
 
 
@@ -113,14 +113,14 @@ def ball(norm: str, eps: Radius) -> Ball:
 
 
 def into_box(x: Inputs, delta: Inputs, low: float = 0.0, high: float = 1.0) -> Inputs:
-    """delta cut so that x + delta, as computed, lies in [low, high]; no entry gets longer.
+    """delta, shortened so that x + delta, as computed, lies in [low, high].
 
-    x lies in the box itself. (An x that is outside by rounding is brought back to the edge.)
+    x itself lies in the box; if rounding left it outside, x + delta is on the edge.
     """
     moved = x + delta
     above, below = moved > high, moved < low
     cut = torch.where(above, high - x, torch.where(below, low - x, delta))
-    # high - x is rounded, so x + (high - x) can land one place outside: one step back mends that.
+    # high - x is rounded, so x + (high - x) can be one floating-point number too large: take one step back.
     landed = x + cut
     cut = torch.where(landed > high, torch.nextafter(cut, torch.full_like(cut, -math.inf)), cut)
     return torch.where(landed < low, torch.nextafter(cut, torch.full_like(cut, math.inf)), cut)
@@ -131,7 +131,7 @@ def _in_box(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def _scaled(delta: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest entry, and delta over it: the squares of tiny entries would leave the floating range."""
+    """The largest entry, and delta divided by it: squares of tiny entries would underflow."""
     largest = delta.abs().flatten(1).amax(1)
     largest = _column(torch.where(largest > 0, largest, 1), delta)
     return largest, delta / largest

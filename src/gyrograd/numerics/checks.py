@@ -1,7 +1,7 @@
-"""What a public function asks of its tensors and its model, one sentence a mistake.
+"""Checks of the tensors and models that users pass in; each error is one sentence that names the fix.
 
-Called at public boundaries only: looking at values makes the host wait for the device. While a CUDA graph is being
-recorded values cannot be looked at; what is recorded ran before, and was looked at then.
+Called at public boundaries only, because reading values makes the host wait for the device. While a CUDA graph is being
+recorded values cannot be read; the same step ran before the recording, and was checked then.
 """
 
 from collections.abc import Mapping
@@ -14,30 +14,30 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError, foreign_code, in_words
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs, Labels, Logits, Model, Targets
 
-# Resizing and colour conversion leave pixels this far outside [0, 1] by rounding alone.
+# Rounding in resizing and colour conversion leaves pixels this far outside [0, 1].
 _ROUNDING = 1e-5
 
 TRIAL_ROWS = 8
-"""Examples a new model is tried on, at most: one would not do for a model that normalises by the batch."""
+"""Most examples a new model is tried on: more than one, for models that normalise by the batch."""
 
 _TRIED: WeakSet[nn.Module] = WeakSet()
 """Models that `try_model` has seen."""
 
 
 _OF_SHAPES = (RuntimeError, ValueError, TypeError, AssertionError, IndexError, AttributeError)
-"""What layers raise of images they were not made for; anything else is the model's own affair."""
+"""Errors that layers raise for images of the wrong shape; any other comes from the model itself."""
 
 
 def is_being_recorded(x: Tensor) -> bool:
-    """Whether a CUDA graph is being made of what happens to x, so that no value can be read."""
+    """True if a CUDA graph is being recorded, so that no value of x can be read."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def check_tensor(x: Any) -> None:
-    """One tensor: models of several inputs, and of none that is a tensor, are not explained."""
+    """Refuse anything but one tensor."""
     if isinstance(x, Mapping):
         named = next((key for key, value in x.items() if isinstance(value, Tensor)), "pixel_values")
         raise UserError(
@@ -50,7 +50,7 @@ def check_tensor(x: Any) -> None:
 
 
 def check_images(x: Tensor) -> None:
-    """Pixels b c h w: floating, at least one, finite, in [0, 1]."""
+    """Refuse anything but floating-point pixels, b c h w, at least one image, finite, in [0, 1]."""
     check_tensor(x)
     if x.dtype == torch.uint8:
         raise UserError("The images are bytes (uint8); convert them to floating point: x.float() / 255.")
@@ -73,9 +73,9 @@ def check_images(x: Tensor) -> None:
 
 
 def check_inputs(x: Tensor) -> None:
-    """At least one example and one feature, floating, finite."""
+    """Refuse anything but floating-point, finite values: at least one example with at least one feature."""
     check_rows(x)
-    # A finite sum has finite terms, and is had in one pass; only an infinite one may be an overflow.
+    # A finite sum has finite terms and takes one pass; if it is infinite it may just have overflowed, so look closer.
     if not is_being_recorded(x) and not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
         raise UserError(
             "The inputs hold NaN or infinite values; remove those examples or mend the preprocessing."
@@ -83,7 +83,7 @@ def check_inputs(x: Tensor) -> None:
 
 
 def check_rows(x: Tensor) -> None:
-    """At least one example and one feature, floating: what can be seen without looking at values."""
+    """The part of `check_inputs` that reads no values."""
     check_tensor(x)
     check_untransformed()
     if not x.is_floating_point():
@@ -95,7 +95,7 @@ def check_rows(x: Tensor) -> None:
 
 
 def check_untransformed() -> None:
-    """Refuse to run inside torch.func's transforms: maps are made with torch.autograd, which they do not see."""
+    """Refuse to run inside torch.func's transforms, which do not see torch.autograd, by which maps are made."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise UserError(
             "Maps and penalties cannot be made inside torch.func (vmap, grad, ...); give the whole batch at once, and "
@@ -104,14 +104,14 @@ def check_untransformed() -> None:
 
 
 def class_indices(target: Targets | None, x: Inputs) -> Labels:
-    """The target as int64, one class for each example of x, on its device; values are left to `check_target`.
+    """The target as int64, one class per example of x, on its device; `check_target` checks the values.
 
-    Takes integer tensors of any width, numpy arrays, lists, and one number for all examples.
+    Accepts integer tensors, numpy arrays, lists, and one number for all examples.
     """
     check_tensor(x)
     if target is None:
         raise UserError(
-            "No target is given; name the class to explain, such as target=gyrograd.predicted(model, x)."
+            "No target is given; name the class to explain, such as target=gyrograd.predict(model, x)."
         )
     if isinstance(target, int | np.integer) and not isinstance(target, bool):
         return torch.full((len(x),), int(target), dtype=torch.int64, device=x.device)
@@ -140,7 +140,7 @@ def _tensor_of(target: Any) -> Tensor:
 
 
 def check_target(target: Tensor, b: int, k: int) -> None:
-    """One class index in 0 ... k-1 for each of b examples."""
+    """Refuse a target that is not one class index from 0 to k-1 per example."""
     _check_one_each(target, b)
     if b and not is_being_recorded(target) and not (int(target.min()) >= 0 and int(target.max()) < k):
         raise UserError(
@@ -162,7 +162,7 @@ def _check_one_each(target: Tensor, b: int) -> None:
 
 
 def check_logits(out: Any, x: Inputs) -> Logits:
-    """What a model returned, if it is one row of floating numbers for each input; else a sentence says what it is."""
+    """The model's output, if it is one row of floating-point numbers per input; any other is an error."""
     if not isinstance(out, Tensor):
         raise UserError(
             f"The model returned a {type(out).__name__}, not a tensor of logits; "
@@ -182,25 +182,24 @@ def check_logits(out: Any, x: Inputs) -> Logits:
 
 
 def try_model(model: Model, x: Inputs) -> None:
-    """Run a model that was not seen before on a few examples: it must leave its input alone and return logits.
+    """Run a new model on a few examples, once: it must return logits and leave its input alone.
 
     A model that writes into its input would be explained at another point than x, and would change the caller's
-    tensor; `x.data` hides that from autograd, so that bytes are compared. What the model raises is the cause of the
-    sentence. One pass without a graph, once for each model.
+    tensor.
     """
     innermost = _innermost(model)
     if innermost in _TRIED or is_being_recorded(x):
         return
-    few = x[:TRIAL_ROWS].detach().clone()
+    few = x[:TRIAL_ROWS].detach().clone()  # a copy, because the model may write into it
     seen = [(few, few.clone())]
 
     def note(_: nn.Module, given: tuple[Any, ...]) -> None:
         if given and isinstance(given[0], Tensor):
             seen.append((given[0], given[0].clone()))
 
-    # A scripted module takes no hook; what it is given by a wrapper of ours is then the images themselves.
+    # A scripted module takes no hook; our wrappers hand it the images themselves, which are in `seen` already.
     hooked = not isinstance(innermost, torch.jit.ScriptModule)
-    with ExitStack() as stack, torch.no_grad(), evaluating(model):
+    with ExitStack() as stack, torch.no_grad(), eval_mode(model):
         if hooked:
             stack.callback(innermost.register_forward_pre_hook(note).remove)
         try:
@@ -210,10 +209,11 @@ def try_model(model: Model, x: Inputs) -> None:
                 raise
             out, fits = None, False
     if not fits:
-        # Not in the handler, whose traceback holds the memory. The work itself goes on in smaller parts, too.
+        # Not in the handler, whose traceback holds the memory. The actual work is done in smaller parts, too.
         try_model(model, x[: len(few) // 2])
         return
-    if not all(_same_bytes(now, before) for now, before in seen):
+    # Bytes, because `x.data` hides writes from autograd and NaN is not equal to itself.
+    if not all(torch.equal(*(t.detach().contiguous().view(torch.uint8) for t in pair)) for pair in seen):
         raise UserError(
             "The model writes into the images it is given (x.sub_(m), x.data.mul_(s) or the like), so that its maps "
             "would belong to other images; compute a new tensor there: x = (x - m) / s."
@@ -223,8 +223,8 @@ def try_model(model: Model, x: Inputs) -> None:
 
 
 def check_fits(model: Model, x: Inputs) -> None:
-    """That the model takes inputs that are no images, each time: one image without a batch axis looks like a series."""
-    with torch.no_grad(), evaluating(model):
+    """Refuse inputs that the model cannot take; an image without a batch axis, which looks like a series, too."""
+    with torch.no_grad(), eval_mode(model):
         try:
             check_logits(ran(model, x[:1]), x[:1])
         except UserError:
@@ -244,7 +244,7 @@ def _takes(model: Model, x: Inputs) -> bool:
 
 
 def ran(model: Model, x: Inputs) -> Any:
-    """What the model returns; what it raises becomes the cause of one sentence."""
+    """The model's output; an exception becomes the cause of a one-sentence error."""
     try:
         return model(x)
     except (UserError, torch.OutOfMemoryError):
@@ -277,13 +277,8 @@ def _is_of_other_precision(model: Model, x: Inputs) -> bool:
 
 
 def _innermost(model: Model) -> Model:
-    """What gyrograd's own wrappers, some of them made anew for each call, pass their input on to."""
+    """The model inside gyrograd's wrappers, some of which are new objects at each call."""
     core = getattr(model, "core", None)
     while isinstance(core, nn.Module) and type(model).__module__.startswith("gyrograd."):
         model, core = core, getattr(core, "core", None)
     return model
-
-
-def _same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Equal bit by bit, so that NaN equals itself."""
-    return torch.equal(*(t.detach().contiguous().view(torch.uint8) for t in (one, other)))

@@ -1,9 +1,9 @@
-"""Convolutions whose second derivative costs what it should.
+"""Convolutions with a cheap second derivative; values and derivatives are those of torch.
 
-torch differentiates a convolution's gradient by convolutions with kernels as large as the image, and computes
-weight gradients nobody asked for. Here each derivative of a convolution, of any order, is one of three: the
-convolution itself, its gradient to the input, its gradient to the weight. All three have fast kernels and are
-derivatives of one another, so nothing else is ever called. Values and derivatives are those of torch.
+torch differentiates a convolution's gradient by convolutions with kernels as large as the image, and computes weight
+gradients that nobody asked for. Here each derivative of a convolution, of any order, is one of three operations: the
+convolution, its gradient to the input, its gradient to the weight. All three have fast kernels and are derivatives of
+one another, so nothing else is ever called.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
 class FastConvolutions(TorchFunctionMode):
-    """For the block, convolutions are made to be differentiated twice: same values, cheaper second derivatives.
+    """Makes second derivatives of convolutions cheap, for the block; `backward` may be called outside of it.
 
-    The graph keeps it: `backward` may be called outside the block. `held_only`: leaves convolutions whose weight is
-    differentiated too to torch.
+    `held_only`: convolutions whose weights are trained are left to torch.
     """
 
     def __init__(self, held_only: bool = False) -> None:
@@ -50,17 +49,16 @@ class Geometry:
     groups: int
 
     def convolution(self, x: Tensor, weight: Tensor) -> Tensor:
-        """x convolved with the weight."""
         out: Tensor = torch.ops.aten.convolution(x, weight, None, *self._numbers())
         return out
 
     def input_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The slope of a value to the output, carried to the input; of x only the shape counts."""
+        """Gradient to the input, given the slope at the output; only the shape of x matters."""
         out: Tensor = self._backward(slope, x, weight, (True, False, False))[0]
         return out
 
     def weight_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
-        """The slope of a value to the output, carried to the weight, of which only the shape counts."""
+        """Gradient to the weight, given the slope at the output; only the shape of the weight matters."""
         out: Tensor = self._backward(slope, x, weight, (False, True, False))[1]
         return out
 
@@ -68,7 +66,7 @@ class Geometry:
         return torch.ops.aten.convolution_backward(slope, x, weight, None, *self._numbers(), list(wanted))
 
     def _numbers(self) -> tuple[Any, ...]:
-        still = [0] * len(self.stride)  # output padding, of transposed convolutions only
+        still = [0] * len(self.stride)  # output padding, which only transposed convolutions have
         return list(self.stride), list(self.padding), list(self.dilation), False, still, self.groups
 
 
@@ -82,7 +80,6 @@ def _convolved(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The arguments and the result of torch's convolutions."""
     n = _DIMENSIONS[func]
     if isinstance(padding, str) or x.dim() != n + 2 or not (x.requires_grad or weight.requires_grad):
         out: Tensor = func(x, weight, bias, stride, padding, dilation, groups)
@@ -91,18 +88,19 @@ def _convolved(
     geometry = Geometry(_each(stride, n), _each(padding, n), _each(dilation, n), groups)
     out = _Convolution.apply(x, weight, geometry, True)
     if weight.requires_grad:
-        # A node of its own: torch walks to it only when a weight's gradient is asked for.
+        # The weight gets a node of its own, which torch visits only if a gradient to a weight is asked for: an
+        # autograd.Function is told which inputs require grad, not which gradients this backward pass needs.
         out = _Joined.apply(out, _AlongWeight.apply(weight, (x,), geometry, out.shape))
     return out if bias is None else out + as_autocast(bias).view(-1, *(1 for _ in range(n)))
 
 
 def as_autocast(tensor: Tensor) -> Tensor:
-    """In the precision of the `torch.autocast` block, if there is one: it does not see functions of one's own."""
+    """The tensor in the precision of the `torch.autocast` block, which does not see our own functions."""
     return tensor.to(torch.get_autocast_dtype(tensor.device.type)) if is_autocast(tensor) else tensor
 
 
 def is_autocast(tensor: Tensor) -> bool:
-    """Whether a `torch.autocast` block applies to it: to double precision it does not."""
+    """True if a `torch.autocast` block applies to the tensor; it leaves double precision alone."""
     return tensor.dtype != torch.float64 and torch.is_autocast_enabled(tensor.device.type)
 
 
@@ -112,10 +110,9 @@ def _each(value: Any, n: int) -> tuple[int, ...]:
 
 
 class _AlongWeight(torch.autograd.Function):
-    """Nothing to the value, its gradient to the weight to the derivative.
+    """Adds nothing to the value and the gradient to the weight to the derivative."""
 
-    x comes in a tuple: a tensor argument would be an edge to x, and torch would walk here for x's gradient too.
-    """
+    # x comes in a tuple: a tensor argument would be an edge to x, and torch would visit this node for x's gradient too.
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, x: tuple[Tensor], geometry: Geometry, shape: torch.Size) -> Tensor:
@@ -130,7 +127,7 @@ class _AlongWeight(torch.autograd.Function):
 
 
 class _Joined(torch.autograd.Function):
-    """The value of the first; the slope goes to both."""
+    """Returns the first argument; the slope goes to both."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, _: Tensor) -> Tensor:
@@ -142,7 +139,7 @@ class _Joined(torch.autograd.Function):
 
 
 class _Convolution(torch.autograd.Function):
-    """Linear in the input and in the weight. `weight_apart`: another node (`_AlongWeight`) takes the weight's slope."""
+    """Linear in the input and in the weight. `weight_apart`: `_AlongWeight` handles the gradient to the weight."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry, weight_apart: bool) -> Tensor:
@@ -155,6 +152,7 @@ class _Convolution(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         to_x, to_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and not ctx.weight_apart
         return (
+            # Detached, because only the shape of x is used.
             _InputGradient.apply(slope, weight, x.detach(), ctx.geometry) if to_x else None,
             _WeightGradient.apply(slope, x, weight.detach(), ctx.geometry) if to_weight else None,
             None,

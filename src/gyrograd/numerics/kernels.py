@@ -44,6 +44,7 @@ template <typename T> T softplus_bend(T z, T tangent, T slope, T beta, T thresho
 
 def philox_words(key: Tensor, place: Tensor, upper: int) -> Tensor:
     """The random 32-bit word of each place under each key, in int64; `upper` holds counter words 2 and 3."""
+    # A kernel takes signed 64-bit numbers; the bits are the same.
     signed = upper - (1 << 64) if upper >= 1 << 63 else upper
     words: Tensor = _compiled(_PHILOX, ("upper",))(key, place, upper=signed)
     return words

@@ -1,6 +1,6 @@
-"""Attribution maps as pictures: one number for each pixel, a common scale, the largest pixels, the centre.
+"""Operations on attribution maps: one value per pixel, a common scale, the largest pixels, the centre.
 
-All are differentiable (top_k_mask aside), and a zero map stays zero without a NaN in value or gradient.
+All but `top_k_mask` are differentiable, and a zero map stays zero without NaN in value or gradient.
 """
 
 from collections.abc import Callable
@@ -14,24 +14,29 @@ from gyrograd.types import Images, Inputs
 
 
 def reduce(map: Images, how: str = "abs_sum") -> Float[Tensor, "b h w"]:
-    """One number for each pixel out of its channels.
+    """One value per pixel from its channels.
 
-    abs_sum: sum of sizes (joo2023); sum; sum_abs: size of the sum (wang2020); max_abs; mean (signed); l2.
+    Args:
+        map: the maps.
+        how: abs_sum (sum of absolute values, joo2023), sum, sum_abs (absolute value of the sum, wang2020), max_abs,
+            mean (signed) or l2.
     """
     return _choice(REDUCTIONS, how, "reduction")(map)
 
 
 def normalize(map: Inputs, how: str = "max") -> Inputs:
-    """Each map over its scale.
+    """Each map divided by its scale.
 
-    max: the largest size becomes 1 (joo2023); sum: the sizes add up to 1; area: they add up to the number of
-    pixels, so that 1 is the average (wang2020); l2: length 1; none.
+    Args:
+        map: the maps.
+        how: max (the largest absolute value becomes 1, joo2023), sum (absolute values add up to 1), area (they add up
+            to the number of pixels, so that 1 is the average, wang2020), l2 (length 1) or none.
     """
     return _choice(NORMALIZATIONS, how, "normalization")(map)
 
 
 def top_k_mask(map: Inputs, k: int) -> Bool[Tensor, "b ..."]:
-    """True at exactly k places of each map, the largest values; among equal ones the lowest index first."""
+    """True at the k largest values of each map; of equal values the one with the lowest index comes first."""
     d = map[0].numel()
     if not 1 <= k <= d:
         raise UserError(f"k is {k} for maps of {d} values; give k from 1 to {d}.")
@@ -41,10 +46,10 @@ def top_k_mask(map: Inputs, k: int) -> Bool[Tensor, "b ..."]:
 
 
 def mass_center(map: Float[Tensor, "b *c h w"]) -> Float[Tensor, "b 2"]:
-    """(row, column) of the centre of |map|, channels added; the middle of the image for a zero map."""
+    """(row, column) of the centre of mass of |map| over all channels; the middle of the image for a zero map."""
     h, w = map.shape[-2:]
     mass = _over_largest(map).abs().reshape(len(map), -1, h, w).sum(1)
-    # No matrix products: an autocast block would take those in half precision, places of 8 bits.
+    # No matrix products: an autocast block would compute them in half precision, with 8 bits for a position.
     rows, columns = mass.sum(2) * _places(h, map), mass.sum(1) * _places(w, map)
     places = torch.stack([rows.sum(1), columns.sum(1)], 1)
     total = mass.sum((1, 2))[:, None]
@@ -53,7 +58,7 @@ def mass_center(map: Float[Tensor, "b *c h w"]) -> Float[Tensor, "b 2"]:
 
 
 def frame_target(h: int, w: int, width: int | None = None) -> Float[Tensor, "h w"]:
-    """1 on a frame, 0 inside: the target map of joo2023's attack, 5 pixels wide on 32 (35 on 224)."""
+    """1 on a frame and 0 inside, the target map of joo2023's attack: 5 pixels wide on 32 (35 on 224)."""
     side = min(h, w)
     width = max(1, round(side * 5 / 32)) if width is None else width
     if not 1 <= width <= side // 2:
@@ -63,28 +68,9 @@ def frame_target(h: int, w: int, width: int | None = None) -> Float[Tensor, "h w
     return target
 
 
-def _abs_sum(map: Tensor) -> Tensor:
-    return map.abs().sum(1)
-
-
-def _signed_sum(map: Tensor) -> Tensor:
-    return map.sum(1)
-
-
-def _sum_abs(map: Tensor) -> Tensor:
-    return map.sum(1).abs()
-
-
-def _max_abs(map: Tensor) -> Tensor:
-    return map.abs().amax(1)
-
-
-def _mean(map: Tensor) -> Tensor:
-    return map.mean(1)
-
-
 def _length(map: Tensor) -> Tensor:
-    """Euclidean length over channels, of gradient zero where all are zero."""
+    """Euclidean length over channels, with gradient zero where all are zero."""
+    # Divided by the largest first: squares of tiny maps would underflow. Constant, so the derivative is unchanged.
     largest = map.detach().abs().amax(1, keepdim=True)
     largest = torch.where(largest > 0, largest, 1)
     square = (map / largest).square().sum(1)
@@ -93,17 +79,13 @@ def _length(map: Tensor) -> Tensor:
 
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "abs_sum": _abs_sum,
-    "sum": _signed_sum,
-    "sum_abs": _sum_abs,
-    "max_abs": _max_abs,
-    "mean": _mean,
+    "abs_sum": lambda map: map.abs().sum(1),
+    "sum": lambda map: map.sum(1),
+    "sum_abs": lambda map: map.sum(1).abs(),
+    "max_abs": lambda map: map.abs().amax(1),
+    "mean": lambda map: map.mean(1),
     "l2": _length,
 }
-
-
-def _over_max(map: Tensor) -> Tensor:
-    return _over(map, map.abs().flatten(1).amax(1))
 
 
 def _over_sum(map: Tensor) -> Tensor:
@@ -124,30 +106,26 @@ def _over_length(map: Tensor) -> Tensor:
     return _over(even, torch.where(square > 0, square, 1).sqrt())
 
 
-def _unchanged(map: Tensor) -> Tensor:
-    return map
-
-
 NORMALIZATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "max": _over_max,
+    "max": lambda map: _over(map, map.abs().flatten(1).amax(1)),
     "sum": _over_sum,
     "area": _over_average,
     "l2": _over_length,
-    "none": _unchanged,
+    "none": lambda map: map,
 }
 
 
 def _over(map: Tensor, scale: Tensor) -> Tensor:
-    """Each map over its scale, by 1 where the scale is zero."""
+    """Each map divided by its scale, or by 1 if the scale is zero."""
     safe = torch.where(scale > 0, scale, 1)
     return map / safe.view(-1, *[1] * (map.dim() - 1))
 
 
 def _over_largest(map: Tensor) -> Tensor:
-    """Each map over its largest size held constant: for results that do not depend on scale.
+    """Each map divided by its largest absolute value, a constant: for results that do not depend on scale.
 
-    Such a result has the same derivative with the factor held constant, and the squares and sums of tiny maps
-    (a saturated softmax gives 1e-25) stay in the floating range.
+    Such a result has the same derivative with the factor constant, and the squares and sums of tiny maps (a saturated
+    softmax gives 1e-25) stay within the floating range.
     """
     return _over(map, map.detach().abs().flatten(1).amax(1))
 

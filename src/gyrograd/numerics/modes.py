@@ -1,4 +1,4 @@
-"""Training and evaluation mode, weights that learn, tiny numbers: changed for a block, left as found."""
+"""Context managers that change a mode for a block and put it back: evaluation, frozen weights, denormal numbers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,8 +10,9 @@ from gyrograd.types import Model
 
 
 @contextmanager
-def evaluating(model: Model) -> Iterator[Model]:
-    """Every submodule in eval mode for the block; afterwards each has its own training flag back."""
+def eval_mode(model: Model) -> Iterator[Model]:
+    """Put every submodule into eval mode for the block; afterwards each has its own training flag again."""
+    # Flag by flag: model.train() afterwards would also switch on layers that the user had frozen in eval mode.
     flags = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -22,8 +23,8 @@ def evaluating(model: Model) -> Iterator[Model]:
 
 
 @contextmanager
-def weights_held(*models: Model) -> Iterator[None]:
-    """No weight requires a gradient for the block: second derivatives to the input alone cost half as much."""
+def freeze_weights(*models: Model) -> Iterator[None]:
+    """Let no weight require a gradient for the block: second derivatives to the input then cost half as much."""
     learning = [p for model in models for p in model.parameters() if p.requires_grad]
     try:
         for parameter in learning:
@@ -35,15 +36,15 @@ def weights_held(*models: Model) -> Iterator[None]:
 
 
 def without_autocast(x: Tensor) -> torch.autocast:
-    """For the block, numbers on the device of x keep their precision: a caller's autocast is for the model alone."""
+    """Turn autocast off for the block on the device of x: a caller's autocast is meant for the model only."""
     return torch.autocast(x.device.type, enabled=False)
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Numbers below 1e-38 count as zero. Softplus gradients are full of them and a CPU takes many times as long.
+def flush_denormals() -> Iterator[None]:
+    """Treat numbers below 1e-38 as zero for the block.
 
-    The processor's state is put back: whoever calls this from Python has denormals again afterwards.
+    Softplus gradients are full of such numbers, and a CPU takes many times as long for each.
     """
     torch.set_flush_denormal(True)
     try:

@@ -1,4 +1,4 @@
-"""What is explained: one number for each example out of its logits and a class.
+"""The explained value: one number per example from its logits and a class.
 
 The papers differ: joo2023 explains the logit of the label, wang2020 the probability of the prediction (its
 saliency map the logit), RAR and SSR the loss. So the choice is always a named setting.
@@ -19,12 +19,11 @@ Quantity = Literal["logit", "probability", "log_probability", "loss"]
 
 
 def check_quantity(quantity: str) -> None:
-    """Refuse a quantity that is not one of the four, with the nearest name."""
     check_name("quantity", quantity, get_args(Quantity))
 
 
 def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerExample:
-    """The logit, probability, log-probability or loss (minus the log-probability) of each example's class."""
+    """Logit, probability, log-probability or loss (minus the log-probability) of the target, per example."""
     check_quantity(quantity)
     logits = with_full_precision(logits)
     if quantity == "logit":
@@ -36,7 +35,8 @@ def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerE
 
 
 def with_full_precision(logits: Logits) -> Logits:
-    """What an autocast block made half precision, in single: on CUDA its softmax does so itself, on a CPU not."""
+    """Logits that an autocast block left in half precision, in single precision."""
+    # On CUDA the softmax of an autocast block computes in single precision itself, on a CPU it does not.
     return single(logits) if torch.is_autocast_enabled(logits.device.type) else logits
 
 

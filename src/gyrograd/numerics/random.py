@@ -1,13 +1,12 @@
-"""Random numbers that belong to an example, not to a batch.
+"""Random numbers per example: the same at any batch size, on any device and with any number of processes.
 
-A number is a pure function of (key of the example, stream, position): Philox4x32-10 (Salmon et al. 2011), a
-counter through ten keyed rounds. On a CPU the rounds run in numpy over blocks that stay in the cache, on CUDA in
-one kernel, elsewhere in tensor operations; the bits are the same. So the results do not depend on batch size,
-device or number of processes, and the global generators are neither read nor moved. `stream` keeps the draws of
-different purposes apart. A shape (n, ...) is a prefix of every (m, ...) with m > n.
+A number is a pure function of (key of the example, stream, position): Philox4x32-10 (Salmon et al. 2011), a counter
+that goes through ten keyed rounds. On a CPU the rounds run in numpy over blocks that fit the cache, on CUDA in one
+kernel, elsewhere in tensor operations; the bits are the same. torch's global generators are neither read nor moved.
+`stream` keeps draws for different purposes apart. A shape (n, ...) is a prefix of every (m, ...) with m > n.
 
-Uniform numbers are the same bits everywhere; normal ones go through log and cos in float64, where devices may
-differ in the last place.
+Uniform numbers have the same bits everywhere; normal ones go through log and cos in float64, where devices may differ
+in the last digit.
 """
 
 import math
@@ -30,12 +29,13 @@ Column: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = tuple[Column, Column, Column, Column]
 """The four words of each counter value of a block, or what was made of them."""
 
-_WORD = 0xFFFFFFFF
+_WORD = 0xFFFFFFFF  # masks 32 bits
+# The constants of Salmon et al.: the bits below, and the golden files of the tests, depend on them.
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROUNDS = 10
-# Bits a uniform number gets: the most that leave it exact below 1. float64 takes the bits of float32, so that
-# a model gives the same draws in both.
+# Bits of a uniform number: as many as its type holds below 1 without rounding. float64 takes those of float32, so that
+# a model gets the same draws in both.
 _BITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 24}
 _NUMPY: dict[torch.dtype, type[np.generic]] = {torch.float32: np.float32, torch.float64: np.float64}
 _BLOCK = 1 << 14
@@ -47,7 +47,7 @@ _DERIVE = 1 << 63
 
 
 def keys(seed: Seed, b: int, device: torch.device | str | None = None) -> Keys:
-    """One key for each of b examples: well mixed from (seed, row) for an int, a tensor of b keys as it is."""
+    """One key per example: mixed from (seed, row) for an int; a tensor of b keys is returned as it is."""
     if isinstance(seed, Tensor):
         if seed.shape != (b,):
             raise UserError(
@@ -61,9 +61,9 @@ def keys(seed: Seed, b: int, device: torch.device | str | None = None) -> Keys:
 
 
 def subkeys(keys: Keys, stream: int) -> Keys:
-    """A new key for each example, for a part with streams of its own (say, the map at each attack step)."""
+    """A new key per example, for a part with its own streams, such as the map at one attack step."""
     low, high = _split_stream(stream)
-    if keys.is_cuda and stream < 1 << 61:
+    if keys.is_cuda and stream < 1 << 61:  # so that the counter, 4 * stream, fits 63 bits
         places = 4 * stream + torch.arange(2, device=keys.device)
         return _joined(philox_words(keys[:, None], places, _DERIVE | 1).unbind(1))
     return _joined(_philox((low, high, 1, _DERIVE >> 32), _split_keys(keys)))
@@ -90,7 +90,7 @@ def uniform(
 def normal(
     keys: Keys, shape: tuple[int, ...], *, stream: int = 0, dtype: torch.dtype = torch.float32
 ) -> Inputs:
-    """Standard normal by Box-Muller in float64; finite always (at most 6.7 from zero)."""
+    """Standard normal by Box-Muller in float64; always finite (at most 6.7 from zero)."""
     if _on_cpu(keys):
         return _filled(_normal_columns, keys, shape, stream, _NUMPY.get(dtype, np.float64)).to(dtype)
     n = math.prod(shape)
@@ -110,30 +110,32 @@ def integers(keys: Keys, shape: tuple[int, ...], high: int, *, stream: int = 0) 
     """Integers in [0, high); their probabilities differ by less than 2**-32."""
     if not 1 <= high <= 1 << 31:
         raise UserError(f"high is {high}; give an integer from 1 to 2**31.")
+    # The integer part of u * high for u in [0, 1), without floating point.
     return (_words(keys, shape, stream) * high) >> 32
 
 
 def permutation(keys: Keys, n: int, *, stream: int = 0) -> Int[Tensor, "b n"]:
-    """A random order of 0 ... n-1 for each example: the order of n random 63-bit numbers."""
+    """A random order of 0 ... n-1 per example: the order of n random 63-bit numbers."""
     pairs = _words(keys, (n, 2), stream)
+    # Stable, so that equal numbers have the same order on every device.
     return ((pairs[..., 0] << 31) ^ pairs[..., 1]).argsort(dim=1, stable=True)
 
 
 def _box_muller(first: Halves, second: Halves) -> tuple[Halves, Halves]:
-    """Two independent normal numbers of two 32-bit words held in float64, which are written over."""
-    # The radius takes (0, 1], so its logarithm is finite.
+    """Two independent normal numbers from two 32-bit words in float64, which are overwritten."""
+    # Adding 1 gives the radius a number in (0, 1], whose logarithm is finite.
     radius = first.add_(1).mul_(2.0**-32).log_().mul_(-2).sqrt_()
     angle = second.mul_(2 * math.pi * 2.0**-32)
     return angle.cos().mul_(radius), angle.sin().mul_(radius)
 
 
 def _words(keys: Keys, shape: tuple[int, ...], stream: int) -> Int[Tensor, "b ..."]:
-    """One 32-bit word for each position, four from each counter value."""
+    """One 32-bit word per position, four from each counter value."""
     n = math.prod(shape)
     if _on_cpu(keys):
         return _filled(lambda *words: words, keys, shape, stream, np.int64)
     if keys.is_cuda:
-        _split_stream(stream)
+        _split_stream(stream)  # for its check
         places = torch.arange(n, device=keys.device)
         return philox_words(keys[:, None], places, stream).reshape(len(keys), *shape)
     blocks = torch.arange((n + 3) // 4, device=keys.device)
@@ -150,12 +152,12 @@ def _filled(
     stream: int,
     dtype: type[np.generic],
 ) -> Shaped[Tensor, "b ..."]:
-    """Four numbers of each counter value, made of its four words, one block of keys and counters at a time."""
+    """Four numbers per counter value, from its four words, one block of keys and counters at a time."""
     n, (low, high) = math.prod(shape), _split_stream(stream)
     width = -(-n // 4)
     out = np.empty((len(keys), width, 4), dtype)
     keyed = keys.to(torch.int64).numpy().view(np.uint64)[:, None]
-    across = min(width, _BLOCK)
+    across = min(width, _BLOCK)  # one long row, or several short ones, fill a block
     rows = max(1, _BLOCK // max(1, across))
     scratch = np.empty((8, min(rows, len(keys)) * across), np.uint64)
     for top in range(0, len(keys), rows):
@@ -169,23 +171,22 @@ def _filled(
 
 
 def _block(scratch: Column, keys: Column, left: int, width: int, low: int, high: int) -> Columns:
-    """Philox for each key and `width` counter values from `left` on: the words, held in scratch."""
+    """Philox words for each key and `width` counter values from `left` on, held in scratch."""
     c0, c1, c2, c3, k0, k1, p0, p1 = scratch[:, : len(keys) * width]
     shape = (len(keys), width)
     # A block does not cross a multiple of 2**32, so the counter's upper half is one number.
     c0.reshape(shape)[:] = np.arange(left & _WORD, (left & _WORD) + width, dtype=np.uint64)
     c1[:], c2[:], c3[:] = left >> 32, low, high
     if len(keys) == 1:
-        k0, k1 = k0[:1], k1[:1]  # one key is one number, which saves two columns of sums a round
+        k0, k1 = k0[:1], k1[:1]  # a single key is one number, which saves two columns of sums per round
     k0.reshape(len(keys), -1)[:], k1.reshape(len(keys), -1)[:] = keys & _MASK, keys >> _HALF
     return _rounds(c0, c1, c2, c3, k0, k1, p0, p1)
 
 
 def _rounds(*columns: Column) -> Columns:
-    """The ten rounds, in place: `_philox` on uint64, with two columns to spare for the products.
-
-    c1 and c3 and the keys keep what overflows 32 bits: the mask after the exclusive-ors drops it.
-    """
+    """The ten rounds, in place: `_philox` on uint64, with two spare columns for the products."""
+    # c1, c3 and the keys may exceed 32 bits in between: the mask after the exclusive-ors removes the excess, and
+    # masking only there saves four passes per round.
     c0, c1, c2, c3, k0, k1, p0, p1 = columns
     for _ in range(_ROUNDS):
         np.multiply(c0, _FACTORS[0], out=p0)
@@ -224,7 +225,7 @@ def _split_stream(stream: int) -> tuple[int, int]:
 
 
 def _joined(words: tuple[Tensor, ...]) -> Tensor:
-    """A non-negative 63-bit key of the first two words."""
+    """A non-negative 63-bit key from the first two words."""
     return (words[0] << 31) ^ words[1]
 
 
@@ -232,10 +233,8 @@ Word: TypeAlias = Tensor | int
 
 
 def _philox(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> tuple[Tensor, ...]:
-    """Philox4x32-10: four counter words and two key words to four random words, 32-bit values in int64.
-
-    The int64 product wraps at 2**64; its bits are those of the unsigned product, and the masks read them so.
-    """
+    """Philox4x32-10: four counter words and two key words to four random words, 32-bit values in int64."""
+    # The int64 product wraps at 2**64; its bits are those of the unsigned product, and the masks read them as such.
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):

@@ -1,11 +1,11 @@
-"""Layers whose second derivative costs what it should: same values, same derivatives of every order, fewer passes.
+"""Layers with a cheap second derivative: torch's values, torch's derivatives of every order, fewer passes over memory.
 
-torch differentiates the gradient of Softplus in eight passes over memory, that of a batch normalisation in some twenty
-(with sums for weights nobody asked about), and looks up every input of a max-pool again. Here the second derivative of
-Softplus is one kernel, batch normalisation by running statistics is what it is, a scale and a shift for each channel,
-and a max-pool whose windows do not overlap carries slopes straight to the winners' places and back. Convolutions are
-those of `numerics.convolution`. Written out are Hardsigmoid, of which torch has no second derivative at all, and
-`normalize`, whose is NaN for a vector of zeros.
+torch differentiates the gradient of Softplus in eight passes over memory, that of batch normalisation in some twenty
+(with sums for weights that need no gradient), and looks up every input of a max-pool again. Here the second derivative
+of Softplus is one kernel; batch normalisation by running statistics is a scale and a shift per channel; a max-pool
+whose windows do not overlap moves slopes straight to the positions of the maxima and back. Convolutions are those of
+`numerics.convolution`. Hardsigmoid and `normalize` are written out: torch has no second derivative of the first, and
+returns NaN for that of the second at a vector of zeros.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from gyrograd.numerics.normalization import ExactNormalization
 
 
 def made_for_second_derivatives(x: Tensor) -> ExitStack:
-    """For the block, layers are made to be differentiated twice. The graph keeps it: `backward` may come after.
+    """Use layers that can be differentiated twice, for the block; `backward` may be called after it.
 
-    On a CPU those that pay there: convolutions whose weights are held and batch normalisation by running statistics,
-    which together take a fifth to a third of an attack's step on small nets. Others are made exact, as for a first
-    derivative.
+    On a CPU only the layers that are cheaper there: convolutions whose weights are held, and batch normalisation by
+    running statistics. Other normalisations are made exact, as for a first derivative.
     """
     if x.is_cuda:
         return all_layers()
@@ -41,7 +40,7 @@ def made_for_second_derivatives(x: Tensor) -> ExitStack:
 
 
 def all_layers() -> ExitStack:
-    """The block itself, on any device."""
+    """All replacements, on any device, for the block."""
     modes = ExitStack()
     modes.enter_context(SecondOrder())
     modes.enter_context(FastConvolutions())
@@ -49,15 +48,16 @@ def all_layers() -> ExitStack:
 
 
 def missing_derivatives() -> SecondOrder:
-    """For the block, what torch can differentiate once only is made of what it can differentiate twice."""
+    """Replace layers that torch can differentiate only once, for the block."""
     return SecondOrder(_MISSING)
 
 
 def layers_as_now(x: Tensor) -> Callable[[], ExitStack]:
-    """What opens, at any later time, the block that is open now, if there is one.
+    """A function that reopens, at any later time, the block that is open now, if there is one.
 
-    For what torch computes again in `backward`: on CUDA a thread of its own does, which knows nothing of the block.
+    For parts that torch recomputes in `backward`.
     """
+    # On CUDA another thread recomputes them, and function modes belong to a thread: the block has to be carried over.
     on = any(
         isinstance(mode, SecondOrder | ExactNormalization) for mode in _get_current_function_mode_stack()
     )
@@ -65,9 +65,7 @@ def layers_as_now(x: Tensor) -> Callable[[], ExitStack]:
 
 
 class SecondOrder(TorchFunctionMode):
-    """For the block, these layers: Softplus, batch normalisation by given statistics, max-pools without overlap, and
-    what torch has no second derivative of.
-    """
+    """Replaces layers for the block: all of this module, or those given."""
 
     def __init__(self, layers: dict[Any, Callable[..., Any]] | None = None) -> None:
         super().__init__()
@@ -85,7 +83,7 @@ class SecondOrder(TorchFunctionMode):
 def _softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
     if not z.requires_grad:
         return F.softplus(z, beta, threshold)
-    # autocast computes Softplus in float32, and does not see this one
+    # autocast computes Softplus in float32, but does not see a function of our own
     z = z.float() if is_autocast(z) else z
     out: Tensor = _Softplus.apply(z, float(beta), float(threshold))
     return out
@@ -105,7 +103,7 @@ class _Softplus(torch.autograd.Function):
 
 
 class _SoftplusSlope(torch.autograd.Function):
-    """The first derivative of Softplus at z times the slope."""
+    """First derivative of Softplus at z, times the slope."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, slope: Tensor, beta: float, threshold: float) -> Tensor:
@@ -117,17 +115,20 @@ class _SoftplusSlope(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         z, slope = ctx.saved_tensors
+        # Skip what nobody asked for: to_z is the expensive kernel, and first-order callers do not need it.
         to_z = bent(z, slope, v, *ctx.bend) if ctx.needs_input_grad[0] else None
         to_slope = _SoftplusSlope.apply(z, v, *ctx.bend) if ctx.needs_input_grad[1] else None
         return to_z, to_slope, None, None
 
 
 def bent(z: Tensor, slope: Tensor, v: Tensor, beta: float, threshold: float) -> Tensor:
-    """The second derivative of Softplus at z, times slope and v. One kernel on CUDA where no graph is kept."""
+    """Second derivative of Softplus at z, times slope and v; one kernel on CUDA if no graph is kept."""
     if z.is_cuda and not torch.is_grad_enabled():
         return softplus_bend(z, v, slope, beta, threshold)
     gate = torch.sigmoid(beta * z)
-    bend = torch.where(beta * z > threshold, 0.0, beta * gate * (1 - gate))
+    bend = torch.where(
+        beta * z > threshold, 0.0, beta * gate * (1 - gate)
+    )  # torch is linear above the threshold
     return bend * slope * v
 
 
@@ -143,6 +144,7 @@ def _batch_normed(
 ) -> Tensor:
     if training or running_mean is None or running_var is None:
         return F.batch_norm(z, running_mean, running_var, weight, bias, training, momentum, eps)
+    # With fixed statistics the layer is affine; written so, its second derivative to z is known to be zero.
     shape = (1, -1, *(1 for _ in z.shape[2:]))
     scale = torch.rsqrt(single(running_var) + eps)
     scale = scale if weight is None else scale * weight
@@ -151,7 +153,7 @@ def _batch_normed(
 
 
 def single(z: Tensor) -> Tensor:
-    """Half precision as single precision, in which torch's own normalisation computes; others as they are."""
+    """Half precision converted to single, in which torch's own normalisation computes; others unchanged."""
     return z.float() if z.dtype in (torch.bfloat16, torch.float16) else z
 
 
@@ -165,6 +167,7 @@ def _max_pooled(
     return_indices: bool = False,
 ) -> Any:
     size, step = _pair(kernel_size), _pair(stride or kernel_size)
+    # In overlapping windows a pixel can be the maximum twice, and `scatter_` would lose one of its slopes.
     apart = size[0] <= step[0] and size[1] <= step[1]
     if return_indices or not apart or _pair(dilation) != [1, 1] or z.dim() != 4 or not z.requires_grad:
         pool: Any = F.max_pool2d
@@ -180,7 +183,7 @@ def _pair(value: Any) -> list[int]:
 
 
 class _Picked(torch.autograd.Function):
-    """The pixels at these places of each channel, no place twice."""
+    """The pixels of each channel at given positions, no position twice. The derivative is `_Placed`."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, places: Tensor) -> Tensor:
@@ -195,7 +198,7 @@ class _Picked(torch.autograd.Function):
 
 
 class _Placed(torch.autograd.Function):
-    """An image that is zero but at these places."""
+    """An image that is zero except at given positions. The derivative is `_Picked`."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
@@ -216,11 +219,12 @@ def _hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:
 def _normalized(
     z: Tensor, p: float | int = 2.0, dim: Any = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
-    """torch's second derivative of the size of a vector of zeros is NaN; Swin V2 has them, where it pads windows."""
+    # torch's second derivative of the norm of a zero vector is NaN, and Swin V2 has such vectors in padded windows.
     if p != 2 or out is not None:
         return F.normalize(z, p, dim, eps, out)
     squares = single(z).square().sum(dim, keepdim=True)
     zero = squares == 0
+    # The root is taken of 1 in place of 0, so that no infinite slope is multiplied by zero.
     size = squares.masked_fill(zero, 1.0).sqrt().masked_fill(zero, 0.0)
     return (single(z) / size.clamp_min(eps)).to(z.dtype)
 

@@ -1,7 +1,7 @@
-"""How alike two maps are: one number for each example, over all its features.
+"""Similarity of two maps: one value per example, over all its features.
 
-Zero maps: two zero maps are alike (cosine 1), a zero map and another are unrelated (cosine 0). In the same
-way `pearson`, `spearman` and `kendall` give 1 for two constant maps and 0 for one. A NaN in a map gives NaN.
+Two zero maps are alike (cosine 1); a zero map and another are unrelated (cosine 0). Likewise `pearson`, `spearman` and
+`kendall` give 1 for two constant maps and 0 for one. A NaN in a map gives NaN.
 `cosine`, `cosine_distance`, `pearson`, `ssim` and `l2_distance` can be differentiated twice.
 """
 
@@ -28,15 +28,16 @@ def cosine(a: Maps, b: Maps) -> PerExample:
 
 
 def cosine_distance(a: Maps, b: Maps) -> PerExample:
-    """(1 - cosine) / 2, in [0, 1] (joo2023 Definition 4); exact for maps that hardly differ, too."""
+    """(1 - cosine) / 2, in [0, 1] (joo2023 Definition 4); precise for almost equal maps, too."""
     together, apart = _sum_and_difference(a, b)
     return apart / _safe(together + apart)
 
 
 def l2_distance(a: Maps, b: Maps) -> PerExample:
-    """Euclidean length of a - b (joo2023, before Eq. 1), of gradient zero where they are equal."""
+    """Euclidean length of a - b (joo2023, before Eq. 1), with gradient zero where they are equal."""
     _check_pair(a, b)
     gap = (a - b).flatten(1)
+    # Divided by the largest entry, so that squares of tiny gaps do not underflow; as a constant it changes no slope.
     largest = _safe(gap.detach().abs().amax(1))
     square = (gap / largest[:, None]).square().sum(1)
     return torch.where(square > 0, _safe(square).sqrt(), square) * largest
@@ -61,7 +62,7 @@ def kendall(a: Maps, b: Maps) -> PerExample:
     low_b, pairs_b = _ranks_and_tied_pairs(b.flatten(1))
     d = low_a.shape[1]
     _, pairs_both = _ranks_and_tied_pairs(low_a * d + low_b)
-    # In the order of a (ties in the order of b), each falling pair of b is a discordant one.
+    # With examples sorted by a (ties by b), a pair is discordant exactly if b falls.
     discordant = _falling_pairs((low_a * d + low_b).sort(dim=1).values % d)
     pairs = d * (d - 1) // 2
     score = (pairs - pairs_a - pairs_b + pairs_both - 2 * discordant).double()
@@ -73,15 +74,15 @@ def kendall(a: Maps, b: Maps) -> PerExample:
 def ssim(a: Maps, b: Maps, data_range: float | PerExample | None = None) -> PerExample:
     """Structural similarity (Wang et al. 2004), averaged over the map: Gaussian window of 7, sigma 1.5.
 
-    As joo2023 measures it: zero padding, C1 = (0.01 L)^2, C2 = (0.03 L)^2, L = max - min of the second map
-    unless `data_range` is given. L belongs to each example here and to the whole batch in the reference code.
-    A constant second map has L = 1. Channels, if any, are averaged.
+    As in joo2023: zero padding, C1 = (0.01 L)^2, C2 = (0.03 L)^2 and L = max - min of the second map unless
+    `data_range` is given. L is per example here, and one for the whole batch in the reference code. A constant second
+    map has L = 1. Channels, if any, are averaged.
     """
     _check_pair(a, b)
     if a.dim() < 3:
         raise UserError(f"ssim got maps of shape {tuple(a.shape)}; give them as b h w or b c h w.")
     if data_range is None:
-        # Both on the scale of the larger, which changes nothing but keeps the squares of tiny maps.
+        # Scaling both maps alike does not change the result, and the squares of tiny maps do not underflow.
         largest = _safe(torch.maximum(a.abs(), b.abs()).detach().flatten(1).amax(1)).view(
             -1, *[1] * (a.dim() - 1)
         )
@@ -92,21 +93,21 @@ def ssim(a: Maps, b: Maps, data_range: float | PerExample | None = None) -> PerE
     mean_a, mean_b, square_a, square_b, product = _blurred(torch.stack([a, b, a * a, b * b, a * b])).unbind()
     c1, c2 = (0.01 * scale).square(), (0.03 * scale).square()
     light = (2 * mean_a * mean_b + c1) / (mean_a**2 + mean_b**2 + c1)
-    spread = (square_a - mean_a**2) + (square_b - mean_b**2) + c2
+    spread = (square_a - mean_a**2) + (square_b - mean_b**2) + c2  # sum of the two variances
     return (light * (2 * (product - mean_a * mean_b) + c2) / spread).mean((1, 2, 3))
 
 
 def top_k_overlap(a: Maps, b: Maps, k: int) -> PerExample:
-    """Share of the k largest sizes of a that are among those of b (wang2020's k-in, as its code counts)."""
+    """Share of the k largest |a| that are among the k largest |b| (wang2020's k-in, as in its code)."""
     _check_pair(a, b)
     both = top_k_mask(a.abs(), k) & top_k_mask(b.abs(), k)
     return both.flatten(1).sum(1).to(a.dtype) / k
 
 
 def top_k_mass(a: Maps, b: Maps, k: int) -> PerExample:
-    """Share of the mass |b| on the k largest sizes of a (wang2020's k-in, as its supplement writes it).
+    """Share of the mass of |b| on the k largest |a| (wang2020's k-in, as in its supplement); 0 for a zero b.
 
-    a is the map before, b the map after. A zero b has no mass anywhere: 0.
+    a is the map before the attack, b the map after it.
     """
     _check_pair(a, b)
     return (normalize(b, "sum").abs() * top_k_mask(a.abs(), k)).flatten(1).sum(1)
@@ -120,22 +121,20 @@ def _check_pair(a: Tensor, b: Tensor) -> None:
 
 
 def _sum_and_difference(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """|u + v|^2 and |u - v|^2 of the unit vectors u, v along a, b.
-
-    Cosine is (p - q) / (p + q) of these: it cannot leave [-1, 1], and q does not cancel where a is near b.
-    """
+    """|u + v|^2 and |u - v|^2 of the unit vectors u, v along a, b."""
+    # The cosine is (p - q) / (p + q) of these: it cannot leave [-1, 1], and q keeps its digits if a is close to b.
     _check_pair(a, b)
     u, v = normalize(a.flatten(1), "l2"), normalize(b.flatten(1), "l2")
     return (u + v).square().sum(1), (u - v).square().sum(1)
 
 
 def _safe(size: Tensor) -> Tensor:
-    """1 in place of zero, to divide by."""
+    """The divisor, with 1 in place of zero."""
     return torch.where(size == 0, 1, size)
 
 
 def _centred(map: Tensor) -> Tensor:
-    """Minus its mean; exactly zero for a constant map, where rounding would leave noise."""
+    """The map minus its mean; exactly zero for a constant map, where rounding would leave noise."""
     flat = map.flatten(1)
     constant = flat.amax(1, keepdim=True) == flat.amin(1, keepdim=True)
     return torch.where(constant, 0, flat - flat.mean(1, keepdim=True))
@@ -147,13 +146,13 @@ def _average_ranks(map: Tensor) -> Float[Tensor, "b d"]:
 
 
 def _ranks_and_tied_pairs(flat: Tensor) -> tuple[Int[Tensor, "b d"], Int[Tensor, " b"]]:
-    """How many values are below each, and how many pairs of equal values there are."""
+    """The number of values below each value, and the number of pairs of equal values."""
     low, high = _tie_bounds(flat)
     return low, (high - low - 1).sum(1) // 2
 
 
 def _tie_bounds(flat: Tensor) -> tuple[Tensor, Tensor]:
-    """For each value the number below it, and the number below or equal."""
+    """For each value, how many are below it, and how many are below or equal."""
     flat = flat.detach().contiguous()
     ordered = flat.sort(dim=1).values
     return torch.searchsorted(ordered, flat), torch.searchsorted(ordered, flat, right=True)
@@ -162,17 +161,19 @@ def _tie_bounds(flat: Tensor) -> tuple[Tensor, Tensor]:
 def _falling_pairs(order: Int[Tensor, "b d"]) -> Int[Tensor, " b"]:
     """Pairs i < j with order_i > order_j, counted by a merge sort of all rows at once."""
     d = order.shape[1]
+    # Padded to a power of two by a rank above all others, which adds no falling pair.
     blocks = F.pad(order, (0, (1 << (d - 1).bit_length()) - d), value=d).unsqueeze(2)
     count = torch.zeros(len(order), dtype=torch.int64, device=order.device)
     while blocks.shape[1] > 1:
         left, right = blocks[:, 0::2].contiguous(), blocks[:, 1::2].contiguous()
+        # For each value on the right, the larger values on the left.
         count += (left.shape[2] - torch.searchsorted(left, right, right=True)).sum((1, 2))
         blocks = torch.cat([left, right], 2).sort(dim=2).values
     return count
 
 
 def _nan_where_nan(value: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Ranks know no NaN, so it is carried over by hand."""
+    # Sorting gives NaN a rank like any other value, so it has to be carried over by hand.
     return torch.where((a.isnan() | b.isnan()).flatten(1).any(1), math.nan, value)
 
 

@@ -1,6 +1,6 @@
-"""Numbers about numbers: means with their intervals, paired differences, areas under curves. Needs no torch.
+"""Statistics of per-example values: means with intervals, paired differences, areas under curves. Needs no torch.
 
-A missing value (None or NaN: an image an attack could not use) is left out and counted, never guessed.
+Missing values (None or NaN: an image that an attack could not use) are left out and counted, never guessed.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,22 +15,22 @@ from gyrograd.errors import UserError, check_name
 
 Numbers: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = ArrayLike | Sequence[float | None]
-"""One number for each example; None or NaN where there is none."""
+"""One value per example; None or NaN if it is missing."""
 Statistic: TypeAlias = Callable[[Numbers], Any]
 """Reduces the last axis."""
 
-# Resamples are drawn in parts of at most this many numbers, 32 MB.
-_PART = 1 << 22
+_RESAMPLE_NUMBERS = 1 << 22
+"""Most numbers drawn at once by the bootstrap: 32 MB."""
 NORMAL_FROM = 10_000
-"""Values from which on the interval of a mean is the normal one."""
-_GRID = 1000
-"""Means tried for a confidence sequence, from the lowest to the highest possible."""
-_BOLDEST = 0.5
-"""The largest share of the money a gambler may lose on one value."""
+"""Number of values from which the interval of a mean is the normal one."""
+_MEANS_TRIED = 1000
+"""Grid of candidate means for a confidence sequence, from the lowest to the highest possible."""
+_MAX_STAKE = 0.5
+"""Largest share of the capital that one bet of a confidence sequence may lose."""
 
 
 class Stat(TypedDict):
-    """An interval as JSON holds it: a mean over n examples and its bounds, null where unknown."""
+    """An interval in JSON: a mean over n examples and its bounds, null if unknown."""
 
     value: float | None
     low: float | None
@@ -40,7 +40,7 @@ class Stat(TypedDict):
 
 @dataclass(frozen=True)
 class Interval:
-    """A statistic of n values between its bounds; `missing` values were left out."""
+    """A statistic of n values and its bounds; `missing` values were left out."""
 
     low: float
     value: float
@@ -55,7 +55,7 @@ class Interval:
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether the interval lies on one side of zero."""
+        """True if the interval lies on one side of zero."""
         return self.low > 0 or self.high < 0
 
 
@@ -74,9 +74,8 @@ def bootstrap_interval(
 ) -> Interval:
     """A statistic with its percentile bootstrap interval over the examples (Efron 1979).
 
-    One value says nothing about its spread: its interval is infinite. The mean of `NORMAL_FROM` values or more has the
-    normal interval: what a bootstrap by 2000 resamples would differ from it is chance, and it takes a million times
-    as long.
+    The interval of a single value is infinite. The mean of `NORMAL_FROM` or more values gets the normal interval: a
+    bootstrap with 2000 resamples would differ from it by chance only, and takes a million times as long.
     """
     _check_settings(level, resamples)
     kept, missing = _present(values)
@@ -112,29 +111,30 @@ def confidence_sequence(
     x = (kept - low) / (high - low)
     bound = np.log(2 / (1 - level))
     bets = _bets(x, bound)
-    grid = np.linspace(0, 1, _GRID + 1)
+    grid = np.linspace(0, 1, _MEANS_TRIED + 1)
     # A gambler who bets that the mean is above m, and one who bets below, with half the money each: if m is the mean,
     # neither is ever likely to be rich. Bets are cut so that no single value can ruin one.
     above, below = np.zeros(len(grid)), np.zeros(len(grid))
     with np.errstate(divide="ignore"):
-        most_above, most_below = _BOLDEST / grid, _BOLDEST / (1 - grid)
+        most_above, most_below = _MAX_STAKE / grid, _MAX_STAKE / (1 - grid)
     for rows in np.array_split(np.arange(len(x)), -(-len(x) // 1024)):
         gain = x[rows, None] - grid
         above += np.log1p(np.minimum(bets[rows, None], most_above) * gain).sum(0)
         below += np.log1p(-np.minimum(bets[rows, None], most_below) * gain).sum(0)
     inside = np.flatnonzero(np.maximum(above, below) < bound)
-    middle = round(float(x.mean()) * _GRID)
+    middle = round(float(x.mean()) * _MEANS_TRIED)
     first, last = (inside[0], inside[-1]) if len(inside) else (middle, middle)
     # The next point of the grid is outside: the interval is rounded outwards.
-    ends = np.clip([(first - 1) / _GRID, (last + 1) / _GRID], 0, 1) * (high - low) + low
+    ends = np.clip([(first - 1) / _MEANS_TRIED, (last + 1) / _MEANS_TRIED], 0, 1) * (high - low) + low
     return Interval(float(ends[0]), float(kept.mean()), float(ends[1]), len(kept), missing)
 
 
 def _bets(x: Numbers, bound: float) -> Numbers:
-    """What to bet on each value, out of the mean and the variance of those before it alone."""
+    """The stake on each value, from mean and variance of the values before it: a bet must not look ahead."""
     t = np.arange(1, len(x) + 1)
     centre = (0.5 + np.cumsum(x)) / (t + 1)
     variance = (0.25 + np.cumsum((x - centre) ** 2)) / (t + 1)
+    # Variance of the values before each one; for the first the largest possible, 1/4.
     before = np.concatenate([[0.25], variance[:-1]])
     stake: Numbers = np.sqrt(2 * bound / (before * t * np.log1p(t)))
     return stake
@@ -149,7 +149,7 @@ def paired_difference(
     seed: int = 0,
     statistic: Statistic = mean,
 ) -> Interval:
-    """The interval of a - b, example by example; a pair with one value missing is left out."""
+    """The interval of a - b per example; a pair with a missing value is left out."""
     first, second = _row(a), _row(b)
     if len(first) != len(second):
         raise UserError(
@@ -166,10 +166,10 @@ def area_over_eps(
     *,
     spacing: Literal["true", "log2"] = "true",
 ) -> Numbers:
-    """Area under each row of values (..., e) by the trapezoid rule; NaN where a row misses a value.
+    """Area under each row of values (..., e) by the trapezoid rule; NaN if a row misses a value.
 
-    Without eps the spacing is one step (wang2020's tables: eps 2, 4, 8, 16, so at most 3 for
-    a value of at most 1); with eps it is that of eps or of log2 eps.
+    Without eps neighbours are one step apart (wang2020's tables: eps 2, 4, 8, 16, so at most 3 for values up to 1);
+    with eps they are as far apart as eps, or log2 of it.
     """
     curve = np.asarray(values, dtype=np.float64)
     if curve.ndim == 0 or curve.shape[-1] < 2:
@@ -195,9 +195,9 @@ def _widths(eps: ArrayLike, points: int, spacing: str) -> Numbers:
 
 
 def _resampled(kept: Numbers, resamples: int, seed: int, statistic: Statistic) -> Numbers:
-    """The statistic of each resample; the parts follow one another in one stream of random numbers."""
+    """The statistic of each resample, drawn in parts from one stream of random numbers."""
     generator = np.random.default_rng(seed)
-    rows = max(1, _PART // len(kept))
+    rows = max(1, _RESAMPLE_NUMBERS // len(kept))
     sizes = [min(rows, resamples - start) for start in range(0, resamples, rows)]
     parts = [statistic(kept[generator.integers(len(kept), size=(size, len(kept)))]) for size in sizes]
     repeats = np.concatenate([np.atleast_1d(part) for part in parts])
@@ -207,7 +207,7 @@ def _resampled(kept: Numbers, resamples: int, seed: int, statistic: Statistic) -
 
 
 def _present(values: Values) -> tuple[Numbers, int]:
-    """The values that are there, and how many are not."""
+    """The values that are present, and the number that is missing."""
     row = _row(values)
     kept = row[~np.isnan(row)]
     if len(kept) == 0:

@@ -33,7 +33,8 @@ def joint_pass(
 ) -> tuple[Logits, Float[Tensor, "m k"]]:
     """Logits of the clean images, and the derivatives of the moved images' logits along `along`.
 
-    A model with a layer that is not known here (attention, say) is refused with the layer's name.
+    Raises:
+        UserError: for a layer without a rule here (attention, for example), with its name.
     """
     if moved.shape != along.shape:
         raise UserError(
@@ -41,6 +42,7 @@ def joint_pass(
             "give one direction for each moved image."
         )
     rows = Rows(len(clean), len(moved))
+    # In the layout of the images: mixed layouts would be copied at every layer.
     batch = torch.cat([clean, moved, along]).contiguous(memory_format=layout(clean))
     with ExactNormalization(), _Carrying(rows):
         out = model(_marked(batch))
@@ -70,7 +72,7 @@ class Rows:
 
 
 class _Carrying(TorchFunctionMode):
-    """Every operation on a marked batch treats its tangent rows as tangents."""
+    """Applies to every operation on a marked batch the rule that carries its tangent rows."""
 
     def __init__(self, rows: Rows) -> None:
         super().__init__()
@@ -83,53 +85,50 @@ class _Carrying(TorchFunctionMode):
         if not _any_marked((*args, *kwargs.values())):
             return func(*args, **kwargs)
         rule = _RULES.get(func)
-        if rule is None:
-            return func(*args, **kwargs) if _asks_only(func) else _refused(func)
-        if not args:
-            raise _unknown(func)  # a rule finds its batch by position
+        if rule is None and _asks_only(func):
+            return func(*args, **kwargs)
+        # Never a guess: an operation without a rule would treat tangent rows as images and give a wrong gradient.
+        if rule is None or not args:  # a rule finds its batch by position
+            raise _unknown(func)
         args, kwargs = (
             _up_to_date(func, args),
             {key: _up_to_date(func, value) for key, value in kwargs.items()},
         )
         in_place = kwargs.pop("inplace", False) if func in _ACTIVATIONS else False
         out = rule(self.rows, func, *args, **kwargs)
+        # A result with another number of rows has mixed examples, and nobody knows which row is whose.
         if out.dim() == 0 or len(out) != self.rows.total:
             raise _unknown(func)
         return _overwrite(args[0], out) if in_place else _marked(out, args)
 
 
 class _Memory:
-    """What a tensor and its views share. `overwritten`: an in-place operation has put its result elsewhere."""
+    """State shared by a tensor and its views. `overwritten`: an in-place operation has put its result elsewhere."""
 
     def __init__(self) -> None:
         self.overwritten = False
 
 
 def _marked(z: Tensor, sources: tuple[Any, ...] = ()) -> Tensor:
-    """z as a batch that carries tangents; a view of one of the sources shares its memory."""
+    """z, marked as a batch that carries tangents; a view of one of the sources shares its memory."""
+    start = z.untyped_storage().data_ptr()  # views share the storage, whatever their shape and offset
     z._carries_tangents = next(  # type: ignore[attr-defined]
-        (source._carries_tangents for source in sources if _is_marked(source) and _shares_memory(source, z)),
+        (s._carries_tangents for s in sources if _is_marked(s) and s.untyped_storage().data_ptr() == start),
         _Memory(),
     )
     return z
 
 
-def _shares_memory(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
-
-
 def _overwrite(z: Tensor, result: Tensor) -> Tensor:
-    """The name z stands for the result from here on. z itself stays: a copy into it would cost as much as the layer.
-
-    Other views of z's memory are void; who reads one of them is refused.
-    """
+    """Make z stand for the result of an in-place operation; reading an older view of its memory is refused."""
+    # z's own memory is left alone: copying the result into it would cost as much as the layer.
     z._carries_tangents.overwritten = True  # type: ignore[attr-defined]
     z._stands_for = _marked(result)  # type: ignore[attr-defined]
     return z
 
 
 def _up_to_date(func: Any, value: Any) -> Any:
-    """An argument, or what in-place operations have made of it."""
+    """The argument as it is after the in-place operations on it so far."""
     if type(value) in (list, tuple):
         return type(value)(_up_to_date(func, item) for item in value)
     if not _is_marked(value):
@@ -157,7 +156,8 @@ def _any_marked(values: tuple[Any, ...]) -> bool:
 
 
 def _asks_only(func: Any) -> bool:
-    """Shape, type and place of a tensor, not its values."""
+    """True if a call reads shape, type or device of a tensor, not its values."""
+    # A property such as z.shape arrives as the __get__ of a descriptor, which knows its own name.
     owner = getattr(func, "__self__", None)
     name = getattr(owner, "__name__", "") if func.__name__ == "__get__" else func.__name__
     return name in _QUESTIONS
@@ -180,10 +180,6 @@ _QUESTIONS = {
 }
 
 
-def _refused(func: Any) -> Any:
-    raise _unknown(func)
-
-
 def _unknown(func: Any) -> UserError:
     name = getattr(func, "__name__", str(func))
     return UserError(
@@ -200,6 +196,7 @@ def _linear(rows: Rows, func: Any, *args: Any, **kwargs: Any) -> Tensor:
 def _averaged(rows: Rows, func: Any, z: Tensor, dim: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     """A mean within each image."""
     axes = [dim] if isinstance(dim, int) else list(dim or (0,))
+    # A mean over the batch would mix images and tangents.
     if any(axis % z.dim() == 0 for axis in axes):
         raise _unknown(func)
     return _linear(rows, func, z, dim, *args, **kwargs)
@@ -208,6 +205,7 @@ def _averaged(rows: Rows, func: Any, z: Tensor, dim: Any = None, *args: Any, **k
 def _picked(rows: Rows, func: Any, z: Tensor, index: Any) -> Tensor:
     """Channels or pixels of every image: slices and numbers that leave the batch alone."""
     parts = index if isinstance(index, tuple) else (index,)
+    # Masks and index tensors may reorder the batch, so they are refused even where they would not.
     kinds_known = all(part is None or part is ... or isinstance(part, int | slice) for part in parts)
     if not kinds_known or not (parts[0] is ... or (isinstance(parts[0], slice) and parts[0] == slice(None))):
         raise _unknown(func)
@@ -215,7 +213,8 @@ def _picked(rows: Rows, func: Any, z: Tensor, index: Any) -> Tensor:
 
 
 def _reshaped(rows: Rows, func: Any, z: Tensor, *shape: Any, **kwargs: Any) -> Tensor:
-    """Another shape for the same numbers, which keeps every row whole if there are as many rows as before."""
+    """Another shape for the same numbers; with the same number of rows every row stays whole."""
+    # view(dtype) reads the same bytes as other numbers, which is not linear.
     if any(isinstance(part, torch.dtype) for part in (*shape, *kwargs.values())):
         raise _unknown(func)
     return _linear(rows, func, z, *shape, **kwargs)
@@ -226,16 +225,16 @@ def _sum(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
     if _is_marked(a) and _is_marked(b) and a.dim() == b.dim():
         return _linear(rows, func, a, b, **kwargs)
     if not _is_marked(a) or _is_marked(b) or _has_rows(b, a):
-        raise _unknown(func)  # constant minus batch, say; no net here writes it
+        raise _unknown(func)  # for example, constant minus batch
     if func in _SUMS_IN_PLACE:
-        batch: Tensor = a
+        batch: Tensor = a  # only the rows of images: the derivative of a constant is zero
         func(batch[: rows.primal], b, **kwargs)
         return batch
     return torch.cat([func(a[: rows.primal], b, **kwargs), a[rows.primal :]])
 
 
 def _has_rows(constant: Any, z: Tensor) -> bool:
-    """Whether a constant has an axis beside the batch: which of its rows belongs to a tangent is not known."""
+    """True if a constant has rows of its own: which of them belongs to a tangent is not known."""
     if not isinstance(constant, Tensor) or constant.dim() < z.dim():
         return False
     return constant.dim() > z.dim() or len(constant) != 1
@@ -252,13 +251,13 @@ def _product(rows: Rows, func: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
 
 def _joined(rows: Rows, func: Any, parts: Any, dim: int = 0) -> Tensor:
     if not all(_is_marked(part) for part in parts) or dim in (0, -parts[0].dim()):
-        raise _unknown(func)
+        raise _unknown(func)  # joined along the batch, or to a constant whose tangent would have to be zero
     return _linear(rows, func, parts, dim)
 
 
 def _padded(rows: Rows, func: Any, z: Tensor, pad: Any, mode: str = "constant", value: Any = None) -> Tensor:
     if mode == "constant" and value:
-        raise _unknown(func)
+        raise _unknown(func)  # a frame of any constant but zero is not linear
     return _linear(rows, func, z, pad, mode, value)
 
 
@@ -273,7 +272,7 @@ def _dropped(
 def _weighted(
     rows: Rows, func: Any, z: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Tensor:
-    """A convolution or a linear layer; its bias is a constant."""
+    """A convolution or a linear layer: its weight applies to all rows, its bias to images only."""
     axes = {F.linear: weight.dim(), torch.conv1d: 3, torch.conv2d: 4, torch.conv3d: 5}[func]
     if not _is_marked(z) or _is_marked(weight) or z.dim() < axes:
         raise _unknown(func)  # weights that depend on the image, or an image without a batch axis
@@ -284,7 +283,7 @@ def _weighted(
 
 
 class _Bias(torch.autograd.Function):
-    """A bias along the axis of the channels, for the images among the rows, added in place."""
+    """Adds a bias along the channel axis to the rows that are images, in place: a copy would cost as much again."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, bias: Tensor, images: int, channels: int) -> Tensor:
@@ -304,7 +303,7 @@ def _elementwise(rows: Rows, func: Any, z: Tensor, *args: Any, **kwargs: Any) ->
     """An activation: its slope at the image times the tangent."""
     clean, moved, tangents = rows.split(z)
     if not moved.requires_grad:
-        moved = moved.detach().requires_grad_()
+        moved = moved.detach().requires_grad_()  # the first layer's images: nothing before them learns
     value = func(moved, *args, **kwargs)
     (slope,) = torch.autograd.grad(value.sum(), moved, create_graph=True)
     return torch.cat([func(clean, *args, **kwargs), value, slope * tangents])
@@ -339,6 +338,7 @@ class _Softplus(torch.autograd.Function):
         _, moved, tangents = rows.split(z)
         at_tangents = slope[rows.primal :]
         out = torch.empty_like(z)
+        # The tangent's output is f'(moved) * tangent, so its slope also reaches `moved`, through f''.
         backward = torch.ops.aten.softplus_backward.grad_input
         images = slice(rows.primal)
         backward(slope[images], z[images], beta, threshold, grad_input=out[images])
@@ -364,12 +364,12 @@ def _pair(value: Any) -> list[int]:
 
 
 class _MaxPool(torch.autograd.Function):
-    """The largest value of each window; a tangent is read at the place of its image's largest."""
+    """The largest value of each window; a tangent is read where its image has the largest value."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, rows: Rows, window: tuple[Any, ...]) -> Tensor:
         value, places = torch.ops.aten.max_pool2d_with_indices(z[: rows.primal], *window)
-        there = places[rows.clean :]
+        there = places[rows.clean :]  # positions of the moved images, whose tangents follow them
         tangents = z[rows.primal :].flatten(2).gather(2, there.flatten(2)).view_as(there)
         ctx.save_for_backward(z, torch.cat([places, there]))
         ctx.window = window
@@ -431,6 +431,7 @@ class _BatchNorm(torch.autograd.Function):
         scale = inverse * weight
         out = torch.empty_like(z)
         out[: rows.clean] = normed
+        # Moved rows are scaled and shifted, tangents only scaled: to them the statistics are constants.
         torch.addcmul(
             _by_channel(bias - mean * scale, z),
             moved,
@@ -466,7 +467,8 @@ class _BatchNorm(torch.autograd.Function):
         axes = (0, *range(2, z.dim()))
         total = at_moved.sum(axes)
         to_scale = (at_moved * moved).sum(axes) - mean * total + (at_tangents * tangents).sum(axes)
-        # mean and 1 / deviation of the clean rows: their slopes go back to each clean value
+        # The moved rows and tangents used the clean rows' mean and 1 / deviation, which are functions of each clean
+        # value: d(1/dev)/dz = -(z - mean) / dev^3 / count and d(mean)/dz = 1 / count.
         count = clean[:, 0].numel()
         bend = -to_scale * weight * inverse**3 / count
         shift = -scale * total / count - bend * mean
@@ -479,7 +481,7 @@ def _by_channel(values: Tensor, z: Tensor) -> Tensor:
 
 
 def layout(z: Tensor) -> torch.memory_format:
-    """Channels last where z is so, for tensors that go beside it."""
+    """The memory format of z, for tensors that are used with it."""
     last = z.dim() == 4 and z.is_contiguous(memory_format=torch.channels_last)
     return torch.channels_last if last else torch.contiguous_format
 

@@ -1,4 +1,4 @@
-"""Numbers as people read them: three digits, intervals in brackets, eps as a share of 255. Needs no torch."""
+"""Numbers for people: three digits, intervals in brackets, eps in 255ths. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from gyrograd.numerics.statistics import Interval
 
 UNKNOWN = "–"
-"""What stands where nothing was measured."""
+"""Shown in place of a value that was not measured."""
 
 Number = float | int
 """JSON writes 1.0 as 1."""
@@ -54,7 +54,7 @@ def interval_text(
 
 
 def bracket(stat: Mapping[str, Any] | None, form: Form = number, *, scale: Number = 1) -> str:
-    """The interval in brackets, or nothing where it is not known."""
+    """The interval in brackets, or an empty text if it is not known."""
     if stat is None or any(stat.get(key) is None for key in ("value", "low", "high")):
         return ""
     return f"[{_written(stat['low'], form, scale)}, {_written(stat['high'], form, scale)}]"
@@ -66,9 +66,11 @@ def eps_text(eps: Number | None) -> str:
 
 
 def radius_text(stat: Mapping[str, Any] | None, largest: float) -> str:
-    """A steady radius, such as `6.9/255 [6.5, 7.3]`; what holds at the largest radius attacked holds at least so far.
+    """A steady radius, such as `6.9/255 [6.5, 7.3]`; "at least" if the map held at the largest radius attacked.
 
-    `largest` counts in grey levels, as the radius does.
+    Args:
+        stat: the radius in grey levels.
+        largest: the largest radius attacked, in grey levels.
     """
     text = interval_text(stat, ".1f", unit="/255")
     reached = stat is not None and stat.get("value") is not None and stat["value"] >= largest - 1e-6

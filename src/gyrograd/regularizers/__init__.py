@@ -1,7 +1,7 @@
-"""Regularisers: a penalty for each example that training makes small so that explanations hold still.
+"""Regularisers: one penalty per example, added to the loss so that explanations become stable.
 
 Files: alignment (l2, cosine), curvature (Hessian, SSR), path (IG-NORM), triplet (IGA), adversarial, distillation
-(ATEX), entropy; inner (images at which a number is largest), passes (how they look at the model).
+(ATEX), entropy; inner (inner maximisation), passes (BatchNorm and input space of extra passes).
 """
 
 from gyrograd.regularizers.adversarial import Adversarial

@@ -1,4 +1,4 @@
-"""Adversarial training: the loss where it is worst nearby, instead of at x."""
+"""Adversarial training: the loss at the worst image nearby instead of at x."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 from gyrograd.attacks import Pgd
 from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
-from gyrograd.regularizers.inner import ascended
+from gyrograd.regularizers.inner import ascend
 from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_choice, fresh_keys, may_look_at
 from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
@@ -31,7 +31,7 @@ from gyrograd.types import Images, Labels, Model, PerExample, Seed
 )
 @dataclass(frozen=True)
 class Adversarial:
-    """The cross-entropy at images found by projected gradient ascent on it. It takes the place of the clean loss.
+    """Cross-entropy at images found by projected gradient ascent on it; it replaces the clean loss.
 
     Seven steps from x, the worst iterate taken, the model in evaluation mode while it is attacked, as in Madry et
     al.'s code; tan2023 has eps 8/255 and step_size 2/255 (open: 2.5 eps / steps). `selection="last"` takes the last
@@ -89,23 +89,23 @@ class Adversarial:
             return score(model, y, "loss", check=may_look_at(x))(found)
 
     def _divergence(self, student: Tensor, teacher: Tensor) -> PerExample:
-        """How far the student's softened answer is from the teacher's."""
+        """Divergence of the student's softened output from the teacher's."""
         check_classes(student, teacher)
         mine = (with_full_precision(student) / self.temperature).log_softmax(1)
         its = (with_full_precision(teacher) / self.temperature).log_softmax(1)
-        # The square keeps the slope of the same size whatever the temperature.
+        # The square keeps the size of the slope independent of the temperature.
         return self.temperature**2 * (its.exp() * (its - mine)).sum(1)
 
     def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
-        """The images the loss is taken at: in the ball around x and in [0, 1]."""
+        """The images at which the loss is computed: in the ball around x and in [0, 1]."""
         keys = fresh_keys(seed, x)
         if self.selection == "best":
-            # The attack's own run judges every iterate with the pass that gives its slope; `ascended` judges none.
+            # The attack evaluates every iterate, in the pass that gives its slope; `ascend` evaluates none.
             return self.attack.images(model, x, y, seed=keys)
         step_size = 2.5 * self.eps / self.steps if self.step_size is None else self.step_size
-        with evaluating(model):
+        with eval_mode(model):
             loss = score(model, y, "loss", check=may_look_at(x))
-            return ascended(
+            return ascend(
                 loss,
                 x,
                 eps=self.eps,

@@ -1,4 +1,4 @@
-"""Local gradient alignment: gradients at x and near x shall agree, in length (l2) and in direction (cosine)."""
+"""Local gradient alignment: gradients at x and near x should agree in length (l2) and direction (cosine)."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 )
 @dataclass(frozen=True)
 class L2Cosine:
-    """l2 times the squared distance of the two gradients plus cosine times their cosine distance.
+    """`l2` times the squared distance of the two gradients plus `cosine` times their cosine distance.
 
-    One delta, uniform in [-eps, eps]^d and not clipped, for each example and call; `draws` more. The gradient at x
-    is a constant (`detach_clean`), as in the paper's training details. The paper prints the distance un-squared
-    (`squared=False`); its code squares it, and its weights belong to that.
+    One delta per example and call, uniform in [-eps, eps]^d and not clipped; `draws` sets more. The gradient at
+    x is a constant (`detach_clean`), as in the paper's training details. The paper prints the distance without square
+    (`squared=False`); its code squares it, and its weights are for that.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -64,7 +64,7 @@ class L2Cosine:
         check_quantity(self.quantity)
         check_choice("space", self.space, Space)
         check_choice("batchnorm", self.batchnorm, BatchNorm)
-        # NaN and infinity fail the comparison too.
+        # Written so that NaN and infinity fail, too.
         if not (min(self.l2, self.cosine) >= 0 and 0 < self.l2 + self.cosine < float("inf")):
             raise UserError(
                 f"The weights l2 = {self.l2} and cosine = {self.cosine} must be finite, >= 0 and not both 0."
@@ -81,7 +81,7 @@ class L2Cosine:
     def terms(
         self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None, clean: Inputs | None = None
     ) -> dict[str, PerExample]:
-        """The weighted terms by name; a term of weight 0 is left out. `clean`: the pixel gradient at x, if known."""
+        """The weighted terms by name, without those of weight 0. `clean`: the pixel gradient at x, if known."""
         check_batch(model, x)
         if clean is not None:
             self._check_clean(clean, x)
@@ -97,7 +97,7 @@ class L2Cosine:
         return {name: _mean([part[name] for part in parts]) for name in parts[0]}
 
     def between(self, here: Inputs, there: Inputs) -> dict[str, PerExample]:
-        """The weighted terms of two gradients in the chosen space; a term of weight 0 is left out."""
+        """The weighted terms for two gradients in the chosen space, without those of weight 0."""
         terms: dict[str, Tensor] = {}
         if self.l2:
             terms["l2"] = self.l2 * self._distance(there, here)
@@ -106,7 +106,7 @@ class L2Cosine:
         return terms
 
     def moved(self, x: Inputs, keys: Tensor, draw: int = 0) -> Inputs:
-        """The images of a draw: x plus noise, uniform in the box of half side eps, not clipped."""
+        """x plus noise, uniform in [-eps, eps] and not clipped."""
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return (x + self.eps * (2 * noise - 1)).detach()
 

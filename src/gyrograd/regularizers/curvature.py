@@ -1,4 +1,4 @@
-"""Flat explanations by little curvature: the input Hessian of a class's score, or of the loss, shall be small."""
+"""Curvature penalties: the input Hessian of a class's score, or of the loss, should be small."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from gyrograd.regularizers.passes import (
 from gyrograd.theory.curvature import Channels, Probe, squared_frobenius_norm, top_loss_curvature
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
-_ASKED = 4
-"""Examples at which a net in training mode is asked whether it is piecewise linear."""
+_PROBED_EXAMPLES = 4
+"""Examples on which a net in training mode is tested for being piecewise linear."""
 
 
 PixelUnit = Literal["unit", "byte"]
-"""What pixels are counted in: from 0 to 1, or from 0 to 255."""
+"""Range of pixels: 0 to 1, or 0 to 255."""
 
 
 @register(
@@ -47,8 +47,8 @@ PixelUnit = Literal["unit", "byte"]
 class Hessian:
     """||H v||^2 for a random v, H the input Hessian of the label's score: in expectation its squared Frobenius norm.
 
-    One v ~ N(0, I) for each example and call, as in joo2023's code; `draws` more are averaged, and
-    `probe="signs"` has less spread. The score of a piecewise linear net (ReLU) has no Hessian: refused.
+    One v ~ N(0, I) per example and call, as in joo2023's code; `draws` averages more, and `probe="signs"` has less
+    variance. A piecewise linear net (ReLU) has no Hessian and is refused.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -78,8 +78,8 @@ class Hessian:
         penalty = self._norm(model, x, y, keys, self.batchnorm, graph=True)
         _refuse_flat(penalty)
         if uses_batch_statistics(model, self.batchnorm):
-            # Batch statistics bend a ReLU net too, in training mode alone: what it will be is the question.
-            some = slice(_ASKED)
+            # In training mode batch statistics give a ReLU net curvature, too; the test is about evaluation mode.
+            some = slice(_PROBED_EXAMPLES)
             _refuse_flat(self._norm(model, x[some], y[some], keys[some], "frozen", graph=False))
         return penalty
 
@@ -140,13 +140,13 @@ class Ssr:
         there, u = seen_in(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
             channels = cast(Channels, self.channels)
-            # A derivative to bytes is 255 times smaller than one to pixels in [0, 1], and this one is taken twice.
+            # A derivative to bytes is 255 times smaller than one to pixels in [0, 1], and this is a second derivative.
             factor = self.scale / (255**2 if self.pixels == "byte" else 1)
             return factor * top_loss_curvature(there, u, channels=channels, create_graph=True)
 
 
 def _refuse_flat(penalty: Tensor) -> None:
-    """Zero at every example: training would silently do nothing. A step that is being recorded was looked at before."""
+    """Refuse a penalty that is zero for every example: training would silently do nothing."""
     if not is_being_recorded(penalty) and not penalty.detach().any():
         raise UserError(
             "The input Hessian is zero at every example, as it is for a piecewise linear (ReLU) net: use softplus "

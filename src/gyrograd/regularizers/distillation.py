@@ -1,4 +1,4 @@
-"""ATEX: the student answers, beside an explanation's direction, what the teacher answers on it."""
+"""ATEX: beside the direction of an explanation the student should answer as the teacher does on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import L2, Linf
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import check_weight
@@ -37,9 +37,9 @@ DECIDED: dict[str, dict[str, float | int]] = {
     "paper": {"eps": 2.0, "along": 1, "across": 1, "weight": 3.0, "temperature": 1.0},
     "reference": {"eps": 0.32, "along": 2, "across": 8, "weight": 1.0, "temperature": 4.0},
 }
-"""What a protocol gives the settings that are left open. joo2023 selects eps 2 and weight 3 and states no counts."""
+"""Defaults of open settings by protocol. joo2023 selects eps 2 and weight 3 and states no counts."""
 _SMOOTHING, _ALONG, _ACROSS = 1, 2, 3
-"""Keys of their own for the three kinds of draws."""
+"""Streams of the three kinds of draws."""
 
 
 class Samples(NamedTuple):
@@ -126,7 +126,7 @@ class Atex:
         return terms
 
     def samples(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> Samples:
-        """The points at which teacher and student are asked, in pixels, constants to the weights."""
+        """The points at which teacher and student are evaluated, in pixels; constants to the weights."""
         keys, x = fresh_keys(seed, x), x.detach()
         scale = input_scale(model, x, self.space)
         asked = self._teacher.to(x) if self.protocol == "paper" else model
@@ -138,7 +138,7 @@ class Atex:
     def _explanation(self, net: Model, x: Tensor, y: Tensor, scale: Tensor | float, keys: Tensor) -> Tensor:
         """SmoothGrad of the label's logit, in units of the space."""
         total, at_once = torch.zeros_like(x), max(1, rows_at_once(MAX_BATCH, x) // len(x))
-        with evaluating(net):
+        with eval_mode(net):
             for first in range(0, self.draws, at_once):
                 streams = range(first, min(first + at_once, self.draws))
                 noise = torch.stack(
@@ -191,7 +191,7 @@ class Atex:
         return self.teacher
 
     def _number(self, name: str) -> float:
-        """A setting its protocol has decided."""
+        """A setting, or the default of the protocol."""
         return float(getattr(self, name))
 
     def _check_numbers(self) -> None:
@@ -210,12 +210,12 @@ def _column(lengths: Tensor, like: Tensor) -> Tensor:
 
 
 def _over(direction: Tensor, size: Tensor) -> Tensor:
-    """Each example over its size; a zero one stays zero."""
+    """Each example divided by its size; a zero one stays zero."""
     return direction / _column(torch.where(size > 0, size, 1), direction)
 
 
 def _without(noise: Tensor, direction: Tensor, *, first: int) -> Tensor:
-    """noise (..., b, ...) less its part along the direction (b, ...), over the feature axes from the first."""
+    """noise (..., b, ...) without its component along the direction (b, ...), over the feature axes."""
     axes = tuple(range(first - direction.dim(), 0))
     length = direction.square().sum(axes, keepdim=True)
     along = (noise * direction).sum(axes, keepdim=True) / torch.where(length > 0, length, 1)

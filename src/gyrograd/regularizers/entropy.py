@@ -1,4 +1,4 @@
-"""Unsure predictions: a regulariser that shrinks gradients without turning them, joo2023's warning example."""
+"""Maximum entropy: shrinks gradients without changing their direction, joo2023's cautionary example."""
 
 from __future__ import annotations
 

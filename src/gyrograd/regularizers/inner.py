@@ -1,4 +1,4 @@
-"""The inner maximisation: the images near x at which a number is largest, for objectives that train against them."""
+"""The inner maximisation: images near x at which a value is largest, to train on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gyrograd.numerics.random import Keys
 from gyrograd.types import Images, ScalarField
 
 
-def ascended(
+def ascend(
     value: ScalarField,
     x: Images,
     *,
@@ -24,9 +24,9 @@ def ascended(
     norm: str = "linf",
     start: str = "random",
 ) -> Images:
-    """Where projected steepest ascent on `value` ends: in the ball around x and in [0, 1].
+    """The last iterate of projected steepest ascent on `value`, in the ball around x and in [0, 1].
 
-    It takes the last iterate and looks at nothing else, so n steps cost n forward and backward passes.
+    No iterate is evaluated, so n steps cost n forward and backward passes.
     """
     check_attackable(x)
     nothing = Verdict(x.new_zeros(len(x)), x.new_ones(len(x)).bool())
@@ -40,12 +40,12 @@ def ascended(
 
 
 def random_start(x: Images, eps: float, keys: Keys) -> Images:
-    """Where `ascended` begins with these keys."""
+    """The start of `ascend` for these keys."""
     return x + Box().cut(x, first_delta(x, "random", Linf(eps), keys))
 
 
 def check_inner(eps: float, steps: int, step_size: float | None) -> None:
-    """A ball to search in, at least one step, and a step that moves."""
+    """Refuse a radius or step size of 0, and less than one step."""
     if not 0 < eps < float("inf"):
         raise UserError(f"eps is {eps}; give a finite radius above 0, such as 8 / 255.")
     if steps < 1:
@@ -55,6 +55,6 @@ def check_inner(eps: float, steps: int, step_size: float | None) -> None:
 
 
 def check_weight(weight: float) -> None:
-    """Of a term inside a regulariser: zero would leave it out in silence."""
+    """Refuse a weight of 0, which would silently remove the term."""
     if not 0 < weight < float("inf"):
         raise UserError(f"weight is {weight}; give a finite weight above 0.")

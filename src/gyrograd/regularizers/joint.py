@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.modes import evaluating, without_autocast
+from gyrograd.numerics.modes import eval_mode, without_autocast
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.tangents import joint_pass, layout
 from gyrograd.regularizers.alignment import L2Cosine
@@ -30,24 +30,24 @@ from gyrograd.regularizers.passes import input_scale, statistics_of, statistics_
 from gyrograd.types import Images, Inputs, Labels, Logits, Model
 
 Classifying = Callable[[Logits, Labels], Tensor]
-"""Logits and labels to the mean loss that is trained next to the penalty."""
+"""Maps logits and labels to the mean loss that is trained beside the penalty."""
 
 
 _TRUSTED: WeakSet[nn.Module] = WeakSet()
-"""Models on which the joint pass was seen to have the plain path's gradient."""
+"""Models on which the joint pass has been compared with the plain path."""
 ROWS_COMPARED = 2
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-2}
-"""How far the two weight gradients may be apart, relative to the plain one; half precision is not looked at closer
-than 0.1. A wrong rule was never seen to be off by less than half."""
+"""Largest relative difference of the two weight gradients (0.1 in half precision). Wrong rules were off by at least
+half."""
 
 
 def knows(align: L2Cosine) -> bool:
-    """Whether these settings need no second derivative."""
+    """True if these settings need no second derivative."""
     return align.draws == 1 and align.detach_clean and align.quantity == "logit"
 
 
 def check_joint(align: L2Cosine) -> None:
-    """Refuse the settings that need a second derivative after all."""
+    """Refuse settings that need a second derivative."""
     if not knows(align):
         raise UserError(
             "The joint pass knows one draw, a constant clean gradient and the logit; "
@@ -84,7 +84,7 @@ def _slope(
 ) -> tuple[Float[Tensor, "m c h w"], dict[str, Tensor]]:
     """The penalty's slope to each moved image's gradient, and the terms; one pass over both kinds of image."""
     both = torch.cat([x[: len(moved)], moved]).contiguous(memory_format=layout(x)).requires_grad_()
-    # With all of the batch in this pass, its statistics come along.
+    # If the whole batch is in this pass, it also gives the statistics.
     whole = len(moved) == len(x)
     with statistics_of_first(model, len(x)) if whole else statistics_of(model, x):
         logits = model(both)
@@ -113,7 +113,7 @@ def _compare_with_plain(model: Model, x: Images, y: Labels, align: L2Cosine, mov
                 copy.deepcopy(model).double(), x.double(), y, align, moved.double()
             )
         except (RuntimeError, TypeError):
-            # a model that cannot be copied, or that makes tensors of one precision
+            # The model cannot be copied, or creates tensors of a fixed precision.
             plain, joint = _both_gradients(model, x, y, align, moved)
     apart = float((joint - plain).norm() / plain.norm().clamp_min(torch.finfo(plain.dtype).tiny))
     if not apart <= TOLERANCES.get(plain.dtype, 0.1):
@@ -127,7 +127,7 @@ def _both_gradients(
     model: Model, x: Tensor, y: Tensor, align: L2Cosine, moved: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The weight gradient of cross-entropy and alignment, by a derivative of a gradient and by the joint pass."""
-    with evaluating(model):
+    with eval_mode(model):
         plain = _plain_gradient(model, x, y, align, moved)
         try:
             v, _ = _slope(model, x, y, align, moved)

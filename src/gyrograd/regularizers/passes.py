@@ -1,6 +1,4 @@
-"""How a regulariser looks at the model: which BatchNorm statistics its extra passes use, and in which input space
-its gradients live.
-"""
+"""Extra passes of regularisers: their BatchNorm statistics, and the input space of their gradients."""
 
 from __future__ import annotations
 
@@ -24,8 +22,8 @@ from gyrograd.numerics.second_order import single
 from gyrograd.types import Inputs, Logits, Model, Seed
 
 BatchNorm = Literal["batch", "train", "frozen"]
-"""batch: the batch's statistics, running ones left alone. train: those too are updated, as joo2023's code does.
-frozen: the running statistics."""
+"""batch: statistics of the batch, without updating the running ones. train: the same with the update, as in joo2023's
+code. frozen: the running statistics."""
 
 Space = Literal["normalized", "pixel"]
 """normalized: gradients to the input after the model's own normalisation, as in joo2023's code, whose weights then
@@ -39,10 +37,7 @@ def check_choice(what: str, value: str, choices: object) -> None:
 
 @contextmanager
 def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
-    """BatchNorm as chosen for the block, and exact on one row; every flag is put back.
-
-    In evaluation mode no flag changes.
-    """
+    """Use the chosen BatchNorm statistics for the block; in evaluation mode nothing changes."""
     layers = _training_layers(model)
     before = [layer.track_running_stats for layer in layers]
     try:
@@ -50,7 +45,7 @@ def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
             if batchnorm == "frozen":
                 layer.eval()
             elif batchnorm == "batch":
-                # A training layer that tracks nothing normalises by the batch and writes nothing.
+                # A layer in training mode without tracking normalises by the batch and updates nothing.
                 layer.track_running_stats = False
         with ExactNormalization():
             yield
@@ -61,7 +56,7 @@ def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
 
 
 def uses_batch_statistics(model: Model, batchnorm: str) -> bool:
-    """Whether examples see one another in such a pass."""
+    """True if such a pass mixes examples through BatchNorm."""
     return batchnorm != "frozen" and bool(_training_layers(model))
 
 
@@ -89,7 +84,7 @@ class _Norm:
 
 
 class _Replaced(TorchFunctionMode):
-    """For the block, batch normalisation by the batch is what `instead` makes of it."""
+    """Replaces batch normalisation by the batch with `instead`, for the block."""
 
     def __init__(self, instead: Callable[[_Norm], Tensor]) -> None:
         super().__init__()
@@ -105,10 +100,9 @@ class _Replaced(TorchFunctionMode):
 
 
 class WrittenOut(_Replaced):
-    """Batch normalisation by the batch out of elementary operations, for the block.
+    """Computes batch normalisation by the batch with elementary operations, for the block."""
 
-    torch's own kernel can be differentiated twice and no more; the derivative of a Hessian to the weights is the third.
-    """
+    # torch's own kernel can be differentiated only twice; the derivative of a Hessian to the weights is the third.
 
     def __init__(self) -> None:
         super().__init__(_written_out)
@@ -116,7 +110,7 @@ class WrittenOut(_Replaced):
 
 def _written_out(norm: _Norm) -> Tensor:
     if norm.running_mean is not None:
-        with torch.no_grad():  # moves the running statistics; its result is not needed
+        with torch.no_grad():  # updates the running statistics; the result is not needed
             _normed(replace(norm, weight=None, bias=None))
     x, axes, shape = single(norm.x), norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
     centred = x - x.mean(axes, keepdim=True)
@@ -126,16 +120,16 @@ def _written_out(norm: _Norm) -> Tensor:
 
 
 def _normed(norm: _Norm) -> Tensor:
-    """What torch makes of these arguments."""
+    """torch's own batch normalisation."""
     statistics = norm.running_mean, norm.running_var
     return F.batch_norm(norm.x, *statistics, norm.weight, norm.bias, norm.training, norm.momentum, norm.eps)
 
 
 @contextmanager
 def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
-    """For the block, batch normalisation that is in training mode uses the statistics of x, as constants.
+    """Let batch normalisation in training mode use the statistics of x, as constants, for the block.
 
-    Costs a forward pass of x, without a graph, where there is such a layer, and nothing where there is none.
+    Costs a forward pass of x without a graph if there is such a layer.
     """
     if not _training_layers(model):
         yield
@@ -159,7 +153,7 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
 
 
 def _mean_and_variance(norm: _Norm, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The statistics of x, in the precision of the layer's weights, which torch's kernel wants them in."""
+    """The statistics of x, in the precision of the layer's weights, as torch's kernel requires."""
     variance, mean = torch.var_mean(single(x), norm.axes, correction=0)
     kind = mean.dtype if norm.weight is None else norm.weight.dtype
     return mean.to(kind), variance.to(kind)
@@ -167,7 +161,7 @@ def _mean_and_variance(norm: _Norm, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def statistics_of_first(model: Model, n: int) -> Iterator[None]:
-    """`statistics_of` the first n rows of the batch that passes through in the block: no pass of their own."""
+    """As `statistics_of`, for the first n rows of each batch in the block, without a pass of their own."""
 
     def repeated(norm: _Norm) -> Tensor:
         mean, variance = _mean_and_variance(norm, norm.x[:n].detach())
@@ -178,7 +172,7 @@ def statistics_of_first(model: Model, n: int) -> Iterator[None]:
 
 
 def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
-    """What a pixel gradient is multiplied by to be one in this space: the std of the model's normalisation, or 1."""
+    """Factor from a pixel gradient to one in this space: the std of the model's normalisation, or 1."""
     if space == "pixel":
         return 1.0
     for module in model.modules():
@@ -188,31 +182,30 @@ def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
 
 
 class Rescaled(nn.Module):
-    """A model as a function of its pixels over `scale`: derivatives to those are derivatives in that space."""
+    """A model as a function of pixels divided by `scale`, so that derivatives are in that space."""
 
     def __init__(self, core: Model, scale: Tensor) -> None:
         super().__init__()
         self.core, self.scale = core, scale
 
     def forward(self, u: Inputs) -> Logits:
-        """Logits at the pixels u stands for."""
         logits: Logits = self.core(u * self.scale)
         return logits
 
 
 def seen_in(model: Model, x: Inputs, space: str) -> tuple[Model, Inputs]:
-    """Model and input such that derivatives to this input are those of the space (up to a shift, which has none)."""
+    """Model and input such that derivatives to this input are derivatives in the space."""
     scale = input_scale(model, x, space)
     return (model, x) if isinstance(scale, float) else (Rescaled(model, scale), x / scale)
 
 
 def may_look_at(x: Tensor) -> bool:
-    """Whether values can be checked without waiting for a device: on the CPU."""
+    """True on the CPU, where values can be read without waiting for a device."""
     return x.device.type == "cpu"
 
 
 def check_batch(model: Model, x: Tensor) -> None:
-    """Floating and finite with an example at least, where looking costs no waiting; a model that leaves x alone."""
+    """Check the batch as attributions do (values only on the CPU), and a new model once."""
     check_tensor(x)
     if may_look_at(x):
         check_inputs(x)
@@ -222,7 +215,7 @@ def check_batch(model: Model, x: Tensor) -> None:
 
 
 def fresh_keys(seed: Seed | None, x: Tensor) -> Tensor:
-    """A key for each example: from the seed, or new ones from torch's generator, which `manual_seed` governs."""
+    """One key per example: from the seed, or from torch's generator, which `manual_seed` controls."""
     check_tensor(x)
     if seed is None:
         return torch.randint(2**62, (len(x),)).to(x.device)

@@ -1,4 +1,4 @@
-"""IG-NORM: the loss's integrated gradients between x and its neighbours shall be small."""
+"""IG-NORM: the loss's integrated gradients between x and its neighbours should be small."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gyrograd.attributions.gradient import score
 from gyrograd.attributions.path import path_points
 from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import register
-from gyrograd.regularizers.inner import ascended, check_inner
+from gyrograd.regularizers.inner import ascend, check_inner
 from gyrograd.regularizers.passes import (
     BatchNorm,
     auxiliary_pass,
@@ -71,15 +71,15 @@ class IgNorm:
             return path_length(model, x.detach(), found, y, self.points)
 
     def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
-        """The neighbours x' the path leads to: in the ball around x and in [0, 1]."""
+        """The neighbours x' at the ends of the paths: in the ball around x and in [0, 1]."""
 
         def length(moved: Tensor) -> Tensor:
             return path_length(model, x.detach(), moved, y, self.search_points)
 
         step_size = self.eps / 4 if self.step_size is None else self.step_size
         keys = fresh_keys(seed, x)
-        with evaluating(model):
-            return ascended(length, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
+        with eval_mode(model):
+            return ascend(length, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
 
 
 def path_length(model: Model, x: Images, end: Images, y: Labels, points: int) -> PerExample:

@@ -1,4 +1,4 @@
-"""Teachers: trained nets whose answers a student learns from."""
+"""Teachers: trained nets whose outputs a student learns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gyrograd.types import Inputs, Logits, Model
 
 
 class Teacher:
-    """A trained net that answers and never learns: a frozen copy, equal to another of the same weights."""
+    """A frozen copy of a trained net; two with the same weights are equal."""
 
     def __init__(self, net: Model, source: str) -> None:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
@@ -24,14 +24,14 @@ class Teacher:
         self.fingerprint = _fingerprint(self.net)
 
     def logits(self, x: Inputs) -> Logits:
-        """What it answers at x, on the device and in the dtype of x."""
+        """Its logits at x, on the device and in the dtype of x."""
         net = self.to(x)
         with torch.no_grad():
             answer: Logits = net(x)
         return answer
 
     def to(self, x: Tensor) -> Model:
-        """The net where x is. In another precision it is a copy: the net's own weights would be rounded for good."""
+        """The net on the device of x; in another precision a copy, so that its own weights are not rounded."""
         if all(weight.dtype == x.dtype for weight in self.net.parameters()):
             return self.net.to(x.device)
         if x.dtype not in self._cast:
@@ -49,7 +49,7 @@ class Teacher:
 
 
 def teacher_from(given: str | Path | Model | Teacher | None) -> Teacher | None:
-    """A frozen copy of a model, or of what a path or a name of the zoo holds."""
+    """A frozen copy of a model, given as a module, the path of a checkpoint, or a name of the zoo."""
     if given is None or isinstance(given, Teacher):
         return given
     if isinstance(given, str | Path):

@@ -1,4 +1,4 @@
-"""IGA: the gradient of the label shall look like the image, and that of the runner-up shall not."""
+"""IGA: the gradient of the label should look like the image, and that of the runner-up should not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gyrograd.models import Normalized
 from gyrograd.numerics.autograd import input_gradient, logit_jacobian
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.maps import top_k_mask
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import quantity_of
 from gyrograd.numerics.similarity import cosine_distance
 from gyrograd.registry import register
-from gyrograd.regularizers.inner import ascended, check_inner, check_weight, random_start
+from gyrograd.regularizers.inner import ascend, check_inner, check_weight, random_start
 from gyrograd.regularizers.passes import (
     BatchNorm,
     Space,
@@ -33,12 +33,12 @@ from gyrograd.regularizers.passes import (
 from gyrograd.types import Images, Inputs, Labels, Logits, Model, PerExample, Seed
 
 Protocol = Literal["paper", "reference"]
-TOP = 1000 / 3072
-"""Share of the elements the reference attack looks at: 1,000 of CIFAR-10's 3,072."""
+SEARCHED_FRACTION = 1000 / 3072
+"""Share of the elements that the reference attack uses: 1,000 of CIFAR-10's 3,072."""
 
 
 class View(NamedTuple):
-    """An image as the triplet sees it, and the gradients of its label's logit and of the largest other one."""
+    """An image in the chosen space, and the gradients of its label's logit and of the largest other one."""
 
     image: Tensor
     label: Tensor
@@ -103,23 +103,23 @@ class Iga:
         return {"cross_entropy": loss, "triplet": self.weight * mined_triplet(views)}
 
     def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:
-        """The images both terms are taken at: in the ball around x and in [0, 1]."""
+        """The images at which both terms are computed: in the ball around x and in [0, 1]."""
         keys = fresh_keys(seed, x)
         step_size = 5 / 8 * self.eps if self.step_size is None else self.step_size
-        with evaluating(model):
+        with eval_mode(model):
             mask = self._searched(model, x.detach(), y, keys) if self.protocol == "reference" else None
 
             def value(moved: Tensor) -> Tensor:
                 return mined_triplet([self._view(model, moved, y, mask)])
 
-            return ascended(value, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
+            return ascend(value, x, eps=self.eps, steps=self.steps, step_size=step_size, keys=keys)
 
     def _searched(self, model: Model, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
-        """The elements the reference search looks at: those of the largest label gradient where it begins."""
+        """The elements of the reference search: those with the largest label gradient at its start."""
         start = random_start(x, self.eps, keys)
         gradient = input_gradient(score(model, y, "logit", check=may_look_at(x)), start)
         gradient = input_scale(model, x, self.space) * gradient
-        return top_k_mask(gradient.abs(), max(1, round(TOP * x[0].numel())))
+        return top_k_mask(gradient.abs(), max(1, round(SEARCHED_FRACTION * x[0].numel())))
 
     def _view(self, model: Model, x: Tensor, y: Tensor, mask: Tensor | None = None) -> View:
         """Image and gradients in the chosen input space, zero outside the mask."""
@@ -146,7 +146,7 @@ def mined_triplet(views: list[View]) -> PerExample:
     """Mean over the images of log(1 + exp(d+ - d-)): d+ to the farthest label gradient, d- to the nearest other."""
     pairs = [(seen.image, slope) for seen in views for view in views for slope in (view.label, view.other)]
     images, slopes = (torch.cat(maps) for maps in zip(*pairs, strict=True))
-    # all at once: on a GPU a small net waits for the number of kernels, not for their work
+    # All at once: on a GPU a small net is limited by the number of kernels, not by their work.
     apart = 2 * cosine_distance(images, slopes).view(len(views), len(views), 2, -1)
     return F.softplus(apart[:, :, 0].amax(1) - apart[:, :, 1].amin(1)).mean(0)
 
@@ -155,12 +155,12 @@ def largest_other(logits: Logits, y: Labels) -> PerExample:
     """The largest logit of the classes that are not the label."""
     if logits.shape[1] < 2:
         raise UserError("A model of one logit has no other class; give it one logit for each of two classes.")
-    # not by one_hot, which reads y: a step with a read in it cannot be a CUDA graph
+    # Not by one_hot, which reads y on the host: a CUDA graph could not hold the step.
     return logits.scatter(1, y.long()[:, None], -torch.inf).amax(1)
 
 
 def as_seen(model: Model, x: Images, space: str) -> Images:
-    """The image after the model's own normalisation, or ("pixel", or a model without one) as it is."""
+    """The image after the model's own normalisation; unchanged for "pixel" or a model without one."""
     for module in model.modules():
         if space == "normalized" and isinstance(module, Normalized):
             return (x - module.mean.to(x).view(-1, 1, 1)) / module.std.to(x).view(-1, 1, 1)

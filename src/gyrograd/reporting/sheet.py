@@ -46,7 +46,7 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(2, 3, 32, 32)
-    >>> target = gg.predicted(model, x)
+    >>> target = gg.predict(model, x)
     >>> maps = {name: gg.attribution(name)(model, x, target) for name in ("gradient", "lrp")}
     >>> gg.show(x, maps).png[:4]
     b'\\x89PNG'

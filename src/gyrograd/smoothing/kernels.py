@@ -1,4 +1,4 @@
-"""Kernels: distributions of perturbations, each with the constant tan2023 Theorem 4.3 asks of it.
+"""Kernels: distributions of perturbations, each with the constant of tan2023 Theorem 4.3.
 
 The constant is the slope of the total variation distance between the kernel and its shifted copy,
 TV(mu_x, mu_x') <= tv_slope * ||x - x'||_2, with TV = half the integral of the absolute difference. A model
@@ -104,7 +104,7 @@ class Laplace:
 
     def sample(self, shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draws of this shape, by inverting the distribution function."""
-        # 24-bit uniforms, moved to the middle of their cells: never 0 or 1, so the logarithm is finite.
+        # 24-bit uniforms at the middle of their cells are never 0 or 1, so the logarithm is finite.
         centred = random.uniform(random.keys(seed, 1), shape, dtype=torch.float64)[0] + 2.0**-25 - 0.5
         return (-self.scale * centred.sign() * torch.log1p(-2 * centred.abs())).to(dtype)
 

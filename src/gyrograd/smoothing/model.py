@@ -1,8 +1,7 @@
 """A model composed with a kernel, which is a model again: f_mu(x) = E[f(x + z)], z ~ mu (tan2023 Theorem 4.3).
 
-The draws are fixed by the seed and shared by all examples. So the smoothed model is one fixed function of x:
-the same for any batch split, differentiable as often as the core is, and an attack on it aims at a target that
-holds still.
+The draws are fixed by the seed and shared by all examples. So the smoothed model is a deterministic function of x: the
+same for any batch split, differentiable as often as the core is, and a fixed target for attacks.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.numerics.second_order import layers_as_now
 from gyrograd.types import Inputs, Kernel, Logits
@@ -46,7 +45,7 @@ class Smoothed(nn.Module):
 
     @property
     def rows_per_example(self) -> int:
-        """How many images pass through the innermost core for each example."""
+        """Images that pass through the innermost core per example."""
         return self.draws * int(getattr(self.core, "rows_per_example", 1))
 
     def forward(self, x: Inputs) -> Logits:
@@ -68,14 +67,14 @@ class Smoothed(nn.Module):
         return total
 
     def _sum_cheaply(self, x: Tensor, noise: Tensor) -> Tensor:
-        """The same; where a graph is built, activations are recomputed so that memory stays that of one part."""
+        """As `_sum`, but a graph recomputes activations in backward, so that memory holds only one part."""
         if not torch.is_grad_enabled():
             return self._sum(x, noise)
-        mode = nullcontext if self.training else partial(evaluating, self.core)
+        mode = nullcontext if self.training else partial(eval_mode, self.core)
         layers = layers_as_now(x)
 
         def again(x: Tensor, noise: Tensor) -> Tensor:
-            # The recomputation may come after the caller has restored the model's mode and attention kernel.
+            # The recomputation may happen after the caller has restored the model's mode and attention kernel.
             with mode(), sdpa_kernel(SDPBackend.MATH), layers():
                 return self._sum(x, noise)
 
@@ -83,10 +82,10 @@ class Smoothed(nn.Module):
         return result
 
     def _noise_for(self, x: Tensor) -> Tensor:
-        """The draws, kept between calls while settings, shape, type and device stay the same."""
+        """The draws, cached while settings, shape, type and device stay the same."""
         wanted = self.kernel, self.draws, self.seed, x.shape[1:], x.dtype, x.device
         if self._noise is None or self._noise[0] != wanted:
-            # Later calls may be differentiated, which tensors of a caller's inference mode cannot be.
+            # Later calls may be differentiated, which tensors made in inference mode do not allow.
             with torch.inference_mode(False):
                 noise = self.kernel.sample((self.draws, *x.shape[1:]), self.seed, x.dtype).to(x.device)
             self._noise = wanted, noise
@@ -98,7 +97,7 @@ class Smoothed(nn.Module):
 
 @contextmanager
 def in_one_pass(model: nn.Module) -> Iterator[None]:
-    """For the block, smoothed models inside run all their draws at once: for methods that look at a layer's values."""
+    """Let smoothed models run all draws at once, for the block: for methods that read a layer's values."""
     parts = [(module, module.max_batch) for module in model.modules() if isinstance(module, Smoothed)]
     try:
         for module, _ in parts:
@@ -112,7 +111,7 @@ def in_one_pass(model: nn.Module) -> Iterator[None]:
 def smoothed(
     model: nn.Module, kernel: Kernel, draws: int = 50, seed: int = 0, max_batch: int = 512
 ) -> Smoothed:
-    """The model averaged over noisy copies of its input: a model again, which every attribution and attack takes.
+    """The model averaged over noisy copies of its input; again a model, for every attribution and attack.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()

@@ -1,13 +1,12 @@
-"""Training: one loop, alone or in several processes, any model, data set and objective.
+"""Training: one loop for any model, data set and objective, in one process or several.
 
-`fit(model, data, settings)` trains what is at hand; `train(settings, out)` builds everything from plain values and
-keeps the run in a folder; `recipe(name)` gives the settings of a paper; `Steady(model)` is a loss for anyone's loop,
-whose nets hold under attack.
+`fit(model, data, settings)` trains a given model; `train(settings, out)` builds everything from plain values and keeps
+the run in a folder; `recipe(name)` gives the settings of a paper; `Steady(model)` is a loss for your own loop.
 
-To know how a net is trained, read these, in this order: loop (the steps of an epoch, and one step), objective (what a
-step makes small), runs (train, fit, and what happens between steps), settings (what is asked for, and recipes),
-building (model, data and checks before the first step), processes (several). Beside them: capture (a step as one CUDA
-graph), snapshots (the run on disk), steady, and sweep, trials, clusters, tables (many runs).
+To understand how a net is trained, read in this order: loop (the steps of an epoch, and one step), objective (the
+loss), runs (train, fit, and the work between steps), settings (and recipes), building (model, data and checks),
+processes (several). Also: capture (a step as one CUDA graph), snapshots (checkpoints), steady, and sweep, trials,
+clusters, tables (many runs).
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Before the first step: a run's model and data out of its settings, the checks, and images held out."""
+"""Build a run's model and data from its settings, check them, and split data sets."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from gyrograd.data import Dataset
 from gyrograd.data.folder import SPLITS
-from gyrograd.data.opening import is_labelled, is_registered, opened
+from gyrograd.data.opening import is_labelled, is_registered, open_data
 from gyrograd.errors import UserError, check_name
 from gyrograd.models import build, load
 from gyrograd.numerics import random
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import make
 from gyrograd.training import snapshots
 from gyrograd.training.objective import Objective
@@ -24,12 +24,12 @@ from gyrograd.types import Model
 
 Resume = Literal["auto", "never", "changed"]
 HELD_OUT = 0.2
-"""Share of a class that is judged on where the set has no split of its own."""
-_STREAM = 1 << 34  # apart from the order of an epoch and from the choice of a subset
+"""Share of each class that is held out if a set has no splits."""
+_STREAM = 1 << 34  # not used by the order of an epoch or the choice of a subset
 
 
 def datasets(settings: TrainSettings) -> tuple[Dataset, Dataset | None]:
-    """The training images and, where the settings name some, the test images."""
+    """The training images and, if the settings name any, the test images."""
     with plain_values("data_settings"):
         data: Dataset = make("dataset", settings.data, **settings.data_settings)
         if settings.test is None:
@@ -38,7 +38,7 @@ def datasets(settings: TrainSettings) -> tuple[Dataset, Dataset | None]:
 
 
 def model_for(settings: TrainSettings, data: Dataset) -> Model:
-    """The model, with a logit for each class of the data unless its settings say otherwise."""
+    """The model, with one logit per class of the data unless its settings say otherwise."""
     own = dict(settings.model_settings)
     if not own.get("pretrained"):
         own.setdefault("num_classes", len(data.classes))
@@ -50,7 +50,7 @@ def model_for(settings: TrainSettings, data: Dataset) -> Model:
 
 
 def check_resume(resume: str, out: Path | None) -> None:
-    """Refuse a way to resume that does not exist, and to begin anew over a run."""
+    """Refuse an unknown value of `resume`, and `never` in a folder that holds a run."""
     check_name("resume", resume, get_args(Resume))
     if resume == "never" and out is not None and (out / snapshots.NAME).exists():
         raise UserError(f"{out} holds a run already; give another folder, or resume auto to go on with it.")
@@ -64,7 +64,7 @@ def check_fit(
     objective: Objective,
     group: Group,
 ) -> None:
-    """Refuse what cannot train: classes that do not fit, bf16 under second derivatives, too many processes."""
+    """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
     _check_augmentation(data, settings)
     _check_classes(model, data, test)
     if settings.precision == "bf16" and objective.second_order and not settings.allow_bf16:
@@ -85,7 +85,7 @@ def check_fit(
 
 
 def _check_augmentation(data: Dataset, settings: TrainSettings) -> None:
-    """Refuse to move what is not a picture."""
+    """Refuse augmentation of inputs that are not images."""
     asked = [key for key in ("crop", "flip") if getattr(settings, key)] + ["zoom"] * (settings.zoom < 1)
     if asked and data.images.dim() != 4:
         raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
@@ -101,7 +101,7 @@ def _check_classes(model: Model, data: Dataset, test: Dataset | None) -> None:
             f"{data.name} and {test.name} have different classes ({len(data.classes)} and {len(test.classes)}); "
             "give test images of the same ones."
         )
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         place = next(model.parameters()).device
         logits = model(data.pixels(torch.arange(1)).to(place))
     if logits.dim() != 2 or logits.shape[1] != len(data.classes):
@@ -123,7 +123,7 @@ def _start_from(model: Model, path: Path) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Two sets of one kind, and a sentence on where the second comes from."""
+    """Training and test set, and a sentence on where the test set comes from."""
 
     train: Dataset
     test: Dataset
@@ -131,28 +131,28 @@ class Split:
 
 
 def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, seed: int = 0) -> Split:
-    """The splits of a registered set or a folder; a folder without any is cut by `held_out`.
+    """The splits of a registered set or a folder; a folder without splits is divided by `held_out`.
 
     Args:
         text: a name of `gyrograd list dataset`, or a folder with a sub-folder for each class, perhaps below train
             and val (valid, validation, test).
         size: side of the square images; a folder needs it.
-        share: of each class, held out where there are no splits.
+        share: of each class, held out if there are no splits.
         seed: which images are held out.
     """
     if is_registered(text):
-        pair = [opened(text, split=split, size=size) for split in ("train", "test")]
+        pair = [open_data(text, split=split, size=size) for split in ("train", "test")]
         return Split(pair[0], pair[1], f"the test split of {text}")
     path = Path(text).expanduser()
     judged = _split_folder(path)
     if judged is None:
-        return held_out(opened(text, size=size, labelled=True), share=share, seed=seed)
-    pair = [opened(text, split=split, size=size, labelled=True) for split in ("train", judged)]
+        return held_out(open_data(text, size=size, labelled=True), share=share, seed=seed)
+    pair = [open_data(text, split=split, size=size, labelled=True) for split in ("train", judged)]
     return Split(pair[0], pair[1], f"the folder {path / judged}")
 
 
 def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
-    """Every class cut in two by the seed; a class of one image is learnt from alone."""
+    """Split every class by the seed; a class of one image is only trained on."""
     if not 0 < share < 1:
         raise UserError(f"The share held out is {share}; give a number between 0 and 1, such as 0.2.")
     if not is_labelled(data) or len(data.classes) < 2:
@@ -178,12 +178,12 @@ def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
 
 
 def _count(n: int, share: float) -> int:
-    """At least one image held out and one left, where there are two."""
+    """Images to hold out of n: at least one, and at least one is left, if there are two."""
     return 0 if n < 2 else min(n - 1, max(1, round(share * n)))
 
 
 def _split_folder(path: Path) -> str | None:
-    """The split a folder is judged on: the first it has beside train."""
+    """The test split of a folder: the first one besides train, or None."""
     if not (path / "train").is_dir():
         return None
     return next((name for name in SPLITS[1:] if (path / name).is_dir()), None)

@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: its own on this machine, or one that runs already. A killed worker's trial begins anew."""
+"""Run trials on a Ray cluster, started on this machine or already running; the trial of a killed worker is retried."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import torch
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.modes import denormals_are_zero
-from gyrograd.ray_cluster import LOCAL, joined, ray_library
+from gyrograd.ray_cluster import LOCAL, ray_connection, ray_library
 from gyrograd.records import Record
 from gyrograd.training.trials import Trial
 
 Outcome = Record | str
-"""A trial's record, or the sentence it failed with."""
+"""A trial's record, or its error message."""
 Outcomes = Generator[tuple[Trial, Outcome], None, None]
 Run = Callable[[Trial], Record]
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where trials run on Ray, and what each takes.
+    """The Ray cluster for trials, and the resources of each.
 
-    A worker that dies takes its trial to another, which goes on from the trial's last checkpoint; the folder of a
-    sweep must be one all machines see. What a trial itself raises is an outcome, not a reason to try again.
+    If a worker dies its trial moves to another and resumes from its last checkpoint, so all machines must see the
+    folder of the sweep. An exception of the trial itself is its outcome and is not retried.
     """
 
     address: str = LOCAL
     """local (a cluster of this machine, ended afterwards), auto (one that runs already) or its address."""
     max_retries: int = 2
-    """How often a trial whose worker died is tried again."""
+    """Retries of a trial whose worker died."""
     cpus: float = 1
-    """Processors of a trial."""
+    """Processors per trial."""
     gpus: float | None = None
-    """GPUs of a trial, or a share of one; none: one, where there are some and the trial does not ask for the CPU."""
+    """GPUs per trial, or a share of one; None: one, if there are any and the trial does not ask for the CPU."""
     workers: int | None = None
-    """Processors of a local cluster; none: all there are."""
+    """Processors of a local cluster; None: all there are."""
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -50,7 +50,7 @@ class Cluster:
     def outcomes(self, trials: Sequence[Trial], run: Run) -> Outcomes:
         """Each trial with its outcome, as they finish."""
         ray = ray_library("A sweep on a cluster")
-        with joined(ray, self.address, self.workers):
+        with ray_connection(ray, self.address, self.workers):
             resources = {"num_cpus": self.cpus, "num_gpus": self._gpus(trials[0])}
             task = ray.remote(max_retries=self.max_retries, **resources)(_outcome)
             flushed = denormals_are_zero()
@@ -76,8 +76,8 @@ class Cluster:
 
 
 def _outcome(run: Run, trial: Trial, flushed: bool) -> Outcome:
-    """In the worker: the user's mistakes travel as sentences."""
-    # As in the process that asked: the same numbers come out, and a CPU is not slowed down by those near zero.
+    """Run a trial in the worker; a UserError is returned as its message."""
+    # As in the main process, so that the numbers are the same and a CPU is not slowed down by tiny ones.
     torch.set_flush_denormal(flushed)
     try:
         return run(trial)

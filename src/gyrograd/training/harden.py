@@ -1,13 +1,5 @@
-"""Moved: `gyrograd.harden`. The old place keeps working for one release."""
+"""Moved: `gyrograd.harden`. By name, because hardening is built on the audit, which is built on training."""
 
-from __future__ import annotations
+from gyrograd.renames import keep_old_names
 
-import importlib
-from typing import Any
-
-
-def __getattr__(name: str) -> Any:
-    # By name, since hardening is built on the audit, which is built on training.
-    if name in ("Hardened", "harden"):
-        return getattr(importlib.import_module("gyrograd.hardening"), name)
-    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+keep_old_names(__name__, Hardened="gyrograd.hardening.Hardened", harden="gyrograd.hardening.harden")

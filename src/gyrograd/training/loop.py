@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.data import Dataset, augment
-from gyrograd.data.batches import order, zoomed
+from gyrograd.data.batches import order, zoom_in
 from gyrograd.numerics import random
 from gyrograd.numerics.random import Keys
 from gyrograd.training.objective import Objective
@@ -35,7 +35,7 @@ ONE_CYCLE_RISE, ONE_CYCLE_START, ONE_CYCLE_END = 0.3, 1 / 25, 1 / 25e4
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A model on its way through its data. `step`: a `Step`, or one held in a CUDA graph (`capture`)."""
+    """Runs the steps of an epoch. `step` is a `Step`, or one captured in a CUDA graph (`capture`)."""
 
     group: Group
     model: Model
@@ -56,16 +56,16 @@ class Loop:
         return random.keys(self.settings.seed, len(self.data), self.group.device)
 
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, dict[str, Tensor], int]]:
-        """Take the steps of an epoch from batch `first` on. After each: its number in the run, its losses, its images.
+        """Take the steps of an epoch from batch `first` on; yields the step's number, losses and number of images.
 
-        All that a step depends on (order, augmentation, draws, rate) is a function of (settings, epoch, batch), so a
-        run can begin at any of them, and one that was killed goes on with the same bits.
+        Everything a step depends on (order, augmentation, draws, rate) is a function of (settings, epoch, batch), so a
+        run can start at any step, and a resumed one computes the same bits.
         """
         self.model.train()
         for batch, (x, y, keys, count) in enumerate(self._batches(epoch, first), first):
             number = epoch * self.steps + batch
             set_learning_rate(self.optimizer, learning_rate(self.settings, epoch, batch, self.steps))
-            # torch's generators (dropout) begin anew at every step: a resumed run needs no state of theirs
+            # torch's generators (dropout) are seeded at every step, so a resumed run needs no state of theirs
             process = self.group.share.index
             torch.manual_seed(((self.settings.seed * 0x9E3779B1 + number) * 4096 + process) % (1 << 63))
             losses = self.step(x, y, keys, count, number)
@@ -74,22 +74,20 @@ class Loop:
             yield number, losses, count
 
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[Inputs, Labels, Keys, int]]:
-        """Images, labels and keys of this process's rows, and the rows over all processes.
-
-        A GPU makes several batches at once: they are small, and launching their kernels would cost more than the work.
-        """
+        """Images, labels and keys of this process's rows, and the number of rows over all processes."""
+        # A GPU prepares several batches at once: for one, launching the kernels takes longer than the work.
         s, device, own_rows = self.settings, self.group.device, self.group.share.rows
         left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
-        every_key = self._keys  # asked for here: `made` may run on a stream of its own
+        every_key = self._keys  # computed here, because `made` may run on another stream
         at_once = PREFETCH_BATCHES if device.type == "cuda" else 1
 
         def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
             rows = torch.cat([batch[own_rows] for batch in some])
-            # One key for each (example, epoch): draws depend on neither batch size nor number of processes.
+            # One key per (example, epoch): draws depend on neither batch size nor number of processes.
             keys = random.subkeys(every_key[rows], epoch)
             x = self.data.pixels(rows)
             if s.zoom < 1:
-                x = zoomed(x, keys, s.zoom)
+                x = zoom_in(x, keys, s.zoom)
             if s.crop or s.flip:
                 x = augment(x, keys, pad=s.crop, flip=s.flip)
             return x, self.data.labels[rows], keys
@@ -103,10 +101,10 @@ class Loop:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """`step(x, y, keys)`: objective, backward, the processes' sum, clipping and the update.
+    """One step: objective, backward, all-reduce, clipping and update; returns the loss and its parts.
 
-    In tensors only: no number is read back, so a CUDA graph can hold all of it (`capture`). The loss and its parts come
-    back as tensors on the device. `whole`: rows of the batch over all processes; `number`: which step of the run it is.
+    They are tensors on the device: no number is read back, so that a CUDA graph can hold the step (`capture`). `whole`
+    is the size of the batch over all processes, `number` that of the step in the run.
     """
 
     model: Model
@@ -124,7 +122,7 @@ class Step:
                 self.model, x, y, seed=keys, share=self.group.share, whole=whole, number=number
             )
         total.backward()
-        losses = self.group.joined(self.model, losses)
+        losses = self.group.all_reduce_gradients(self.model, losses)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
@@ -132,7 +130,7 @@ class Step:
 
 
 def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer:
-    """The optimizer the settings name, over every weight that learns; one kernel per step where it can be captured."""
+    """The optimizer of the settings over all trainable weights; fused on CUDA if a graph is to hold it."""
     weights = [p for p in model.parameters() if p.requires_grad]
     lr, decay = settings.lr, settings.weight_decay
     fused = settings.fast and all(p.is_cuda for p in weights)
@@ -150,7 +148,7 @@ def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """The rate of the next step; a rate that is a tensor (inside a CUDA graph) is overwritten in place."""
+    """Set the rate of the next step; a tensor (part of a CUDA graph) is overwritten in place."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -161,7 +159,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 def learning_rate(settings: TrainSettings, epoch: int, batch: int, batches: int) -> float:
     """The rate of step `batch` of `batches` in this epoch, warm-up included.
 
-    A function of where the run is: nothing to save, nothing to restore.
+    A pure function of the position, so a checkpoint needs no scheduler state.
     """
     s, place = settings, epoch + batch / batches
     at = place if s.schedule_every == "step" else float(epoch)
@@ -186,9 +184,9 @@ def _one_cycle(step: int, steps: int) -> float:
 
 
 class Average:
-    """An exponential average of the weights; buffers are those of the model.
+    """An exponential moving average of the weights, with the buffers of the model.
 
-    It begins quickly, with decay (1 + n) / (10 + n) at step n, so that the first weights are soon forgotten.
+    The decay is at most (1 + n) / (10 + n) at step n, so that the initial weights are soon forgotten.
     """
 
     def __init__(self, model: Model, decay: float | int) -> None:
@@ -202,18 +200,18 @@ class Average:
         now = model.state_dict()
         learnt = [name for name, _ in model.named_parameters()]
         kept = sorted(now.keys() - set(learnt))
-        # One kernel each instead of one per tensor: a small net's step is shorter than their launches.
+        # One kernel each instead of one per tensor: their launches would take longer than a small net's step.
         torch._foreach_lerp_([self.values[k] for k in learnt], [now[k] for k in learnt], share)
         if kept:
             torch._foreach_copy_([self.values[k] for k in kept], [now[k] for k in kept])
 
     def give_to(self, model: Model) -> None:
-        """The model takes the averaged weights."""
+        """Load the averaged weights into the model."""
         model.load_state_dict(self.values)
 
     @contextmanager
-    def worn_by(self, model: Model) -> Iterator[None]:
-        """The model has the averaged weights for the block, and its own again afterwards."""
+    def swapped_into(self, model: Model) -> Iterator[None]:
+        """Give the model the averaged weights for the block, and its own afterwards."""
         own = {key: value.detach().clone() for key, value in model.state_dict().items()}
         self.give_to(model)
         try:
@@ -225,7 +223,7 @@ class Average:
 def _one_ahead(
     make: Callable[[T], tuple[Tensor, ...]], parts: Sequence[T], device: torch.device
 ) -> Iterator[tuple[Tensor, ...]]:
-    """`make` of each part. A GPU begins the next on a stream of its own while this one is worked on."""
+    """`make` of each part; a GPU prepares the next on another stream while this one is used."""
     if device.type != "cuda" or not parts:
         yield from map(make, parts)
         return
@@ -243,5 +241,5 @@ def _one_ahead(
             next_one = begun(following)
         here.wait_event(ready)
         for column in columns:
-            column.record_stream(here)  # its memory is not given away before this stream is done with it
+            column.record_stream(here)  # keeps its memory until this stream is done with it
         yield columns

@@ -1,4 +1,4 @@
-"""What training makes small: cross-entropy and weighted regularisers, each reported by name."""
+"""The training objective: cross-entropy and weighted regularisers, each reported by name."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ class Term:
 
 
 def runs_fast(terms: Iterable[Term]) -> bool:
-    """Whether a step with these terms needs no look at a number on the way, so that a CUDA graph can hold it.
+    """True if a step with these terms reads no value on the host, so that a CUDA graph can hold it.
 
-    An alignment shares its passes with cross-entropy (`regularizers.joint`), and with nothing else; the other terms are
-    computed as written.
+    An alignment shares its passes with cross-entropy (`regularizers.joint`) and must be the only term.
     """
     every = [term.regularizer for term in terms]
     joint = [type(one) for one in every] == [L2Cosine]
@@ -50,10 +49,10 @@ def runs_fast(terms: Iterable[Term]) -> bool:
 
 
 def equal_when_fast(objective: Objective, model: Model) -> bool:
-    """Whether the fast path of this objective trains the same weights, to rounding.
+    """True if the fast path of this objective trains the same weights, to rounding.
 
-    An alignment by first-order passes differs where batch normalisation learns from the batch: it takes the statistics
-    of the whole clean batch for every pass.
+    An alignment by first-order passes differs with batch normalisation in training: it uses the statistics of the
+    whole clean batch in every pass.
     """
     kinds = [term.regularizer for term in objective.terms.values()]
     if not runs_fast(objective.terms.values()):
@@ -65,12 +64,12 @@ def equal_when_fast(objective: Objective, model: Model) -> bool:
 
 @dataclass(frozen=True)
 class Objective:
-    """The scalar that is minimised, and its parts: `objective(model, x, y, seed=keys)`.
+    """The loss and its parts: `objective(model, x, y, seed=keys)`.
 
-    Every part is a mean over the batch, already weighted, so the parts add up to the loss. `part` of the batch, its
-    first rows, is regularised; a term that takes the place of cross-entropy sees all of it. On several processes x
-    holds this process's `share` of `whole` rows and the means are sums by the whole batch's count. Only every
-    `every`-th step is regularised, with that many times the weight. `fast`: see `regularizers.joint`.
+    Every part is a weighted mean over the batch, so the parts add up to the loss. The first rows of a batch, a share of
+    `part`, are regularised; a term that replaces cross-entropy uses all rows. Only every `every`-th step is
+    regularised, with that many times the weight. With several processes x holds this process's `share` of `whole` rows,
+    and the means are sums divided by the size of the whole batch. `fast`: see `regularizers.joint`.
     """
 
     terms: Mapping[str, Term] = field(default_factory=dict)
@@ -110,7 +109,7 @@ class Objective:
             weight = term.weight if _replaces(term) else term.weight * self.every
             rows = self._regularised(term, whole)
             some = slice(share.count(rows))
-            # Keys by name: a term draws the same numbers whatever stands beside it.
+            # Keys by name: a term draws the same numbers with any other terms beside it.
             own = None if keys is None else random.subkeys(keys[some], zlib.crc32(name.encode()))
             for key, values in _named(name, term, model, x[some], y[some], own, clean).items():
                 parts[key] = weight * values.sum() / rows
@@ -118,13 +117,13 @@ class Objective:
         return total, {"loss": total.detach(), **{name: value.detach() for name, value in parts.items()}}
 
     def due(self, number: int) -> bool:
-        """Whether this step is regularised."""
+        """True if this step is regularised."""
         return number % self.every == 0
 
     def _joint(
         self, model: Model, x: Inputs, y: Labels, keys: Tensor | None, share: Share
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Cross-entropy and alignment in two first-order passes; the scalar has the gradient, not the value."""
+        """Cross-entropy and alignment in two first-order passes; the scalar has the right gradient, not the value."""
         if share.of > 1:
             raise UserError("fast runs in one process; leave it out of a run of several.")
         ((name, term),) = self.terms.items()
@@ -152,32 +151,32 @@ class Objective:
 
     @property
     def joins(self) -> bool:
-        """Whether the penalty is an alignment that shares its passes with cross-entropy."""
+        """True if the penalty is an alignment that shares its passes with cross-entropy."""
         return self.fast and any(isinstance(term.regularizer, L2Cosine) for term in self.terms.values())
 
     @property
     def clean_weight(self) -> float:
-        """The weight of the clean cross-entropy: as given, else 1, or 0 beside a term that takes its place."""
+        """Weight of the clean cross-entropy: as given, else 1, or 0 if a term replaces it."""
         if self.cross_entropy is not None:
             return self.cross_entropy
         return 0.0 if any(_replaces(term) for term in self.terms.values()) else 1.0
 
     @property
     def second_order(self) -> bool:
-        """Whether a term differentiates a gradient, which half precision does not carry."""
+        """True if a term differentiates a gradient, for which half precision is too coarse."""
         return any(fact("regularizer", term.regularizer, "second_order") for term in self.terms.values())
 
     def fewest_rows(self, whole: int) -> int:
-        """Of a batch, how many rows the term that sees least of it sees."""
+        """Rows used by the term with the smallest share of the batch."""
         return min((self._regularised(term, whole) for term in self.terms.values()), default=whole)
 
     def _regularised(self, term: Term, whole: int) -> int:
         return whole if _replaces(term) else max(1, round(self.part * whole))
 
     def _cross_entropy(self, model: Model, x: Inputs, y: Labels) -> tuple[PerExample, Inputs | None]:
-        """The loss of each example and, where a term wants it for the whole batch, the label logit's gradient.
+        """The loss per example and, if a term uses it for the whole batch, the gradient of the label's logit.
 
-        Taken from this forward, as joo2023's code does, it saves the alignment terms one of their own.
+        Taken from this forward pass, as in joo2023's code, it saves the alignment terms one of their own.
         """
         shared = (
             self.part == 1 and self.every == 1 and any(_takes_clean(term) for term in self.terms.values())
@@ -193,7 +192,7 @@ class Objective:
 
 
 def objective_of(settings: TrainSettings) -> Objective:
-    """The objective these settings describe; a name or setting that does not exist gets the nearest one."""
+    """The objective of these settings; for an unknown name or setting the error suggests the nearest one."""
     terms = {name: _term(name, dict(entry)) for name, entry in settings.terms.items()}
     return Objective(
         terms, settings.cross_entropy, settings.label_smoothing, settings.part, settings.every, settings.fast
@@ -201,7 +200,7 @@ def objective_of(settings: TrainSettings) -> Objective:
 
 
 def _term(name: str, entry: dict[str, Any]) -> Term:
-    """`weight` is the term's, or the regulariser's own where it has one (iga, atex: the papers' lambda)."""
+    """`weight` is the term's, or the regulariser's own if it has one (iga, atex: the papers' lambda)."""
     known = lookup("regularizer", name)
     parameters = inspect.signature(known.factory).parameters
     for key in entry:
@@ -219,7 +218,7 @@ def _term(name: str, entry: dict[str, Any]) -> Term:
 
 
 def _as_float(value: Any, annotation: Any) -> Any:
-    """YAML's 1 is 1.0 where a real number is meant."""
+    """An integer, as YAML writes 1.0, converted if a float is declared."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if whole and "float" in str(annotation) and "int" not in str(annotation) else value
 
@@ -227,7 +226,7 @@ def _as_float(value: Any, annotation: Any) -> Any:
 def _named(
     name: str, term: Term, model: Model, x: Tensor, y: Tensor, keys: Tensor | None, clean: Tensor | None
 ) -> dict[str, Tensor]:
-    """The term's values for each example, by name: its parts where it has some."""
+    """The term's values per example by name, one entry per part if it has several."""
     terms = getattr(term.regularizer, "terms", None)
     if terms is None:
         return {name: term.regularizer(model, x, y, seed=keys)}
@@ -246,6 +245,6 @@ def _replaces(term: Term) -> bool:
 
 
 def _takes_clean(term: Term) -> bool:
-    """Whether the gradient of the clean training pass is the one the term would compute itself."""
+    """True if the term would compute the same gradient as the clean training pass."""
     r = term.regularizer
     return isinstance(r, L2Cosine) and r.quantity == "logit" and r.detach_clean and r.batchnorm != "frozen"

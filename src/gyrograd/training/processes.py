@@ -1,9 +1,9 @@
-"""One process or many: which rows of a batch are this process's, and how its gradients meet the others'.
+"""Training in one process or several: the rows of a batch per process, and the all-reduce of gradients.
 
-The forward runs on the bare module and the gradients are summed here, once a step, instead of inside a DDP
-wrapper. The regularisers run the model several times and differentiate inside the loss; DDP's hooks count on one
-forward through the wrapper for each backward, and each such forward broadcasts BatchNorm's buffers under the graph's
-feet. A sum after the backward is exact whatever the loss did.
+The forward pass runs on the bare module and the gradients are summed here, once per step, not in a DDP wrapper. The
+regularisers run the model several times and differentiate inside the loss. DDP's hooks expect one forward pass through
+the wrapper per backward pass, and each such pass broadcasts BatchNorm's buffers, which the graph still needs. A sum
+after the backward pass is exact for every loss.
 """
 
 from __future__ import annotations
@@ -20,84 +20,83 @@ import torch
 from torch import Tensor
 
 from gyrograd.errors import UserError
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.training.settings import TrainSettings
 from gyrograd.types import Model
 
 
 @dataclass(frozen=True)
 class Share:
-    """Every `of`-th row of a batch, from row `index` on: any first part of the batch is shared out evenly too."""
+    """Every `of`-th row of a batch, from row `index` on: the first rows of a batch are shared evenly, too."""
 
     index: int = 0
     of: int = 1
 
     @property
     def rows(self) -> slice:
-        """This process's rows."""
         return slice(self.index, None, self.of)
 
     def count(self, whole: int) -> int:
-        """How many of the first `whole` rows are this process's."""
+        """This process's share of the first `whole` rows."""
         return len(range(self.index, whole, self.of))
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The processes of a run: one alone, or several that Lightning Fabric brings together."""
+    """The processes of a run: one alone, or several connected by Lightning Fabric."""
 
     device: torch.device
     """Where this process computes."""
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     """The precision of the forward passes."""
     share: Share = Share()
-    """This process among all."""
+    """The rows of this process."""
     fabric: Any = None
-    """What carries messages between the processes; one alone has none."""
+    """Connects the processes; None for a single one."""
 
     @property
     def first(self) -> bool:
-        """Whether this process writes the files."""
+        """True if this process writes the files."""
         return self.share.index == 0
 
-    def told(self, value: Any) -> Any:
-        """What the first process has."""
+    def broadcast(self, value: Any) -> Any:
+        """The value of rank 0, on every rank."""
         return value if self.share.of == 1 else self.fabric.broadcast(value, src=0)
 
     @contextmanager
-    def alone_in(self, folder: Path | None) -> Iterator[None]:
-        """No other run writes in the folder meanwhile. The first process takes it; all are told where it cannot."""
+    def holding(self, folder: Path | None) -> Iterator[None]:
+        """Lock the folder against other runs for the block; if rank 0 cannot, every rank raises."""
         with ExitStack() as held:
             trouble = None
             if self.first and folder is not None:
                 try:
-                    held.enter_context(sole_writer(folder, ranks=True))
+                    held.enter_context(exclusive_folder(folder, ranks=True))
                 except UserError as wrong:
                     trouble = str(wrong)
-            trouble = self.told(trouble)
+            trouble = self.broadcast(trouble)
             if trouble is not None:
                 raise UserError(trouble)
             yield
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so; all must ask."""
+        """True if the flag is set on any rank; every rank must call this."""
         if self.share.of == 1:
             return flag
         votes = self.fabric.all_reduce(torch.tensor(float(flag), device=self.device), reduce_op="sum")
         return bool(votes > 0)
 
-    def summed(self, numbers: Tensor) -> Tensor:
+    def all_reduce(self, numbers: Tensor) -> Tensor:
         """The sum over the processes."""
         if self.share.of == 1:
             return numbers
         total: Tensor = self.fabric.all_reduce(numbers, reduce_op="sum")
         return total
 
-    def joined(self, model: Model, losses: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Sum gradients and losses over the processes and average BatchNorm's statistics, in one message.
+    def all_reduce_gradients(self, model: Model, losses: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum gradients and losses over the processes and average BatchNorm's statistics, in one all-reduce.
 
-        Afterwards every process holds the same model. A loss is a sum over own rows by the whole batch's count, so
-        the sum over processes is the single process's loss.
+        Afterwards every process holds the same model. Each loss is a sum over own rows divided by the size of the whole
+        batch, so the sum over processes is the loss of a single process.
         """
         n = self.share.of
         if n == 1:
@@ -106,7 +105,7 @@ class Group:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         buffers = [b for b in model.buffers() if b.is_floating_point()]
         parts = [*gradients, *(b / n for b in buffers), *losses.values()]
-        flat = self.summed(torch.cat([part.detach().float().reshape(-1) for part in parts]))
+        flat = self.all_reduce(torch.cat([part.detach().float().reshape(-1) for part in parts]))
         pieces = iter(flat.split([part.numel() for part in parts]))
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = next(pieces).view_as(gradient).to(gradient.dtype)
@@ -115,17 +114,15 @@ class Group:
         return {name: next(pieces).reshape(()) for name in losses}
 
 
-def launched(settings: TrainSettings) -> Group:
-    """This run's processes: those torchrun started, or this one alone, which does not wait for Fabric's import.
-
-    Tasks of SLURM's srun are runs of their own (a seed each, say): Fabric, told of one device, would not bring them
-    together either, and those that want one folder are refused by its lock with the command for one run of them all.
-    """
+def process_group(settings: TrainSettings) -> Group:
+    """The processes of this run: those that torchrun started, or this one alone."""
+    # A single process does not import Fabric, which takes seconds. Tasks of SLURM's srun are separate runs (one seed
+    # each, for example); if they share a folder its lock refuses them and gives the command for one common run.
     return _alone(settings) if _one_process() else _gathered(settings)
 
 
 def _one_process() -> bool:
-    """Whether nothing says otherwise: torchrun, or a variable that Fabric itself would obey."""
+    """True unless torchrun started several processes or a variable of Fabric is set."""
     elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
     several = elastic and _number_of("WORLD_SIZE") > 1
     return not several and not any(key.startswith("LT_") for key in os.environ)
@@ -145,7 +142,7 @@ def _alone(settings: TrainSettings) -> Group:
 
 
 def _gathered(settings: TrainSettings) -> Group:
-    """Fabric's processes: it knows torchrun's way to start them, and its own."""
+    """The processes that torchrun or Fabric started."""
     from lightning.fabric import Fabric
 
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
@@ -175,7 +172,7 @@ def _strategy(backend: str) -> Any:
 
 
 def _device(name: str) -> tuple[str, int]:
-    """The kind of a device and which one of them it is."""
+    """The kind of a device and its number."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, number = name.partition(":")

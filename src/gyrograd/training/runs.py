@@ -1,7 +1,7 @@
-"""A training run: `train` and `fit`, and what happens around the steps: checkpoints, logs, signals, the best epoch.
+"""A training run: `train` and `fit`, and the work around the steps: checkpoints, logs, signals, the best epoch.
 
-Killed at any moment, it loses nothing. Top to bottom: `train` (settings to files), `fit` (a model and data at hand),
-`Run` (between two steps), being asked to stop, the log, when to write.
+A run that is killed at any moment can be resumed. Top to bottom: `train` (settings to files), `fit` (a given model and
+data), `TrainingRun` (between two steps), signals, the log, when to write.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ import torch
 from gyrograd.data import Dataset, batches
 from gyrograd.errors import UserError
 from gyrograd.models import save, spec_of
-from gyrograd.numerics.modes import evaluating
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.records import os_error_as_user_error, replace_file
 from gyrograd.training import snapshots
 from gyrograd.training.building import check_fit, check_resume, datasets, model_for
 from gyrograd.training.capture import CapturedStep
 from gyrograd.training.loop import Average, Loop, Step, learning_rate, optimizer_of
 from gyrograd.training.objective import Objective, objective_of
-from gyrograd.training.processes import Group, launched
+from gyrograd.training.processes import Group, process_group
 from gyrograd.training.settings import TrainSettings
-from gyrograd.training.snapshots import Place
+from gyrograd.training.snapshots import TrainingProgress
 from gyrograd.types import Labels, Model
 
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
-"""Called with an epoch's log entry and the model as it would be saved; True ends the run there."""
+"""Called with an epoch's log entry and the model as it would be saved; returning True ends the run."""
 LOOK_EVERY = 50
-"""Steps between two looks at the losses: each look waits for the device."""
+"""Steps between two reads of the losses, each of which waits for the device."""
 SYNC_EVERY = 10
-"""Steps between two questions among processes whether one was asked to stop: few, since torchrun waits 30 s."""
+"""Steps after which processes ask one another for stop signals: few, because torchrun waits only 30 s."""
 PAUSE = 50
-"""After a writing passes at least so many times the seconds it took: files cost a run a fiftieth of its time."""
+"""Pause after writing, in multiples of the time it took: files cost at most a fiftieth of a run."""
 LOG = "log.jsonl"
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """A trained model in evaluation mode, the log of its epochs, its best epoch, and the file it is in."""
+    """A trained model in evaluation mode, the log of its epochs, its best epoch, and its file."""
 
     model: Model
     history: list[dict[str, Any]]
@@ -63,24 +63,24 @@ def train(
 ) -> Trained:
     """Build model and data, train, and write `model.safetensors`, `log.jsonl` and a checkpoint into the folder.
 
-    With test images the best epoch is kept too, as `best.safetensors`. A run that was killed goes on from its last
-    checkpoint; on a CPU the weights come out bit for bit as if it had not been.
+    With test images the best epoch is kept, too, as `best.safetensors`. A run that was killed goes on from its last
+    checkpoint; on a CPU its weights are bit for bit those of an uninterrupted run.
 
     Args:
-        settings: what to train, on what, for what, how.
+        settings: model, data, objective and schedule.
         out: the run's folder.
-        resume: auto (go on with the folder's run, if it is this one), never (the folder must hold no run) or
-            changed (go on with the folder's run under these settings, whatever its own were).
+        resume: auto (go on with the folder's run if it has the same settings), never (the folder must hold no run) or
+            changed (go on with the folder's run under these settings).
         on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
     """
     check_resume(resume, Path(out))
-    group = launched(settings)
+    group = process_group(settings)
     data, test = datasets(settings)
     model = model_for(settings, data)
     objective = objective_of(settings)
     check_fit(model, data, test, settings, objective, group)
     path = Path(out) / "model.safetensors"
-    with group.alone_in(Path(out)):
+    with group.holding(Path(out)):
         done = _fit(group, model, data, settings, objective, test, Path(out), resume, on_epoch)
         if group.first:
             last = {key: value for key, value in done.history[-1].items() if key != "seconds"}
@@ -106,9 +106,9 @@ def fit(
     Args:
         model: any module from images to logits.
         data: what it learns from.
-        settings: how; its model, start, data and test are not read.
-        objective: what is minimised, if not what the settings say.
-        test: images the accuracy is measured on after each epoch.
+        settings: the rest; its model, start, data and test are not used.
+        objective: the loss, if it is not that of the settings.
+        test: images for the accuracy after each epoch.
         out: folder for checkpoint and log.
         resume: as in `train`.
         on_epoch: as in `train`.
@@ -116,9 +116,9 @@ def fit(
     objective = objective_of(settings) if objective is None else objective
     folder = None if out is None else Path(out)
     check_resume(resume, folder)
-    group = launched(settings)
+    group = process_group(settings)
     check_fit(model, data, test, settings, objective, group)
-    with group.alone_in(folder):
+    with group.holding(folder):
         return _fit(group, model, data, settings, objective, test, folder, resume, on_epoch)
 
 
@@ -133,77 +133,77 @@ def _fit(
     resume: str,
     on_epoch: OnEpoch | None,
 ) -> Trained:
-    """The loop: the steps of every epoch, and after each what is due."""
-    run = Run.of(group, model, data, settings, objective, test, out, on_epoch)
-    place, steps, epochs = run.begun(resume), run.loop.steps, settings.epochs
+    """The loop: the steps of every epoch, and checkpoints, logs and signals between them."""
+    run = TrainingRun.of(group, model, data, settings, objective, test, out, on_epoch)
+    progress, steps, epochs = run.begin(resume), run.loop.steps, settings.epochs
     with (
         _left_as_found(settings, group),
         stop_requests() as request,
         bar(epochs * steps, epochs, shown=group.first) as show,
-        run.scalars(place) as scalars,
+        run.scalars(progress) as scalars,
     ):
-        while place.epoch < epochs and not place.ended:
+        while progress.epoch < epochs and not progress.ended:
             started = time.monotonic()
-            for number, losses, images in run.loop.epoch(place.epoch, place.batch):
-                place.add(losses, images)
-                last = place.batch == steps
+            for number, losses, images in run.loop.epoch(progress.epoch, progress.batch):
+                progress.add(losses, images)
+                last = progress.batch == steps
                 if last or (number + 1) % LOOK_EVERY == 0:
-                    show(number + 1, place.epoch, run.watched(place))
-                run.keep(place, request, last=last)
-            run.close_epoch(place, time.monotonic() - started, scalars)
+                    show(number + 1, progress.epoch, run.check_losses(progress))
+                run.keep(progress, request, last=last)
+            run.close_epoch(progress, time.monotonic() - started, scalars)
     if run.loop.average is not None:
         run.loop.average.give_to(model)
-    return Trained(model.eval(), place.history, place.best)
+    return Trained(model.eval(), progress.history, progress.best)
 
 
 @contextmanager
 def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
-    """Random generators, the precision of float32 products and the search for kernels are put back after the run."""
+    """Restore random generators, float32 precision and the search for kernels after the block."""
     products: tuple[Any, ...] = (torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn).conv)
-    before, searched = [place.fp32_precision for place in products], torch.backends.cudnn.benchmark
+    before, searched = [part.fp32_precision for part in products], torch.backends.cudnn.benchmark
     devices = [group.device] if group.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         try:
-            for place in products:
-                place.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
-            # a step that is captured runs long enough to make up for trying every kernel once
+            for part in products:
+                part.fp32_precision = "tf32" if settings.precision == "tf32" else "ieee"
+            # a captured step is replayed often enough to make up for trying every kernel once
             torch.backends.cudnn.benchmark = searched or settings.fast
             yield
         finally:
             torch.backends.cudnn.benchmark = searched
-            for place, value in zip(products, before, strict=True):
-                place.fp32_precision = value
+            for part, value in zip(products, before, strict=True):
+                part.fp32_precision = value
 
 
 @torch.no_grad()
 def predictions(model: Model, data: Dataset, batch_size: int = 512) -> Labels:
-    """The class the model gives each example."""
-    with evaluating(model):
+    """The predicted class per example."""
+    with eval_mode(model):
         return torch.cat([model(x).argmax(1) for x, _, _ in batches(data, batch_size)])
 
 
 @dataclass
-class Written:
-    """What of a run is on disk, and whether now is a time to write more: one answer for all of its files."""
+class FilesOnDisk:
+    """State of a run's files on disk, and whether it is time to write again."""
 
     epoch: int = 0
     """Epochs in the last checkpoint."""
     saved: float = -math.inf
     """When it was written."""
     lines: int | None = 0
-    """Lines of the log; None: there is a log, but of what is not known."""
+    """Lines of the log; None if a log exists whose length is not known."""
     ended: float = -math.inf
     """When anything was written last."""
     cost: float = 0.0
-    """The seconds that took."""
+    """Seconds it took."""
 
     def may_write(self) -> bool:
-        """Whether the last writing is long enough ago. Epochs of minutes always find it so."""
+        """True if the last write is long enough ago, as it always is with epochs of minutes."""
         return time.monotonic() - self.ended >= PAUSE * self.cost
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
-        """The block writes: how long it takes decides how soon the next may come."""
+    def timed(self) -> Iterator[None]:
+        """Time a write, which decides when the next one may happen."""
         begun = time.monotonic()
         yield
         self.ended = time.monotonic()
@@ -211,16 +211,15 @@ class Written:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
-    """A loop, its folder, and what is done between two of its steps."""
+class TrainingRun:
+    """A training loop, its folder, and the work between two of its steps."""
 
     loop: Loop
     test: Dataset | None
     out: Path | None
     mark: str
     on_epoch: OnEpoch | None
-    written: Written = field(default_factory=Written)
-    """What of the run is on disk."""
+    written: FilesOnDisk = field(default_factory=FilesOnDisk)
 
     @staticmethod
     def of(
@@ -232,8 +231,8 @@ class Run:
         test: Dataset | None,
         out: Path | None,
         on_epoch: OnEpoch | None,
-    ) -> Run:
-        """Everything on the device, the optimizer new."""
+    ) -> TrainingRun:
+        """A run with everything on the device and a new optimizer."""
         mark = snapshots.fingerprint(data)
         model.to(group.device)
         captured = settings.fast and group.device.type == "cuda" and group.share.of == 1
@@ -244,163 +243,158 @@ class Run:
         step = CapturedStep(plain) if captured else plain
         average = Average(model, settings.ema) if settings.ema else None
         loop = Loop(group, model, data.to(group.device), settings, optimizer, step, average)
-        return Run(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
+        return TrainingRun(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
 
     @property
     def folder(self) -> Path | None:
-        """Where this process writes: the first of several writes for all."""
+        """The folder this process writes to; None on all ranks but 0."""
         return self.out if self.loop.group.first else None
 
     @property
     def checkpoint(self) -> Path | None:
-        """The file that holds the run."""
         return None if self.out is None else self.out / snapshots.NAME
 
-    def begun(self, resume: str) -> Place:
-        """The place of the run in the folder, or a new one, written down at once: a bad folder is found now.
+    def begin(self, resume: str) -> TrainingProgress:
+        """Resume the run in the folder, or start a new one and write it at once, so that a bad folder is found now.
 
-        Files that a kill left older or newer than the checkpoint are made to fit it.
+        Files that a kill left older or newer than the checkpoint are brought in line with it.
         """
         if self.checkpoint is None:
-            return Place()
+            return TrainingProgress()
         loop = self.loop
         if loop.group.first:
             remove_leftovers(self.checkpoint.parent)
         if (self.checkpoint.parent / LOG).exists():
             self.written.lines = None
-        found = loop.group.told(snapshots.read(self.checkpoint) if loop.group.first else None)
+        found = loop.group.broadcast(snapshots.read(self.checkpoint) if loop.group.first else None)
         if found is None or found.note["epoch"] == found.note["batch"] == 0:
-            # A run that took no step (its first one was refused, say) holds nothing to keep or to contradict.
-            self.save(Place())
-            return Place()
+            # A run without a step (its first one was refused, for example) may be replaced by any other.
+            self.save(TrainingProgress())
+            return TrainingProgress()
         if resume != "changed":
             snapshots.check_same_run(self.checkpoint, found, loop.settings, self.mark)
         self.written.saved, self.written.epoch = time.monotonic(), found.note["epoch"]
-        place = snapshots.restore(found, loop.model, loop.optimizer, loop.average)
-        self._write_best(place)
-        self._write_log(place)
-        return place
+        progress = snapshots.restore(found, loop.model, loop.optimizer, loop.average)
+        self._write_best(progress)
+        self._write_log(progress)
+        return progress
 
-    def watched(self, place: Place) -> dict[str, float]:
-        """The mean losses of this epoch so far; a loss that is no number, or too large, ends the run."""
-        losses = place.means()
+    def check_losses(self, progress: TrainingProgress) -> dict[str, float]:
+        """The mean losses of this epoch so far; a loss that is not finite or too large is an error."""
+        losses = progress.means()
         worst = losses.get("loss", 0.0)
         if not math.isfinite(worst) or worst > self.loop.settings.loss_limit:
-            raise UserError(self._diverged(place, losses))
+            raise UserError(self._diverged(progress, losses))
         return losses
 
-    def keep(self, place: Place, request: Request, *, last: bool) -> None:
-        """Write a checkpoint when it is time, and end the run when a signal asked for it.
-
-        Processes must end at the same step, so several of them ask one another, now and then; one alone stops here.
-        """
+    def keep(self, progress: TrainingProgress, request: Request, *, last: bool) -> None:
+        """Write a checkpoint if it is due, and end the run if a signal asked for it."""
+        # Processes must end at the same step, so several ask one another every few steps; a single one stops at once.
         asked, group = request.number is not None, self.loop.group
         if group.share.of > 1:
-            asked = group.any(asked) if last or place.batch % SYNC_EVERY == 0 else False
+            asked = group.any(asked) if last or progress.batch % SYNC_EVERY == 0 else False
         if asked:
-            self._stop(place, request)
+            self._stop(progress, request)
         elif group.first and self._due_in_seconds() and not last:
-            self.save(place)
+            self.save(progress)
 
-    def save(self, place: Place) -> None:
-        """Replace the checkpoint, and what has changed of best model and log; no number that is none is written.
-
-        In this order a kill leaves no best model the checkpoint does not know, and one it came too soon for is in the
-        checkpoint.
-        """
+    def save(self, progress: TrainingProgress) -> None:
+        """Replace the checkpoint, then best model and log if they changed; weights that are not finite are an error."""
+        # In this order a kill cannot leave a best model that the checkpoint does not know; one that is not written yet
+        # is inside the checkpoint.
         loop = self.loop
         if self.checkpoint is None or not loop.group.first:
             return
-        with self.written.measured():
-            now = snapshots.taken(loop.model, loop.optimizer, loop.average, place, loop.settings, self.mark)
+        with self.written.timed():
+            now = snapshots.take(loop.model, loop.optimizer, loop.average, progress, loop.settings, self.mark)
             if not snapshots.finite(now):
-                raise UserError(self._diverged(place, place.means()))
+                raise UserError(self._diverged(progress, progress.means()))
             snapshots.write(self.checkpoint, now)
-            self._write_best(place)
-            self._write_log(place)
-        self.written.saved, self.written.epoch = self.written.ended, place.epoch
+            self._write_best(progress)
+            self._write_log(progress)
+        self.written.saved, self.written.epoch = self.written.ended, progress.epoch
 
-    def close_epoch(self, place: Place, seconds: float, scalars: Any) -> None:
-        """Measure, note the epoch, hold the best, and write what is due."""
-        loop, steps, epoch = self.loop, self.loop.steps, place.epoch + 1
-        rate = learning_rate(loop.settings, place.epoch, steps - 1, steps)
-        entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.watched(place)}
+    def close_epoch(self, progress: TrainingProgress, seconds: float, scalars: Any) -> None:
+        """Measure the accuracy, log the epoch, keep the best model, and write files that are due."""
+        loop, steps, epoch = self.loop, self.loop.steps, progress.epoch + 1
+        rate = learning_rate(loop.settings, progress.epoch, steps - 1, steps)
+        entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.check_losses(progress)}
         entry["seconds"] = round(seconds, 3)
-        with nullcontext() if loop.average is None else loop.average.worn_by(loop.model):
+        with nullcontext() if loop.average is None else loop.average.swapped_into(loop.model):
             if self.test is not None:
                 entry["accuracy"] = self.accuracy(self.test)
-                self._hold_best(place, entry)
+                self._hold_best(progress, entry)
             ends = self.on_epoch is not None and bool(self.on_epoch(entry, loop.model))
-        place.history.append(entry)
-        place.next_epoch()
-        place.ended = ends
-        self._write_due(place, last=ends or place.epoch == loop.settings.epochs)
+        progress.history.append(entry)
+        progress.next_epoch()
+        progress.ended = ends
+        self._write_due(progress, last=ends or progress.epoch == loop.settings.epochs)
         if scalars is not None:
             write_scalars(scalars, entry)
 
     @torch.no_grad()
     def accuracy(self, data: Dataset, batch_size: int = 512) -> float:
-        """The share of images whose class is found; the processes share the work."""
+        """Share of images with the right class; the processes share the work."""
         model, group = self.loop.model, self.loop.group
         right = torch.zeros((), dtype=torch.float64, device=group.device)
-        with evaluating(model):
+        with eval_mode(model):
             for number, (x, y, _) in enumerate(batches(data, batch_size)):
                 if number % group.share.of == group.share.index:
                     right += (model(x).argmax(1) == y).sum()
-        return float(group.summed(right)) / len(data)
+        return float(group.all_reduce(right)) / len(data)
 
     @contextmanager
-    def scalars(self, place: Place) -> Iterator[Any]:
-        """TensorBoard's writer, where it is asked for. However the block is left, the log is whole afterwards."""
+    def scalars(self, progress: TrainingProgress) -> Iterator[Any]:
+        """TensorBoard's writer, or None; the log is complete after the block, also after an error."""
         writer = None
         if self.folder is not None and self.loop.settings.tensorboard:
-            writer = tensorboard_writer(self.folder, place.epoch)
+            writer = tensorboard_writer(self.folder, progress.epoch)
         try:
             yield writer
         finally:
             if writer is not None:
                 writer.close()
-            self._write_log(place)
+            self._write_log(progress)
 
-    def _hold_best(self, place: Place, entry: dict[str, Any]) -> None:
-        if place.best is not None and entry["accuracy"] <= place.best["accuracy"]:
+    def _hold_best(self, progress: TrainingProgress, entry: dict[str, Any]) -> None:
+        if progress.best is not None and entry["accuracy"] <= progress.best["accuracy"]:
             return
-        place.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
+        progress.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
         if self.folder is not None and spec_of(self.loop.model) is not None:
-            place.best_weights = Average(self.loop.model, 0.0)
+            progress.best_weights = Average(self.loop.model, 0.0)
 
     def _due_in_seconds(self) -> bool:
         return time.monotonic() - self.written.saved >= self.loop.settings.checkpoint_seconds
 
-    def _write_due(self, place: Place, *, last: bool) -> None:
-        """After an epoch: all files, or the log alone where `checkpoint_epochs` lets the others wait."""
+    def _write_due(self, progress: TrainingProgress, *, last: bool) -> None:
+        """After an epoch: write all files, or only the log if `checkpoint_epochs` lets the others wait."""
         may = self.written.may_write()
-        enough = place.epoch - self.written.epoch >= self.loop.settings.checkpoint_epochs
+        enough = progress.epoch - self.written.epoch >= self.loop.settings.checkpoint_epochs
         if last or self._due_in_seconds() or (may and enough):
-            self.save(place)
+            self.save(progress)
         elif may:
-            with self.written.measured():
-                self._write_log(place)
+            with self.written.timed():
+                self._write_log(progress)
 
-    def _write_best(self, place: Place) -> None:
-        if place.best_weights is not None and self.folder is not None:
+    def _write_best(self, progress: TrainingProgress) -> None:
+        if progress.best_weights is not None and self.folder is not None:
             path = self.folder / "best.safetensors"
-            with place.best_weights.worn_by(self.loop.model), os_error_as_user_error(path):
-                save(path, self.loop.model, facts=place.best)
-        place.best_weights = None
+            with progress.best_weights.swapped_into(self.loop.model), os_error_as_user_error(path):
+                save(path, self.loop.model, facts=progress.best)
+        progress.best_weights = None
 
-    def _write_log(self, place: Place) -> None:
-        lines = len(place.history)
+    def _write_log(self, progress: TrainingProgress) -> None:
+        lines = len(progress.history)
         if self.folder is not None and self.written.lines != lines:
             # The whole log, one line per epoch: a function of the history, so a resumed run repeats no line.
-            text = "".join(json.dumps(entry) + "\n" for entry in place.history)
+            text = "".join(json.dumps(entry) + "\n" for entry in progress.history)
             replace_file(self.folder / LOG, text.encode())
             self.written.lines = lines
 
-    def _stop(self, place: Place, request: Request) -> None:
-        self.save(place)
+    def _stop(self, progress: TrainingProgress, request: Request) -> None:
+        self.save(progress)
         number = request.number or 15
-        where = f"epoch {place.epoch + 1}, step {place.batch}"
+        where = f"epoch {progress.epoch + 1}, step {progress.batch}"
         if self.checkpoint is None:
             raise Stopped(
                 f"Training was asked to stop in {where}; without a folder nothing of it is kept.", number
@@ -410,8 +404,8 @@ class Run:
             number,
         )
 
-    def _diverged(self, place: Place, losses: dict[str, float]) -> str:
-        """What happened, what is left, what to try."""
+    def _diverged(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
+        """The error message: what happened, which checkpoint is left, what to try."""
         s = self.loop.settings
         bad = [f"{name} {value:.3g}" for name, value in losses.items() if not abs(value) <= s.loss_limit]
         what = ", ".join(bad) or "a weight is not finite"
@@ -421,13 +415,11 @@ class Run:
             at = f"epoch {good.note['epoch'] + 1}, step {good.note['batch']}"
             kept = f"the last good checkpoint is {self.checkpoint} ({at}): go on from it with --resume changed and "
         hints = f"a lower lr (now {s.lr:g}), a smaller weight or clip {s.clip or 0.5:g}"
-        return (
-            f"Training diverged in epoch {place.epoch + 1}, step {place.batch} ({what}); {kept}try {hints}."
-        )
+        return f"Training diverged in epoch {progress.epoch + 1}, step {progress.batch} ({what}); {kept}try {hints}."
 
 
 class Stopped(KeyboardInterrupt):
-    """A run that ended early because a signal asked for it. Its checkpoint is written; running again goes on."""
+    """A signal ended the run early. Its checkpoint is written, and the same command resumes it."""
 
     def __init__(self, sentence: str, number: int) -> None:
         super().__init__(sentence)
@@ -448,9 +440,9 @@ class Request:
 
 @contextmanager
 def stop_requests() -> Iterator[Request]:
-    """Signals are noted instead of obeyed; the second one is obeyed at once. Handlers are put back.
+    """Note the first SIGTERM or SIGINT instead of obeying it; the second has its usual effect.
 
-    Only a main thread may handle signals: elsewhere (a sweep's worker) they are left as they are.
+    Only a main thread may handle signals; in other threads (a sweep's worker) nothing is changed.
     """
     request = Request()
     if threading.current_thread() is not threading.main_thread():

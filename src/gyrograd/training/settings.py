@@ -1,8 +1,8 @@
-"""Everything a training run is told, in plain values: the same in Python, in YAML and on the command line.
+"""Settings of a training run: the same in Python, in YAML and on the command line.
 
-Recipes are settings by name, the papers' and some short ones of our own, out of the YAML files of `recipes/`. A file
-is a tree. Each node may have `about`, `settings` and `variants`; a recipe is a leaf, its name the file's name and the
-variants' joined by dashes, its settings those on the way, the deeper ones first.
+Recipes are named settings, those of the papers and some short ones, in the YAML files of `recipes/`. A file is a tree
+whose nodes may have `about`, `settings` and `variants`. A recipe is a leaf: its name is the name of the file and of the
+variants joined by dashes, and its settings are those along the path, where deeper ones win.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ Precision = Literal["fp32", "tf32", "bf16"]
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """A training run. `fit` is given model and data and reads the rest; `train` and `gyrograd train` read all of it."""
+    """Settings of a training run. `train` and `gyrograd train` use all of them, `fit` all but model and data."""
 
     model: str = "lenet"
     """A name of `gyrograd list model`, `torchvision:NAME` or `timm:NAME`."""
     model_settings: dict[str, Any] = field(default_factory=dict)
     """What `gyrograd.model` takes: activation, beta, normalize, init, ... The class count comes from the data."""
     start: str | None = None
-    """A checkpoint whose weights the model starts from; none: new ones from the seed."""
+    """A checkpoint whose weights the model starts from; None: new ones from the seed."""
     data: str = "shapes"
     """A name of `gyrograd list dataset`."""
     data_settings: dict[str, Any] = field(default_factory=dict)
     """What `gyrograd.dataset` takes: path, split, n, size, ..."""
     test: dict[str, Any] | None = None
-    """Settings in which the images for the accuracy differ, such as {split: test}; none: no accuracy is measured."""
+    """Data settings that differ for the test images, such as {split: test}; None: no accuracy is measured."""
 
     terms: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Regularisers by name, each with its `weight` (1) and its own settings: {l2_cosine: {weight: 1, l2: 0.1}}."""
     cross_entropy: float | int | None = None
-    """Weight of the clean cross-entropy; none: 1, or 0 beside a term that takes its place (adversarial)."""
+    """Weight of the clean cross-entropy; None: 1, or 0 if a term replaces it (adversarial)."""
     part: float | int = 1.0
-    """Share of each batch that is regularised, on its own small passes. The order is random, so the mean over a
-    part is an unbiased one and the weights stay as they are."""
+    """Share of each batch that is regularised, in smaller passes. The order is random, so the mean over a part is
+    unbiased and the weights of the terms need no change."""
     every: int = 1
     """Regularise every N steps, with N times the weight: less time, and the same mean gradient unless it is clipped."""
     fast: bool = False
@@ -98,9 +98,9 @@ class TrainSettings:
     """auto, cpu, cuda, cuda:1, mps."""
 
     checkpoint_seconds: float | int = 300.0
-    """Most seconds of work a kill can cost."""
+    """Most seconds of work that a kill can cost."""
     checkpoint_epochs: int = 1
-    """Epochs between checkpoints; more where an epoch is so short that writing takes over a fiftieth of the time."""
+    """Epochs between checkpoints; more if writing would take over a fiftieth of the time."""
     loss_limit: float | int = 1e4
     """A loss above this counts as exploding and stops the run."""
     tensorboard: bool = False
@@ -115,25 +115,25 @@ class TrainSettings:
 WITHOUT_EFFECT = (
     "device", "checkpoint_seconds", "checkpoint_epochs", "loss_limit", "tensorboard", "static_graph",
 )  # fmt: skip
-"""Settings that may change on resume: they do not decide what a run computes. static_graph is in older checkpoints."""
-DEEPEST, MOST_VALUES = 50, 10_000
-"""Levels and values of a user's own file of settings."""
+"""Settings that may change on resume: they do not affect the results. static_graph is in older checkpoints."""
+MAX_DEPTH, MAX_VALUES = 50, 10_000
+"""Most levels and values of a user's settings file."""
 
 LARGEST_LR = 1000
-"""Above it one step throws the weights so far that no loss is seen before the run is over."""
+"""Above it the first step throws the weights so far that the run diverges before a loss is read."""
 
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
-    """Settings out of a YAML tree or the command line; an unknown key names the nearest one."""
+    """Settings from a YAML tree or the command line; for an unknown key the error suggests the nearest one."""
     known = {f.name for f in fields(TrainSettings)}
     for key in tree:
         if key not in known:
             raise UserError(f"Training has no setting '{key}': {did_you_mean(str(key), known)}")
     plain = {key: with_numbers(value) for key, value in tree.items()}
     if isinstance(plain.get("terms"), Mapping):
-        # `l2_cosine: null` over a recipe takes its term away
+        # `l2_cosine: null` removes a term of the recipe
         plain["terms"] = {name: term for name, term in plain["terms"].items() if term is not None}
     if isinstance(plain.get("milestones"), list):
         plain["milestones"] = tuple(plain["milestones"])
@@ -142,7 +142,7 @@ def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
 
 
 def as_tree(settings: TrainSettings) -> dict[str, Any]:
-    """The settings as plain JSON values; `settings_from` gives equal settings back."""
+    """The settings as JSON values, from which `settings_from` builds equal settings."""
     return {**asdict(settings), "milestones": list(settings.milestones)}
 
 
@@ -157,7 +157,7 @@ class Recipe:
 
 def recipe(name: str, **changes: Any) -> TrainSettings:
     """The settings of a recipe with these changes: `recipe("joo2023-lenet-l2-cosine", epochs=20)`."""
-    return settings_from(merged(recipe_tree(name), changes))
+    return settings_from(merge_settings(recipe_tree(name), changes))
 
 
 def recipe_tree(name: str) -> Mapping[str, Any]:
@@ -180,7 +180,7 @@ def recipes() -> dict[str, Recipe]:
 
 
 def read_tree(path: Path) -> dict[str, Any]:
-    """The settings of a user's own YAML file; its `recipe`, if it names one, is what they change."""
+    """The settings of a user's YAML file, on top of its `recipe`, if it names one."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as wrong:
@@ -192,13 +192,13 @@ def read_tree(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} holds no settings; write `key: value` lines, such as `epochs: 5`.")
     _check_extent(path, tree)
     name = tree.pop("recipe", None)
-    return tree if name is None else merged(recipe_tree(str(name)), tree)
+    return tree if name is None else merge_settings(recipe_tree(str(name)), tree)
 
 
 def _check_extent(path: Path, tree: Any) -> None:
     """Refuse a tree that is too deep or, by repeating parts of itself, too large for settings."""
     level, count = [tree], 0
-    for _ in range(DEEPEST):
+    for _ in range(MAX_DEPTH):
         level = [
             inner
             for item in level
@@ -208,23 +208,25 @@ def _check_extent(path: Path, tree: Any) -> None:
         count += len(level)
         if not level:
             return
-        if count > MOST_VALUES:
+        if count > MAX_VALUES:
             break
     raise UserError(f"{path} is nested too deep or repeats itself too often for settings; mend it there.")
 
 
-def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both trees in one; where they meet, settings by name are merged and anything else is replaced."""
+def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both trees merged: dicts recursively, other values from `over`."""
     both = dict(under)
     for key, value in over.items():
         old = both.get(key)
-        both[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        both[key] = (
+            merge_settings(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+        )
     return both
 
 
 def _leaves(name: str, about: str, tree: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Recipe]:
     about = f"{about} {node.get('about', '')}".strip()
-    tree = merged(tree, node.get("settings", {}))
+    tree = merge_settings(tree, node.get("settings", {}))
     if not node.get("variants"):
         yield Recipe(name, about, tree)
         return
@@ -233,7 +235,7 @@ def _leaves(name: str, about: str, tree: Mapping[str, Any], node: Mapping[str, A
 
 
 def with_numbers(value: Any) -> Any:
-    """YAML values as they are meant: 1e-3 and 8/255 are numbers, though YAML reads words."""
+    """YAML values with 1e-3 and 8/255, which YAML reads as text, as numbers."""
     if isinstance(value, Mapping):
         return {str(key): with_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -245,7 +247,7 @@ def with_numbers(value: Any) -> Any:
 
 @contextmanager
 def plain_values(what: str) -> Iterator[None]:
-    """A value of the wrong kind among somebody's settings (n: many) is a sentence, not a traceback."""
+    """Turn the exceptions of a setting of the wrong type (n: many) into one sentence."""
     try:
         yield
     except TypeError as wrong:
@@ -256,7 +258,7 @@ def plain_values(what: str) -> Iterator[None]:
 
 
 def first_difference(here: Any, there: Any, path: str = "") -> tuple[str, Any, Any] | None:
-    """Where two trees differ first: dotted key and both values."""
+    """The first difference of two trees: dotted key and both values, or None."""
     if isinstance(here, Mapping) and isinstance(there, Mapping):
         for key in [*here, *(key for key in there if key not in here)]:
             found = first_difference(here.get(key), there.get(key), f"{path}.{key}" if path else str(key))
@@ -321,7 +323,7 @@ def _check_names(settings: TrainSettings) -> None:
 
 
 def _check_numbers(settings: TrainSettings) -> None:
-    # key: whether the value is right, and what would be. NaN fails every comparison.
+    # Per key: is the value valid, and what would be. NaN fails every comparison.
     s = settings
     rules = {
         "epochs": (s.epochs >= 1, "at least one epoch"),

@@ -1,10 +1,10 @@
-"""A run on disk: one file that holds all of it, replaced whole or not at all. Nothing in it is code.
+"""The checkpoint of a run: one file, replaced atomically, that contains no code.
 
-Safetensors: the model's weights, the optimizer's state, the averaged weights, the sums of the running epoch, and the
-best epoch's weights while they are in no file of their own. Its metadata has one entry, `gyrograd_run`: JSON with the
-settings, where the run is, its history, its best epoch and a checksum over all of it (`models.checksums`).
-There is no scheduler's state, because the rate is a function of the step, and no generator's, because
-every step seeds torch's generators and draws by (seed, example, epoch).
+It is safetensors: weights, optimizer state, averaged weights, sums of the current epoch, and the best epoch's weights
+while they are in no file of their own. The metadata has one entry, `gyrograd_run`: JSON with settings, progress,
+history, best epoch and a checksum over everything (`models.checksums`). It holds no scheduler state, because the rate
+is a function of the step, and no generator state, because every step seeds torch's generators and draws by (seed,
+example, epoch).
 """
 
 from __future__ import annotations
@@ -46,30 +46,30 @@ _KINDS: dict[str, Any] = {
     "best": dict | None,
     "ended": bool,
 }
-"""What a checkpoint's note holds."""
+"""Fields of a checkpoint's note and their types."""
 
 
 @dataclass
-class Place:
-    """Where a run is: the next step to take, and what it has seen of this epoch and of those before."""
+class TrainingProgress:
+    """The next step of a run, the sums of the current epoch, and the history of earlier ones."""
 
     epoch: int = 0
     batch: int = 0
     names: list[str] = field(default_factory=list)
     sums: Tensor | None = None
-    """Losses times examples of this epoch, one entry for each name."""
+    """Losses times examples of this epoch, one entry per name."""
     seen: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
-    """Epoch and accuracy of the best model, where accuracy is measured."""
+    """Epoch and accuracy of the best model, if accuracy is measured."""
     best_weights: Average | None = None
-    """The best model's weights, as they were then, until they are in a file of their own."""
+    """Weights of the best epoch, until they are in a file of their own."""
     ended: bool = False
-    """Whether `on_epoch` ended the run before its last epoch."""
+    """True if `on_epoch` ended the run before its last epoch."""
 
     def add(self, losses: dict[str, Tensor], n: int) -> None:
-        """Count a step in, with its losses. Nothing is read back from the device."""
-        # a step without the penalty has no term for it, which counts as zero
+        """Add a step and its losses, without reading from the device."""
+        # A step without the penalty has no term for it; that counts as zero.
         self.names = [*self.names, *(name for name in losses if name not in self.names)]
         zero = next(iter(losses.values())).new_zeros(())
         values = torch.stack([losses.get(name, zero) for name in self.names]).to(torch.float64) * n
@@ -85,63 +85,61 @@ class Place:
         return dict(zip(self.names, numbers, strict=True))
 
     def next_epoch(self) -> None:
-        """Begin again with nothing seen."""
+        """Advance to the next epoch and reset its sums."""
         self.epoch, self.batch, self.names, self.sums, self.seen = self.epoch + 1, 0, [], None, 0
 
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """What a checkpoint file holds: a note in words and numbers, and tensors."""
+    """Content of a checkpoint file: a JSON note and tensors."""
 
     note: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
-def taken(
+def take(
     model: Model,
     optimizer: torch.optim.Optimizer,
     average: Average | None,
-    place: Place,
+    progress: TrainingProgress,
     settings: TrainSettings,
     data: str,
 ) -> Snapshot:
-    """The run as it stands, on the CPU. `data`: the fingerprint of the training data."""
+    """A copy of the current state on the CPU. `data` is the fingerprint of the training data."""
     tensors = {f"model.{key}": value for key, value in model.state_dict().items()}
-    for name, held in (("average", average), ("best", place.best_weights)):
+    for name, held in (("average", average), ("best", progress.best_weights)):
         if held is not None:
             tensors |= {f"{name}.{key}": value for key, value in held.values.items()}
     rest: dict[str, Any] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             (tensors if isinstance(value, Tensor) else rest)[f"optimizer.{index}.{key}"] = value
-    if place.sums is not None:
-        tensors["sums"] = place.sums
+    if progress.sums is not None:
+        tensors["sums"] = progress.sums
     note = {
         "schema": SCHEMA,
         "settings": as_tree(settings),
         "data": data,
         "optimizer": rest,
-        **{key: getattr(place, key) for key in _KEPT},
+        **{key: getattr(progress, key) for key in _KEPT},
     }
-    return Snapshot(note, {key: _on_the_cpu(value) for key, value in tensors.items()})
+    on_cpu = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+    return Snapshot(note, on_cpu)
 
 
 def finite(snapshot: Snapshot) -> bool:
-    """Whether every number in it is one: a run that has come to NaN is not worth keeping.
-
-    The extremes are numbers where all are (NaN is passed on), and are found without a mask as large as the tensor.
-    """
+    """True if every number in it is finite."""
+    # Minimum and maximum are finite exactly if all values are (they pass NaN on), and need no mask of tensor size.
     values = [value for value in snapshot.tensors.values() if value.is_floating_point() and value.numel()]
     return all(bool(end.isfinite()) for value in values for end in value.aminmax())
 
 
 def write(path: Path, snapshot: Snapshot) -> None:
-    """Replace the run's file."""
     replace_file(path, signed_bytes("gyrograd_run", snapshot.note, snapshot.tensors))
 
 
 def read(path: Path) -> Snapshot | None:
-    """What a run left, or None where there is no run; a damaged file gives one sentence."""
+    """The checkpoint in this file, or None if there is no file; a damaged one is an error."""
     if not path.exists():
         return None
     try:
@@ -172,7 +170,7 @@ def read(path: Path) -> Snapshot | None:
 
 
 def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
-    """Refuse to go on with other settings or data, naming the first difference."""
+    """Refuse to resume with other settings or data; the error names the first difference."""
     here, there = (
         {key: value for key, value in tree.items() if key not in WITHOUT_EFFECT} | {"the training data": own}
         for tree, own in (
@@ -184,7 +182,7 @@ def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data
 
 
 def check_same_settings(path: Path, here: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-    """Refuse to go on where the settings of the run in `path` differ from those given here."""
+    """Refuse to resume the run in `path` if its settings differ."""
     difference = first_difference(here, there)
     if difference is not None:
         key, mine, its = difference
@@ -196,14 +194,14 @@ def check_same_settings(path: Path, here: Mapping[str, Any], there: Mapping[str,
 
 def restore(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
-) -> Place:
-    """Put weights and optimizer back as they were; where the run was comes back."""
+) -> TrainingProgress:
+    """Restore weights and optimizer; returns the progress of the run."""
     try:
         return _restored(snapshot, model, optimizer, average)
     except UserError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as wrong:
-        # Only a file without a checksum gets here: one of another optimizer, or one that was edited.
+        # Only a file without a checksum can get here: one of another optimizer, or an edited one.
         raise UserError(
             f"The checkpoint does not fit the run ({type(wrong).__name__}: {wrong}); "
             "take it away or give another folder."
@@ -212,7 +210,7 @@ def restore(
 
 def _restored(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
-) -> Place:
+) -> TrainingProgress:
     _fit(model, _below(snapshot, "model."))
     state: dict[int, dict[str, Any]] = {}
     for key, value in {**_below(snapshot, "optimizer."), **_plain_state(snapshot)}.items():
@@ -222,7 +220,7 @@ def _restored(
     for weight, own in optimizer.state.items():
         for name, value in own.items():
             if isinstance(value, Tensor) and value.shape == weight.shape:
-                # A file knows no layout, and a fused optimizer wants its state laid out as the weight (channels last).
+                # Files do not keep memory formats, and a fused optimizer needs that of the weight (channels last).
                 own[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
     if average is not None:
         for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
@@ -231,25 +229,20 @@ def _restored(
     device = next(model.parameters()).device
     kept = {key: snapshot.note[key] for key in _KEPT}
     best = _below(snapshot, "best.")
-    place = Place(**kept, sums=None if sums is None else sums.to(device))
+    progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
     if best:
-        place.best_weights = Average(model, 0.0)
-        place.best_weights.values = best
-    return place
+        progress.best_weights = Average(model, 0.0)
+        progress.best_weights.values = best
+    return progress
 
 
 def fingerprint(data: Dataset) -> str:
-    """A short digest of a data set: its labels and some 256 of its images, wherever they live."""
+    """A short digest of a data set: its labels and up to 256 of its images."""
     some = torch.linspace(0, len(data) - 1, min(len(data), 256)).long()
     digest = hashlib.sha256(f"{tuple(data.images.shape)} {data.images.dtype} {data.classes}".encode())
     for part in (data.labels, data.images[some.to(data.labels.device)]):
         digest.update(part.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _on_the_cpu(value: Tensor) -> Tensor:
-    """A copy, in the order safetensors writes."""
-    return value.detach().to("cpu", copy=True).contiguous()
 
 
 def _fit(model: Model, weights: Mapping[str, Tensor]) -> None:

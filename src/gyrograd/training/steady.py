@@ -1,7 +1,7 @@
-"""The steady preset: training whose explanations hold under attack, as settings and for a loop of one's own.
+"""The steady preset: training for explanations that hold under attack, as settings or for your own loop.
 
 Cross-entropy after one signed step of a small radius, a curvature penalty on a part of some batches, averaged weights.
-What each of them gives and costs: results/frontier.
+What each part gives and costs: results/frontier.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from gyrograd.types import Inputs, Labels, Model
 
 EPS = 1 / 255
 CURVATURE = 1e-3
-"""A weight that every net tried bears; LeNet takes 3e-3."""
+"""A weight that worked for every net tried; LeNet takes 3e-3."""
 
 
-def steady_settings(eps: float = EPS, curvature: float = CURVATURE) -> dict[str, Any]:
-    """The settings of training that make a net steady; add them to your own.
+def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) -> dict[str, Any]:
+    """Training settings that make a net steady; add them to your own.
 
     >>> from gyrograd.training import TrainSettings
     >>> TrainSettings(epochs=3, **steady_settings(eps=2 / 255)).ema
@@ -43,7 +43,7 @@ def steady_settings(eps: float = EPS, curvature: float = CURVATURE) -> dict[str,
 
 
 class Steady:
-    """The preset in a loop of one's own: three lines.
+    """The preset for your own training loop, in three lines.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.Softplus(), nn.Linear(8, 2))
@@ -63,7 +63,7 @@ class Steady:
         eps, curvature: as in `steady_settings`.
     """
 
-    def __init__(self, model: Model, *, eps: float = EPS, curvature: float = CURVATURE) -> None:
+    def __init__(self, model: Model, *, eps: float | int = EPS, curvature: float | int = CURVATURE) -> None:
         self.model = model
         self.settings = settings_from(steady_settings(eps, curvature))
         self.objective = objective_of(self.settings)
@@ -71,20 +71,20 @@ class Steady:
         self.average: Average | None = None
 
     def __call__(self, x: Inputs, y: Labels) -> Tensor:
-        """The loss of this batch, to be differentiated to the weights; plain cross-entropy where gradients are off."""
+        """The loss of this batch; plain cross-entropy if gradients are off, as in a validation loop."""
         if not torch.is_grad_enabled():
-            return F.cross_entropy(self.model(x), y)  # a validation loop
+            return F.cross_entropy(self.model(x), y)
         if self.average is None:
             self._begin(x, y)
         else:
-            # The weights as the last step left them: nobody has to call us after the optimizer.
+            # The weights after the last step: so the user need not call anything after optimizer.step().
             self.average.update(self.model, self.steps)
         loss, _ = self.objective(self.model, x, y, number=self.steps)
         self.steps += 1
         return loss
 
     def finish(self) -> None:
-        """The model takes the averaged weights: call it once, after the last step."""
+        """Load the averaged weights into the model; call it once, after the last step."""
         if self.average is None:
             raise UserError("Nothing was trained yet; call steady(x, y) in the loop, and finish() after it.")
         self.average.update(self.model, self.steps)
@@ -105,9 +105,9 @@ class Steady:
 
 
 def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:
-    """Why the curvature penalty cannot train this model, in words; None if it can.
+    """Why the curvature penalty cannot train this model, or None if it can.
 
-    It is tried on these rows as training would: to every weight, in training mode.
+    It is tried on these rows as in training: with gradients to every weight, in training mode.
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     before, devices = model.training, [x.device] if x.device.type == "cuda" else []

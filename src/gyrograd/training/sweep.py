@@ -1,6 +1,6 @@
-"""Many trainings, one table: a grid of settings times seeds, in this process or on a Ray cluster, resumable.
+"""Train a grid of settings with several seeds, in this process or on a Ray cluster, and compare them in one table.
 
-The choice is joo2023's: the highest Grad RPS among those within one point of cross-entropy's accuracy (`selected`).
+The best point is chosen as in joo2023: highest Grad RPS among those within one point of cross-entropy's accuracy.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import Any
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Interval
-from gyrograd.occupancy import sole_writer
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import Record
 from gyrograd.training.clusters import Cluster, Outcome, Outcomes
 from gyrograd.training.tables import UNKNOWN, Table, across, difference, interval, plain, shown, signed
-from gyrograd.training.trials import REFERENCE, Measuring, Trial, finished_trial, trials_of
+from gyrograd.training.trials import REFERENCE, Measuring, Trial, run_trial, trials_of
 
 ROUNDING = 1e-9
 """A loss of exactly one point is within one point."""
 Says = Callable[[Trial, Outcome, int, int], None]
-"""Told each trial with its outcome, how many are done, and how many there are."""
+"""Called with each finished trial, its outcome, the number of finished trials and the total."""
 
 
 @dataclass(frozen=True, eq=False)
-class Swept:
-    """The points with what was chosen, the records by trial, the sentences of those that failed, and the table."""
+class SweepResult:
+    """The points and the choice, the records by trial, the errors of failed trials, and the path of the table."""
 
     selection: Selection
     records: dict[str, Record]
@@ -47,12 +47,12 @@ def sweep(
     measuring: Measuring | None = None,
     ray: Cluster | str | None = None,
     says: Says | None = None,
-) -> Swept:
-    """Train every point of the grid with every seed, and cross-entropy alone; then choose as joo2023 does.
+) -> SweepResult:
+    """Train every point of the grid with every seed, and cross-entropy alone; then choose the best point.
 
     The rule (joo2023, the selections of Table 1): the highest Grad RPS among the points that lose at most one point of
-    cross-entropy's accuracy. A finished trial is not run again, a half-finished one goes on.
-    A trial that fails is told in the table; one of cross-entropy ends the sweep, for nothing could be compared.
+    cross-entropy's accuracy. A finished trial is not run again, and an unfinished one is resumed. The table lists
+    failed trials; a failure of cross-entropy ends the sweep, because nothing could be compared.
 
     Args:
         base: settings all trials share, as in a YAML file of `gyrograd train`.
@@ -60,9 +60,9 @@ def sweep(
         out: folder for trials, `sweep.json` and `sweep.md`.
         seeds: every point is trained once with each.
         max_accuracy_loss: largest loss of accuracy against cross-entropy, as a share of 1.
-        measuring: on how many images RPS is measured, with which noise.
-        ray: none: in this process; a cluster, or its address (local, auto, ...).
-        says: told of each trial that ends.
+        measuring: number of images and noise for RPS.
+        ray: a cluster or its address (local, auto, ...); None runs in this process.
+        says: called with each trial that ends.
     """
     if not 0 <= max_accuracy_loss <= 1:
         raise UserError(f"max_accuracy_loss is {max_accuracy_loss}; give a share from 0 to 1, such as 0.01.")
@@ -70,36 +70,36 @@ def sweep(
     folder = Path(out).absolute()
     trials = trials_of(base, grid, seeds, Measuring() if measuring is None else measuring, folder)
     _check_folder(folder)
-    with sole_writer(folder):
-        return _concluded(trials, _ended(trials, cluster, says), max_accuracy_loss, folder)
+    with exclusive_folder(folder):
+        return _write_results(trials, _run_all(trials, cluster, says), max_accuracy_loss, folder)
 
 
-def _ended(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) -> dict[str, Outcome]:
-    """The outcome of every trial by its name; those of an earlier sweep are read."""
+def _run_all(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) -> dict[str, Outcome]:
+    """The outcome of every trial by name; those of an earlier sweep are read from disk."""
     ended: dict[str, Outcome] = {t.name: known for t in trials if (known := t.known()) is not None}
     with closing(_outcomes([trial for trial in trials if trial.name not in ended], cluster)) as outcomes:
         for trial, outcome in outcomes:
-            ended[trial.name] = _kept(trial, outcome)
+            ended[trial.name] = _keep(trial, outcome)
             if says is not None:
                 says(trial, outcome, len(ended), len(trials))
     return ended
 
 
 def _outcomes(trials: Sequence[Trial], cluster: Cluster | None) -> Outcomes:
-    """Each trial with its record, or the sentence it failed with."""
+    """Each trial with its record, or its error message."""
     if cluster is not None and trials:
-        yield from cluster.outcomes(trials, finished_trial)
+        yield from cluster.outcomes(trials, run_trial)
         return
     for trial in trials:
         try:
-            outcome: Outcome = finished_trial(trial)
+            outcome: Outcome = run_trial(trial)
         except UserError as mistake:
             outcome = str(mistake)
         yield trial, outcome
 
 
-def _kept(trial: Trial, outcome: Outcome) -> Outcome:
-    """A record is written here, by the one process that knows all; the reference may not fail."""
+def _keep(trial: Trial, outcome: Outcome) -> Outcome:
+    """Write the record of a trial; a failure of the reference is an error."""
     if isinstance(outcome, Record):
         records.write(trial.record_path, outcome)
     elif trial.point == REFERENCE:
@@ -109,8 +109,10 @@ def _kept(trial: Trial, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _concluded(trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: float, out: Path) -> Swept:
-    """The table of all points, on disk in both forms."""
+def _write_results(
+    trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: float, out: Path
+) -> SweepResult:
+    """Choose the best point and write the table as JSON and Markdown."""
     failures = {name: outcome for name, outcome in ended.items() if isinstance(outcome, str)}
     found = {name: outcome for name, outcome in ended.items() if isinstance(outcome, Record)}
     by_point: dict[str, list[Record]] = {trial.point: [] for trial in trials}
@@ -119,12 +121,12 @@ def _concluded(trials: Sequence[Trial], ended: Mapping[str, Outcome], limit: flo
         by_point[trial.point] += [found[trial.name]] if trial.name in found else []
         folders[trial.point].append(str(trial.folder.relative_to(out)))
     reasons = {trial.point: failures[trial.name] for trial in trials if trial.name in failures}
-    selection = selected(by_point, reasons, limit=limit)
+    selection = choose_point(by_point, reasons, limit=limit)
     document = {"schema": 1, "kind": "sweep", **selection.document(), "folders": folders}
     records.write_text(out / "sweep.json", json.dumps(document, indent=1) + "\n")
     text = f"# Sweep\n\n{selection.sentence}\n\n{selection.table().markdown()}\n"
     records.write_text(out / "sweep.md", text)
-    return Swept(selection, found, failures, out / "sweep.md")
+    return SweepResult(selection, found, failures, out / "sweep.md")
 
 
 def _check_folder(out: Path) -> None:
@@ -136,7 +138,7 @@ def _check_folder(out: Path) -> None:
 
 @dataclass(frozen=True)
 class Point:
-    """A point of the grid over its seeds: an image's value is the mean over the seeds."""
+    """A point of the grid; an image's value is the mean over the seeds."""
 
     name: str
     seeds: int
@@ -147,14 +149,14 @@ class Point:
     failure: str = ""
 
     def within(self, limit: float) -> bool:
-        """Whether it lost no more accuracy than allowed; one with a failed trial never is."""
+        """True if it lost no more accuracy than allowed and no trial failed."""
         change = self.accuracy_change
         return not self.failure and change is not None and change.value >= -limit - ROUNDING
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Every point, the reference first, and the one chosen, if any is within the limit."""
+    """All points, the reference first, and the chosen one, if any is within the limit."""
 
     points: tuple[Point, ...]
     chosen: str | None
@@ -162,7 +164,7 @@ class Selection:
 
     @property
     def sentence(self) -> str:
-        """What was chosen, or that nothing could be."""
+        """One sentence on the chosen point, or on why there is none."""
         if self.chosen is None:
             return (
                 f"No point is within {self.limit:g} of cross-entropy's accuracy; try smaller weights, or a larger "
@@ -175,12 +177,10 @@ class Selection:
         )
 
     def table(self) -> Table:
-        """A row for each point."""
         header = ("point", "seeds", "accuracy", "Grad RPS", "accuracy - CE", "RPS - CE", "")
         return Table(header, tuple(self._row(point) for point in self.points))
 
     def document(self) -> dict[str, Any]:
-        """The same as JSON values."""
         points = [
             {
                 "name": point.name,
@@ -223,13 +223,13 @@ class Selection:
         return "" if point.within(self.limit) else "loses too much accuracy"
 
 
-def selected(
+def choose_point(
     found: Mapping[str, Sequence[Record]], failures: Mapping[str, str], *, limit: float = 0.01
 ) -> Selection:
-    """Choose among the points. `found`: records by point, the reference first; `failures`: sentences by point.
+    """Choose the best point. `found`: records by point, the reference first; `failures`: error messages by point.
 
-    joo2023 chooses on test images; so does this, on the images the trials were measured on. Give a validation split
-    as `test` where the chosen model's own numbers are to be reported.
+    Like joo2023 it chooses on the test images. Give a validation split as `test` if you report the numbers of the
+    chosen model.
     """
     reference = next(iter(found.values()))
     base = {key: _column(reference, key) for key in ("accuracy", "rps")}

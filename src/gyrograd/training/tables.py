@@ -1,4 +1,4 @@
-"""Numbers side by side: the same rows for a terminal and for Markdown."""
+"""Tables of numbers, for a terminal or Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        """As Markdown; a bar inside a cell stays a bar."""
+        """The table as Markdown; bars inside cells are escaped."""
         lines: Iterable[Sequence[str]] = (self.header, ("---",) * len(self.header), *self.rows)
         return "\n".join(
             "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
@@ -28,12 +28,12 @@ class Table:
 
 
 def interval(values: Sequence[float | None]) -> Interval | None:
-    """Mean and 95 % bootstrap interval; None where there is no value at all."""
+    """Mean and 95 % bootstrap interval, or None if there is no value at all."""
     return None if _empty(values) else bootstrap_interval(values)
 
 
 def difference(after: Sequence[float | None], before: Sequence[float | None]) -> Interval | None:
-    """The paired difference, image by image; None where no image has both."""
+    """The paired difference, image by image, or None if no image has both."""
     pairs = [None if a is None or b is None else a - b for a, b in zip(after, before, strict=True)]
     return None if _empty(pairs) else paired_difference(after, before)
 
@@ -54,7 +54,7 @@ def plain(found: Interval | None) -> Stat | None:
 
 
 def across(columns: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """The mean over several columns (seeds), image by image; None where any has none."""
+    """The mean over several columns (seeds), image by image, or None if any has none."""
     if len({len(column) for column in columns}) != 1:
         raise UserError(
             "The trials were measured on different images; give all of them the same test images."

@@ -1,6 +1,6 @@
-"""A sweep's trials: every point of a grid, with every seed, each a training run in a folder and a record.
+"""The trials of a sweep: one training run, with a folder and a record, per point of the grid and seed.
 
-They are judged by accuracy and by the stability of the gradient map under noise (`Measuring`).
+They are compared by accuracy and by the stability of the gradient map under noise (`Measuring`).
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from gyrograd.training.settings import (
     WITHOUT_EFFECT,
     TrainSettings,
     as_tree,
-    merged,
+    merge_settings,
     settings_from,
     with_numbers,
 )
 from gyrograd.types import Model, PerExample
 
 REFERENCE = "cross-entropy"
-"""The point every other is compared with: the same settings without a term."""
+"""The point that others are compared with: the same settings without a term."""
 LONGEST_SLUG = 80
 Columns = dict[str, list[float | None]]
-"""A number for each example; None for an image that was not looked at."""
+"""One number per example; None for an image that was not measured."""
 
 
 @dataclass(frozen=True)
 class Measuring:
-    """Accuracy of every image; of `images` of them, chosen by the seed, Grad RPS (joo2023, Metrics).
+    """Measures accuracy on every image, and Grad RPS (joo2023, Metrics) on `images` of them, chosen by the seed.
 
     eps and draws are those of RPS. The map is the gradient of the label's logit.
     """
@@ -57,7 +57,7 @@ class Measuring:
     draws: int = 10
     seed: int = 0
     batch_size: int = 128
-    """Images in one pass; it changes no number."""
+    """Images per pass; does not affect the results."""
 
     def __post_init__(self) -> None:
         if self.images < 1:
@@ -66,10 +66,10 @@ class Measuring:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What decides the numbers."""
+        """Settings that affect the results."""
         return {key: value for key, value in asdict(self).items() if key != "batch_size"}
 
-    def calm(self, model: Model, data: Dataset) -> Columns:
+    def measure(self, model: Model, data: Dataset) -> Columns:
         """`accuracy` of every image and `rps` of the chosen ones."""
         right = (predictions(model, data, self.batch_size) == data.labels).double()
         some = self._chosen(data)
@@ -89,12 +89,12 @@ class Measuring:
         return data.chosen(min(self.images, len(data)), self.seed).to(data.labels.device)
 
     def _keys(self, data: Dataset, some: Tensor) -> Tensor:
-        """An image's random stream is its own, whichever others are looked at."""
+        """One random key per image, independent of which others are measured."""
         return random.keys(self.seed, len(data), data.labels.device)[some]
 
 
 def record(name: str, columns: Columns, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> Record:
-    """The columns as a record; examples are named by their place in the data set."""
+    """The columns as a record; examples are numbered by their position in the data set."""
     n = len(next(iter(columns.values())))
     return Record(name, dict(settings), list(range(n)), columns, dict(facts))
 
@@ -106,7 +106,7 @@ def mean(columns: Columns, key: str) -> float:
 
 
 def weights_digest(model: Model) -> str:
-    """Sixteen digits that tell one set of weights from another."""
+    """A digest of the weights, sixteen hex digits."""
     digest = hashlib.sha256()
     for key, tensor in model.state_dict().items():
         digest.update(f"{key} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -115,7 +115,7 @@ def weights_digest(model: Model) -> str:
 
 
 def _spread(values: Tensor, rows: Tensor, n: int) -> list[float | None]:
-    """The values at their rows among n; a NaN is no value."""
+    """The values at their rows among n; None elsewhere and for NaN."""
     column: list[float | None] = [None] * n
     for row, value in zip(rows.tolist(), values.detach().double().tolist(), strict=True):
         column[row] = None if value != value else value
@@ -124,7 +124,7 @@ def _spread(values: Tensor, rows: Tensor, n: int) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Trial:
-    """One training run of a sweep. `point` names its place in the grid, whatever the seed."""
+    """One training run of a sweep. `point` names its settings in the grid, without the seed."""
 
     point: str
     settings: TrainSettings
@@ -134,23 +134,21 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Readable, and different for different settings: a larger grid finds the trials of a smaller one."""
+        """Readable and unique per settings, so that a larger grid finds the trials of a smaller one."""
         slug = re.sub(r"[^A-Za-z0-9.=]+", "_", self.point).strip("_")[:LONGEST_SLUG]
         return f"{slug}-seed{self.settings.seed}-{_digest(_decisive(self.settings))}"
 
     @property
     def folder(self) -> Path:
-        """Where its run lives."""
         return self.out / "trials" / self.name
 
     @property
     def record_path(self) -> Path:
-        """Where its record lies once it is finished."""
         return self.folder / "record.json"
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides its numbers, in plain values."""
+        """Everything that affects its results, as plain values."""
         tree = {"train": _decisive(self.settings), "measuring": self.measuring.settings}
         return dict(json.loads(json.dumps(tree)))
 
@@ -169,28 +167,30 @@ def trials_of(
     measuring: Measuring,
     out: Path,
 ) -> list[Trial]:
-    """Every trial, those of cross-entropy first; a key or setting that does not exist is found now.
+    """Every trial, those of cross-entropy first; unknown keys and settings are errors.
 
     `base`: settings as `settings_from` takes them. `grid`: dotted keys such as `terms.l2_cosine.l2`, each with a list
-    of values. The reference has the base's settings without terms; a point of the grid that says the same is it.
+    of values. The reference has the base's settings without terms; an equal point of the grid is not run twice.
     """
     _check_grid(grid)
     _check_seeds(seeds)
     points: dict[str, Mapping[str, Any]] = {REFERENCE: {**base, "terms": {}, "cross_entropy": None}}
     for values in itertools.product(*grid.values()):
         chosen = dict(zip(grid, (with_numbers(value) for value in values), strict=True))
-        points.setdefault(_point_name(chosen), _tree_of(base, chosen))
+        # The name is what a reader looks for first: `l2_cosine.l2=0.1 l2_cosine.cosine=1`.
+        name = " ".join(f"{key.removeprefix('terms.')}={_short(value)}" for key, value in chosen.items())
+        points.setdefault(name, _tree_of(base, chosen))
     trials = [
         Trial(point, _checked({**tree, "seed": seed}), measuring, out)
         for point, tree in points.items()
         for seed in seeds
     ]
-    # Equal settings are one trial, under the name that came first.
+    # Equal settings are one trial, under the first of their names.
     return list({_digest(_decisive(trial.settings)): trial for trial in reversed(trials)}.values())[::-1]
 
 
-def finished_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
-    """Train (or go on training), then measure accuracy and Grad RPS of each test image."""
+def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
+    """Train, or resume, then measure accuracy and Grad RPS per test image."""
     started = time.monotonic()
     done = train(trial.settings, trial.folder, resume="auto", on_epoch=on_epoch)
     _, test = datasets(trial.settings)
@@ -199,7 +199,7 @@ def finished_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
             "A sweep compares accuracies and needs test images: give test, such as {split: test}."
         )
     device = next(done.model.parameters()).device
-    columns = trial.measuring.calm(done.model, test.to(device))
+    columns = trial.measuring.measure(done.model, test.to(device))
     facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
     return record(f"trial {trial.point}", columns, trial.identity, facts)
 
@@ -215,17 +215,12 @@ def _digest(tree: Mapping[str, Any]) -> str:
 def _tree_of(base: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
     tree = dict(base)
     for key, value in chosen.items():
-        tree = merged(tree, _nested(key.split("."), value))
+        tree = merge_settings(tree, _nested(key.split("."), value))
     return tree
 
 
 def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
     return {path[0]: value if len(path) == 1 else _nested(path[1:], value)}
-
-
-def _point_name(chosen: Mapping[str, Any]) -> str:
-    """`l2_cosine.l2=0.1 l2_cosine.cosine=1`: what a reader looks for first."""
-    return " ".join(f"{key.removeprefix('terms.')}={_short(value)}" for key, value in chosen.items())
 
 
 def _short(value: Any) -> str:

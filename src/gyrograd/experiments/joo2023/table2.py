@@ -20,7 +20,7 @@ from gyrograd.measurement.machine import hardware
 from gyrograd.numerics import random
 from gyrograd.records import Record
 from gyrograd.training.loop import Step, optimizer_of
-from gyrograd.training.processes import launched
+from gyrograd.training.processes import process_group
 
 ROWS = ("ce", "hessian", "atex", "iga", "l2_cosine")
 BETWEEN = " : "
@@ -68,7 +68,7 @@ def _step(run: Run, subject: Subject) -> Stride:
     model = built(net, len(data.classes)).to(run.device).train()
     teacher = built(net.teacher, len(data.classes)).to(run.device) if net.teacher else None
     objective = objective_of(net, teacher)
-    step = Step(model, optimizer_of(model, settings), objective, launched(settings), settings.clip)
+    step = Step(model, optimizer_of(model, settings), objective, process_group(settings), settings.clip)
     x, y, keys = some.pixels(), some.labels, random.keys(0, len(some), some.labels.device)
 
     def stride() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gyrograd.attributions import Gradient, predicted
+from gyrograd.attributions import Gradient, predict
 from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, first_seed, grey, shown_positions
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Found, Measured, Run
@@ -39,7 +39,7 @@ def _moved(subject: Subject, row: str, explain: Attribution) -> Part:
     """The l2 distance of the maps at the image and at the jogged image."""
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        target = predicted(model, x)
+        target = predict(model, x)
         maps = [explain(model, image, target).detach() for image in (x, NOISE(x, keys, 0))]
         return {"distance": l2_distance(*maps)}
 
@@ -56,7 +56,7 @@ def jogged(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...])
         both = torch.stack([x, moved], 1).flatten(0, 1)
         found["image"] = colours(both.clamp(0, 1))
         model = run.net(subject.net)
-        target = predicted(model, x).repeat_interleave(2)
+        target = predict(model, x).repeat_interleave(2)
         explained: dict[str, Attribution] = {f"{subject.way} grad": Gradient(QUANTITY)}
         if subject.way == "natural":
             explained |= {f"sigma {sigma:g}": smooth(sigma) for sigma in sigmas_of(subject.sizes)}

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions import Lime, Shap, predicted
+from gyrograd.attributions import Lime, Shap, predict
 from gyrograd.attributions.segments import segment
 from gyrograd.experiments.results import MEDIAN
 from gyrograd.experiments.runs import Finish, Found, Measured, Run
@@ -63,7 +63,7 @@ def _lipschitz(subject: Subject, row: str, name: str, explain: Attribution) -> P
     draws = int(subject.sizes.get("draws", DRAWS))
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        steepest = LocalLipschitz(SIGMA, draws)(model, explain, x, predicted(model, x), seed=keys)
+        steepest = LocalLipschitz(SIGMA, draws)(model, explain, x, predict(model, x), seed=keys)
         return {"lipschitz": steepest}
 
     return subject.part(row, f"{name} lipschitz", {"draws": draws, "explainer": repr(explain)}, columns)
@@ -85,7 +85,7 @@ def _with_held_segments(subject: Subject, explain: Lime | Shap) -> Measurement:
     draws = int(subject.sizes.get("draws", DRAWS))
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        target = predicted(model, x)
+        target = predict(model, x)
         own = segment(x, "quickshift")
         # One image at a time: all its neighbours have its segments.
         found = [
@@ -108,7 +108,7 @@ def model_lipschitz(subject: Subject) -> list[Part]:
     draws = int(subject.sizes.get("draws", DRAWS))
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
-        slope = ModelLipschitz(SIGMA, draws, QUANTITY)(model, None, x, predicted(model, x), seed=keys)
+        slope = ModelLipschitz(SIGMA, draws, QUANTITY)(model, None, x, predict(model, x), seed=keys)
         return {"lipschitz": slope, "accuracy": 100 * Accuracy()(model, None, x, y)}
 
     settings = {"draws": draws, "quantity": QUANTITY}
@@ -137,7 +137,7 @@ def _faithfulness(subject: Subject, row: str, name: str, explain: Attribution) -
 
 def agreements(model: Model, explain: Attribution, x: Inputs) -> Columns:
     """`Faithfulness` in its three similarities; the groups are removed once for all of them."""
-    measure, target = Faithfulness(grid=GRID, quantity=QUANTITY), predicted(model, x)
+    measure, target = Faithfulness(grid=GRID, quantity=QUANTITY), predict(model, x)
     groups = segment(x, "grid", grid=GRID)
     importance = over_groups(explain(model, x, target).detach(), groups)
     contribution = measure.contributions(model, x, target, groups)

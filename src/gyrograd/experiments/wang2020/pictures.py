@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions import predicted
+from gyrograd.attributions import predict
 from gyrograd.experiments.joo2023.pictures import (
     BAR,
     Arrays,
@@ -41,7 +41,7 @@ def looks_of(maps: Maps, beside: str | None = None) -> Maker:
 
 def _look(subject: Subject, maps: dict[str, Attribution], name: str, beside: str | None) -> Part:
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        target = predicted(model, x)
+        target = predict(model, x)
         map = reduce(maps[name](model, x, target).detach())
         if beside is None:
             return {"roughness": roughness(map)}
@@ -72,7 +72,7 @@ def shown(maps: Maps) -> Finish:
             positions = torch.tensor(shown_positions(run, subject.setting))
             x = run.test_images(subject.setting).rows(positions).pixels()
             model = run.net(subject.net)
-            target = predicted(model, x)
+            target = predict(model, x)
             found[f"{subject.setting}{BAR}image"] = colours(x)
             for name, explain in maps(subject.setting, subject.sizes).items():
                 map = reduce(explain(model, x, target).detach())

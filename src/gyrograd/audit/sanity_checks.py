@@ -15,7 +15,7 @@ from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.table import worst
 from gyrograd.measurement import Column, Table, mean_over
-from gyrograd.metrics import Flag, suspicion
+from gyrograd.metrics import Flag, sanity_checks
 from gyrograd.reporting.schema import HOLLOW, MASKED, CardFlag
 
 RAISED = {
@@ -51,23 +51,23 @@ SATURATED = (
 )
 
 
-def doubts(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[CardFlag]:
+def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[CardFlag]:
     """Every flag raised, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
     model = inputs.model
     found: list[tuple[str, Flag | None]] = [
-        *((MODEL, flag) for flag in suspicion.model_flags(model, x)),
-        (MODEL, suspicion.training_mode(model)),
-        (MODEL, _saturated(suspicion.saturated(model, x, target), methods)),
+        *((MODEL, flag) for flag in sanity_checks.model_flags(model, x)),
+        (MODEL, sanity_checks.training_mode(model)),
+        (MODEL, _saturated(sanity_checks.saturated(model, x, target), methods)),
     ]
     for method in methods:
         maps = method.attribution(model, x, target).detach()
         flags = [
-            suspicion.not_finite_maps(maps),
-            suspicion.relevance_lost(model, method.attribution, x, target),
-            suspicion.constant_maps(maps),
-            suspicion.same_map_everywhere(maps) if len(maps) > 1 else None,
-            suspicion.ignores_model(model, method.attribution, x, target, seed=inputs.seed),
+            sanity_checks.not_finite_maps(maps),
+            sanity_checks.relevance_lost(model, method.attribution, x, target),
+            sanity_checks.constant_maps(maps),
+            sanity_checks.same_map_everywhere(maps) if len(maps) > 1 else None,
+            sanity_checks.ignores_model(model, method.attribution, x, target, seed=inputs.seed),
             *_of_numbers(inputs, table, method),
         ]
         found += [(method.name, flag) for flag in flags]
@@ -90,8 +90,8 @@ def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag 
     insertion = mean_over(table.curve(method=name, metric="insertion"))
     chance = table.of(method=MODEL, metric="chance")
     found = [
-        suspicion.calm_but_empty(*_shared(mean_over(draws), insertion, chance)),
-        suspicion.too_few_draws(per_draw) if len(per_draw) > 1 else None,
+        sanity_checks.calm_but_empty(*_shared(mean_over(draws), insertion, chance)),
+        sanity_checks.too_few_draws(per_draw) if len(per_draw) > 1 else None,
     ]
     # The attacks alone, noise left out: the question is whether they beat it.
     moved = worst(
@@ -100,10 +100,12 @@ def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag 
     noise = table.of(method=name, condition=NOISE, eps=eps, metric="cosine")
     attacked, noisy = _shared(moved, noise)
     if len(attacked):
-        found.append(suspicion.noise_beats_attack(attacked, noisy, "higher is better"))
+        found.append(sanity_checks.noise_beats_attack(attacked, noisy, "higher is better"))
     if any(value is None for value in moved.values()):
         x, target, _ = inputs.rows([e for e, v in moved.items() if v is None])
-        found.append(suspicion.zero_derivative(inputs.model, method.search or method.attribution, x, target))
+        found.append(
+            sanity_checks.zero_derivative(inputs.model, method.search or method.attribution, x, target)
+        )
     return found
 
 

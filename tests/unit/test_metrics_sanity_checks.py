@@ -9,7 +9,7 @@ from torch import nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
-from gyrograd.metrics import suspicion, suspicions
+from gyrograd.metrics import raised_flags, sanity_checks
 
 GRADIENT = gg.attribution("gradient")
 
@@ -28,26 +28,28 @@ def ruined(model, x, target, *, create_graph=False):
 
 def test_a_relu_gradient_has_no_derivative_and_a_softplus_one_has():
     x, target = batch()
-    flag = suspicion.zero_derivative(net("functional_relu"), GRADIENT, x, target)
+    flag = sanity_checks.zero_derivative(net("functional_relu"), GRADIENT, x, target)
     assert flag is not None
     assert (flag.name, flag.measured) == ("zero_derivative", 1.0)
-    assert suspicion.zero_derivative(net("residual"), GRADIENT, x, target) is None
+    assert sanity_checks.zero_derivative(net("residual"), GRADIENT, x, target) is None
 
 
 def test_input_times_relu_gradient_has_a_derivative():
     x, target = batch()
-    assert suspicion.zero_derivative(net("functional_relu"), gg.attribution("xgrad"), x, target) is None
+    assert sanity_checks.zero_derivative(net("functional_relu"), gg.attribution("xgrad"), x, target) is None
 
 
 def test_a_derivative_that_cancels_in_the_sum_of_the_map_is_seen():
     x, target = batch()
-    assert suspicion.zero_derivative(net("residual"), edges, x, target) is None
+    assert sanity_checks.zero_derivative(net("residual"), edges, x, target) is None
 
 
 def test_a_map_without_a_graph_has_no_derivative():
     x, target = batch()
     fixed = torch.rand_like(x)
-    flag = suspicion.zero_derivative(net("residual"), lambda m, x, t, *, create_graph=False: fixed, x, target)
+    flag = sanity_checks.zero_derivative(
+        net("residual"), lambda m, x, t, *, create_graph=False: fixed, x, target
+    )
     assert flag is not None
 
 
@@ -62,45 +64,45 @@ def test_a_map_that_hangs_on_the_weights_alone_or_on_one_pixel_is_told_apart():
         rows = torch.arange(len(x)) == 1  # the second image alone
         return torch.where(rows[:, None, None, None], x[:, :1, :1, :1].square(), 0) * torch.ones_like(x)
 
-    flag = suspicion.zero_derivative(model, of_weights, x, target)
+    flag = sanity_checks.zero_derivative(model, of_weights, x, target)
     assert flag is not None
     assert flag.measured == 1.0
-    flag = suspicion.zero_derivative(model, of_one_pixel, x, target)
+    flag = sanity_checks.zero_derivative(model, of_one_pixel, x, target)
     assert flag is not None
     assert flag.measured == pytest.approx(2 / 3)
-    assert suspicion.zero_derivative(model, of_one_pixel, x, target, share=0.7) is None
+    assert sanity_checks.zero_derivative(model, of_one_pixel, x, target, share=0.7) is None
 
 
 def test_constant_and_nearly_constant_maps_are_found_one_by_one():
     maps = torch.rand(4, 3, 5, 5)
-    assert suspicion.constant_maps(maps) is None
+    assert sanity_checks.constant_maps(maps) is None
     maps[1] = 0
     maps[2] = 0.7 + 1e-5 * maps[2]
-    assert suspicion.is_constant(maps).tolist() == [False, True, True, False]
-    flag = suspicion.constant_maps(maps)
+    assert sanity_checks.is_constant(maps).tolist() == [False, True, True, False]
+    flag = sanity_checks.constant_maps(maps)
     assert flag is not None
     assert flag.measured == 0.5
-    assert suspicion.constant_maps(maps, share=0.5) is None
+    assert sanity_checks.constant_maps(maps, share=0.5) is None
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_a_map_is_constant_by_its_own_size_whatever_that_is(scale):
     maps = torch.rand(2, 3, 5, 5)
     maps[1] = 0.7 + 1e-5 * maps[1]
-    assert suspicion.is_constant(scale * maps).tolist() == [False, True]
+    assert sanity_checks.is_constant(scale * maps).tolist() == [False, True]
 
 
 def test_one_map_for_every_image_is_found():
     x, target = batch(4)
     model = net("residual")
-    assert suspicion.same_map_everywhere(GRADIENT(model, x, target)) is None
-    assert suspicion.same_map_everywhere(ruined(model, x, target)) is not None
+    assert sanity_checks.same_map_everywhere(GRADIENT(model, x, target)) is None
+    assert sanity_checks.same_map_everywhere(ruined(model, x, target)) is not None
 
 
 def test_one_map_for_every_image_is_measured_over_pairs_of_different_images():
     maps = torch.tensor([[1.0, 0.0], [0.6, 0.8]]).view(2, 1, 1, 2)
-    assert suspicion.same_map_everywhere(maps, limit=0.5).measured == pytest.approx(0.6)
-    assert suspicion.same_map_everywhere(maps, limit=0.7) is None
+    assert sanity_checks.same_map_everywhere(maps, limit=0.5).measured == pytest.approx(0.6)
+    assert sanity_checks.same_map_everywhere(maps, limit=0.7) is None
 
 
 def test_ruined_attributions_are_calm_but_empty():
@@ -113,30 +115,30 @@ def test_ruined_attributions_are_calm_but_empty():
     assert stability.mean() > 0.99
     worst = game.curve_of_map(model, -GRADIENT(model, x, target).clamp(max=0), x, target).mean(1)
     low = torch.minimum(worst, chance)
-    assert suspicion.calm_but_empty(stability, low, chance) is not None
-    assert suspicion.calm_but_empty(stability, chance, chance) is not None
-    assert suspicion.calm_but_empty(stability, chance + 0.1, chance) is None
-    assert suspicion.calm_but_empty(stability - 0.5, low, chance) is None
+    assert sanity_checks.calm_but_empty(stability, low, chance) is not None
+    assert sanity_checks.calm_but_empty(stability, chance, chance) is not None
+    assert sanity_checks.calm_but_empty(stability, chance + 0.1, chance) is None
+    assert sanity_checks.calm_but_empty(stability - 0.5, low, chance) is None
 
 
 def test_a_map_of_the_image_alone_ignores_the_model():
     x, target = batch(4)
     model = net("lenet")
-    assert suspicion.ignores_model(model, edges, x, target) is not None
-    assert suspicion.ignores_model(model, GRADIENT, x, target) is None
+    assert sanity_checks.ignores_model(model, edges, x, target) is not None
+    assert sanity_checks.ignores_model(model, GRADIENT, x, target) is None
 
 
 def test_shuffled_weights_are_the_same_numbers_in_another_order():
     model = net("residual")
     before = [weight.clone() for weight in model.parameters()]
-    twin = suspicion.shuffled(model, seed=1)
+    twin = sanity_checks.shuffled(model, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     for old, new in zip(before, twin.parameters(), strict=True):
         assert torch.equal(old.flatten().sort().values, new.flatten().sort().values)
         assert not torch.equal(old, new)
-    again = suspicion.shuffled(model, seed=1)
+    again = sanity_checks.shuffled(model, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), again.parameters(), strict=True))
-    usual, zero = suspicion.shuffled(model), suspicion.shuffled(model, seed=0)
+    usual, zero = sanity_checks.shuffled(model), sanity_checks.shuffled(model, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), zero.parameters(), strict=True))
 
 
@@ -144,14 +146,14 @@ def test_shuffled_weights_are_the_same_numbers_in_another_order():
 def test_noise_that_does_more_harm_than_the_attack_is_found(direction):
     sign = 1 if direction == "higher is better" else -1
     attacked = sign * torch.tensor([0.1, 0.2, 0.3, 0.4])
-    assert suspicion.noise_beats_attack(attacked, attacked + sign * 0.2, direction) is None
-    flag = suspicion.noise_beats_attack(
+    assert sanity_checks.noise_beats_attack(attacked, attacked + sign * 0.2, direction) is None
+    flag = sanity_checks.noise_beats_attack(
         attacked, attacked - sign * torch.tensor([0.1, 0.0, -0.1, -0.1]), direction
     )
     assert flag is not None
     assert flag.measured == 0.5
     with pytest.raises(UserError, match="no direction"):
-        suspicion.noise_beats_attack(attacked, attacked, "none")
+        sanity_checks.noise_beats_attack(attacked, attacked, "none")
 
 
 def test_changed_predictions_are_counted():
@@ -161,30 +163,30 @@ def test_changed_predictions_are_counted():
     other[0] = other[0].roll(1, 0) * torch.tensor([1.0, 0.0, 0.0]).view(3, 1, 1).roll(
         int(model(x[:1]).argmax()) + 1, 0
     )
-    assert suspicion.prediction_changed(model, x, x) is None
-    flag = suspicion.prediction_changed(model, x, other)
+    assert sanity_checks.prediction_changed(model, x, x) is None
+    flag = sanity_checks.prediction_changed(model, x, other)
     assert flag is not None
     assert flag.measured == 0.25
 
 
 def test_training_mode_of_batchnorm_and_dropout_is_found():
     model = net("residual")
-    assert suspicion.training_mode(model) is None
+    assert sanity_checks.training_mode(model) is None
     model.bn2.train()
-    assert suspicion.training_mode(model).measured == 1
-    assert suspicion.training_mode(nn.Sequential(nn.Dropout(0.5))) is not None
-    assert suspicion.training_mode(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) is None
+    assert sanity_checks.training_mode(model).measured == 1
+    assert sanity_checks.training_mode(nn.Sequential(nn.Dropout(0.5))) is not None
+    assert sanity_checks.training_mode(nn.Sequential(nn.Linear(2, 2), nn.ReLU())) is None
 
 
 def test_saturated_probabilities_are_found_at_both_ends():
     x, target = batch(4)
     model = net("lenet")
-    assert suspicion.saturated(model, x, target) is None
+    assert sanity_checks.saturated(model, x, target) is None
     with torch.no_grad():
         model[-1].weight *= 1000
     right, wrong = model(x).argmax(1), model(x).argmin(1)
-    assert suspicion.saturated(model, x, right).measured == 1
-    assert suspicion.saturated(model, x, wrong).measured == 1
+    assert sanity_checks.saturated(model, x, right).measured == 1
+    assert sanity_checks.saturated(model, x, wrong).measured == 1
 
 
 def test_too_few_draws_are_found_and_more_cure_it():
@@ -192,39 +194,39 @@ def test_too_few_draws_are_found_and_more_cure_it():
     examples = torch.randn(200, 1, generator=generator)
     noise = torch.randn(200, 400, generator=generator)
     noisy = examples + 2 * noise
-    flag = suspicion.too_few_draws(noisy[:, :4])
+    flag = sanity_checks.too_few_draws(noisy[:, :4])
     assert flag is not None
     assert flag.measured == pytest.approx(1 / 2, abs=0.15)  # within 4 / 4, between 1 + 4 / 4
-    assert suspicion.too_few_draws(noisy) is None
-    assert suspicion.too_few_draws(examples) is not None
-    assert suspicion.too_few_draws(torch.ones(3, 5)) is None
+    assert sanity_checks.too_few_draws(noisy) is None
+    assert sanity_checks.too_few_draws(examples) is not None
+    assert sanity_checks.too_few_draws(torch.ones(3, 5)) is None
     with pytest.raises(UserError, match="at least two"):
-        suspicion.too_few_draws(noisy[:1])
+        sanity_checks.too_few_draws(noisy[:1])
 
 
 def test_a_maximum_that_still_grows_is_found():
     rising = torch.arange(1.0, 11).expand(3, 10)
-    assert suspicion.still_growing(rising).measured == pytest.approx(0.5)
-    assert suspicion.still_growing(rising.flip(1)) is None
-    assert suspicion.still_growing(torch.zeros(2, 4)) is None
+    assert sanity_checks.still_growing(rising).measured == pytest.approx(0.5)
+    assert sanity_checks.still_growing(rising.flip(1)) is None
+    assert sanity_checks.still_growing(torch.zeros(2, 4)) is None
     with pytest.raises(UserError, match="raise draws"):
-        suspicion.still_growing(rising[:, :1])
+        sanity_checks.still_growing(rising[:, :1])
 
 
 def test_suspicions_gathers_the_flags_and_each_says_what_to_do():
     x, target = batch(4)
-    assert suspicions(net("residual"), GRADIENT, x, target) == ()
-    found = suspicions(net("residual").train(), ruined, x, target)
+    assert raised_flags(net("residual"), GRADIENT, x, target) == ()
+    found = raised_flags(net("residual").train(), ruined, x, target)
     assert {"training_mode", "same_map_everywhere", "ignores_model"} == {flag.name for flag in found}
     for flag in found:
         text = str(flag)
         for part in (flag.raised_if, flag.explanation, flag.what_to_do):
             assert len(part) > 15
             assert part in text
-    names = {flag.name for flag in suspicions(net("functional_relu"), GRADIENT, x, target)}
+    names = {flag.name for flag in raised_flags(net("functional_relu"), GRADIENT, x, target)}
     assert "zero_derivative" in names
     assert "zero_derivative" not in {
-        flag.name for flag in suspicions(net("functional_relu"), GRADIENT, x, target, differentiable=False)
+        flag.name for flag in raised_flags(net("functional_relu"), GRADIENT, x, target, differentiable=False)
     }
 
 
@@ -261,7 +263,7 @@ WAYWARD = {
 def test_a_model_whose_answers_cannot_be_repeated_is_flagged(how, names):
     x = torch.rand(5, 3, 4, 4)
     x[3] *= 0.1
-    flags = suspicion.model_flags(Wayward(how).eval(), x)
+    flags = sanity_checks.model_flags(Wayward(how).eval(), x)
     assert {flag.name for flag in flags} == names
     assert all("\n" not in flag.note and flag.note.endswith(".") for flag in flags)
 
@@ -272,24 +274,24 @@ def test_rows_may_differ_by_rounding_from_place_to_place_and_by_no_more(change, 
         return z + change * z.detach().abs().max() * (torch.arange(len(z))[:, None] % 2)
 
     assert [
-        flag.name for flag in suspicion.model_flags(Wayward(placed).eval(), torch.rand(5, 3, 4, 4))
+        flag.name for flag in sanity_checks.model_flags(Wayward(placed).eval(), torch.rand(5, 3, 4, 4))
     ] == names
 
 
 def test_one_image_alone_shows_a_model_that_looks_at_its_neighbours():
-    flags = suspicion.model_flags(Wayward(lambda net, x, z: z - z.mean(0)).eval(), torch.rand(1, 3, 4, 4))
+    flags = sanity_checks.model_flags(Wayward(lambda net, x, z: z - z.mean(0)).eval(), torch.rand(1, 3, 4, 4))
     assert [flag.name for flag in flags] == ["rows_depend"]
 
 
 def test_half_precision_and_large_batches_raise_no_flag_of_a_steady_model():
     model = gg.model("lenet", num_classes=5, image_size=16, seed=0).eval()
-    assert suspicion.model_flags(model, torch.rand(9, 3, 16, 16)) == ()
-    assert suspicion.model_flags(model.bfloat16(), torch.rand(9, 3, 16, 16).bfloat16()) == ()
+    assert sanity_checks.model_flags(model, torch.rand(9, 3, 16, 16)) == ()
+    assert sanity_checks.model_flags(model.bfloat16(), torch.rand(9, 3, 16, 16).bfloat16()) == ()
 
 
 def test_maps_that_are_no_numbers_are_flagged():
     maps = torch.rand(4, 3, 5, 5)
-    assert suspicion.not_finite_maps(maps) is None
+    assert sanity_checks.not_finite_maps(maps) is None
     maps[2, 0, 0, 0] = torch.nan
-    flag = suspicion.not_finite_maps(maps)
+    flag = sanity_checks.not_finite_maps(maps)
     assert (flag.name, flag.measured) == ("not_finite_map", 0.25)

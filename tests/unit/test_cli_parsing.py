@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gyrograd.cli.parsing import parse_call, settings, value
 from gyrograd.cli.train import free_settings
-from gyrograd.cli.written import called, settings, value
 from gyrograd.errors import UserError
 
 WRITTEN = {
@@ -37,7 +37,7 @@ WRITTEN = {
 def test_a_value_means_the_same_wherever_it_is_written(text):
     expected = WRITTEN[text]
     assert (value(text), type(value(text))) == (expected, type(expected))
-    assert called(f"name(first=1, key={text})") == ("name", {"first": 1, "key": expected})
+    assert parse_call(f"name(first=1, key={text})") == ("name", {"first": 1, "key": expected})
     assert settings(f"first=1,key={text}") == {"first": 1, "key": expected}
     _, given_free = free_settings(["--first", "1", "--key", text])
     assert given_free["settings"] == {"first": 1, "key": expected}

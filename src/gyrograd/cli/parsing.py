@@ -1,13 +1,13 @@
-"""What is written on the command line alone: radii such as `8/255`, and lists of methods."""
+"""Parse values that only the command line has: radii such as `8/255`, and lists of methods."""
 
 from __future__ import annotations
 
 import math
 
 from gyrograd.errors import UserError
-from gyrograd.parsing import called, made, number, settings, split, value
+from gyrograd.parsing import make_from_text, number, parse_call, settings, split, value
 
-__all__ = ["called", "made", "radii", "radius", "settings", "several", "value"]
+__all__ = ["make_from_text", "parse_call", "radii", "radius", "settings", "several", "value"]
 
 
 def radius(text: str | float | int) -> float:
@@ -27,7 +27,7 @@ def radii(text: str | float | int) -> tuple[float, ...]:
 
 
 def several(text: str) -> list[str]:
-    """Comma-separated names, each with optional settings in brackets; no name twice."""
+    """Split comma-separated names with optional settings in brackets; a repeated name is an error."""
     names = split(text)
     if not names:
         raise UserError("No method is named; give at least one, such as gradient.")

@@ -1,4 +1,4 @@
-"""What jsonargparse says of words it cannot place, as one sentence that names the fix."""
+"""Turn jsonargparse's errors into one sentence that names the fix."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS: dict[Any, str] = {
 
 
 def sentence(verb: Verb, path: str, said: str) -> str:
-    """The sentence for `said`; what no rule knows is passed on with a word on where to look."""
+    """The sentence for jsonargparse's message `said`; an unknown message is passed on with a hint."""
     said = " ".join(said.split()).rstrip(".")
     for pattern, rule in RULES.items():
         if found := re.match(pattern, said):

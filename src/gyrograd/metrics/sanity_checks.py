@@ -1,0 +1,394 @@
+"""Reasons to distrust a good number, after AutoAttack's example: raised if, explanation, what to do.
+
+Each check returns a Flag or None. A flag does not say that a number is wrong; it says what else would give it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gyrograd.errors import UserError
+from gyrograd.metrics.passes import logits_in_parts, scores
+from gyrograd.metrics.pictures import picture
+from gyrograd.numerics import random
+from gyrograd.numerics.similarity import cosine
+from gyrograd.registry import Direction
+from gyrograd.types import Attribution, Flags, Inputs, Labels, Logits, Model, PerExample
+
+MODAL = (
+    nn.BatchNorm1d,
+    nn.BatchNorm2d,
+    nn.BatchNorm3d,
+    nn.SyncBatchNorm,
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+)
+"""Layers that behave differently in training mode."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One reason for doubt: the rule, why it matters, the way out, and the number that raised it."""
+
+    name: str
+    raised_if: str
+    explanation: str
+    what_to_do: str
+    measured: float
+
+    @property
+    def note(self) -> str:
+        """What a reader of results must know, and the way out."""
+        return f"{self.explanation} {self.what_to_do}"
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} ({self.measured:.3g})\n  raised if: {self.raised_if}\n"
+            f"  explanation: {self.explanation}\n  what to do: {self.what_to_do}"
+        )
+
+
+def zero_derivative(
+    model: Model, attribution: Attribution, x: Inputs, target: Labels, *, share: float = 0.0
+) -> Flag | None:
+    """Whether the map's derivative to the input is exactly zero; for maps that can be differentiated."""
+    leaf = x.detach().clone().requires_grad_()
+    maps = attribution(model, leaf, target, create_graph=True)
+    dead = ~_moves(maps, leaf)
+    return _raised(
+        _share(dead) > share,
+        "zero_derivative",
+        f"the derivative of the map to the input is exactly zero on more than {share:.0%} of the examples",
+        "The map is constant between kinks (the plain gradient of a ReLU net is), so an attack that follows its "
+        "gradient stands still and every map looks robust.",
+        "Attack a softplus twin (activation='softplus') and carry the result over, or attack a smoothed model.",
+        _share(dead),
+    )
+
+
+def constant_maps(maps: Inputs, *, tolerance: float = 1e-3, share: float = 0.0) -> Flag | None:
+    """Whether maps are constant over the image, or nearly so."""
+    flat = is_constant(maps, tolerance)
+    return _raised(
+        _share(flat) > share,
+        "constant_map",
+        f"the pixels of a map differ by at most {tolerance:g} of its size on more than {share:.0%} of the examples",
+        "A map that singles out no pixel stays the same under noise and attack; its order of pixels is the order "
+        "of the image, not of importance.",
+        "Look at the maps; report insertion beside stability, and leave such examples out of rank measures.",
+        _share(flat),
+    )
+
+
+def is_constant(maps: Inputs, tolerance: float = 1e-3) -> Flags:
+    """For each example, whether max - min of the reduced map is within tolerance of its largest size."""
+    pixels = picture(maps, "abs_sum").flatten(1)
+    return pixels.amax(1) - pixels.amin(1) <= tolerance * pixels.amax(1)
+
+
+def same_map_everywhere(maps: Inputs, *, limit: float = 0.95) -> Flag | None:
+    """Whether different images have one and the same map (joo2023's ruined attributions: always the edges)."""
+    if len(maps) < 2:
+        raise UserError("One map cannot be compared with others; give the maps of at least two examples.")
+    pixels = picture(maps, "abs_sum").flatten(1)
+    pairs = torch.triu_indices(len(maps), len(maps), 1, device=maps.device)
+    alike = float(cosine(pixels[pairs[0]], pixels[pairs[1]]).mean())
+    return _raised(
+        alike > limit,
+        "same_map_everywhere",
+        f"the maps of different examples have a mean cosine above {limit:g}",
+        "The map hardly depends on the image, so it holds still for a reason that makes it useless.",
+        "Look at the maps of several classes; lower the weight of the cosine regularizer; report insertion.",
+        alike,
+    )
+
+
+def calm_but_empty(
+    stability: PerExample, insertion: PerExample, chance: PerExample, *, calm: float = 0.9
+) -> Flag | None:
+    """Whether maps are stable and yet rank pixels no better than chance (`PixelGame.chance`)."""
+    gain = float((insertion - chance).mean())
+    return _raised(
+        float(stability.mean()) >= calm and gain <= 0,
+        "calm_but_empty",
+        f"mean stability is {calm:g} or more and insertion is no higher than that of a random order of pixels",
+        "This is how joo2023's attributions ruined by a large cosine weight look: high RPS, low Insertion.",
+        "Lower the regularizer's weight until insertion rises above chance; never report stability alone.",
+        gain,
+    )
+
+
+def ignores_model(
+    model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: int = 0, limit: float = 0.9
+) -> Flag | None:
+    """Whether the map stays when the model's weights are shuffled (Adebayo et al. 2018)."""
+    trained = picture(attribution(model, x, target).detach(), "abs_sum")
+    random_ = picture(attribution(shuffled(model, seed), x, target).detach(), "abs_sum")
+    alike = float(cosine(trained, random_).mean())
+    return _raised(
+        alike > limit,
+        "ignores_model",
+        f"the maps of the model and of a copy with shuffled weights have a mean cosine above {limit:g}",
+        "The map shows the image (its edges, say), not what the model made of it; such a map is stable for free.",
+        "Use another attribution, or quote this similarity beside every number of this one.",
+        alike,
+    )
+
+
+def shuffled(model: Model, seed: int = 0) -> Model:
+    """A copy whose weight tensors each hold the same numbers in a random order."""
+    twin = copy.deepcopy(model)
+    shuffle(twin.parameters(), seed)
+    return twin
+
+
+def shuffle(weights: Iterable[Tensor], seed: int = 0, first_stream: int = 0) -> None:
+    """Put the numbers of each tensor in a random order, in place; every tensor has a stream of its own."""
+    with torch.no_grad():
+        for stream, weight in enumerate(weights, first_stream):
+            order = random.permutation(random.keys(seed, 1, weight.device), weight.numel(), stream=stream)[0]
+            weight.copy_(weight.flatten()[order].view_as(weight))
+
+
+def noise_beats_attack(
+    attacked: PerExample, noisy: PerExample, direction: Direction, *, share: float = 0.1
+) -> Flag | None:
+    """Whether random noise of the same budget does as much harm as the attack, by a metric's direction."""
+    if direction == "none":
+        raise UserError("This metric has no direction, so harm is not defined; give values of one that has.")
+    better = noisy <= attacked if direction == "higher is better" else noisy >= attacked
+    return _raised(
+        _share(better) > share,
+        "noise_beats_attack",
+        f"equal-budget noise does at least as much harm as the attack on more than {share:.0%} of the examples",
+        "The attack did not find what noise finds, so it bounds nothing: its gradient is zero, masked or noisy.",
+        "Check zero_derivative; give more steps, a random start or a softplus twin; report the worse of the two.",
+        _share(better),
+    )
+
+
+def prediction_changed(model: Model, x: Inputs, perturbed: Inputs, *, share: float = 0.1) -> Flag | None:
+    """Whether the perturbed inputs are often classified differently."""
+    changed = logits_in_parts(model, x).argmax(1) != logits_in_parts(model, perturbed).argmax(1)
+    return _raised(
+        _share(changed) > share,
+        "prediction_changed",
+        f"the predicted class changed on more than {share:.0%} of the examples",
+        "A new class may well deserve a new map: the attack moved the prediction, not the explanation alone.",
+        "Keep the prediction in the attack, or report the examples whose prediction was kept separately.",
+        _share(changed),
+    )
+
+
+def training_mode(model: Model) -> Flag | None:
+    """Whether BatchNorm or dropout layers are in training mode."""
+    live = [module for module in model.modules() if isinstance(module, MODAL) and module.training]
+    return _raised(
+        bool(live),
+        "training_mode",
+        "a BatchNorm or dropout layer is in training mode",
+        "An example's output then depends on the batch it came in or on chance. The package's own attributions "
+        "and metrics switch to eval mode and back; code around them may not.",
+        "Call model.eval() before measuring.",
+        float(len(live)),
+    )
+
+
+def model_flags(model: Model, x: Inputs) -> tuple[Flag, ...]:
+    """What one batch, given twice and then in another order beside a stranger, shows of the model itself."""
+    first, again = logits_in_parts(model, x), logits_in_parts(model, x)
+    beside = torch.cat([1 - x[:1], x.flip(0)])
+    other = logits_in_parts(model, beside, len(beside))[1:].flip(0)
+    # Of a model that changes from call to call nothing can be said about neighbours.
+    found = (_not_finite(first), _changing(first, again) or _dependent(first, other))
+    return tuple(flag for flag in found if flag is not None)
+
+
+def _not_finite(logits: Logits) -> Flag | None:
+    lost = ~logits.isfinite().all(1)
+    return _raised(
+        bool(lost.any()),
+        "not_finite",
+        "the model returns NaN or infinite logits for an image",
+        f"The model returns NaN or infinite logits for {int(lost.sum())} of {len(lost)} images, whose maps mean "
+        "nothing.",
+        "Look for a division, a logarithm or a square root that can meet a zero in the model.",
+        _share(lost),
+    )
+
+
+def _changing(first: Logits, again: Logits) -> Flag | None:
+    change = _change(first, again)
+    # One program on one batch: anything but the last digits is the model's own doing.
+    limit = 100 * torch.finfo(first.dtype).eps
+    return _raised(
+        change > limit,
+        "answers_change",
+        f"the logits of one batch differ from call to call by more than {limit:.1g} of the largest",
+        f"The model gives the same images other logits at each call (by {change:.2g} of the largest): dropout or noise "
+        "is on in eval mode, or something in it is counted on, so that no number here can be repeated.",
+        "Let dropout and noise follow model.eval(), and keep no state between calls.",
+        change,
+    )
+
+
+def _dependent(first: Logits, other: Logits) -> Flag | None:
+    change = _change(first, other)
+    # Another batch size is another program, which rounds otherwise.
+    limit = 10 * torch.finfo(first.dtype).eps ** 0.5
+    return _raised(
+        change > limit,
+        "rows_depend",
+        f"an image's logits differ by more than {limit:.1g} of the largest in another order beside another image",
+        f"What the model says of an image depends on the images beside it (by {change:.2g} of the largest logit), so "
+        "that its map belongs to the batch.",
+        "Normalise by stored statistics in eval mode, and let nothing in the model mix the rows of a batch.",
+        change,
+    )
+
+
+def _change(one: Logits, other: Logits) -> float:
+    """The largest difference over the largest value, of the rows that are finite in both."""
+    finite = one.isfinite().all(1) & other.isfinite().all(1)
+    if not finite.any():
+        return 0.0
+    return float(
+        (one - other)[finite].abs().max() / one[finite].abs().max().clamp_min(torch.finfo(one.dtype).tiny)
+    )
+
+
+def not_finite_maps(maps: Inputs) -> Flag | None:
+    """Whether maps hold NaN or infinite values."""
+    lost = ~maps.isfinite().flatten(1).all(1)
+    return _raised(
+        bool(lost.any()),
+        "not_finite_map",
+        "a map holds NaN or infinite values",
+        f"{int(lost.sum())} of {len(lost)} maps hold NaN or infinite values: the derivative does not exist there.",
+        "Look for a square root, a logarithm or a division at zero in the model, or use another attribution.",
+        _share(lost),
+    )
+
+
+def relevance_lost(
+    model: Model, attribution: Attribution, x: Inputs, target: Labels, *, limit: float = 0.95
+) -> Flag | None:
+    """Whether less relevance arrives at the input than LRP put in; for attributions that tell (`LRP.conserved`)."""
+    conserved = getattr(attribution, "conserved", None)
+    if conserved is None or getattr(attribution, "quantity", "logit") != "logit":
+        return None
+    arrived = float(conserved(model, x, target).mean())
+    return _raised(
+        not limit <= arrived <= 2 - limit,
+        "relevance_lost",
+        f"the map sums to less than {limit:.0%} of the relevance put in, or as much more",
+        f"Of the relevance LRP puts in, {arrived:.0%} arrives at the image: biases take a part, or values that no rule "
+        "hands on, so that the map tells of a part of the model's answer.",
+        "Use lrp(variant='conserving') or bias='drop', and compare the two maps.",
+        arrived,
+    )
+
+
+def saturated(
+    model: Model, x: Inputs, target: Labels, *, near: float = 1e-4, share: float = 0.1
+) -> Flag | None:
+    """Whether probabilities are so close to 0 or 1 that their gradient vanishes."""
+    p = scores(model, x, target, "probability")
+    stuck = (p > 1 - near) | (p < near)
+    return _raised(
+        _share(stuck) > share,
+        "saturated",
+        f"the probability of the class is within {near:g} of 0 or 1 on more than {share:.0%} of the examples",
+        "Maps of the probability are then mostly rounding, and insertion curves jump instead of rising.",
+        "Explain the logit (quantity='logit'), or calibrate the model's temperature first.",
+        _share(stuck),
+    )
+
+
+def too_few_draws(values: Float[Tensor, "b n"], *, share: float = 0.25) -> Flag | None:
+    """Whether the draws' own noise is a large part of the spread between examples (for means over draws)."""
+    b, n = values.shape
+    if b < 2:
+        raise UserError("The spread between examples needs at least two of them; give more examples.")
+    between = float(values.mean(1).var())
+    within = float(values.var(1).mean() / n) if n > 1 else float("inf")
+    part = within / between if between > 0 else float(within > 0)
+    return _raised(
+        part > share,
+        "too_few_draws",
+        f"there is one draw, or the draws' noise makes up more than {share:.0%} of the variance between examples",
+        "The interval over examples then measures the sampling as much as the examples.",
+        "Raise draws: four times as many halve the noise.",
+        min(part, 1.0),
+    )
+
+
+def still_growing(values: Float[Tensor, "b n"], *, rise: float = 0.1) -> Flag | None:
+    """Whether a maximum over draws still rises with more of them (local Lipschitz, max sensitivity)."""
+    n = values.shape[1]
+    if n < 2:
+        raise UserError("A rise needs at least two draws; raise draws.")
+    half, whole = float(values[:, : n // 2].amax(1).mean()), float(values.amax(1).mean())
+    growth = (whole - half) / whole if whole > 0 else 0.0
+    return _raised(
+        growth > rise,
+        "still_growing",
+        f"the mean of the maxima rose by more than {rise:.0%} from half of the draws to all",
+        "A maximum over draws is a lower bound; one that still rises is far below what more draws would find.",
+        "Raise draws, or look for the maximum with an attack.",
+        growth,
+    )
+
+
+def raised_flags(
+    model: Model,
+    attribution: Attribution,
+    x: Inputs,
+    target: Labels,
+    *,
+    differentiable: bool = True,
+    seed: int = 0,
+) -> tuple[Flag, ...]:
+    """The flags that need nothing but a model, a map and examples; `differentiable=False` for LIME and SHAP."""
+    maps = attribution(model, x, target).detach()
+    found = [
+        *model_flags(model, x),
+        training_mode(model),
+        not_finite_maps(maps),
+        saturated(model, x, target),
+        constant_maps(maps),
+        same_map_everywhere(maps) if len(x) > 1 else None,
+        ignores_model(model, attribution, x, target, seed=seed),
+        zero_derivative(model, attribution, x, target) if differentiable else None,
+    ]
+    return tuple(flag for flag in found if flag is not None)
+
+
+def _moves(maps: Tensor, x: Tensor) -> Tensor:
+    """For each example, whether the derivative of some mixture of its map's elements is not zero."""
+    if not maps.requires_grad:
+        return torch.zeros(len(x), dtype=torch.bool, device=x.device)
+    # Normal draws: a plain sum can cancel, and so can random signs where elements are alike.
+    weights = random.normal(random.keys(0, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
+    (slope,) = torch.autograd.grad((maps * weights).sum(), x, allow_unused=True)
+    return (torch.zeros_like(x) if slope is None else slope).flatten(1).ne(0).any(1)
+
+
+def _share(flags: Tensor) -> float:
+    return float(flags.double().mean())
+
+
+def _raised(
+    raised: bool, name: str, raised_if: str, explanation: str, what_to_do: str, measured: float
+) -> Flag | None:
+    return Flag(name, raised_if, explanation, what_to_do, measured) if raised else None
