@@ -149,6 +149,15 @@ def test_on_a_cpu_torchs_own_layers_stay_but_for_those_that_pay() -> None:
     assert F.softplus in second_order._LAYERS
 
 
+def test_layers_called_with_names_for_their_arguments_are_left_to_torch() -> None:
+    z, weight = torch.rand(2, 3, 4, 4, requires_grad=True), torch.ones(3, 3, 1, 1)
+    with made_for_second_derivatives(z):
+        convolved = F.conv2d(input=z, weight=weight)
+        normed = F.batch_norm(input=z, running_mean=torch.zeros(3), running_var=torch.ones(3))
+    torch.testing.assert_close(convolved, F.conv2d(z, weight))
+    torch.testing.assert_close(normed, F.batch_norm(z, torch.zeros(3), torch.ones(3)))
+
+
 class Precisions(TorchDispatchMode):
     """The dtypes of the tensors in each convolution, forward and backward: CUDA's refuse a mixture."""
 

@@ -31,12 +31,9 @@ class FastConvolutions(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        named = kwargs or {}
-        if func not in _DIMENSIONS or not torch.is_grad_enabled():
-            return func(*args, **named)
-        if self.held_only and (args[1] if len(args) > 1 else named["weight"]).requires_grad:
-            return func(*args, **named)
-        return _convolved(func, *args, **named)
+        if func in _DIMENSIONS and args and torch.is_grad_enabled():
+            return _convolved(func, self.held_only, *args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(frozen=True)
@@ -72,6 +69,7 @@ class Geometry:
 
 def _convolved(
     func: Any,
+    held_only: bool,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -80,8 +78,9 @@ def _convolved(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    n = _DIMENSIONS[func]
-    if isinstance(padding, str) or x.dim() != n + 2 or not (x.requires_grad or weight.requires_grad):
+    n, trained = _DIMENSIONS[func], weight.requires_grad
+    to_torch = trained if held_only else not (trained or x.requires_grad)
+    if to_torch or isinstance(padding, str) or x.dim() != n + 2:
         out: Tensor = func(x, weight, bias, stride, padding, dilation, groups)
         return out
     x, weight = as_autocast(x), as_autocast(weight)

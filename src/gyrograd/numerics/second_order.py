@@ -75,7 +75,7 @@ class SecondOrder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in self.layers and torch.is_grad_enabled() and isinstance(args[0], Tensor):
+        if func in self.layers and torch.is_grad_enabled() and args and isinstance(args[0], Tensor):
             return self.layers[func](*args, **kwargs)
         return func(*args, **kwargs)
 
