@@ -133,7 +133,8 @@ def register(
         label: the name as people write it ("SmoothGrad"); left out, the name with spaces.
         about: one sentence for people who do not know the field, shown by the explorer; left out, the first line of
             the docstring.
-        group: metrics: the part of the table, "noise", "attack", "certificate" or "faithfulness" (left out: "other").
+        group: metrics: the part of the table, "noise", "attack", "transform", "certificate" or "faithfulness" (left
+            out: "other").
             Attacks: "map", "prediction" or "noise", for what they move.
         order: position in lists that are not sorted by name, lower first; ties are sorted by name.
         passes: attributions: model passes per map, or the name of the setting that holds their number ("draws").

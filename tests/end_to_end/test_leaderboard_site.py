@@ -51,15 +51,18 @@ def written(folder: Path, name: str, **changes) -> None:
     (folder / "report.html").write_text("<!doctype html><title>report</title>")
 
 
+def flag(method: str) -> dict:
+    return {
+        "name": "ignores_model", "where": method, "raised_if": "r", "explanation": "It is a map of the image.",
+        "what_to_do": "w", "measured": 1.0,
+    }  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def house(tmp_path_factory):
     home = tmp_path_factory.mktemp("audits")
     for name in NETS:
-        flag = {
-            "name": "ignores_model", "where": "gradient", "raised_if": "r", "explanation": "It is a map of the image.",
-            "what_to_do": "w", "measured": 1.0,
-        }  # fmt: skip
-        written(home / name, name, **({"flags": [flag]} if name == "net-steady" else {}))
+        written(home / name, name, flags=[flag("gradient")] if name == "net-steady" else [])
     claims = {
         "name": "Net, plain",
         "paper": "A paper",
@@ -94,6 +97,15 @@ def test_a_self_check_makes_a_pair_unreliable_and_keeps_it_off_the_frontier(hous
     }  # fmt: skip
 
 
+def test_an_unreliable_pair_beats_nobody(tmp_path):
+    """The steadiest pair of all is in doubt: it is not on the frontier, and those below it are."""
+    written(tmp_path / "a", "net-steady", flags=[flag("input_x_gradient")])
+    written(tmp_path / "b", "net-between")
+    board = boards(found_audits(tmp_path)[0])[0]
+    frontier = {(p.place.audit.name, p.place.method) for p in board.plane().points if p.frontier}
+    assert frontier == {("net-steady", "gradient"), ("net-between", "input_x_gradient")}
+
+
 def test_what_a_paper_reports_stands_beside_what_was_measured(house):
     board = boards(found_audits(house)[0])[0]
     plain = {p.method: p for p in board.places() if p.audit.name == "Net, plain"}
@@ -121,6 +133,7 @@ def test_the_site_has_a_page_per_model_and_nothing_from_elsewhere(house, capsys)
         assert page.complaints == []
         linked = [found["href"] for tag, found in page.tags if tag == "a"]
         assert all((path.parent / way).exists() for way in linked)
+        assert "n = 100" in page.text
     # A site below the audits adds no audit to the next one.
     assert len(found_audits(house)[0]) == len(NETS)
 

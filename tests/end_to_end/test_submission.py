@@ -12,7 +12,7 @@ import torch
 
 import gyrograd as gg
 from gyrograd.audit.presets import PRESETS
-from gyrograd.audit.submission import read_images, verify, write_images
+from gyrograd.audit.submission import read_images, verify, write_images, write_submission
 from gyrograd.cli import main
 from gyrograd.errors import UserError
 from gyrograd.metrics import TopKIntersection
@@ -110,6 +110,16 @@ def test_a_card_that_says_more_than_its_records_is_found(folder, change, why):
     step, wrong = failure(folder)
     assert step == 3
     assert why in wrong
+
+
+def test_an_audit_of_as_many_images_as_a_precision_takes_is_refused_in_a_sentence(folder, capsys):
+    changed_card(folder, lambda card: card["settings"].update(precision=0.05))
+    signed(folder)
+    assert main(["verify", str(folder)]) == 2
+    assert "was audited with a precision of 0.05" in capsys.readouterr().err
+    images = read_images(folder / "images.safetensors")
+    with pytest.raises(UserError, match="submit it with a fixed number of images"):
+        write_submission(folder, gg.load("cifar10/lenet-ce"), *images, {}, {})
 
 
 def test_other_weights_are_found(folder):

@@ -17,7 +17,8 @@ from gyrograd.reporting.card import contents, html_report
 from gyrograd.reporting.schema import checked
 
 TINY = replace(
-    PRESETS["quick"], methods=("gradient", "smoothgrad"), method_settings={"smoothgrad": {"draws": 2}}, steps=1,
+    PRESETS["quick"], methods=("gradient", "smoothgrad", "lime"), steps=1,
+    method_settings={"smoothgrad": {"draws": 2}, "lime": {"segments": "grid", "grid": 2, "draws": 8}},
     attacked_images=1, curve=(4 / 255,), points=3, draws=2, sweep={}, bound_images=1, bound_draws=1, flag_images=2,
     pictures=1, certified_images=1, certified_draws=32,
 )  # fmt: skip
@@ -33,14 +34,30 @@ def certified(tmp_path_factory):
 def test_the_card_has_certified_numbers_beside_attacked_ones(certified):
     card, _ = certified
     found = card.document["certificates"]
-    assert [row["method"] for row in found["rows"]] == ["gradient"]  # SmoothGrad would take every draw twice
+    assert [row["method"] for row in found["rows"]] == [
+        "gradient",
+        "lime",
+    ]  # SmoothGrad would take every draw twice
     assert found["images"] == 1
     # In 255ths per value, so that the radius can be held against the attack's eps: 255 * 0.1 / sqrt(3 * 32 * 32).
     assert found["radius_per_value"] == pytest.approx(0.46, abs=0.005)
-    gradient, smooth = card.document["methods"]
+    gradient, smooth, _ = card.document["methods"]
     assert gradient["columns"]["certified_pixels"] == found["rows"][0]["pixels"]
     assert "certified_pixels" not in smooth["columns"]
     assert card.table.of(method="gradient, certified", metric="draws").keys() == {0}
+
+
+def test_a_method_with_segments_is_certified_by_its_soft_stability(certified):
+    card, _ = certified
+    gradient, lime = card.document["certificates"]["rows"]
+    assert gradient["stability"] is None
+    assert lime["pixels"] is None
+    assert lime["draws"]["value"] == TINY.certified_draws
+    data = gg.dataset("shapes", split="test", n=2)
+    model, explain = gg.load("cifar10/lenet-steady"), gg.attribution("lime", segments="grid", grid=2, draws=8)
+    again = gg.metric("soft_stability", draws=32)(model, explain, data.pixels()[:1], data.labels[:1], seed=0)
+    assert lime["stability"]["value"] == pytest.approx(again.item())
+    assert card.document["methods"][2]["columns"]["soft_stability"] == lime["stability"]
 
 
 def test_the_picture_tells_certified_refuted_and_undecided_pixels(certified):
@@ -58,8 +75,9 @@ def test_the_page_and_the_leaderboard_show_what_is_certified(certified):
     assert page.complaints == []
     assert "What is certain" in page.text
     assert "0.46/255 per value" in page.text
+    assert "shown the top 25 % of the segments" in page.text
     board = boards(found_audits(out)[0])[0]
-    assert "certified_pixels" in [column["key"] for column in board.ordered]
+    assert {"certified_pixels", "soft_stability"} <= {column["key"] for column in board.ordered}
 
 
 def test_without_being_asked_nothing_is_certified(certified, tmp_path):

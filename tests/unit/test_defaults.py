@@ -65,6 +65,7 @@ attack untargeted_map: eps=8/255 norm='linf' protocol='own' steps=None step_size
     reduce='abs_sum' measure=None
 metric adversarial_insertion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum'
     quantity='probability'
+metric brightness_similarity: amount=0.1 similarity='cosine' reduce='abs_sum'
 metric center_dislocation: variant='code' reduce='abs_sum'
 metric certified_cosine: radius=0.05 sigma=0.1 draws=1000 held_out=100 alpha=0.001 looks=1
 metric certified_pixels: radius=0.1 sigma=0.15 top=0.5 draws=1000 held_out=100 alpha=0.001 looks=1 reduce='abs_sum'
@@ -75,6 +76,7 @@ metric faithfulness: similarity='inverse_l2' segments='grid' grid=10 reference='
 metric infidelity: sigma=0.1 draws=50 perturbation='gaussian' patch=8 baseline='zero' rescale=False
     quantity='logit'
 metric insertion: ratios='paper' substrate='model_zero' ties='exact' reduce='abs_sum' quantity='probability'
+metric jpeg_similarity: quality=50 similarity='cosine' reduce='abs_sum'
 metric local_lipschitz: sigma=0.03 draws=50 reduce='none' normalize='none' clip=False
 metric mass_in_mask: reduce='abs_sum'
 metric max_sensitivity: eps=0.02 draws=10 relative=True reduce='none' clip=False
@@ -87,11 +89,15 @@ metric random_perturbation_similarity: eps=16/255 draws=10 similarity='cosine' r
     clip=True
 metric rank_correlation: reduce='abs_sum'
 metric road: ratios=(0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9) sigma=0.01 reduce='abs_sum' quantity='probability'
+metric rotation_similarity: degrees=10.0 similarity='cosine' reduce='abs_sum'
+metric shift_similarity: share=0.0625 similarity='cosine' reduce='abs_sum'
 metric similarity_to_clean: similarity='cosine' reduce='abs_sum' normalize='max'
 metric similarity_to_target: similarity='cosine' reduce='abs_sum' normalize='max'
+metric soft_stability: radius=4 top=0.25 draws=1000 alpha=0.001 grid=8 baseline='zero'
 metric sparseness: reduce='abs_sum'
 metric top_k_in_mask: k=None reduce='abs_sum'
 metric top_k_intersection: k=100 variant='code' reduce='abs_sum'
+metric top_k_nearby: k=None window=1 reduce='abs_sum'
 regularizer adversarial: eps=8/255 norm='linf' steps=7 step_size=None start='clean' selection='best'
     batchnorm='train'
 regularizer atex: teacher=None protocol='paper' eps=None along=None across=None weight=None temperature=None
@@ -148,11 +154,12 @@ def test_every_method_is_listed() -> None:
 
 
 ZERO_IS_FINE = {
-    "radius", "ridge", "ratio", "l2", "cosine", "metric pointing_game tolerance", "metric road sigma",
+    "metric certified_pixels radius", "metric certified_cosine radius", "metric top_k_nearby window", "ridge",
+    "ratio", "l2", "cosine", "metric pointing_game tolerance", "metric road sigma",
     "attribution grad_cam_plus_plus eps", "attribution gradient_shap sigma",
 }  # fmt: skip
 LOOKED_AT_WHEN_USED = {"attribution lime grid", "attribution shap grid", "metric top_k_intersection k"}
-SHARES = {"top_fraction", "top", "alpha", "keep"}
+SHARES = {"top_fraction", "top", "alpha", "keep", "amount", "share"}
 LEAST = {"metric certified_cosine draws": 2}
 OF_ANY_SIGN = {"attack manipulate weight"}
 

@@ -6,6 +6,7 @@ logit, a probability, ...) that the model then gives to the target class.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -28,6 +29,8 @@ SEGMENTS = ("grid", "pixels", "quickshift")
 ENUMERABLE = 12
 """Most segments for which all coalitions are tried: 2^12 = 4096 forward rows per image."""
 
+CUT = ("grid", "kernel_size", "max_dist", "ratio")
+"""Settings of a method that say how segments are cut."""
 MOST_FEATURES = 128
 """Up to this many features each is a segment of its own by default: the columns of a table, not a volume."""
 
@@ -154,7 +157,25 @@ def worths(
     quantity: str = "logit",
     max_batch: int = MAX_BATCH,
 ) -> list[Tensor]:
-    """The worths of each example's coalitions (`n s`, where n and s may differ by example), in float64.
+    """The worths of each example's coalitions (`n s`, where n and s may differ by example), in float64."""
+
+    def worth(logits: Tensor, examples: Tensor) -> Tensor:
+        check_target(target, len(x), logits.shape[1])
+        return quantity_of(logits.double(), target[examples], quantity)
+
+    return over_coalitions(model, x, baseline, segments, coalitions, worth, max_batch)
+
+
+def over_coalitions(
+    model: Model,
+    x: Inputs,
+    baseline: Inputs,
+    segments: Segments,
+    coalitions: list[Tensor],
+    value: Callable[[Tensor, Tensor], Tensor],
+    max_batch: int = MAX_BATCH,
+) -> list[Tensor]:
+    """`value(logits, examples)` of every coalition, `examples` being the number of each row's example.
 
     Forward passes run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out.
     """
@@ -162,17 +183,14 @@ def worths(
     owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
     images, fills = as_images(x), as_images(baseline)
 
-    def worth_of(rows: slice) -> Tensor:
+    def value_of(rows: slice) -> Tensor:
         masked = _masked(images, fills, segments, coalitions, rows.start, rows.stop)
         rebuilt = masked.reshape(-1, *x.shape[1:])
-        logits = check_logits(logits_of(model, rebuilt), rebuilt)
-        if rows.start == 0:
-            check_target(target, len(x), logits.shape[1])
-        return quantity_of(logits.double(), target[owner[rows]], quantity)
+        return value(check_logits(logits_of(model, rebuilt), rebuilt), owner[rows])
 
     with torch.no_grad(), eval_mode(model):
         size = max(1, rows_at_once(max_batch, x) // rows_per_example(model))
-        parts = in_parts(worth_of, len(owner), size)
+        parts = in_parts(value_of, len(owner), size)
         whole = torch.cat(list(track(parts, -(-len(owner) // size), "coalitions")))
     return list(whole.split(counts))
 
@@ -210,12 +228,21 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
     check_inputs(x)
     target, x = class_indices(target, x), x.detach()
     try_model(model, x)
+    segments = segments_of(method, x)
+    return spread(method.coefficients(model, x, target, segments), segments, x)
+
+
+def segments_of(method: Any, x: Inputs) -> Segments:
+    """The segments in which a method with LIME's and SHAP's settings sees these inputs."""
     how, row = method.segments, as_images(x).shape[1:]
     if isinstance(how, str) and how == "quickshift" and row[:2] == (1, 1) and row[2] <= MOST_FEATURES:
         how = "pixels"  # each feature of a table is a segment
-    cut = {name: getattr(method, name) for name in ("grid", "kernel_size", "max_dist", "ratio")}
-    segments = segment(as_images(x), how, **cut)
-    return spread(method.coefficients(model, x, target, segments), segments, x)
+    return segment(as_images(x), how, **{name: getattr(method, name) for name in CUT})
+
+
+def has_segments(method: Any) -> bool:
+    """True if a method has the settings from which LIME and SHAP make their segments."""
+    return all(hasattr(method, name) for name in ("segments", *CUT))
 
 
 def check_common(method: Any) -> None:

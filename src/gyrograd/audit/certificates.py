@@ -1,24 +1,28 @@
 """Certified numbers beside attacked ones: what no change within a Euclidean radius can do to the smoothed maps.
 
 Certificates take a thousand draws per image and method, so an audit has them on request alone (`certified_images`), and
-of methods that take one pass: of the others every draw would cost as much as a map.
+of methods that take one pass: of the others every draw would cost as much as a map. Methods with segments (LIME, SHAP)
+have a certificate of their own, soft stability, whose draws are passes of the model, not maps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gyrograd.attributions.segments import has_segments
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import GRADIENT, OTHER, AuditInputs
 from gyrograd.audit.presets import Preset
+from gyrograd.audit.table import stat
 from gyrograd.measurement import CLEAN, Column, Look, Metric, Plan, Table
-from gyrograd.metrics import CertifiedCosine, CertifiedPixels
+from gyrograd.measurement.plan import described
+from gyrograd.metrics import CertifiedCosine, CertifiedPixels, SoftStability
 from gyrograd.metrics.certificates import per_value, refuted
-from gyrograd.numerics.statistics import Stat, bootstrap_interval
 from gyrograd.reporting.schema import Certificates, CertifiedPicture, CertifiedRow
 
 LOOKS = 4
@@ -26,11 +30,19 @@ PICTURED = 3
 """Methods whose certified pixels are drawn, of one image."""
 STATES = "-.+x"
 """Of a pixel: certainly not in the top, undecided, certainly in the top, refuted (its place does change)."""
+COLUMNS = ("certified_pixels", "certified_cosine", "soft_stability")
+"""Certified numbers by their keys on the card."""
 
 
 def certified_methods(methods: Sequence[Method], preset: Preset) -> list[Method]:
-    """The methods that are certified."""
+    """The methods whose pixels and direction are certified."""
     return [method for method in methods if preset.certified_images and method.passes == 1]
+
+
+def segment_methods(methods: Sequence[Method], preset: Preset) -> list[Method]:
+    """The methods whose soft stability is certified."""
+    rest = [method for method in methods if method not in certified_methods(methods, preset)]
+    return [method for method in rest if preset.certified_images and has_segments(method.attribution)]
 
 
 def row_of(method: str) -> str:
@@ -38,30 +50,26 @@ def row_of(method: str) -> str:
     return f"{method}, certified"
 
 
-def pixel_metric(preset: Preset, max_batch: int) -> CertifiedPixels:
-    """Certifies the places of pixels, as audits do."""
-    draws = preset.certified_draws
-    return CertifiedPixels(draws=draws, held_out=held_out(draws), looks=LOOKS, max_batch=max_batch)
-
-
-def cosine_metric(preset: Preset, max_batch: int) -> CertifiedCosine:
-    """Certifies directions, as audits do."""
-    draws = preset.certified_draws
-    return CertifiedCosine(draws=draws, held_out=held_out(draws), looks=LOOKS, max_batch=max_batch)
-
-
-def held_out(draws: int) -> int:
-    """Draws that guess what the others test: a tenth as many."""
-    return max(1, draws // 10)
+def metrics_of(inputs: AuditInputs) -> tuple[CertifiedPixels, CertifiedCosine, SoftStability]:
+    """The certificates as audits make them; a tenth as many draws guess what the others test."""
+    draws, most = inputs.preset.certified_draws, inputs.max_batch
+    settings: dict[str, Any] = {
+        "draws": draws,
+        "held_out": max(1, draws // 10),
+        "looks": LOOKS,
+        "max_batch": most,
+    }
+    return (
+        CertifiedPixels(**settings),
+        CertifiedCosine(**settings),
+        SoftStability(draws=draws, max_batch=most),
+    )
 
 
 def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
-    """Both certificates of every method that is certified, over the first images."""
+    """The certificates of every method that has any, over the first images."""
     preset = inputs.preset
-    certified = certified_methods(methods, preset)
-    if not certified:
-        return []
-    pixels, cosine = pixel_metric(preset, inputs.max_batch), cosine_metric(preset, inputs.max_batch)
+    pixels, cosine, stable = metrics_of(inputs)
 
     def values(at: Look) -> dict[str, Tensor]:
         by_pixel = pixels.certificate(at.model, at.attribution, at.x, at.target, seed=at.seed)
@@ -73,16 +81,33 @@ def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Pl
             "draws": (by_pixel.draws + by_angle.draws).double(),
         }
 
-    settings = {"draws": preset.certified_draws, "looks": LOOKS}
-    passes = 2 * GRADIENT * preset.certified_draws
+    def stability(at: Look) -> dict[str, Tensor]:
+        low = stable(at.model, at.attribution, at.x, at.target, seed=at.seed)
+        return {"soft_stability": low, "draws": torch.full_like(low, stable.draws)}
+
+    draws = preset.certified_draws
+    kinds = (
+        (
+            certified_methods,
+            2 * GRADIENT * draws,
+            Metric("certificates", values, settings={"draws": draws, "looks": LOOKS}),
+        ),
+        (
+            segment_methods,
+            draws,
+            Metric("soft_stability", stability, settings={"settings": described(repr(stable))}),
+        ),
+    )
     return [
         Plan(
             {row_of(method.name): method.attribution for method in certified},
             (replace(CLEAN, effort=(OTHER, float(passes))),),
-            (Metric("certificates", values, settings=settings),),
+            (metric,),
             preset.certified_images,
             inputs.seed,
         )
+        for chosen, passes, metric in kinds
+        if (certified := chosen(methods, preset))
     ]
 
 
@@ -90,7 +115,7 @@ def certified_columns(table: Table, method: str) -> dict[str, Column]:
     """A method's certified numbers by their keys on the card; none if it was not certified."""
     return {
         key: table.of(method=row_of(method), metric=key)
-        for key in ("certified_pixels", "certified_cosine")
+        for key in COLUMNS
         if table.has(method=row_of(method), metric=key)
     }
 
@@ -100,20 +125,21 @@ def card_certificates(
 ) -> Certificates | None:
     """The card's section: certified beside attacked, and one image's pixels."""
     preset, shape = inputs.preset, tuple(inputs.sample.x.shape[1:])
-    certified = certified_methods(methods, preset)
-    if not certified:
+    certified, segmented = certified_methods(methods, preset), segment_methods(methods, preset)
+    if not certified and not segmented:
         return None
-    pixels, cosine = pixel_metric(preset, inputs.max_batch), cosine_metric(preset, inputs.max_batch)
+    pixels, cosine, stable = metrics_of(inputs)
     rows: list[CertifiedRow] = []
-    for method in certified:
+    for method in [*certified, *segmented]:
         columns = certified_columns(table, method.name)
         rows.append(
             {
                 "method": method.name,
                 "label": method.label,
-                "pixels": _stat(columns["certified_pixels"]),
-                "cosine": _stat(columns["certified_cosine"]),
-                "draws": _stat(table.of(method=row_of(method.name), metric="draws")),
+                "pixels": stat(columns.get("certified_pixels")),
+                "cosine": stat(columns.get("certified_cosine")),
+                "stability": stat(columns.get("soft_stability")),
+                "draws": stat(table.of(method=row_of(method.name), metric="draws")),
             }
         )
     return {
@@ -127,6 +153,8 @@ def card_certificates(
         "cosine_radius": cosine.radius,
         "cosine_radius_per_value": per_value(cosine.radius, shape),
         "cosine_sigma": cosine.sigma,
+        "segments_shown": stable.top,
+        "segments_added": stable.radius,
         "rows": rows,
         "pictures": list(_pictures(inputs, certified[:PICTURED], pixels)) if pictures else [],
     }
@@ -148,8 +176,3 @@ def _pictures(
             "label": method.label,
             "rows": ["".join(STATES[state] for state in row) for row in states.tolist()],
         }
-
-
-def _stat(column: Column) -> Stat | None:
-    present = [value for value in column.values() if value is not None]
-    return bootstrap_interval(present).plain() if present else None

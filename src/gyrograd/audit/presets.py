@@ -210,6 +210,13 @@ PRESETS: dict[str, Preset] = {
             "lime",
             "shap",
         ),
+        metrics=(
+            "top_k_nearby",
+            "jpeg_similarity",
+            "brightness_similarity",
+            "shift_similarity",
+            "rotation_similarity",
+        ),
         method_settings={
             "integrated_gradients": {"steps": 50},
             "smoothgrad": {"draws": 50},

@@ -85,6 +85,7 @@ def write_submission(
         opening: the words that opened the model, for one that no checkpoint can hold.
         facts: name, authors, paper, link, what the paper reports.
     """
+    _refuse_precision(folder, read_card(folder / CARD))
     write_images(folder / IMAGES, x, target, index)
     how: JsonObject = {"file": CHECKPOINT}
     if spec_of(model) is not None:
@@ -159,6 +160,7 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
     if changed:
         return
     card = read_card(folder / CARD)
+    _refuse_precision(folder, card)
     x, target, index = read_images(folder / IMAGES)
     model = _opened(folder, document["model"], device)
     wrong = None
@@ -177,6 +179,16 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
         return
     drawn = _drawn(inputs, sample, seed)
     yield _measured_again(inputs, methods, table, drawn)
+
+
+def _refuse_precision(folder: Path, card: Mapping[str, Any]) -> None:
+    """Such an audit stops each method at another image, in an order of its own: too much to check by a sample."""
+    precision = (card["settings"] or {}).get("precision")
+    if precision is not None:
+        raise UserError(
+            f"{folder} was audited with a precision of {precision}, which no submission may have; submit it with a "
+            "fixed number of images: gyrograd submit MODEL DATA --images 100."
+        )
 
 
 def _document(folder: Path) -> JsonObject:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -94,6 +95,12 @@ class Remembering:
         if self.map is None:
             self.map = self.attribution(model, x, target).detach()
         return self.map
+
+    def __getattr__(self, name: str) -> Any:
+        """The attribution's own settings: soft stability asks for the segments of LIME and SHAP."""
+        if name == "attribution":
+            raise AttributeError(name)  # a copy that is being made has none yet
+        return getattr(self.attribution, name)
 
 
 def measure(

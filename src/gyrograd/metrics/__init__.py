@@ -20,9 +20,11 @@ from gyrograd.metrics.response import (
     RankCorrelation,
     SimilarityToTarget,
     TopKIntersection,
+    TopKNearby,
 )
 from gyrograd.metrics.road import Road
 from gyrograd.metrics.sanity_checks import Flag, raised_flags
+from gyrograd.metrics.soft_stability import SegmentCertificate, SoftStability
 from gyrograd.metrics.sparseness import Sparseness
 from gyrograd.metrics.stability import (
     LocalLipschitz,
@@ -31,6 +33,7 @@ from gyrograd.metrics.stability import (
     ModelSmoothness,
     RandomPerturbationSimilarity,
 )
+from gyrograd.metrics.transformations import TransformedSimilarity
 from gyrograd.renames import keep_old_names
 
 __all__ = [
@@ -58,10 +61,14 @@ __all__ = [
     "RankCorrelation",
     "Road",
     "RunningMetric",
+    "SegmentCertificate",
     "SimilarityToTarget",
+    "SoftStability",
     "Sparseness",
     "TopKInMask",
     "TopKIntersection",
+    "TopKNearby",
+    "TransformedSimilarity",
     "adversarial_insertion",
     "as_quantus_explain",
     "deletion",

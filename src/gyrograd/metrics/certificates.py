@@ -397,5 +397,10 @@ def _check(metric: Any) -> None:
     check_count("looks", metric.looks, 1)
     if not (math.isfinite(metric.radius) and metric.radius >= 0):
         raise UserError(f"radius is {metric.radius}; give a Euclidean length of 0 or more, such as 0.1.")
-    if not 0 < metric.alpha < 1:
-        raise UserError(f"alpha is {metric.alpha}; give the chance of being wrong, such as 0.001.")
+    check_alpha(metric.alpha)
+
+
+def check_alpha(alpha: float) -> None:
+    """Refuse a chance of being wrong that is none."""
+    if not 0 < alpha < 1:
+        raise UserError(f"alpha is {alpha}; give the chance of being wrong, such as 0.001.")

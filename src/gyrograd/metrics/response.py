@@ -60,6 +60,29 @@ class TopKIntersection:
 
 
 @dataclass(frozen=True)
+class TopKNearby:
+    """How much of the k largest pixels is kept, if one that moved by up to `window` pixels counts as kept.
+
+    k is a tenth of the pixels unless given.
+    """
+
+    k: int | None = None
+    window: int = 1
+    reduce: str = "abs_sum"
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        check_picture(self.reduce)
+        if self.window < 0:
+            raise UserError(f"window is {self.window}; give a distance in pixels of 0 or more, 1 is usual.")
+
+    def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
+        before, after = (picture(map, self.reduce) for map in (clean, attacked))
+        k = max(1, round(before[0].numel() / 10)) if self.k is None else self.k
+        return alike.top_k_nearby(before, after, k, self.window)
+
+
+@dataclass(frozen=True)
 class RankCorrelation:
     """Spearman's correlation of the two maps, ties at their average rank."""
 
@@ -200,6 +223,33 @@ def top_k_intersection(k: int = 100, variant: str = "code", reduce: str = "abs_s
     True
     """
     return AttackResponse(TopKIntersection(k, variant, reduce))
+
+
+@register(
+    "metric",
+    "top_k_nearby",
+    aliases=("lens",),
+    paper="LENS 2024",
+    equation="locality-sensitive top-k",
+    direction="higher is better",
+    group="attack",
+    label="Top pixels kept nearby",
+)
+def top_k_nearby(k: int | None = None, window: int = 1, reduce: str = "abs_sum") -> AttackResponse:
+    """Share of the top tenth of the pixels with a new top pixel within one pixel: small moves count as kept.
+
+    Plain top-k counts a pixel that moved to its neighbour as lost, so that noise can look as strong as an attack
+    (Kamath et al. 2024, LENS). `window=0` is `top_k_intersection`. k is a tenth of the pixels unless given.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lrp, target = gg.attribution("lrp"), gg.predict(model, x)
+    >>> hit = gg.attack("random", eps=16 / 255)(model, lrp, x, target)      # or "auto"
+    >>> near = gg.metric("top_k_nearby", k=100)(model, lrp, x, target, perturbed=hit.x)
+    >>> bool((near >= gg.metric("top_k_intersection", k=100)(model, lrp, x, target, perturbed=hit.x)).all())
+    True
+    """
+    return AttackResponse(TopKNearby(k, window, reduce))
 
 
 @register(

@@ -104,6 +104,17 @@ def top_k_overlap(a: Maps, b: Maps, k: int) -> PerExample:
     return both.flatten(1).sum(1).to(a.dtype) / k
 
 
+def top_k_nearby(a: Maps, b: Maps, k: int, window: int) -> PerExample:
+    """Share of the k largest sizes of a with one of b's k largest within `window` pixels, along both axes (LENS).
+
+    A window of 0 is `top_k_overlap`; exchanging the maps asks whether b's largest are near those of a.
+    """
+    _check_pair(a, b)
+    before, after = top_k_mask(a.abs(), k), top_k_mask(b.abs(), k)
+    near = F.max_pool2d(after.to(a.dtype), 2 * window + 1, stride=1, padding=window) > 0
+    return (before & near).flatten(1).sum(1).to(a.dtype) / k
+
+
 def top_k_mass(a: Maps, b: Maps, k: int) -> PerExample:
     """Share of the mass of |b| on the k largest |a| (wang2020's k-in, as in its supplement); 0 for a zero b.
 

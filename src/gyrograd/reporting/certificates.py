@@ -8,21 +8,9 @@ from typing import Any
 import numpy as np
 
 from gyrograd.reporting.pictures import data_address
-from gyrograd.reporting.wording import Stat
 
 COLOURS = {"+": (0.0, 0.45, 0.70), "-": (0.62, 0.80, 0.92), ".": (0.93, 0.93, 0.93), "x": (0.84, 0.37, 0.0)}
 """Of a pixel's state; told apart by the colour-blind too."""
-
-
-@dataclass(frozen=True)
-class CertifiedView:
-    """A row of the table: certified numbers of a method, and what attacks left of its map."""
-
-    label: str
-    pixels: Stat | None
-    cosine: Stat | None
-    draws: Stat | None
-    kept: Stat | None
 
 
 @dataclass(frozen=True)
@@ -39,8 +27,14 @@ class CertifiedSection:
     """All that the section shows."""
 
     facts: dict[str, Any]
-    rows: list[CertifiedView]
+    rows: list[dict[str, Any]]
+    """The card's rows, and what attacks `kept` of the method's top pixels."""
     drawings: list[CertifiedDrawing]
+
+    @property
+    def with_stability(self) -> bool:
+        """True if a method was certified by its segments."""
+        return any(row["stability"] is not None for row in self.rows)
 
 
 def certified_section(card: dict[str, Any]) -> CertifiedSection | None:
@@ -49,10 +43,7 @@ def certified_section(card: dict[str, Any]) -> CertifiedSection | None:
     if facts is None:
         return None
     kept = {method["name"]: method["columns"].get("top_k_kept") for method in card["methods"]}
-    rows = [
-        CertifiedView(row["label"], row["pixels"], row["cosine"], row["draws"], kept.get(row["method"]))
-        for row in facts["rows"]
-    ]
+    rows = [row | {"kept": kept.get(row["method"])} for row in facts["rows"]]
     drawings = [_drawing(picture) for picture in facts["pictures"] or ()]
     return CertifiedSection(facts, rows, drawings)
 

@@ -40,52 +40,33 @@ UNRELIABLE = HOLLOW | MASKED | {
 FEWEST_ATTACKED = 10
 """Images a steady radius should rest on."""
 DERIVED: dict[str, dict[str, Any]] = {
-    "accuracy": {
-        "key": "accuracy",
-        "label": "Accuracy",
-        "detail": "share of the images whose class the model gets right",
-        "direction": "higher",
-    },
-    **{
-        f"kept_{eps}": {
-            "key": f"kept_{eps}",
-            "label": f"Kept at {eps}/255",
-            "detail": f"share of the top pixels that stay under an attack of {eps}/255",
-            "direction": "higher",
-        }
-        for eps in (4, 8)
-    },
-    "certified_pixels": {
-        "key": "certified_pixels",
-        "label": "Certified pixels",
-        "detail": "share of the pixels whose place in or out of the top half no change of Euclidean length 0.1 alters",
-        "direction": "higher",
-    },
-    "certified_cosine": {
-        "key": "certified_cosine",
-        "label": "Certified cosine",
-        "detail": "no change of Euclidean length 0.05 turns the smoothed map further; 0: nothing is certain",
-        "direction": "higher",
-    },
-    "passes": {
-        "key": "passes",
-        "label": "Passes",
-        "detail": "passes of the model for one map",
-        "direction": "lower",
-    },
+    key: {"key": key, "label": label, "detail": detail, "direction": "lower" if key == "passes" else "higher"}
+    for key, label, detail in (
+        ("accuracy", "Accuracy", "share of the images whose class the model gets right"),
+        ("kept_4", "Kept at 4/255", "share of the top pixels that stay under an attack of 4/255"),
+        ("kept_8", "Kept at 8/255", "share of the top pixels that stay under an attack of 8/255"),
+        (
+            "certified_pixels",
+            "Certified pixels",
+            "share of the pixels whose place in or out of the top half no change of Euclidean length 0.1 alters",
+        ),
+        (
+            "certified_cosine",
+            "Certified cosine",
+            "no change of Euclidean length 0.05 turns the smoothed map further; 0: nothing is certain",
+        ),
+        (
+            "soft_stability",
+            "Soft stability",
+            "of random additions to the top segments, the share that certainly leaves the prediction as it is",
+        ),
+        ("passes", "Passes", "passes of the model for one map"),
+    )
 }
 """Columns that are not in the table of a card."""
 FIRST = (
-    STEADY,
-    "accuracy",
-    "kept_4",
-    "kept_8",
-    "rps",
-    "insertion",
-    "certified_pixels",
-    "certified_cosine",
-    "passes",
-)
+    STEADY, "accuracy", "kept_4", "kept_8", "rps", "insertion", "certified_pixels", "certified_cosine", "passes",
+)  # fmt: skip
 """The columns in sight, in this order; the others are shown on request."""
 
 
@@ -198,7 +179,7 @@ class Board:
                     place,
                     x,
                     y,
-                    (x, y) in sure and not any(_beats(other, (x, y), column) for other in sure),
+                    not place.doubts and not any(_beats(other, (x, y), column) for other in sure),
                 )
                 for row, place, x, y in drawn
             ],

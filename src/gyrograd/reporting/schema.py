@@ -23,7 +23,7 @@ HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empt
 MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
 """Flags of maps whose derivative leads a search astray: under attack they look steadier than they are."""
 
-Group = Literal["noise", "attack", "certificate", "faithfulness", "other"]
+Group = Literal["noise", "attack", "transform", "certificate", "faithfulness", "other"]
 Direction = Literal["higher", "lower"]
 
 
@@ -208,12 +208,13 @@ class CardFlag(TypedDict):
 
 
 class CertifiedRow(TypedDict):
-    """A method's certified share of pixels and cosine, and the draws per image they took."""
+    """A method's certified share of pixels and cosine, or soft stability, and the draws per image they took."""
 
     method: str
     label: str
     pixels: Stat | None
     cosine: Stat | None
+    stability: Stat | None
     draws: Stat | None
 
 
@@ -239,6 +240,8 @@ class Certificates(TypedDict):
     cosine_radius: float
     cosine_radius_per_value: float
     cosine_sigma: float
+    segments_shown: float | None
+    segments_added: int | None
     rows: list[CertifiedRow]
     pictures: list[CertifiedPicture] | None
 

@@ -12,6 +12,7 @@ from gyrograd.reporting.wording import Stat, counted_images, known
 GROUPS = {
     "noise": "Under noise",
     "attack": "Under attack",
+    "transform": "Under everyday changes",
     "certificate": "Certified",
     "faithfulness": "Faithfulness",
     "other": "Other",

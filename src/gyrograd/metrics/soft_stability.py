@@ -1,0 +1,183 @@
+"""Soft stability: does an explanation made of segments still decide the prediction when more of the image is shown?
+
+A method that scores segments says: these few decide. Take it at its word: show the model the top segments alone, the
+rest replaced by a baseline, and call its prediction c. Now add up to r further segments. The stability rate is the
+share of all such additions that leave the prediction at c.
+
+**Theorem.** Let n additions be drawn independently, each uniformly out of all sets of at most r segments that are not
+shown yet, and let k of them leave the prediction at c. The Clopper-Pearson bound of k out of n at level alpha exceeds
+the stability rate with probability alpha at most.
+
+Proof: each draw keeps the prediction with exactly that probability, so k is binomial; Clopper and Pearson (1934).
+
+What it takes: the model answers the same image the same way; segments and scores are fixed before the first draw,
+which they are, since they depend on the image alone. Nothing is assumed of model, method or segments.
+
+What it does not say: nothing of other images, nor of an attacker, who picks the worst addition rather than a random
+one; nothing of hiding segments; and c may be another class than that of the whole image (`SegmentCertificate.shown`).
+
+After Jin et al. 2025 (NeurIPS, "soft stability"), who estimate the rate to within .05 to .1 by Hoeffding's inequality.
+If all of 1,000 draws agree, at alpha = .001, Hoeffding's bound is .941 and Clopper-Pearson's .993.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
+from gyrograd.attributions.batching import MAX_BATCH
+from gyrograd.attributions.segments import (
+    Coalitions,
+    Segments,
+    as_images,
+    has_segments,
+    over_coalitions,
+    segment,
+    segments_of,
+)
+from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.errors import UserError
+from gyrograd.metrics.certificates import check_alpha, lower_share
+from gyrograd.metrics.faithfulness import over_groups
+from gyrograd.metrics.passes import check_classes, check_count
+from gyrograd.numerics import random
+from gyrograd.numerics.checks import check_inputs, class_indices
+from gyrograd.registry import register
+from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentCertificate:
+    """How sure the prediction from the top segments is.
+
+    low: lower bound of the stability rate. shown: the class the model predicts from the top segments alone. agreeing:
+    additions that left it there, out of the metric's `draws`.
+    """
+
+    low: PerExample
+    shown: Int[Tensor, " b"]
+    agreeing: Int[Tensor, " b"]
+
+
+@register(
+    "metric",
+    "soft_stability",
+    paper="Jin et al. 2025",
+    equation="soft stability rate, bounded by Clopper-Pearson",
+    direction="higher is better",
+    group="certificate",
+)
+@dataclass(frozen=True)
+class SoftStability:
+    """Share of random additions of up to `radius` segments that leave the prediction from the top segments as it is.
+
+    The value is a lower bound that holds with probability 1 - alpha per image. LIME and SHAP are taken with their own
+    segments; of other maps, `grid` x `grid` cells are (each value, if the input has fewer rows or columns). A segment
+    scores the mean of the map over its pixels and channels; the `top` share of the segments is shown, at least one. An
+    image with fewer than `radius` further segments gets as many as it has.
+
+    >>> import gyrograd as gg
+    >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
+    >>> lime = gg.attribution("lime", segments="grid", grid=4, draws=50)
+    >>> stable = gg.metric("soft_stability", draws=100)(model, lime, x, gg.predict(model, x))
+    >>> bool(((0 <= stable) & (stable <= 1)).all())
+    True
+    """
+
+    radius: int = 4
+    top: float = 0.25
+    draws: int = 1000
+    alpha: float = 0.001
+    grid: int = 8
+    baseline: Baseline = "zero"
+    max_batch: int = MAX_BATCH
+    range: ClassVar[tuple[float, float]] = (0.0, 1.0)
+
+    __eq__ = same_settings
+    __hash__ = settings_hash
+
+    def __post_init__(self) -> None:
+        check_count("radius", self.radius, 4)
+        check_count("draws", self.draws, 1000)
+        check_count("grid", self.grid, 8)
+        check_baseline(self.baseline)
+        if not 0 < self.top < 1:
+            raise UserError(f"top is {self.top}; give the share of the segments that is shown, such as 0.25.")
+        check_alpha(self.alpha)
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
+    ) -> PerExample:
+        return self.certificate(model, attribution, x, target, seed=seed).low.to(x.dtype)
+
+    def certificate(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
+    ) -> SegmentCertificate:
+        """The bound, the class that is shown and the additions that agreed."""
+        check_inputs(x)
+        target, x = class_indices(target, x), x.detach()
+        check_classes(model, x, target)
+        keys = random.keys(seed, len(x), x.device)
+        segments = self._segments(attribution, x)
+        map = attribution(model, x, target).detach().double()
+        # The top alone comes first, its additions after it.
+        coalitions = [
+            torch.cat([top[None], additions(top, self.radius, self.draws, key)])
+            for top, key in zip(self._top(map, segments), keys.split(1), strict=True)
+        ]
+        predicted = over_coalitions(
+            model,
+            x,
+            baseline_of(x, self.baseline),
+            segments,
+            coalitions,
+            lambda logits, _: logits.argmax(1),
+            self.max_batch,
+        )
+        shown = torch.stack([classes[0] for classes in predicted])
+        agreeing = torch.stack([(classes[1:] == classes[0]).sum() for classes in predicted])
+        return SegmentCertificate(lower_share(agreeing, self.draws, self.alpha), shown, agreeing)
+
+    def _segments(self, attribution: Any, x: Inputs) -> Segments:
+        """The method's own segments, or cells."""
+        if has_segments(attribution):
+            return segments_of(attribution, x)
+        images = as_images(x)
+        return segment(images, "grid" if min(images.shape[2:]) >= self.grid else "pixels", grid=self.grid)
+
+    def _top(self, map: Inputs, segments: Segments) -> list[Bool[Tensor, " s"]]:
+        """The segments that are shown, image by image: those with the highest mean of the map."""
+        means = over_groups(map, segments) / over_groups(torch.ones_like(map), segments)
+        shown = []
+        for row, count in zip(means, (segments.flatten(1).amax(1) + 1).tolist(), strict=True):
+            first = row[:count].argsort(descending=True, stable=True)[: max(1, round(self.top * count))]
+            shown.append(torch.zeros(count, dtype=torch.bool, device=row.device).index_fill_(0, first, True))
+        return shown
+
+
+def additions(shown: Bool[Tensor, " s"], most: int, draws: int, key: random.Keys) -> Coalitions:
+    """Supersets of the segments shown with at most `most` more, each of all those sets equally likely.
+
+    Sets of j segments are as many as binomial(m, j) of m that are hidden: first their number is drawn, then they are.
+
+    >>> import torch
+    >>> from gyrograd.numerics import random
+    >>> shown = torch.tensor([True, False, False])
+    >>> sets = additions(shown, 1, 3000, random.keys(0, 1))
+    >>> [round(float(share), 1) for share in sets.double().mean(0)]      # nothing, the second, the third: a third each
+    [1.0, 0.3, 0.3]
+    """
+    hidden = int((~shown).sum())
+    numbers = torch.arange(min(most, hidden) + 1, dtype=torch.float64, device=shown.device)
+    ways = -(torch.lgamma(numbers + 1) + torch.lgamma(hidden - numbers + 1))
+    upto = ways.softmax(0).cumsum(0)
+    drawn = random.uniform(key, (draws, len(shown) + 1), dtype=torch.float64)[0]
+    count = torch.searchsorted(upto, drawn[:, 0].contiguous(), right=True).clamp(max=len(numbers) - 1)
+    # The hidden segments in a random order, those that are shown after all of them.
+    place = drawn[:, 1:].masked_fill(shown, 2.0).argsort(1).argsort(1)
+    return shown | (place < count[:, None])
