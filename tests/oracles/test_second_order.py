@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from itertools import product
 
 import pytest
@@ -96,6 +97,20 @@ def test_integrated_gradients_match_for_every_baseline_and_rule(baseline, rule):
     x, target = batch(2, seed=5)
     explain = gg.attribution("ig", steps=4, baseline=baseline, rule=rule)
     assert max(relative_errors(explain, net("lenet"), x, target).values()) <= BAR
+
+
+@pytest.mark.parametrize("rule", ["left", "trapezoid"])
+def test_integrated_gradients_have_the_same_derivative_where_weights_are_held(rule):
+    """There the point at the baseline is left out of the graph, and out of nothing else."""
+    (x, target), model = batch(2, seed=5), copy.deepcopy(net("lenet"))
+    explain, slopes = gg.attribution("ig", steps=3, baseline=0.5, rule=rule), []
+    for trained in (True, False):
+        model.requires_grad_(trained)
+        leaf = x.clone().requires_grad_()
+        map = explain(model, leaf, target, create_graph=True)
+        torch.testing.assert_close(map.detach(), explain(model, x, target), rtol=1e-9, atol=1e-12)
+        slopes += torch.autograd.grad(map.square().sum(), leaf)
+    torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["gradient", "input_x_gradient", "integrated_gradients"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from gyrograd.attacks import auto as driver
 from gyrograd.attacks.auto import Auto, Duel, Judged, softened
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
 from gyrograd.attacks.objectives import Scene, overlap_with, swapped
-from gyrograd.attacks.runs import shared_clean_looks
+from gyrograd.attacks.runs import asker, look, shared_clean_looks
 from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import guide_for
 from gyrograd.metrics import MapSimilarity, RankCorrelation, TopKIntersection
@@ -244,7 +245,8 @@ def test_a_step_along_the_gradient_keeps_its_direction():
 
 
 def test_an_open_end_hands_back_the_last_iterate_and_how_far_the_objective_fell():
-    objectives = [torch.tensor([3.0, 3.0]), torch.tensor([1.0, 9.0]), torch.tensor([2.0, 2.0])]
+    lost = torch.inf  # what an image reaches without its label does not count
+    objectives = [torch.tensor([3.0, 3.0]), torch.tensor([1.0, 9.0]), torch.tensor([2.0, lost])]
 
     def ask(z: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
         assert slope
@@ -254,9 +256,57 @@ def test_an_open_end_hands_back_the_last_iterate_and_how_far_the_objective_fell(
     clean = Verdict(X.new_ones(2), X.new_ones(2).bool())
     found = search(X, Search(3, 0.1, open_end=True), ball("linf", 1.0), Box(), ask, clean, keys(0, 2))
     torch.testing.assert_close(found.last, torch.full_like(X, -0.3))
-    torch.testing.assert_close(
-        found.fall, torch.tensor([2 / 3, 0.0])
-    )  # what the second image reached without its label does not count
+    torch.testing.assert_close(found.fall, torch.tensor([2 / 3, 0.0]))
+
+
+def test_early_iterates_are_judged_only_where_that_costs_nothing():
+    """Through a twin the verdict on the model is a pass of its own: the first two thirds of the steps go without."""
+    (x, target), looks = batch(2), []
+
+    def counted(model: nn.Module, z: Tensor, labels: Tensor, *, create_graph: bool = False) -> Tensor:
+        looks.append(create_graph)
+        return GRADIENT(model, z, labels, create_graph=create_graph)
+
+    for model, judged in ((net("lenet"), 0), (net("functional_relu"), 2)):
+        looks.clear()
+        case = Auto(eps=0.1, steps=6).plan()
+        how = replace(case.search, start="clean", open_end=True, judge_from=4)
+        ask, clean = asker(
+            replace(case, search=how), model, counted, guide_for(model, x, "auto"), scene_of(model, x, target)
+        )
+        search(x, how, ball("linf", 0.1), Box(), ask, clean, keys(0, 2))
+        assert looks.count(False) == judged
+        assert looks.count(True) == 6
+
+
+def test_the_objective_of_an_image_that_lost_its_label_does_not_count():
+    """Whether the model or, where it is not asked, its twin says so."""
+    (x, target), model = batch(2), net("functional_relu")
+    scene = scene_of(model, x, target)
+    other = torch.stack([scene.logits[0], -scene.logits[1]])  # the second image was of another class before
+    plan = Auto(eps=0.1, steps=2).plan()
+    ask, _ = asker(plan, model, GRADIENT, guide_for(model, x, "auto"), replace(scene, logits=other))
+    for verdict in (True, False):
+        answer = ask(x, 0, slope=True, verdict=verdict)
+        assert (answer.verdict is not None) == verdict
+        assert answer.objective.isinf().tolist() == [False, True]
+
+
+def scene_of(model: nn.Module, x: Tensor, target: Tensor) -> Scene:
+    return Scene(x, target, GRADIENT(model, x, target), model(x).detach())
+
+
+def test_a_look_takes_one_forward_pass_whatever_the_layout():
+    """A CPU puts the channels of x last, in a copy: the logits that come of it are those of x."""
+    (x, target), model, calls = batch(2), copy.deepcopy(net("lenet")).float(), []
+    x = x.float()
+    GRADIENT(model, x, target)  # a model is tried once
+    model.register_forward_hook(lambda *_: calls.append(1))
+    _, logits = look(model, GRADIENT, x, target, graph=False)
+    assert len(calls) == 1
+    torch.testing.assert_close(logits, model(x))
+    _, logits = look(model, gg.attribution("smoothgrad", draws=1, sigma=0.5), x, target, graph=False)
+    torch.testing.assert_close(logits, model(x))  # its own pass is of another image
 
 
 def test_a_search_begins_where_it_is_told_to_and_inside_the_ball():

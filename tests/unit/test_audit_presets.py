@@ -83,9 +83,9 @@ def test_audits_that_searched_longer_are_no_rivals() -> None:
         return [c["detail"] for c in card_columns(preset) if c["key"] in ("attack_cosine", "top_k_kept")]
 
     quick = attacked(PRESETS["quick"])
-    assert all("9 steps (5 for maps averaged over passes, at most 8 of them)" in detail for detail in quick)
+    assert all("11 steps (7 for maps averaged over passes, at most 8 of them)" in detail for detail in quick)
     for other in (
-        preset_of("quick", steps=8),
+        preset_of("quick", steps=9),
         preset_of("quick", mean_steps=4),
         preset_of("quick", search_rows=5),
     ):

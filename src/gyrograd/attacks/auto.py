@@ -63,8 +63,10 @@ from gyrograd.numerics.random import signs
 from gyrograd.registry import make, register
 from gyrograd.types import Attribution, Flags, Images, Inputs, Labels, Model, PerExample, Seed
 
-FIRST_STEP, WARM_STEP, LAST_STEP = 2.0, 1.0, 0.5
+FIRST_STEP, WARM_STEP = 2.0, 0.5
 """First step of a descent in radii of the ball: from x across all of it; from a point that is good already, less."""
+UNJUDGED = 2 / 3
+"""Share of a descent's steps, the first ones, that are not judged where that takes a pass of its own."""
 CHALLENGE = 4
 """Steps of the main search per step of a challenger; a challenger takes at least two."""
 SOFT_BETA = 5.0
@@ -122,7 +124,7 @@ class Auto(BallAttack):
     - "distance_to_goal": half the squared distance to a goal map (`goal` as in `targeted_map`);
     - "mass_in_mask": share of the map's mass inside `mask` (h w, or one for each image): the map leaves the object.
 
-    steps: at each radius, 9 for a quick look, 16 or more for a report. With several `eps` what was found at smaller
+    steps: at each radius, 11 for a quick look, 20 or more for a report. With several `eps` what was found at smaller
     ones is taken up at larger ones. transfer_from: the attribution to search through, if the map itself has no
     derivative (then the gradient unless set) or costs too much.
 
@@ -425,7 +427,7 @@ class Duel:
     def softer_model(self, only: Flags) -> None:
         """The same through a copy whose activations bend more softly, where they are so sharp that slopes vanish."""
         if self.case.soft is not None:
-            self.descend("softer model", self._from_best(WARM_STEP, Guide(self.case.soft)), only)
+            self.descend("softer model", self._from_best(Guide(self.case.soft)), only)
 
     def another_start(self) -> None:
         """Another objective, from a random point."""
@@ -433,7 +435,7 @@ class Duel:
 
     def more_steps(self) -> None:
         """Further from the best point, in small steps."""
-        self.descend("more steps", self._from_best(LAST_STEP))
+        self.descend("more steps", self._from_best())
 
     def squares(self, only: Flags, looks: int) -> None:
         """A search without derivatives."""
@@ -470,6 +472,7 @@ class Duel:
             decay=True,
             stop_at=self.column.floor,
             open_end=True,
+            judge_from=round(UNJUDGED * how.steps),
         )
         plan = replace(
             self.case.plan, aim=lambda scene: self.case.auto.aim(scene, how.stand_in), search=how_to
@@ -505,8 +508,8 @@ class Duel:
         stuck = (constant | (self.case.blind.found & unmoved)) & (self.eps > 0)
         return replace(best, stuck=stuck, beaten_by=self.beaten_by, misled=self.misled)
 
-    def _from_best(self, first_step: float, guide: Guide | None = None) -> Descent:
-        return Descent(steps=self.few, begin=self.best.delta, first_step=first_step, guide=guide)
+    def _from_best(self, guide: Guide | None = None) -> Descent:
+        return Descent(steps=self.few, begin=self.best.delta, first_step=WARM_STEP, guide=guide)
 
     def _moving(self, only: Flags | None = None) -> Tensor:
         """The rows whose column can still fall."""

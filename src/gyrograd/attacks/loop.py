@@ -27,7 +27,8 @@ Stepper: TypeAlias = Callable[[Tensor, Ball, Memory, int], tuple[Tensor, Memory]
 @dataclass(frozen=True)
 class Search:
     """How to search: the settings of the loop, all of them decided. `open_end`: the last iterate is handed back as
-    `Found.last`, unjudged, for a caller who looks at it anyway."""
+    `Found.last`, unjudged, for a caller who looks at it anyway. `judge_from`: steps before this one are not judged if
+    that would take a pass of its own."""
 
     steps: int
     step_size: float | None = None
@@ -41,6 +42,7 @@ class Search:
     trace: bool = False
     decay: bool = False
     open_end: bool = False
+    judge_from: int = 0
 
     def length(self, eps: float) -> float:
         """The step size in pixel units: as set, or 4 eps / steps for Adam (joo2023's code) and 2.5 eps / steps."""
@@ -52,10 +54,11 @@ class Search:
         """The share of the step size that this step takes: all of it, or with `decay` less and less to zero."""
         return 1 - step / self.steps if self.decay else 1.0
 
-    @property
-    def judges_every_iterate(self) -> bool:
-        """Whether anything depends on iterates before the last."""
-        return (self.selection, self.constraint) != ("last", "soft") or self.stop_at is not None or self.trace
+    def judges(self, step: int) -> bool:
+        """Whether anything depends on this iterate."""
+        by_value = (self.selection, self.constraint) != ("last", "soft")
+        every = by_value or self.stop_at is not None or self.trace
+        return step == self.steps or (every and step >= self.judge_from)
 
     def may_end(self, active: Flags) -> bool:
         """Early exit: every example has reached `stop_at` (a trace is kept whole, whatever the batch holds)."""
@@ -74,7 +77,7 @@ class Verdict:
 class Answer:
     """What was asked about perturbed images: the derivative to them, the verdict on them, or both.
 
-    `objective`: the value of what was differentiated, where it is known."""
+    `objective`: the value of what was differentiated, infinite where the label is lost."""
 
     gradient: Images | None
     verdict: Verdict | None
@@ -168,7 +171,7 @@ def search(
     label count. Every restart begins as `start` says, at a point of its own; after a clean start, at random. `begin`
     is the perturbation at which the first one begins instead.
     """
-    found, value = torch.zeros_like(x), clean.value
+    found, value, eps = torch.zeros_like(x), clean.value, float(ball.eps)
     taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     moved, broken = torch.zeros_like(clean.kept), torch.zeros_like(clean.kept)
     rows: list[Tensor] = []
@@ -187,7 +190,7 @@ def search(
             end = step == how.steps
             if end and how.open_end:
                 break
-            here = ask(x + delta, step, slope=not end, verdict=end or how.judges_every_iterate)
+            here = ask(x + delta, step, slope=not end, verdict=how.judges(step))
             verdict = here.verdict
             if verdict is not None:
                 counts = verdict.kept | (how.constraint == "soft")
@@ -196,8 +199,8 @@ def search(
                 rows.append(verdict.value)
                 if how.stop_at is not None:
                     active = active & ~(counts & (verdict.value <= how.stop_at))
-                if here.objective is not None:
-                    objectives.append(torch.where(counts, here.objective, torch.inf))
+            if here.objective is not None:
+                objectives.append(here.objective)
             if here.gradient is None or how.may_end(active):
                 break
             finite = here.gradient.isfinite().flatten(1).all(1)
@@ -205,10 +208,10 @@ def search(
             broken, moved = broken | ~finite, moved | (gradient != 0).flatten(1).any(1)
             direction, memory = STEPPERS[how.stepper](gradient, ball, memory, step + 1)
             direction = direction * how.pace(step) if how.decay else direction
-            further = PROJECTIONS[how.projection](ball, delta - how.length(_radius(ball)) * direction)
+            further = PROJECTIONS[how.projection](ball, delta - how.length(eps) * direction)
             delta = where_rows(active, box.cut(x, further), delta)
             taken = taken + active
-    stuck = ~moved & (how.steps > 0) & (_radius(ball) > 0)
+    stuck = ~moved & (how.steps > 0) & (eps > 0)
     fall = None
     if objectives:
         first = objectives[0]
@@ -223,7 +226,7 @@ def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0)
         return torch.zeros_like(x)
     if start == "random":
         return ball.sample(x, keys, stream=restart)
-    return ball.steepest(normal(keys, tuple(x.shape[1:]), stream=restart, dtype=x.dtype)) * _radius(ball)
+    return ball.steepest(normal(keys, tuple(x.shape[1:]), stream=restart, dtype=x.dtype)) * float(ball.eps)
 
 
 def _sign(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
@@ -269,15 +272,10 @@ STEPPERS: dict[str, Stepper] = {
 PACE = {"sign": 2.5, "steepest": 2.5, "adam": 4.0, "momentum": 2.5, "along": 2.5}
 
 
-def _clip(ball: Ball, delta: Tensor) -> Tensor:
-    return ball.project(delta)
-
-
-def _rescale(ball: Ball, delta: Tensor) -> Tensor:
-    return ball.rescale(delta)
-
-
-PROJECTIONS: dict[str, Callable[[Ball, Tensor], Tensor]] = {"clip": _clip, "rescale": _rescale}
+PROJECTIONS: dict[str, Callable[[Ball, Tensor], Tensor]] = {
+    "clip": lambda ball, delta: ball.project(delta),
+    "rescale": lambda ball, delta: ball.rescale(delta),
+}
 STARTS = ("clean", "random", "surface")
 SELECTIONS = ("best", "last")
 CONSTRAINTS = ("hard", "soft")
@@ -286,7 +284,3 @@ CONSTRAINTS = ("hard", "soft")
 def where_rows(rows: Tensor, one: Tensor, other: Tensor) -> Tensor:
     """`one` for these examples, `other` for the rest."""
     return torch.where(rows.view(-1, *[1] * (one.dim() - 1)), one, other)
-
-
-def _radius(ball: Ball) -> float:
-    return float(ball.eps)

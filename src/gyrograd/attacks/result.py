@@ -84,7 +84,7 @@ class AttackResult:
         record = self.record(rows)
         for row, index in enumerate(rows):
             for what, picture in self._pictures(row).items():
-                _write_png(folder / f"{index:05d}_{what}.png", picture)
+                records.write_bytes(folder / f"{index:05d}_{what}.png", _png(picture))
         records.write(folder / "record.json", record)
         return folder / "record.json"
 
@@ -175,11 +175,6 @@ def joined(parts: Sequence[AttackResult]) -> AttackResult:
         beaten_by=beaten_by,
         misled=torch.cat(misled) if misled else None,
     )
-
-
-def _write_png(path: Path, pixels: Float[Tensor, "c h w"]) -> None:
-    """Whole or not at all."""
-    records.write_bytes(path, _png(pixels))
 
 
 def _png(pixels: Float[Tensor, "c h w"]) -> bytes:

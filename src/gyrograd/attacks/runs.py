@@ -127,7 +127,7 @@ def look(
             return x.new_zeros(len(x), 0), model(x)
         with _overheard(model) as heard:
             map = attribution(model, x, target, create_graph=graph)
-        if heard and heard[0][0].shape == x.shape and heard[0][0].data_ptr() == x.data_ptr():
+        if heard and torch.equal(heard[0][0], x):  # in another layout, mostly
             return map, heard[0][1] if graph else heard[0][1].detach()
         return map, model(x)
 
@@ -337,7 +337,8 @@ def asker(
         there = derivative(guide.model, attribution, perturbed, scene.target, objective)
         if judged is None and alone:
             judged = verdict_on(there.map, there.logits, perturbed)
-        return Answer(there.gradient, judged, there.value)
+        kept = there.logits.argmax(1) == predicted if judged is None else judged.kept
+        return Answer(there.gradient, judged, torch.where(kept, there.value, torch.inf))
 
     return ask, clean
 

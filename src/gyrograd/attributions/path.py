@@ -107,14 +107,18 @@ class IntegratedGradients:
         positions, weights = path_points(self.rule, self.steps)
         at_once = copies_at_once(self.max_batch, x, model)
         mean = torch.zeros_like(x)
-        for first in range(0, len(positions), at_once):
-            alpha = _column(positions[first : first + at_once], x)
-            weight = _column(weights[first : first + at_once], x)
+        # At the baseline itself the gradient depends on weights alone: where they are held it needs no graph, which
+        # costs several times as much.
+        held = not (start.requires_grad or any(weight.requires_grad for weight in model.parameters()))
+        fixed = int(create_graph and positions[0] == 0 and held)
+        starts = [*range(fixed), *range(fixed, len(positions), at_once)]
+        for first, end in zip(starts, [*starts[1:], len(positions)], strict=True):
+            alpha, weight = _column(positions[first:end], x), _column(weights[first:end], x)
             points = (start + alpha * (x - start)).flatten(0, 1)
+            once = not create_graph or end <= fixed
             repeated = target.repeat(len(alpha))
-            once = not create_graph
-            explained = score(model, repeated, self.quantity, check=once, any_layout=once)
-            gradient = input_gradient(explained, points, create_graph=create_graph)
+            explained = score(model, repeated, self.quantity, check=not create_graph, any_layout=once)
+            gradient = input_gradient(explained, points.detach() if once else points, create_graph=not once)
             mean = mean + (weight * gradient.unflatten(0, (len(alpha), len(x)))).sum(0)
         return (x - start) * mean if self.times_input else mean
 

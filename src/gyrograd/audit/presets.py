@@ -158,8 +158,8 @@ PRESETS: dict[str, Preset] = {
         # LRP holds furthest where a net allows it; input x gradient holds as the gradient does.
         methods=("gradient", "lrp", "integrated_gradients", "smoothgrad"),
         method_settings={"integrated_gradients": {"steps": 8}, "smoothgrad": {"draws": 8}},
-        steps=9,
-        mean_steps=5,
+        steps=11,
+        mean_steps=7,
         attacked_images=12,
         sweep_images=16,
         sweep={"smoothgrad": (0.03, 0.1, 0.2), "unigrad": (8 / 255, 32 / 255)},

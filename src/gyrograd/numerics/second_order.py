@@ -27,15 +27,16 @@ from gyrograd.numerics.normalization import ExactNormalization
 def made_for_second_derivatives(x: Tensor) -> ExitStack:
     """Use layers that can be differentiated twice, for the block; `backward` may be called after it.
 
-    On a CPU only the convolutions are cheaper (torch differentiates one of many groups group by group, which took an
-    EfficientNet half its time); there normalisations are made exact instead, as for a first derivative.
+    On a CPU only the layers that are cheaper there: convolutions whose weights are held (torch differentiates one of
+    many groups group by group, which took an EfficientNet half its time), and batch normalisation by running
+    statistics. Other normalisations are made exact, as for a first derivative.
     """
     if x.is_cuda:
         return all_layers()
     modes = ExitStack()
-    modes.enter_context(SecondOrder(_MISSING))
-    modes.enter_context(ExactNormalization())
-    modes.enter_context(FastConvolutions())
+    modes.enter_context(ExactNormalization())  # sees what the others leave to torch
+    modes.enter_context(SecondOrder(_ON_CPU))
+    modes.enter_context(FastConvolutions(held_only=True))
     return modes
 
 
@@ -75,7 +76,7 @@ class SecondOrder(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in self.layers and torch.is_grad_enabled() and isinstance(args[0], Tensor):
+        if func in self.layers and torch.is_grad_enabled() and args and isinstance(args[0], Tensor):
             return self.layers[func](*args, **kwargs)
         return func(*args, **kwargs)
 
@@ -230,10 +231,10 @@ def _normalized(
 
 
 _MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid, F.normalize: _normalized}
+_ON_CPU: dict[Any, Callable[..., Any]] = {**_MISSING, F.batch_norm: _batch_normed}
 _LAYERS: dict[Any, Callable[..., Any]] = {
-    **_MISSING,
+    **_ON_CPU,
     F.softplus: _softplus,
-    F.batch_norm: _batch_normed,
     F.max_pool2d: _max_pooled,
     torch.max_pool2d: _max_pooled,
 }
