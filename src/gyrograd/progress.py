@@ -32,10 +32,14 @@ _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
 @dataclass
 class Pace:
-    """Estimates the time left: the remaining effort of each kind at the measured speed of that kind."""
+    """Estimates the time left: the remaining effort of each kind at the measured speed of that kind.
+
+    `starts_slowly`: the first item is left out, since the start of the workers came before it.
+    """
 
     efforts: list[Effort]
     clock: Callable[[], float] = time.monotonic
+    starts_slowly: bool = False
     done: int = 0
     spent: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     units: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -48,8 +52,9 @@ class Pace:
         """Count one finished item."""
         kind, size = self.efforts[self.done] if self.done < len(self.efforts) else ("", 0.0)
         now = self.clock()
-        self.spent[kind] += now - self.since
-        self.units[kind] += size
+        if self.done or not self.starts_slowly:
+            self.spent[kind] += now - self.since
+            self.units[kind] += size
         self.done, self.since = self.done + 1, now
 
     def next_is(self, effort: Effort) -> None:
@@ -108,10 +113,11 @@ def track(
     """
     if _inside.get() or total <= 1:
         return iter(items)
+    arrive = planned is not None
     if effort is not None and planned is None:
         items = list(items)
         planned = [effort(item) for item in items]
-    pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total)
+    pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total, starts_slowly=arrive)
     told = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
     return _alone(told(_announced(items, pace, effort), pace, what))
 

@@ -14,13 +14,12 @@ from PIL import Image
 import gyrograd as gg
 from gyrograd import cli, records
 from gyrograd.cli import explain
-from gyrograd.cli.heat import heat, overlay, write_png
 from gyrograd.cli.parsing import parse_call, several
 from gyrograd.data.opening import open_data
 from gyrograd.errors import UserError
 from gyrograd.models import load
 from gyrograd.numerics.maps import reduce
-from gyrograd.reporting.pictures import LEAST_IMAGE
+from gyrograd.reporting.pictures import LEAST_IMAGE, coloured, overlay, png
 
 
 @pytest.fixture(scope="module")
@@ -197,11 +196,11 @@ def test_an_overlay_shows_the_image_in_grey_where_the_map_is_zero():
     image = np.random.default_rng(0).random((6, 5, 3))
     map = np.zeros((6, 5))
     map[2, 3] = -4.0
-    seen = overlay(image, map)
+    seen = overlay(image, map, 4.0)
     grey = image.mean(-1)
     elsewhere = map == 0
     np.testing.assert_allclose(seen[elsewhere], grey[elsewhere][:, None].repeat(3, 1))
-    strongest = grey[2, 3] * LEAST_IMAGE + heat(map)[2, 3] * (1 - LEAST_IMAGE)
+    strongest = grey[2, 3] * LEAST_IMAGE + coloured(map, 4.0)[2, 3] * (1 - LEAST_IMAGE)
     np.testing.assert_allclose(seen[2, 3], strongest)
 
 
@@ -209,7 +208,7 @@ def test_an_overlay_shows_the_image_in_grey_where_the_map_is_zero():
 def test_small_pictures_are_enlarged_by_whole_numbers(h, w, tmp_path_factory):
     picture = np.random.default_rng(h).random((h, w, 3))
     path = tmp_path_factory.mktemp("p") / "a.png"
-    write_png(path, picture)
+    path.write_bytes(png(picture))
     read = pixels(path)
     times = read.shape[0] // h
     assert read.shape == (h * times, w * times, 3)

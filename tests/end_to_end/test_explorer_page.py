@@ -21,7 +21,8 @@ from playwright.sync_api import expect, sync_playwright
 
 import gyrograd as gg
 from gyrograd.data.opening import open_data
-from gyrograd.explorer import Plan, attacked, opened_stage
+from gyrograd.explorer import Plan, attacked, markup, opened_stage
+from gyrograd.explorer.style import SCRIPT
 from gyrograd.models import save
 
 SEED = 5
@@ -217,12 +218,14 @@ def test_a_file_that_is_no_image_is_one_sentence(page, home):
 EVERY_FRAME = """
 () => {
   window.seen = { frames: 0, dimmed: 0, wrong: [] };
+  let asked = 0;
   const look = () => {
     const image = document.querySelector("#gg-preview [data-image]").dataset.image;
     const out = document.querySelector("#gg-attack-out"), answer = out.querySelector("[data-answers]");
-    const asked = document.querySelector("#gg-attack-asked [data-asked]").dataset.asked;
+    const number = document.querySelector("#gg-attack-asked [data-asked]").dataset.asked;
+    asked = Math.max(asked, Number(number));
     const faded = getComputedStyle(out.querySelector(".html-container")).opacity < 0.5;
-    const old = answer.dataset.image !== image || answer.dataset.answers !== asked;
+    const old = answer.dataset.image !== image || Number(answer.dataset.answers) !== asked;
     window.seen.frames += 1;
     window.seen.dimmed += faded;
     if (old !== faded) window.seen.wrong.push([image, answer.dataset.image, asked, answer.dataset.answers]);
@@ -251,6 +254,27 @@ def test_no_frame_shows_an_answer_beside_another_image_or_settings(page):
     seen = page.evaluate("window.seen")
     assert seen["wrong"] == []
     assert seen["frames"] > seen["dimmed"] > 0
+
+
+def test_replies_that_arrive_in_the_wrong_order_leave_the_last_answer_undimmed(browser):
+    page = browser.new_page()
+    preview, note = '<div id="gg-preview"><b data-image="0"></b></div>', markup.asked(1)
+    answer = markup.about_image("<p>first</p>", "0", 1)
+    page.set_content(f'{preview}<div id="gg-attack-asked">{note}</div><div id="gg-attack-out">{answer}</div>')
+    page.add_script_tag(content=SCRIPT)
+
+    def arrives(place: str, html: str) -> bool:
+        """Whether the answer is dimmed after this reply."""
+        page.evaluate("([id, html]) => { document.getElementById(id).innerHTML = html; }", [place, html])
+        return page.locator("#gg-attack-out[data-old]").count() == 1
+
+    assert not arrives("gg-attack-asked", markup.asked(1))
+    assert arrives("gg-attack-asked", markup.asked(3))
+    assert arrives("gg-attack-asked", markup.asked(2))
+    assert arrives("gg-attack-out", markup.about_image("<p>second</p>", "0", 2))
+    assert not arrives("gg-attack-out", markup.about_image("<p>third</p>", "0", 3))
+    assert arrives("gg-attack-asked", markup.asked(10))
+    page.close()
 
 
 def test_a_hidden_tab_is_computed_anew_when_it_is_opened(page):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -130,23 +131,36 @@ def test_a_maps_derivative_is_the_same(name: str, attribution: str) -> None:
         torch.testing.assert_close(slope(), expected, rtol=1e-8, atol=1e-12)
 
 
-def test_on_a_cpu_torchs_own_layers_stay_but_for_those_that_pay() -> None:
-    """Those are convolutions whose weights are held and batch normalisation by running statistics."""
-    held = torch.ones(3, 3, 1, 1)
-    trained = held.clone().requires_grad_()
+def test_on_a_cpu_only_convolutions_and_batch_normalisation_replace_torchs_own_layers() -> None:
     with made_for_second_derivatives(torch.zeros(1)):
         z = torch.rand(2, 3, 4, 4, requires_grad=True)
-        own = (F.softplus(z), F.max_pool2d(z, 2), F.conv2d(z, trained), F.conv2d(z, weight=trained))
-        ours = (F.conv2d(z, held), F.conv2d(z, weight=held), F.batch_norm(z, torch.zeros(3), torch.ones(3)))
-    kinds = [
-        "SoftplusBackward0",
-        "MaxPool2DWithIndicesBackward0",
-        "ConvolutionBackward0",
-        "ConvolutionBackward0",
-    ]
-    assert [layer.grad_fn.name() for layer in own] == kinds
-    assert [layer.grad_fn.name() for layer in ours] == ["_ConvolutionBackward"] * 2 + ["AddcmulBackward0"]
+        normed = F.batch_norm(z, torch.zeros(3), torch.ones(3))
+        layers = (F.softplus(z), F.max_pool2d(z, 2), F.conv2d(z, torch.ones(1, 3, 1, 1)), normed)
+    kinds = ["SoftplusBackward0", "MaxPool2DWithIndicesBackward0", "_ConvolutionBackward", "AddcmulBackward0"]
+    assert [layer.grad_fn.name() for layer in layers] == kinds
     assert F.softplus in second_order._LAYERS
+
+
+class Convolutions(TorchDispatchMode):
+    """How many convolutions are carried out, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.count += "convolution" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def test_on_a_cpu_the_second_derivative_of_a_depthwise_convolution_does_not_go_group_by_group() -> None:
+    net = nn.Sequential(nn.Conv2d(32, 32, 3, groups=32), nn.Tanh()).requires_grad_(False)
+    x = torch.rand(1, 32, 8, 8)
+    with Convolutions() as seen:
+        hessian_vector_product(lambda z: net(z).flatten(1).sum(1), x, torch.ones_like(x))
+    assert seen.count <= 5  # there and back, and both once more
 
 
 def test_layers_called_with_names_for_their_arguments_are_left_to_torch() -> None:

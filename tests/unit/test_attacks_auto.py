@@ -177,6 +177,36 @@ def test_attacks_on_the_same_images_look_at_them_once_where_clean_looks_are_shar
     assert len(calls) == alone + once + 1
 
 
+def test_an_audit_asks_once_for_the_guide_of_a_model_and_whether_a_map_has_a_derivative(monkeypatch):
+    x, target = batch(2)
+    guided, calls = [], []
+
+    def counted(model: nn.Module, z: Tensor, labels: Tensor, *, create_graph: bool = False) -> Tensor:
+        calls.append(create_graph)
+        return GRADIENT(model, z, labels, create_graph=create_graph)
+
+    def guide(model, *given):
+        guided.append(model)
+        return guide_for(model, *given)
+
+    monkeypatch.setattr("gyrograd.attacks.runs.guide_for", guide)
+    models, images = [net("lenet"), net("lenet")], [(x, target), (x.flip(0), target.flip(0))]
+
+    def attack_all():
+        return [Auto(eps=0.02, steps=1)(model, counted, *of) for model in models for of in images]
+
+    apart = attack_all()
+    assert len(guided) == 4
+    alone = len(calls)
+    with shared_clean_looks():
+        together = attack_all()
+    assert guided[4:] == models
+    assert len(calls) - alone == alone - 2 * len(
+        models
+    )  # a map and one with its graph, for the second images
+    assert all(torch.equal(one.x, two.x) for one, two in zip(apart, together, strict=True))
+
+
 # The searches it is made of ------------------------------------------------------------------------------------------
 
 X = torch.full((2, 1, 4, 4), 0.5, dtype=torch.float64)

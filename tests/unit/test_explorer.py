@@ -16,14 +16,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 from PIL import Image
 from torch import nn
 
 import gyrograd as gg
 from gyrograd.cli import explore as verb
-from gyrograd.cli.heat import heat
-from gyrograd.cli.heat import overlay as painted
 from gyrograd.data import Dataset
 from gyrograd.data.opening import Opened
 from gyrograd.errors import UserError
@@ -45,7 +42,7 @@ from gyrograd.explorer.wording import (
 )
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.numerics.maps import reduce
-from gyrograd.reporting.pictures import coloured, overlay, png, shared_scale
+from gyrograd.reporting.pictures import png
 
 SIDE = 16
 HOSTILE = "<script>alert(1)</script>\"' onload=x &lt; 猫"
@@ -242,16 +239,6 @@ def test_a_stop_ends_the_attack_and_leaves_the_model_as_it_was(net, x):
 def test_watching_keeps_the_record_of_the_attribution():
     gradient = gg.attribution("gradient")
     assert repr(Watched(gradient, lambda share, what: None, 3)) == repr(gradient)
-
-
-@given(
-    arrays(np.float32, (4, 5, 3), elements=st.floats(0, 1, width=32)),
-    arrays(np.float32, (4, 5), elements=st.floats(-10, 10, width=32)),
-)
-def test_maps_are_painted_as_the_explain_verb_paints_them(image, map):
-    end = shared_scale(map, map)
-    np.testing.assert_array_equal(overlay(image, map, end), painted(image, map))
-    np.testing.assert_array_equal(coloured(map, end), heat(map))
 
 
 def test_small_pictures_are_enlarged_by_whole_pixels():

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from gyrograd import records
+from gyrograd.audit.engine import shard_of
+from gyrograd.audit.presets import PRESETS
 from gyrograd.audit.steady import steady_radius
 from gyrograd.errors import UserError
 from gyrograd.measurement import Cell, run_cells
@@ -57,6 +59,14 @@ def test_a_damaged_file_of_arrays_is_one_sentence(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match="damaged or edited"):
             records.read(path)
+    path.write_bytes(whole)
+    with np.load(path) as file:
+        arrays = dict(file)
+    for name in ("examples", "numbers"):  # a whole file, by its own checksums, in which a number is another
+        edited = {**arrays, name: arrays[name] + (arrays[name] == 41)}
+        np.savez(path, **edited)
+        with pytest.raises(UserError, match="damaged or edited"):
+            records.read(path)
     with pytest.raises(UserError, match="no record"):
         records.read(tmp_path / "gone.npz")
 
@@ -83,3 +93,13 @@ def test_the_steady_radius_of_many_images_has_the_interval_of_their_means() -> N
     assert low < value < high
     # between the radii the mean falls by about 0.6 in 4 / 255, and is known to about 0.0018
     assert 0.005 < high - low < 0.05
+
+
+def test_a_shard_holds_so_many_images_as_memory_allows_and_never_fewer_than_the_preset() -> None:
+    quick = PRESETS["quick"]
+    assert shard_of(quick, (100, 3, 32, 32)) == quick.shard
+    assert shard_of(quick, (50_000, 3, 32, 32)) == 1000
+    large = shard_of(quick, (50_000, 3, 224, 224))
+    assert 200 <= large <= 250
+    assert large == shard_of(quick, (1_280_000, 3, 224, 224))
+    assert shard_of(quick, (50_000, 3, 4000, 4000)) == quick.shard

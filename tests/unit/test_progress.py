@@ -99,7 +99,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The pace of `track` goes by this clock."""
     clock = Clock()
     whole = Pace
-    monkeypatch.setattr(progress, "Pace", lambda efforts: whole(efforts, clock))
+    monkeypatch.setattr(progress, "Pace", lambda efforts, **more: whole(efforts, clock, **more))
     return clock
 
 
@@ -129,6 +129,22 @@ def test_weights_count_for_their_own_items_only(clock: Clock, capsys: pytest.Cap
     assert "weighed: about 17 minutes" in capsys.readouterr().err
     taking(clock, track(items, 3, "counted"))
     assert capsys.readouterr().err == ""
+
+
+def test_the_start_of_workers_is_not_taken_for_the_pace_of_their_work(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A minute until eight images arrive, then a second for each thousand: not days for fifty thousand."""
+    sizes = [8.0] + [1000.0] * 300
+
+    def arriving() -> Iterator[float]:
+        for number, size in enumerate(sizes):
+            clock.now += 1.0 if number else 60.0
+            yield size
+
+    planned = [("all", size) for size in sizes]
+    list(track(arriving(), len(sizes), "auditing", lambda size: ("all", size), planned))
+    assert capsys.readouterr().err == "gyrograd: auditing: about 5 minutes on this machine.\n"
 
 
 def test_work_within_work_says_nothing_of_its_own(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -149,21 +149,27 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
         handle.remove()
 
 
-_SHARED: ContextVar[dict[Any, tuple[Tensor, Tensor, Logits]] | None] = ContextVar(
-    "shared clean looks", default=None
-)
-"""Clean images with their map and logits; images are kept so that their place in memory stays their own."""
+class _Shared(NamedTuple):
+    """Clean looks at images, and what was found out about models: guides and surrogates."""
+
+    looks: dict[Any, tuple[Tensor, Tensor, Logits]]
+    """Images, kept so that their place in memory stays their own, with map and logits."""
+    of_models: dict[Any, Any]
+
+
+_SHARED: ContextVar[_Shared | None] = ContextVar("shared clean looks", default=None)
 MAX_SHARED = 16
 """Clean looks that are kept; older ones are made again."""
 
 
 @contextmanager
 def shared_clean_looks() -> Iterator[None]:
-    """Inside, attacks on the same images through equal attributions share the clean map and the clean logits.
+    """Inside, attacks on the same images through equal attributions share the clean map and the clean logits, and
+    attacks on one model the guide and whether a map has a derivative, which cost as much as steps.
 
     The images must be the same tensor and nobody may write to them or to the model's weights.
     """
-    token = _SHARED.set({})
+    token = _SHARED.set(_Shared({}, {}))
     try:
         yield
     finally:
@@ -173,15 +179,35 @@ def shared_clean_looks() -> Iterator[None]:
 def _look_at_clean(
     model: Model, attribution: Attribution, x: Images, target: Labels
 ) -> tuple[Tensor, Logits]:
-    shared = _SHARED.get()
-    if shared is None or type(attribution).__hash__ is None:  # what has no hash cannot be told from another
+    if (found := _SHARED.get()) is None or not _has_hash(attribution):
         return look(model, attribution, x, target, graph=False)
+    shared = found.looks
     key = (id(model), attribution, x.data_ptr(), tuple(x.shape), x.dtype, tuple(target.tolist()))
     if key not in shared:
         if len(shared) >= MAX_SHARED:
             del shared[next(iter(shared))]
         shared[key] = (x, *look(model, attribution, x, target, graph=False))
     return shared[key][1:]
+
+
+def _has_hash(attribution: Attribution) -> bool:
+    """What has no hash cannot be told from another."""
+    return type(attribution).__hash__ is not None
+
+
+T = TypeVar("T")
+
+
+def _once(make: Callable[[], T], model: Model, *key: Any) -> T:
+    """What `make` returns; inside `shared_clean_looks` it is called once for a model and a key."""
+    shared = _SHARED.get()
+    if shared is None:
+        return make()
+    whole = (id(model), *key)
+    if whole not in shared.of_models:
+        shared.of_models[whole] = (model, make())  # the model is kept so that its id stays its own
+    found: T = shared.of_models[whole][1]
+    return found
 
 
 def run(
@@ -207,7 +233,10 @@ def run(
     box = Box.of(plan.box, x)
     with eval_mode(model), ExitStack() as held:
         surrogate = _surrogate(plan, model, attribution, x, target)
-        guide = guide_for(model, x, plan.twin_beta) if plan.follows_maps else Guide(model)
+        guide = Guide(model)
+        if plan.follows_maps:
+            form = (tuple(x.shape[1:]), x.dtype, x.device)
+            guide = _once(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
         size = _examples_at_once(rows_at_once(plan.max_batch, x), surrogate, model, plan.step_rows)
         held.enter_context(freeze_weights(model, guide.model))
 
@@ -416,10 +445,15 @@ def _surrogate(
         return chosen
     if not plan.follows_maps:
         return attribution
-    attribution(model, x[:1], target[:1])  # a mistake in x or target speaks first
-    try:
+
+    def tried() -> bool:
+        attribution(model, x[:1], target[:1])  # a mistake in x or target speaks first
         with torch.enable_grad():
             attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
+        return True
+
+    try:
+        _once(tried, model, attribution) if _has_hash(attribution) else tried()
     except UserError as wrong:
         if plan.strategy is not None:
             stand_in: Attribution = make("attribution", STAND_IN)

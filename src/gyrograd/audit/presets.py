@@ -184,7 +184,6 @@ PRESETS: dict[str, Preset] = {
         attacked_images=32,
         search_rows=20,
         mean_steps=7,
-        draws=6,
         points=21,
         sweep={
             "smoothgrad": (0.02, 0.05, 0.1, 0.15, 0.25),
@@ -192,7 +191,6 @@ PRESETS: dict[str, Preset] = {
         },
         sweep_images=100,
         sweep_draws=20,
-        sweep_noise=4,
         bound_images=20,
         bound_draws=20,
         flag_images=50,

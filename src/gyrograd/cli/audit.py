@@ -44,7 +44,7 @@ def audit(
             a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
-        preset: how much is measured: glance (two minutes for four photographs), quick (as long for 100 small
+        preset: how much is measured: glance (a minute for four photographs), quick (two minutes for 100 small
             images and a small net), standard (ten times that), thorough (hours: some fifteen to twenty times standard).
         methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. Default: those of the preset.

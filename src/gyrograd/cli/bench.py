@@ -119,9 +119,9 @@ def _scaled(name: str, side: int, device: str, images: int, most: int, preset: s
     # Self-suspicion and pictures look at more images where there are more.
     rest *= min(images, chosen.flag_images) / min(TRIED, chosen.flag_images)
     counts = sorted({*(1 << i for i in range(most.bit_length())), most})
+    shard = shard_of(chosen, (images, *x.shape[1:]))
     return [
-        predicted(timed.costs(), images, count, shard=shard_of(chosen, images), start_s=start, rest_s=rest)
-        for count in counts
+        predicted(timed.costs(), images, count, shard=shard, start_s=start, rest_s=rest) for count in counts
     ]
 
 

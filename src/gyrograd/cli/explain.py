@@ -268,13 +268,15 @@ def _files(index: int, methods: Iterable[str]) -> dict[str, str]:
 
 
 def _write_pictures(out: Path, one: Seen) -> None:
-    from gyrograd.cli.heat import heat, overlay, write_png
+    from gyrograd.records import write_bytes
+    from gyrograd.reporting.pictures import coloured, overlay, png, shared_scale
 
     files = _files(one.index, one.maps)
-    write_png(out / files["image"], one.image)
+    write_bytes(out / files["image"], png(one.image))
     for word, map in one.maps.items():
-        write_png(out / files[word], heat(map))
-        write_png(out / files[f"{word} overlay"], overlay(one.image, map))
+        end = shared_scale(map, map)
+        write_bytes(out / files[word], png(coloured(map, end)))
+        write_bytes(out / files[f"{word} overlay"], png(overlay(one.image, map, end)))
 
 
 def _record(here: CommandInputs, done: list[Explained], settings: JsonObject) -> Record:

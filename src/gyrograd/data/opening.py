@@ -33,6 +33,32 @@ UNLABELLED = ("unlabelled",)
 """Classes of images without labels; every label is then 0."""
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which images of those there are, and in what form; the settings of `open_data`."""
+
+    images: int | None = None
+    size: int | None = None
+    split: str | None = None
+    seed: int = 0
+    labelled: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.images is not None and self.images < 1:
+            raise UserError(f"{self.images} images were asked for; give at least 1, or leave it out for all.")
+        if self.size is not None and self.size < 1:
+            raise UserError(f"The size is {self.size}; give the side of the images in pixels, such as 32.")
+
+    @property
+    def side(self) -> int:
+        """The size, which files need."""
+        if self.size is None:
+            raise UserError(
+                "The model does not tell which size of images it was made for; say it with --size, such as --size 224."
+            )
+        return self.size
+
+
 @dataclass(frozen=True, eq=False)
 class Opened:
     """Images, with the name (file, or set and number) and the number in the whole set of each."""
@@ -77,19 +103,19 @@ def open_data_with_names(
     labelled: bool | None = None,
 ) -> Opened:
     """As `open_data`, with the name and number of each image."""
-    _check_counts(images, size)
+    choice = Choice(images, size, split, seed, labelled)
     paths = [text] if isinstance(text, str) else list(text)
     if len(paths) == 1 and is_registered(paths[0]):
-        return _from_registry(paths[0], images, size, split, seed, labelled)
+        return _from_registry(paths[0], choice)
     with warnings.catch_warnings():
         # Pillow warns above 90 megapixels and refuses twice that; the refusal is enough.
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         tars = [path for path in paths if path.endswith(".tar")]
         if tars and len(tars) == len(paths):
-            return _from_tars(paths, images, size, split, seed, labelled)
+            return _from_tars(paths, choice)
         if len(paths) == 1 and Path(paths[0]).expanduser().is_dir():
-            return _from_folder(Path(paths[0]).expanduser(), images, size, split, seed, labelled)
-        return _from_files(paths, images, size, split, seed, labelled)
+            return _from_folder(Path(paths[0]).expanduser(), choice)
+        return _from_files(paths, choice)
 
 
 def is_registered(text: str) -> bool:
@@ -125,35 +151,32 @@ def _are_numbers_with_gaps(names: Sequence[str]) -> bool:
     return numbers[0] > 1 or numbers[-1] - numbers[0] != len(numbers) - 1
 
 
-def _from_registry(
-    name: str, images: int | None, size: int | None, split: str | None, seed: int, labelled: bool | None
-) -> Opened:
+def _from_registry(name: str, choice: Choice) -> Opened:
     entry = lookup("dataset", name)
     takes = inspect.signature(entry.factory).parameters
     if "path" in takes:
         raise UserError(f"'{name}' reads your own images: give the path of the folder itself.")
-    if split is not None and "split" not in takes:
+    if choice.split is not None and "split" not in takes:
         raise UserError(f"{name} has no splits; leave out --split.")
-    settings: Settings = {"split": split or "test"} if "split" in takes else {}
+    settings: Settings = {"split": choice.split or "test"} if "split" in takes else {}
     whole: Dataset = make("dataset", name, **settings)
     if whole.images.ndim != 4:
         raise UserError(f"{name} holds points, not images; give a set of images, such as shapes.")
-    index = whole.chosen(min(images or len(whole), len(whole)), seed) if images else torch.arange(len(whole))
-    data = _scaled(whole.rows(index), size)
-    if labelled is False:
+    some = min(choice.images or len(whole), len(whole))
+    index = whole.chosen(some, choice.seed) if choice.images else torch.arange(len(whole))
+    data = _scaled(whole.rows(index), choice.size)
+    if choice.labelled is False:
         data = replace(data, labels=torch.zeros_like(data.labels), classes=UNLABELLED)
     numbers = tuple(int(i) for i in index)
     return Opened(data, tuple(f"{entry.name} {i}" for i in numbers), numbers)
 
 
-def _from_folder(
-    path: Path, images: int | None, size: int | None, split: str | None, seed: int, labelled: bool | None
-) -> Opened:
-    home = home_of(path, split)
-    labelled = _has_classes(home) if labelled is None else labelled
+def _from_folder(path: Path, choice: Choice) -> Opened:
+    home, split, images, seed = home_of(path, choice.split), choice.split, choice.images, choice.seed
+    labelled = _has_classes(home) if choice.labelled is None else choice.labelled
     classes = class_names(home, split) if labelled else UNLABELLED
     found = files_with_labels(home, classes, labelled)
-    data = folder(path, split, _known_size(size), limit=images, seed=seed, labelled=labelled)
+    data = folder(path, split, choice.side, limit=images, seed=seed, labelled=labelled)
     number = {file: i for i, (file, _) in enumerate(found)}
     files = [file for file, _ in chosen(found, images, seed)]
     return Opened(
@@ -161,36 +184,27 @@ def _from_folder(
     )
 
 
-def _from_files(
-    paths: Sequence[str],
-    images: int | None,
-    size: int | None,
-    split: str | None,
-    seed: int,
-    labelled: bool | None,
-) -> Opened:
+def _from_files(paths: Sequence[str], choice: Choice) -> Opened:
     files = [file for path in paths for file in _matching(path)]
-    if labelled or split is not None:
+    if choice.labelled or choice.split is not None:
         raise UserError(
             "Single images have neither labels nor splits; give the folder that holds the classes."
         )
     number = {file: i for i, file in enumerate(files)}
-    taken = [file for file, _ in chosen([(file, 0) for file in number], images, seed)]
-    side = _known_size(size)
-    data = Dataset(read_images(taken, (side, side)), torch.zeros(len(taken), dtype=torch.int64), UNLABELLED, _called(taken))
+    taken = [file for file, _ in chosen([(file, 0) for file in number], choice.images, choice.seed)]
+    side = choice.side
+    data = Dataset(
+        read_images(taken, (side, side)),
+        torch.zeros(len(taken), dtype=torch.int64),
+        UNLABELLED,
+        _called(taken),
+    )
     return Opened(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
 
 
-def _from_tars(
-    paths: Sequence[str],
-    images: int | None,
-    size: int | None,
-    split: str | None,
-    seed: int,
-    labelled: bool | None,
-) -> Opened:
+def _from_tars(paths: Sequence[str], choice: Choice) -> Opened:
     """WebDataset tar files, streamed; their classes are numbers."""
-    if split is not None:
+    if choice.split is not None:
         raise UserError("Tar files have no splits; give those of the split you mean, such as 'val-*.tar'.")
     found = tar_members([file for path in paths for file in _matching(path)])
     if not found:
@@ -198,14 +212,14 @@ def _from_tars(
             f"There are no images in {', '.join(paths)}; known endings are {', '.join(sorted(ENDINGS))}."
         )
     known = all(label is not None for _, label in found)
-    if labelled and not known:
+    if choice.labelled and not known:
         raise UserError(
             f"Some images of {paths[0]} have no class (KEY.cls beside KEY.jpg); give --unlabelled."
         )
-    use = known if labelled is None else labelled
+    use = known if choice.labelled is None else choice.labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
-    taken = chosen(every, images, seed)
-    side = _known_size(size)
+    taken = chosen(every, choice.images, choice.seed)
+    side = choice.side
     blobs = tuple(found[number][0] for number, _ in taken)
     labels = torch.tensor([label for _, label in taken])
     classes = tuple(str(i) for i in range(max(label for _, label in every) + 1)) if use else UNLABELLED
@@ -255,14 +269,6 @@ def _has_classes(home: Path) -> bool:
     return bool(folders)
 
 
-def _known_size(size: int | None) -> int:
-    if size is None:
-        raise UserError(
-            "The model does not tell which size of images it was made for; say it with --size, such as --size 224."
-        )
-    return size
-
-
 def _scaled(data: Dataset, size: int | None) -> Dataset:
     """The same images at another size: bilinear, without aliasing; masks by the nearest pixel."""
     if size is None or tuple(data.images.shape[2:]) == (size, size):
@@ -273,10 +279,3 @@ def _scaled(data: Dataset, size: int | None) -> Dataset:
     if data.masks is not None:
         masks = F.interpolate(data.masks[:, None].float(), (size, size))[:, 0] > 0.5
     return replace(data, images=scaled.round().clamp(0, 255).byte(), masks=masks)
-
-
-def _check_counts(images: int | None, size: int | None) -> None:
-    if images is not None and images < 1:
-        raise UserError(f"{images} images were asked for; give at least 1, or leave it out for all.")
-    if size is not None and size < 1:
-        raise UserError(f"The size is {size}; give the side of the images in pixels, such as 32.")

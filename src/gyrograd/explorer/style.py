@@ -99,13 +99,16 @@ SCRIPT = """
     if (old && !("old" in place.dataset)) place.dataset.old = "";
     if (!old && "old" in place.dataset) delete place.dataset.old;
   };
+  // The last question is the one with the highest number, whichever came last.
+  const last = {};
   const check = () => {
     const image = document.querySelector("#gg-preview [data-image]");
     for (const key of ["explain", "attack", "compare"]) {
       const out = document.getElementById(`gg-${key}-out`), note = document.getElementById(`gg-${key}-asked`);
       if (!out || !note || !image) continue;
       const answer = out.querySelector("[data-answers]"), asked = note.querySelector("[data-asked]");
-      const old = answer && asked && (answer.dataset.answers !== asked.dataset.asked
+      if (asked) last[key] = Math.max(last[key] ?? 0, Number(asked.dataset.asked));
+      const old = answer && asked && (Number(answer.dataset.answers) !== last[key]
         || answer.dataset.image !== image.dataset.image);
       mark(out, old);
       mark(note, old);
