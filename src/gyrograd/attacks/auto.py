@@ -399,8 +399,7 @@ class Duel:
     def search(self, begin: Images | None) -> None:
         """The main search, at full length."""
         first = FIRST_STEP if begin is None else WARM_STEP
-        steps = self.case.auto.steps
-        found = self.descend("main", Descent(steps=steps, begin=begin, first_step=first))
+        found = self.descend("main", Descent(steps=self.case.auto.steps, begin=begin, first_step=first))
         self.main = self.best.value
         if found is not None:
             rows, one = found

@@ -27,16 +27,16 @@ from gyrograd.numerics.normalization import ExactNormalization
 def made_for_second_derivatives(x: Tensor) -> ExitStack:
     """Use layers that can be differentiated twice, for the block; `backward` may be called after it.
 
-    On a CPU only the layers that are cheaper there: convolutions whose weights are held (torch differentiates one of
-    many groups group by group, which took an EfficientNet half its time), and batch normalisation by running
-    statistics. Other normalisations are made exact, as for a first derivative.
+    On a CPU only those that are cheaper there: convolutions (torch differentiates one of many groups group by group,
+    which took an EfficientNet half its time) and batch normalisation by running statistics. Other normalisations are
+    made exact, as for a first derivative.
     """
     if x.is_cuda:
         return all_layers()
     modes = ExitStack()
     modes.enter_context(ExactNormalization())  # sees what the others leave to torch
     modes.enter_context(SecondOrder(_ON_CPU))
-    modes.enter_context(FastConvolutions(held_only=True))
+    modes.enter_context(FastConvolutions())
     return modes
 
 
