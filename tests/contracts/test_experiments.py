@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+from smoke_runs import WITH_PAGES
 
 import gyrograd as gg
 from gyrograd.experiments import read_results, render
@@ -30,7 +31,7 @@ def outcome(smoke_runs) -> dict[str, Any]:
 
 
 @every_experiment
-def test_it_runs_at_smoke_and_every_number_on_its_page_has_an_interval(name, smoke_runs, outcome):
+def test_it_runs_at_smoke_and_every_number_has_an_interval(name, smoke_runs, outcome):
     assert name not in outcome["errors"], outcome["errors"][name]
     results = read_results(smoke_runs / "smoke" / name)
     assert results.estimates
@@ -38,13 +39,6 @@ def test_it_runs_at_smoke_and_every_number_on_its_page_has_an_interval(name, smo
         assert math.isfinite(estimate.value), quantity
         assert estimate.low <= estimate.value <= estimate.high, quantity
         assert estimate.bounded, quantity
-    html = (smoke_runs / "smoke" / name / "index.html").read_text(encoding="utf-8")
-    tables = re.findall(r"<td>(-?\d[^<]*)</td>", html)
-    assert all("[" in cell or re.fullmatch(r"-?[\d.]+( ± [\d.]+)?", cell) for cell in tables)
-    assert f"gyrograd reproduce {name} --scale smoke" in html
-    entry = lookup("experiment", name)
-    assert f"{entry.paper} {entry.equation}" in html
-    assert ("data:image/png" in html) == ("figure" in name)
 
 
 @every_experiment
@@ -77,13 +71,22 @@ def test_a_second_run_measures_and_trains_nothing(outcome):
 
 
 @every_experiment
-def test_its_page_comes_from_its_files_alone(name, smoke_runs, tmp_path):
+def test_its_page_comes_from_its_files_alone_and_shows_every_number_with_its_interval(
+    name, smoke_runs, tmp_path
+):
     source = smoke_runs / "smoke" / name
-    page = (source / "index.html").read_bytes()
     for file in ("results.json", "pictures.npz"):
         if (source / file).exists():
             (tmp_path / file).write_bytes((source / file).read_bytes())
-    assert render(tmp_path).read_bytes() == page
+    html = render(tmp_path).read_text(encoding="utf-8")
+    if name in WITH_PAGES:
+        assert html == (source / "index.html").read_text(encoding="utf-8")
+    tables = re.findall(r"<td>(-?\d[^<]*)</td>", html)
+    assert all("[" in cell or re.fullmatch(r"-?[\d.]+( ± [\d.]+)?", cell) for cell in tables)
+    assert f"gyrograd reproduce {name} --scale smoke" in html
+    entry = lookup("experiment", name)
+    assert f"{entry.paper} {entry.equation}" in html
+    assert ("data:image/png" in html) == ("figure" in name)
 
 
 @every_paper

@@ -19,7 +19,7 @@ from gyrograd.experiments import wang2020  # noqa: F401 - registers the experime
 from gyrograd.experiments.claims import Order, Value, judged, read_claims
 from gyrograd.experiments.nets import Given, Net, net_key, objective_of, train_settings
 from gyrograd.experiments.nets import trained as read_or_trained
-from gyrograd.experiments.results import Estimate, Quantity, Results, read_results
+from gyrograd.experiments.results import Estimate, Quantity, Results, of_prefix, read_results
 from gyrograd.experiments.runs import HOME, Run
 from gyrograd.experiments.scales import SCALES, read_scale
 from gyrograd.experiments.subjects import given_or
@@ -193,7 +193,7 @@ def test_a_transfer_record_is_cut_into_a_row_a_map(smoke_runs: Path) -> None:
     record = Record(
         "t", {}, [0], {"sm : mass_center cor": [0.5], "ig : mass_center cor": [0.7], "sm : x": [1.0]}
     )
-    assert measures.of_map(record, "sm").values == {"mass_center cor": [0.5], "x": [1.0]}
+    assert of_prefix(record, "sm : ").values == {"mass_center cor": [0.5], "x": [1.0]}
     results = read_results(smoke_runs / "smoke" / "wang2020-table6")
     assert results.rows("imagenet") == [f"natural {name}" for name in NAMES]
 

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attributions.lrp import LRP
+from gyrograd.audit import Preset
+from gyrograd.measurement import Cell
 from gyrograd.models import InShape, Standardized
 
 TARGET = torch.tensor([0, 2, 1])
@@ -218,6 +220,48 @@ def test_the_audit_of_a_table_names_its_features_and_tries_lime_and_shap(tmp_pat
     assert "<weight>" not in card.to_html(tmp_path / "page.html").read_text()
 
 
+def test_numbers_of_an_audit_of_features_are_those_of_metric_attack_and_noise():
+    x = torch.randn(16, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    model, gradient, y = net_for((6,)), gg.attribution("gradient"), torch.arange(16) % 3
+    found = gg.audit(model, x, y, methods=["gradient"], eps=1.0, steps=1).values["gradient"]
+    standard, u = Standardized.of(model, x)
+    search = gg.attack("auto", eps=(0.25, 0.5, 1.0), steps=1, top_fraction=0.5)
+    hit = search(standard, gradient, u, y, seed=0)[-1]
+    noise = gg.attack("random", eps=1.0)(standard, gradient, u, y, seed=0)
+
+    def kept(after):
+        tops = [{*map.abs().topk(3).indices.tolist()} for map in (*after.map_clean, *after.map)]
+        return [len(a & b) / 3 for a, b in zip(tops[: len(x)], tops[len(x) :], strict=True)]
+
+    alike = list(zip(kept(hit), kept(noise), noise.prediction_kept.tolist(), strict=True))
+    assert any(drawn < attacked and same for attacked, drawn, same in alike)  # or noise would not show
+    expected = {
+        "top_k_kept": [min(attacked, drawn) if same else attacked for attacked, drawn, same in alike],
+        "noise_kept": kept(noise),
+        "noise_cosine": gg.metric("rps", eps=2.0, draws=10)(standard, gradient, u, y, seed=0).tolist(),
+        "insertion": gg.metric("insertion", substrate="zero")(standard, gradient, u, y).tolist(),
+    }
+    for key, values in expected.items():
+        assert list(found[key].values()) == pytest.approx(values, abs=1e-9), key
+
+
+def test_an_audit_of_features_measures_only_what_its_folder_lacks(tmp_path, monkeypatch):
+    x, model = drawn(6), net_for((6,))
+    given = {"methods": ["gradient"], "steps": 1, "out": tmp_path}
+    first = gg.audit(model, x, TARGET, **given)
+    shards = {path: path.read_bytes() for path in (tmp_path / "records").glob("*/*.json")}
+    gone = next(path for path in shards if "under-auto" in path.parent.name)
+    gone.unlink()
+    measured = []
+    record = Cell.record
+    monkeypatch.setattr(Cell, "record", lambda cell, at: measured.append(cell.name) or record(cell, at))
+    again = gg.audit(model, x, TARGET, **given)
+    assert measured == ["gradient under auto"]
+    assert {path: path.read_bytes() for path in shards} == shards
+    assert again.values == first.values
+    assert again.document["verdict"] == first.document["verdict"]
+
+
 def test_settings_that_an_audit_of_features_does_not_have_are_refused():
     x, model = drawn(6), net_for((6,))
     for changes, sentence in (
@@ -225,8 +269,9 @@ def test_settings_that_an_audit_of_features_does_not_have_are_refused():
         ({"eps": -1.0}, "in standard deviations"),
         ({"features": ["a"]}, "name each column"),
         ({"preset": "slow"}, "preset"),
+        ({"preset": Preset(methods=("gradient",))}, "quick, standard or thorough"),
         ({"pointz": 3}, "has no setting 'pointz'"),
-        ({"workers": 2}, "has no setting 'workers'"),
+        ({"index": [1, 2, 3]}, "has no setting 'index'"),
     ):
         with pytest.raises(gg.UserError, match=sentence):
             gg.audit(model, x, TARGET, **changes)

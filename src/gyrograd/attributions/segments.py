@@ -158,9 +158,13 @@ def worths(
     max_batch: int = MAX_BATCH,
 ) -> list[Tensor]:
     """The worths of each example's coalitions (`n s`, where n and s may differ by example), in float64."""
+    checked = False
 
     def worth(logits: Tensor, examples: Tensor) -> Tensor:
-        check_target(target, len(x), logits.shape[1])
+        nonlocal checked
+        if not checked:  # once: looking at the target makes the host wait for the device
+            check_target(target, len(x), logits.shape[1])
+            checked = True
         return quantity_of(logits.double(), target[examples], quantity)
 
     return over_coalitions(model, x, baseline, segments, coalitions, worth, max_batch)

@@ -1,8 +1,10 @@
 """The audit: one call that tells whether a model's explanations can be trusted.
 
-Files: presets (how much), methods (of what), measurements (the cells), theorems, table (records to numbers),
-steady (how far a map holds), plane (what to recommend), sanity_checks (flags), verdict, summary, pictures,
-card, engine (all of it in order); features (the audit of tables, series and volumes, a card of its own).
+Files, in the order an audit visits them: engine (all of it in order), presets (how much), methods (of what), plans
+(what `measurement.measure` is asked for; theorems, certificates and precision add to it), growing (the page
+meanwhile), table (measured columns to the card's numbers; steady: how far a map holds), sanity_checks (flags), plane
+(what to recommend), verdict, pictures, identity (what a rerun needs), card, summary. features is the same for tables,
+series and volumes, submission for `gyrograd submit` and `verify`.
 """
 
 import sys

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,11 +24,11 @@ from gyrograd.audit.certificates import (
     certificate_plans,
     certified_columns,
 )
-from gyrograd.audit.features import FORMS, FeatureCard, audit_features, settings_of_features
+from gyrograd.audit.features import FORMS, FeatureCard, audit_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.pictures import Pictures, most_damaging
-from gyrograd.audit.plane import choice, own_setting, plane, plane_points
+from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.precision import in_random_order, measured_until_precise, sequential_stat, shortfall
 from gyrograd.audit.presets import Preset, preset_of
@@ -62,9 +63,10 @@ from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.statistics import Stat
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
-from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag
+from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
+from gyrograd.theory import Point
 from gyrograd.types import Attribution, Model, Targets
 
 ROWS = {"cpu": 128, "cuda": 2048}
@@ -142,15 +144,20 @@ def audit(
     'Verdict: unsafe'
     """
     if isinstance(images, Tensor) and images.dim() in FORMS:
-        given = {
-            "preset": preset, "methods": methods, "attacks": attacks, "metrics": metrics, "eps": eps, "out": out,
-            "seed": seed, "fresh": fresh, "model_name": model_name, "data_name": data_name, "classes": classes,
-            "index": index, "notes": notes, "command": command, "workers": workers, "cluster": cluster, **changes,
-        }  # fmt: skip
-        return audit_features(model, images, labels, **settings_of_features(given))
+        if not isinstance(preset, str):
+            raise UserError(
+                "A Preset is of images; name one for tables, series and volumes: quick, standard or thorough."
+            )
+        return audit_features(
+            model, images, labels, preset=preset, methods=methods, attacks=attacks, metrics=metrics, eps=eps, out=out,
+            seed=seed, fresh=fresh, model_name=model_name, data_name=data_name, classes=classes, names=names,
+            index=index, notes=notes, command=command, workers=workers, cluster=cluster, **changes,
+        )  # fmt: skip
     started = time.monotonic()
     further = None if metrics is None else tuple(m for m in metrics if lookup("metric", m).name not in ALWAYS)
-    chosen = preset_of(preset, attacks=_names(attacks), metrics=further, eps=eps, **changes)
+    chosen = preset_of(
+        preset, attacks=None if attacks is None else _names(attacks), metrics=further, eps=eps, **changes
+    )
     if chosen.precision is not None:
         chosen = replace(chosen, attacked_images=max(1, len(images)))
     inputs = _inputs(model, images, labels, classes, names, index, model_name, data_name, chosen, seed)
@@ -161,14 +168,9 @@ def audit(
         "left_out": left_out,
         "notes": [*notes, *_warnings(len(inputs.sample.x), chosen)],
     }
-    shown = Pictures(inputs, tried)
-
-    def card_of(table: Table, *, complete: bool = True) -> Card:
-        seconds = time.monotonic() - started
-        return _card(inputs, tried, table, shown, settings, command, seconds, complete=complete)
-
+    card_of = partial(_card, inputs, tried, settings, command, started)
     place = None if out is None else Path(out)
-    who = workers_of(workers, cluster, place) if workers is None or isinstance(workers, int) else workers
+    who = workers_of(workers, cluster, place)
 
     def measured(limits: Mapping[str, int] | None) -> Table:
         """With limits, which grow from call to call, what was measured before is read."""
@@ -228,27 +230,25 @@ def _warnings(n: int, preset: Preset) -> list[str]:
     ]
 
 
-def _card(
-    inputs: AuditInputs,
-    methods: list[Method],
-    table: Table,
-    shown: Pictures,
-    settings: dict[str, Any],
-    command: str | None,
-    seconds: float,
-    *,
-    complete: bool = True,
-) -> Card:
-    """The card of a table; of an unfinished run without flags, which need the model again, and with one picture."""
-    preset, first = inputs.preset, methods[0]
-    flags: list[CardFlag] = []
-    if complete:
-        flags = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
-    hollow = suspects(flags) | masked(flags)
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What an audit makes of its numbers: `columns` and `grades` by method, the points of the plane, the method that
+    comes out best. `chosen` is None if nothing is recommended, as of a model without trained weights."""
 
+    columns: dict[str, dict[str, Stat | None]]
+    grades: dict[str, Grade | None]
+    verdict: Verdict
+    points: list[Point]
+    best: Method | None
+    chosen: Choice | None
+
+
+def _judgement(
+    inputs: AuditInputs, methods: list[Method], table: Table, flags: Sequence[CardFlag]
+) -> Judgement:
+    """Grades of every method, the one to use, and the sentences that say so."""
+    preset, first, hollow = inputs.preset, methods[0], suspects(flags) | masked(flags)
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
-    short = shortfall(columns, preset)
-    settings = settings | {"notes": [*settings["notes"], *([short] if short else [])]}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
@@ -259,26 +259,53 @@ def _card(
     chosen = choice(placed, first, hollow, passes, held, faithful, by_radius=yardstick == STEADY)
     best = next((method for method in methods if chosen and chosen.point.method == method.name), None)
     judged = best if best is not None and chosen is not None and chosen.held is not None else first
-    graded, empty = columns[judged.name], judged.name in hollow
     # What an attack leaves of the chosen map, if it is one that was attacked.
     attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
-    kept = attacked["top_k_kept"] if attacked else None
-    untrained = UNTRAINED in model_notes(inputs.model)
     told = sentences(
-        judged, graded, chosen, preset, suspect=empty, kept=kept, against=first, before=columns[first.name]
+        judged,
+        columns[judged.name],
+        chosen,
+        preset,
+        suspect=judged.name in hollow,
+        kept=attacked["top_k_kept"] if attacked else None,
+        against=first,
+        before=columns[first.name],
     )
+    grades = {
+        name: grade_of(stats, suspect=name in hollow, brief=preset.is_brief)
+        for name, stats in columns.items()
+    }
+    if UNTRAINED in model_notes(inputs.model):
+        grades, told, chosen = dict.fromkeys(grades), NOT_JUDGED, None
+    verdict: Verdict = {"grade": grades[judged.name], "sentences": told}
+    return Judgement(columns, grades, verdict, placed, best, chosen)
 
-    def grade(name: str) -> Grade | None:
-        return None if untrained else grade_of(columns[name], suspect=name in hollow, brief=preset.is_brief)
 
+def _card(
+    inputs: AuditInputs,
+    methods: list[Method],
+    settings: dict[str, Any],
+    command: str | None,
+    started: float,
+    table: Table,
+    *,
+    complete: bool = True,
+) -> Card:
+    """The card of a table; of an unfinished run without flags, which need the model again, and with one picture."""
+    preset, names = inputs.preset, [method.name for method in methods]
+    flags: list[CardFlag] = []
+    if complete:
+        flags = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
+    found = _judgement(inputs, methods, table, flags)
     damage = most_damaging(table, methods, preset)
-    worst, arrays = shown.of(table, damage if complete else damage[:1], best)
-
-    names = [method.name for method in methods]
+    worst, arrays = Pictures(inputs, methods).of(table, damage if complete else damage[:1], found.best)
+    if preset.precision is not None and (short := shortfall(found.columns, preset.precision)):
+        settings = settings | {"notes": [*settings["notes"], short]}
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]
     explained = "label" if inputs.labelled else "prediction"
+    decided = asdict(preset) | {"seed": inputs.seed, "explained": explained}
     document: AuditCard = {
         "schema": SCHEMA,
         "kind": "audit",
@@ -299,20 +326,20 @@ def _card(
             "classes": None if inputs.classes is None else list(inputs.classes),
             "planned": len(inputs.sample.x),
         },
-        "settings": settings | _json(asdict(preset) | {"seed": inputs.seed, "explained": explained}),
+        "settings": settings | json.loads(json.dumps(decided, default=repr)),
         "complete": complete,
         "accuracy": stat(correct) if inputs.labelled else None,
-        "verdict": {"grade": grade(judged.name), "sentences": NOT_JUDGED if untrained else told},
+        "verdict": found.verdict,
         "columns": card_columns(preset),
         "methods": [
             {
                 "name": method.name,
                 "label": method.label,
                 "settings": method.settings,
-                "columns": columns[method.name],
-                "grade": grade(method.name),
+                "columns": found.columns[method.name],
+                "grade": found.grades[method.name],
                 "notes": list(method.notes),
-                "recommended": method is best and not untrained,
+                "recommended": method is found.best and found.chosen is not None,
                 "passes": method.passes,
             }
             for method in methods
@@ -322,13 +349,15 @@ def _card(
             "insertion": pixel_curves(table, names, "insertion", preset),
             "deletion": pixel_curves(table, names, "deletion", preset),
         },
-        "plane": plane(placed, None if untrained else chosen, preset),
+        "plane": plane(found.points, found.chosen, preset),
         "bounds": promises(table.metrics(method=BOUNDS), preset.bound_sigma) if preset.bound_images else [],
-        "certificates": card_certificates(inputs, table, methods, pictures=complete),
+        "certificates": (
+            card_certificates(inputs, table, methods, pictures=complete) if preset.certified_images else None
+        ),
         "worst": worst,
         "pictures": PICTURES if arrays else None,
         "flags": flags,
-        "rerun": identity.rerun(inputs.model, command, seconds, inputs.seed),
+        "rerun": identity.rerun(inputs.model, command, time.monotonic() - started, inputs.seed),
     }
     return Card(cast(dict[str, Any], document), table.records, arrays, table)
 
@@ -337,7 +366,8 @@ def every_plan(
     inputs: AuditInputs, methods: list[Method], limits: Mapping[str, int] | None = None
 ) -> list[Plan]:
     """All that an audit measures."""
-    return audit_plans(inputs, methods, limits) + certificate_plans(inputs, methods)
+    certified = certificate_plans(inputs, methods) if inputs.preset.certified_images else []
+    return audit_plans(inputs, methods, limits) + certified
 
 
 def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat | None]:
@@ -347,7 +377,8 @@ def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat
         stats = {key: stat(values) for key, values in columns.items()}
     else:
         stats = {key: sequential_stat(key, values, inputs.sample.index) for key, values in columns.items()}
-    stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
+    if preset.certified_images:
+        stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
     if has_radius(preset):
         radii, kept, _ = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)
@@ -416,25 +447,15 @@ def _inputs(
         data_name or counted_images(len(x)),
         labels is not None,
         None if classes is None else tuple(classes),
-        None if names is None else dict(zip(places, names, strict=True)),
+        {} if names is None else dict(zip(places, names, strict=True)),
     )
 
 
-def _names(attacks: Sequence[str] | None) -> tuple[str, ...] | None:
+def _names(attacks: Sequence[str]) -> tuple[str, ...]:
     """The attacks by their own names; noise is always there and is no attack."""
-    if attacks is None:
-        return None
     names = tuple(lookup("attack", name).name for name in attacks)
     if "random" in names or len(set(names)) < len(names):
         raise UserError(
             f"The attacks are {', '.join(names)}; name each once, and leave out 'random': it is always measured."
         )
     return names
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(item) for item in value]
-    return value if isinstance(value, str | int | float | bool | None) else repr(value)

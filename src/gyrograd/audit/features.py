@@ -2,7 +2,7 @@
 
 Features have units of their own, so the model is made one of standardised features first (`Standardized`): noise and
 attacks move every feature by at most so many of its standard deviations over the examples given, and maps are compared
-in those units.
+in those units. What is measured is a plan like any other; the card has a page of its own.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from html import escape
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,33 @@ import torch
 from torch import Tensor
 
 from gyrograd import records as disk
-from gyrograd.attacks import AttackResult
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
+from gyrograd.audit.card import Card
 from gyrograd.audit.methods import Method, methods_of
+from gyrograd.audit.plans import MODEL, NOISE
 from gyrograd.audit.presets import Preset
 from gyrograd.audit.steady import steady_radius
-from gyrograd.audit.table import stat
+from gyrograd.audit.table import stat, worst
 from gyrograd.audit.verdict import OPENINGS, grade_of
 from gyrograd.errors import UserError, check_name, did_you_mean
-from gyrograd.measurement import Column
+from gyrograd.measurement import (
+    CLEAN,
+    Column,
+    Condition,
+    Look,
+    Metric,
+    Plan,
+    Sample,
+    Table,
+    Workers,
+    attacked,
+    measure,
+    noise,
+    registered,
+)
+from gyrograd.measurement.clusters import workers_of
+from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.models import Standardized, logits_of
 from gyrograd.numerics.checks import check_fits, check_inputs, check_target, class_indices, try_model
 from gyrograd.numerics.maps import top_k_mask
@@ -36,10 +54,10 @@ from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.similarity import cosine
 from gyrograd.numerics.statistics import Stat
 from gyrograd.numerics.wording import interval_text
-from gyrograd.registry import make
+from gyrograd.occupancy import exclusive_folder
 from gyrograd.reporting.features import COLUMNS, cells, feature_page
 from gyrograd.reporting.values import write_values
-from gyrograd.types import Attribution, Inputs, Labels, Model, Targets
+from gyrograd.types import Attribution, Inputs, Model, Targets
 
 EPS = 0.1
 """Standard deviations: less than the error of most measurements that tables hold."""
@@ -54,33 +72,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "lime": {"draws": 200},
     "shap": {"draws": 200},
 }
+MAX_BATCH = 512
 SHOWN = 3
 """Attacked examples on the page."""
+NO_GUARANTEE = (
+    "No number under attack is a guarantee: longer searches (preset='thorough') can move maps further."
+)
 
 
 @dataclass(frozen=True, eq=False)
-class FeatureCard:
-    """What an audit of tables, series or volumes found. `values`: by method and column, a number per example."""
+class FeatureCard(Card):
+    """What an audit of tables, series or volumes found. `values`: by method and column, a number per example;
+    `records`: the same, as they are written."""
 
-    document: dict[str, Any]
     values: dict[str, dict[str, Column]] = field(default_factory=dict)
     examples: list[dict[str, Any]] = field(default_factory=list, repr=False)
-
-    @property
-    def grade(self) -> str | None:
-        """steady, shaky or unsafe; None where the attacks had nothing to follow."""
-        found: str | None = self.document["verdict"]["grade"]
-        return found
-
-    @property
-    def records(self) -> dict[str, disk.Record]:
-        """The numbers of every example, by method."""
-        found = {}
-        for method, columns in self.values.items():
-            examples = sorted({example for column in columns.values() for example in column})
-            values = {key: [column.get(example) for example in examples] for key, column in columns.items()}
-            found[method] = disk.Record(method, dict(self.document["settings"]), examples, values)
-        return found
 
     def summary(self, width: int | None = None) -> str:  # noqa: ARG002 - a table is never folded
         """Verdict and table of methods as text."""
@@ -101,11 +107,6 @@ class FeatureCard:
         head = [card["title"], "", f"Verdict: {verdict['grade'] or 'unknown'}", *verdict["sentences"], ""]
         return "\n".join([*head, *(line.rstrip() for line in lines), *notes])
 
-    def to_html(self, path: Path | str) -> Path:
-        """Write the page alone, self-contained."""
-        disk.write_text(path, self._page())
-        return Path(path)
-
     def save(self, folder: Path | str) -> Path:
         """Write card.json, the numbers of every example and report.html; returns its path."""
         folder = Path(folder)
@@ -116,12 +117,6 @@ class FeatureCard:
 
     def _page(self) -> str:
         return feature_page(self.document, self.examples)
-
-    def _repr_html_(self) -> str:
-        """The page inside a notebook, in a frame of its own so that its style stays there."""
-        return (
-            f'<iframe srcdoc="{escape(self._page())}" style="width: 100%; height: 44em; border: 0"></iframe>'
-        )
 
 
 def audit_features(
@@ -134,333 +129,329 @@ def audit_features(
     eps: float | None = None,
     out: Path | str | None = None,
     seed: int = 0,
+    fresh: bool = False,
     model_name: str | None = None,
     data_name: str | None = None,
     classes: Sequence[str] | None = None,
     features: Sequence[str] | None = None,
     steps: int | None = None,
     notes: Sequence[str] = (),
+    command: str | None = None,
+    workers: int | Workers | None = None,
+    cluster: str | None = None,
+    **of_images: Any,
 ) -> FeatureCard:
     """The card of a model of `b d` tables, `b c t` series or `b c d h w` volumes, in standard deviations.
 
     `eps` (0.1) is the largest radius; half and a quarter of it are attacked too, and noise has twice its size.
-    `features`: their names, one for each column of a table. `steps`: of each attack, in place of the preset's.
+    `features`: their names, one for each column of a table. `steps`: of each attack, in place of the preset's. Other
+    settings are those of `audit`; one that only images have (`of_images`) is refused.
     """
     started = time.monotonic()
-    check_inputs(x)
-    check_name("preset", preset, DEPTHS)
     eps = EPS if eps is None else eps
-    if not 0 < eps < 100:
-        raise UserError(f"eps is {eps}; give a radius in standard deviations of the features, such as 0.1.")
-    if x.dim() not in FORMS:
-        raise UserError(
-            f"The inputs have shape {tuple(x.shape)}; give a table b d, series b c t or volumes b c d h w."
-        )
-    if len(x) < 2:
-        raise UserError("Standard deviations of the features need several examples; give two or more.")
-    check_fits(model, x.to(next((p for p in model.parameters() if p.is_floating_point()), x)))
-    subject = _subject(model, x, labels, classes, features, seed)
-    usual_steps, mean_steps, attacked = DEPTHS[preset]
+    _check_asked(x, preset, eps, features, of_images)
+    d = x[0].numel()
+    names = None if x.dim() != 2 else tuple(map(str, features or (f"feature {i}" for i in range(d))))
+    standard, sample = _standardized(model, x, labels)
+    usual_steps, mean_steps, most = DEPTHS[preset]
     if steps is None:
         steps = usual_steps
     else:
         mean_steps = steps
     usual = (*METHODS, *OF_TABLES) if x.dim() == 2 else METHODS
-    plan = Preset(methods=usual, method_settings=SETTINGS, steps=steps, mean_steps=mean_steps, search_rows=20)
-    tried, left_out = methods_of(
-        methods, plan, subject.model, subject.u[:1], subject.target[:1], max_batch=512
+    depth = Preset(
+        methods=usual, method_settings=SETTINGS, steps=steps, mean_steps=mean_steps, search_rows=20
     )
+    one = sample.x[:1].to(next(standard.parameters(), sample.x).device)
+    tried, left_out = methods_of(
+        methods, depth, standard, one, sample.target[:1].to(one.device), max_batch=MAX_BATCH
+    )
+    # Three numbers of a small table count as the top of a map, a tenth of anything larger.
+    top = max(min(3, d - 1), round(0.1 * d))
     radii = (eps / 4, eps / 2, eps)
-    measured = {m.name: _measured(subject, m, radii, plan, attacked) for m in tried}
-    settings = {
-        "preset": preset,
-        "eps": eps,
-        "radii": list(radii),
-        "noise_eps": 2 * eps,
-        "steps": steps,
-        "attacked": min(attacked, len(x)),
-        "top": subject.top,
-        "explained": "label" if labels is not None else "prediction",
-        "left_out": left_out,
-        "notes": [*notes, *subject.notes(), _NO_GUARANTEE],
+    searches = {
+        method.name: attacked(
+            "auto",
+            radii,
+            images=most,
+            steps=steps if method.passes == 1 else mean_steps,
+            top_fraction=top / d,
+            transfer_from=method.search,
+        )
+        for method in tried
     }
-    title = f"{model_name or type(model).__name__} on {data_name or f'{len(x)} examples'}"
-    document = _document(subject, tried, measured, settings, title) | {
-        "rerun": identity.rerun(model, None, time.monotonic() - started, seed)
-    }
-    values = {name: one.columns for name, one in measured.items()}
-    card = FeatureCard(document, values, _most_damaged(subject, tried, measured))
-    if out is not None:
-        card.save(out)
+    place = None if out is None else Path(out)
+    who = workers_of(workers, cluster, place)
+    with nullcontext() if place is None else exclusive_folder(place):
+        table = measure(
+            standard,
+            sample,
+            feature_plans(tried, searches, top, seed),
+            place,
+            fresh=fresh,
+            what="auditing",
+            workers=who,
+        )
+        settings = {
+            "preset": preset,
+            "eps": eps,
+            "radii": list(radii),
+            "noise_eps": 2 * eps,
+            "steps": steps,
+            "attacked": min(most, len(x)),
+            "top": top,
+            "explained": "label" if labels is not None else "prediction",
+            "left_out": left_out,
+            "notes": [*notes, *_still(standard, names), NO_GUARANTEE],
+        }
+        values = {method.name: _method_columns(table, method.name, eps) for method in tried}
+        rows = [_row(table, method, values[method.name], settings) for method in tried]
+        document = {
+            **_facts(standard, sample, labels is not None, names, classes),
+            "title": f"{model_name or type(model).__name__} on {data_name or f'{len(x)} examples'}",
+            "settings": settings,
+            "accuracy": stat(table.of(method=MODEL, metric="correct")) if labels is not None else None,
+            "verdict": _verdict(rows, settings),
+            "methods": rows,
+            "rerun": identity.rerun(model, command, time.monotonic() - started, seed),
+        }
+        examples = _most_damaged(standard, sample, table, tried, searches, eps, seed)
+        for example in examples:
+            example["target"] = classes[example["target"]] if classes else example["target"]
+        card = FeatureCard(
+            document, _records(values, settings), table=table, values=values, examples=examples
+        )
+        if place is not None:
+            card.save(place)
     return card
 
 
-_NO_GUARANTEE = (
-    "No number under attack is a guarantee: longer searches (preset='thorough') can move maps further."
-)
+def _check_asked(
+    x: Inputs, preset: str, eps: float, features: Sequence[str] | None, of_images: Mapping[str, Any]
+) -> None:
+    """Refuse what an audit of features does not have, before anything is computed."""
+    for name, value in of_images.items():
+        if value is not None and value is not False:
+            known = [*(audit_features.__kwdefaults__ or ())]
+            raise UserError(
+                f"An audit of tables, series and volumes has no setting '{name}': {did_you_mean(name, known)}"
+            )
+    check_inputs(x)
+    check_name("preset", preset, DEPTHS)
+    if not 0 < eps < 100:
+        raise UserError(f"eps is {eps}; give a radius in standard deviations of the features, such as 0.1.")
+    if len(x) < 2:
+        raise UserError("Standard deviations of the features need several examples; give two or more.")
+    if features is not None and (x.dim() != 2 or len(features) != x[0].numel()):
+        raise UserError(
+            f"There are {len(features)} names for inputs {tuple(x.shape[1:])}; name each column of a table."
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class _Subject:
-    """What is audited: the model of standardised features, the features, the classes explained."""
-
-    model: Standardized
-    u: Inputs
-    target: Labels
-    labelled: bool
-    correct: Column
-    classes: tuple[str, ...] | None
-    features: tuple[str, ...]
-    seed: int
-
-    @property
-    def form(self) -> str:
-        return FORMS[self.u.dim()]
-
-    @property
-    def top(self) -> int:
-        """How many numbers of a map count as its top: three of a small table, a tenth of anything larger."""
-        d = self.u[0].numel()
-        return max(min(3, d - 1), round(0.1 * d))
-
-    def notes(self) -> list[str]:
-        still = (self.model.std == 0).flatten()
-        names = [
-            self.features[i] if self.form == "table" else f"channel {i}"
-            for i in still.nonzero().flatten().tolist()
-        ]
-        if not names:
-            return []
-        return [f"Never different in these examples, so nothing moves them: {', '.join(names[:10])}."]
-
-
-@dataclass(frozen=True, eq=False)
-class _Measured:
-    columns: dict[str, Column]
-    attack: AttackResult
-    kept_at: list[Column]
-    cosines: Tensor
-
-
-def _subject(
-    model: Model,
-    x: Inputs,
-    labels: Targets | None,
-    classes: Sequence[str] | None,
-    features: Sequence[str] | None,
-    seed: int,
-) -> _Subject:
+def _standardized(model: Model, x: Inputs, labels: Targets | None) -> tuple[Standardized, Sample]:
+    """The model of standardised features, and the examples with the classes explained."""
     weight = next((p for p in model.parameters() if p.is_floating_point()), x)
+    check_fits(model, x.to(weight))
     standard, u = Standardized.of(model, x.detach().to("cpu", torch.float64))
     standard.to(weight.device, None)
     u = u.to(weight.device, weight.dtype)
     try_model(standard, u)
     with torch.no_grad(), eval_mode(standard):
         logits = logits_of(standard, u)
-    if isinstance(labels, Tensor):
-        labels = labels.to(u.device)
-    target = predict(standard, u) if labels is None else class_indices(labels, u)
+    if labels is None:
+        target = predict(standard, u)
+    else:
+        target = class_indices(labels.to(u.device) if isinstance(labels, Tensor) else labels, u)
     check_target(target, *logits.shape)
-    d = x[0].numel()
-    if features is not None and (x.dim() != 2 or len(features) != d):
-        raise UserError(
-            f"There are {len(features)} names for inputs {tuple(x.shape[1:])}; name each column of a table."
-        )
-    right = (logits.argmax(1) == target).double().tolist()
-    names = tuple(map(str, features)) if features is not None else tuple(f"feature {i}" for i in range(d))
-    return _Subject(
-        standard,
-        u,
-        target,
-        labels is not None,
-        dict(enumerate(right)),
-        None if classes is None else tuple(classes),
-        names,
-        seed,
+    return standard, Sample(u.cpu(), target.cpu(), tuple(range(len(u))))
+
+
+def feature_plans(
+    methods: Sequence[Method], searches: Mapping[str, Condition], top: int, seed: int
+) -> list[Plan]:
+    """What is measured: of the model whether it is right, of each method the same numbers clean and moved."""
+    search = searches[methods[0].name]
+    eps = search.radii[-1]
+    metrics = (
+        replace(registered("rps", eps=2 * eps, draws=10), name="noise_cosine"),
+        registered("insertion", substrate="zero"),
+        registered("deletion", substrate="zero"),
+        Metric("share", lambda at: shares(at.map)),
+        Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
+        Metric("kept", partial(kept_share, top), "attacked", {"top": top}),
+        Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
+        Metric("share", lambda at: shares(at.map), "attacked"),
     )
+    drawn = noise((eps,), images=search.images)
+    correct = Metric("correct", lambda at: logits_in_parts(at.model, at.x).argmax(1) == at.target)
+    plans = [Plan({MODEL: None}, (CLEAN,), (correct,), seed=seed)]
+    for method in methods:
+        conditions = (CLEAN, drawn, searches[method.name])
+        plans.append(Plan({method.name: method.attribution}, conditions, metrics, seed=seed))
+    return plans
 
 
-def _measured(
-    subject: _Subject, method: Method, radii: tuple[float, ...], plan: Preset, attacked: int
-) -> _Measured:
-    """Every number of a method by its key on the card."""
-    model, u, target = subject.model, subject.u, subject.target
-    rps = make("metric", "random_perturbation_similarity", eps=2 * radii[-1], draws=10)
-    games = {game: make("metric", game, substrate="zero") for game in ("insertion", "deletion")}
-    many = method.passes > 1 and plan.mean_steps is not None
-    attack = make(
-        "attack",
-        "auto",
-        eps=radii,
-        steps=plan.mean_steps if many else plan.steps,
-        top_fraction=subject.top / u[0].numel(),
-        transfer_from=method.search,
-    )
-    noise = make("attack", "random", eps=radii[-1])
-    first, chosen = u[:attacked], target[:attacked]
-    hits = attack(model, method.attribution, first, chosen, seed=subject.seed)
-    drawn = noise(model, method.attribution, first, chosen, seed=subject.seed)
-    kept_at = [_column(_kept(hit, subject.top), hit.stuck) for hit in hits]
-    # Noise that left the prediction alone is an attack that anyone could have made.
-    lowest = torch.minimum(
-        _kept(hits[-1], subject.top), torch.where(drawn.prediction_kept, _kept(drawn, subject.top), 1.0)
-    )
-    cosines = cosine(hits[-1].map_clean, hits[-1].map)
-    columns: dict[str, Column] = {
-        "noise_cosine": _column(rps(model, method.attribution, u, target, seed=subject.seed)),
-        "noise_kept": _column(_kept(drawn, subject.top)),
-        "attack_cosine": _column(cosines, hits[-1].stuck),
-        "top_k_kept": _column(lowest, hits[-1].stuck),
-        **{game: _column(metric(model, method.attribution, u, target)) for game, metric in games.items()},
-    }
-    return _Measured(columns, hits[-1], kept_at, cosines)
-
-
-def _kept(hit: AttackResult, top: int) -> Tensor:
-    """The share of the top of the clean map that is in the top of the other."""
-    before, after = (top_k_mask(map.abs().flatten(1), top) for map in (hit.map_clean, hit.map))
+def kept_share(top: int, at: Look) -> Tensor:
+    """The share of the top of the clean map that is in the top of the attacked one."""
+    before, after = (top_k_mask(map.abs().flatten(1), top) for map in (at.attack.map_clean, at.attack.map))
     return (before & after).sum(1).double() / top
 
 
-def _column(values: Tensor, unknown: Tensor | None = None) -> Column:
-    known = torch.ones(len(values), dtype=torch.bool) if unknown is None else ~unknown.cpu()
-    known = known & values.detach().isfinite().cpu()
+def shares(map: Tensor) -> Tensor:
+    """The share of each feature, time step or slice in the size of each map."""
+    sizes = map.detach().abs().double()
+    if sizes.dim() > 2:
+        sizes = sizes.sum([axis for axis in range(1, sizes.dim()) if axis != 2])
+    total = sizes.sum(1, keepdim=True)
+    return sizes / torch.where(total > 0, total, 1.0)
+
+
+def _method_columns(table: Table, method: str, eps: float) -> dict[str, Column]:
+    """Every number of a method by its key on the card."""
+
+    def at(condition: str, metric: str) -> Column:
+        return table.of(method=method, condition=condition, eps=eps, metric=metric)
+
     return {
-        i: float(v) if k else None
-        for i, (v, k) in enumerate(zip(values.tolist(), known.tolist(), strict=True))
+        "noise_cosine": table.of(method=method, metric="noise_cosine"),
+        "noise_kept": at(NOISE, "kept"),
+        "attack_cosine": at("auto", "cosine"),
+        "top_k_kept": worst([at("auto", "kept")], at(NOISE, "kept"), at(NOISE, "prediction_kept")),
+        **{game: table.of(method=method, metric=game) for game in ("insertion", "deletion")},
     }
 
 
-def _document(
-    subject: _Subject,
-    methods: list[Method],
-    measured: dict[str, _Measured],
-    settings: dict[str, Any],
-    title: str,
+def _records(values: Mapping[str, Mapping[str, Column]], settings: dict[str, Any]) -> dict[str, disk.Record]:
+    """The columns of each method as a record."""
+    found = {}
+    for method, columns in values.items():
+        examples = sorted({example for column in columns.values() for example in column})
+        numbers = {key: [column.get(example) for example in examples] for key, column in columns.items()}
+        found[method] = disk.Record(method, settings, examples, numbers)
+    return found
+
+
+def _facts(
+    standard: Standardized,
+    sample: Sample,
+    labelled: bool,
+    names: Sequence[str] | None,
+    classes: Sequence[str] | None,
 ) -> dict[str, Any]:
-    rows = []
-    for method in methods:
-        one = measured[method.name]
-        stats: dict[str, Stat | None] = {key: stat(column) for key, column in one.columns.items()}
-        radius = steady_radius(one.kept_at, [r / 255 for r in settings["radii"]])  # its unit is 1/255
-        rows.append(
-            {
-                "name": method.name,
-                "label": method.label,
-                "settings": method.settings,
-                "notes": list(method.notes),
-                "columns": stats | {"steady_radius": radius},
-                "grade": grade_of(stats),
-                "attacked": len(one.attack),
-                "share": _shares(subject, one.attack.map_clean),
-                "share_attacked": _shares(subject, one.attack.map),
-            }
-        )
-    best = max(rows, key=lambda row: _value(row, "top_k_kept"))
+    """What the card says of the model and the data."""
     return {
         "schema": 1,
         "kind": "feature audit",
-        "form": subject.form,
-        "title": title,
+        "form": FORMS[len(sample.x.shape)],
         "model": {
-            "description": identity.model_description(subject.model.core),
-            "parameters": identity.parameters(subject.model),
+            "description": identity.model_description(standard.core),
+            "parameters": identity.parameters(standard),
         },
         "data": {
-            "examples": len(subject.u),
-            "shape": list(subject.u.shape[1:]),
-            "labelled": subject.labelled,
-            "classes": None if subject.classes is None else list(subject.classes),
-            "features": list(subject.features) if subject.form == "table" else None,
-            "mean": subject.model.mean.flatten().tolist(),
-            "std": subject.model.std.flatten().tolist(),
+            "examples": len(sample.x),
+            "shape": list(sample.x.shape[1:]),
+            "labelled": labelled,
+            "classes": None if classes is None else list(classes),
+            "features": None if names is None else list(names),
+            "mean": standard.mean.flatten().tolist(),
+            "std": standard.std.flatten().tolist(),
         },
-        "settings": settings,
-        "accuracy": stat(subject.correct) if subject.labelled else None,
-        "verdict": {"grade": best["grade"], "sentences": _sentences(best, rows[0], settings)},
-        "methods": rows,
     }
 
 
-def _value(row: Mapping[str, Any], key: str) -> float:
-    found = row["columns"].get(key)
-    return -1.0 if found is None or found["value"] is None else float(found["value"])
+def _row(
+    table: Table, method: Method, columns: Mapping[str, Column], settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """A method of the card."""
+    radii, name = settings["radii"], method.name
+    stats: dict[str, Stat | None] = {key: stat(column) for key, column in columns.items()}
+    kept = [table.of(method=name, condition="auto", eps=eps, metric="kept") for eps in radii]
+    clean = table.curve(method=name, metric="share")
+    moved = table.curve(method=name, condition="auto", eps=settings["eps"], metric="share")
+    examples = list(moved[0])
+
+    def mean(column: Column, instead: Column) -> float:
+        """Over the examples attacked; a search that stood still left the clean map."""
+        values = [instead[e] if column[e] is None else column[e] for e in examples]
+        return sum(value or 0.0 for value in values) / len(values)
+
+    return {
+        "name": name,
+        "label": method.label,
+        "settings": method.settings,
+        "notes": list(method.notes),
+        "columns": stats
+        | {"steady_radius": steady_radius(kept, [r / 255 for r in radii])},  # its unit is 1/255
+        "grade": grade_of(stats),
+        "attacked": len(examples),
+        "share": [mean(column, column) for column in clean],
+        "share_attacked": [mean(*pair) for pair in zip(moved, clean, strict=True)],
+    }
 
 
-def _sentences(best: Mapping[str, Any], first: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    columns, eps, top = best["columns"], settings["eps"], settings["top"]
+def _still(standard: Standardized, names: Sequence[str] | None) -> list[str]:
+    """A note if features, or channels, never vary."""
+    still = (standard.std == 0).flatten().nonzero().flatten().tolist()
+    told = [names[i] if names else f"channel {i}" for i in still[:10]]
+    return [f"Never different in these examples, so nothing moves them: {', '.join(told)}."] if told else []
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The grade of the steadiest method, and what it holds against."""
+
+    def share(row: Mapping[str, Any], key: str) -> str:
+        return interval_text(row["columns"][key], ".0f", scale=100, unit=" %")
+
+    first, best = (
+        rows[0],
+        max(rows, key=lambda row: (row["columns"]["top_k_kept"] or {"value": -1.0})["value"]),
+    )
     if best["grade"] is None:
-        return [
+        told = (
             "No attack found a derivative to follow, so nothing is said of these explanations under attack."
-        ]
-    kept = interval_text(columns["top_k_kept"], ".0f", scale=100, unit=" %")
-    noise = interval_text(columns["noise_kept"], ".0f", scale=100, unit=" %")
-    told = [
-        f"{OPENINGS[best['grade']]}: moved by at most {eps:g} standard deviations with the prediction unchanged, "
-        f"{best['label']}, the steadiest map measured, keeps {kept} of its top {top}; noise of that size leaves "
-        f"{noise}."
+        )
+        return {"grade": None, "sentences": [told]}
+    sentences = [
+        f"{OPENINGS[best['grade']]}: moved by at most {settings['eps']:g} standard deviations with the prediction "
+        f"unchanged, {best['label']}, the steadiest map measured, keeps {share(best, 'top_k_kept')} of its top "
+        f"{settings['top']}; noise of that size leaves {share(best, 'noise_kept')}."
     ]
     if first["name"] != best["name"] and first["grade"] is not None:
-        other = interval_text(first["columns"]["top_k_kept"], ".0f", scale=100, unit=" %")
-        told.append(f"Use {best['label']}: {first['label']} keeps {other}.")
-    return told
-
-
-def _shares(subject: _Subject, map: Tensor) -> list[float]:
-    """The mean share of each feature, time step or slice in the size of the maps."""
-    sizes = map.detach().abs().double()
-    if subject.form != "table":
-        sizes = sizes.sum([axis for axis in range(1, sizes.dim()) if axis != 2])
-    total = sizes.sum(1, keepdim=True)
-    shares: list[float] = (sizes / torch.where(total > 0, total, 1.0)).mean(0).tolist()
-    return shares
+        sentences.append(f"Use {best['label']}: {first['label']} keeps {share(first, 'top_k_kept')}.")
+    return {"grade": best["grade"], "sentences": sentences}
 
 
 def _most_damaged(
-    subject: _Subject, methods: list[Method], measured: dict[str, _Measured]
+    standard: Standardized,
+    sample: Sample,
+    table: Table,
+    methods: Sequence[Method],
+    searches: Mapping[str, Condition],
+    eps: float,
+    seed: int,
 ) -> list[dict[str, Any]]:
-    """The lowest cosines under attack, each example once."""
+    """The lowest cosines under attack, each example once, attacked again to be drawn."""
     found = []
     for method in methods:
-        hit = measured[method.name].attack
-        for row, value in enumerate(measured[method.name].cosines.tolist()):
-            if bool(hit.prediction_kept[row]) and not bool(hit.stuck[row]) and value == value:
-                found.append((value, row, method))
+        cosines, same = (
+            table.of(method=method.name, condition="auto", eps=eps, metric=metric)
+            for metric in ("cosine", "prediction_kept")
+        )
+        found += [(v, e, method) for e, v in cosines.items() if v is not None and same[e] == 1.0]
     shown: dict[int, dict[str, Any]] = {}
-    for value, row, method in sorted(found, key=lambda one: one[:2]):
-        if row not in shown and len(shown) < SHOWN:
-            hit, number = measured[method.name].attack, int(subject.target[row])
-            shown[row] = {
-                "example": row,
+    for value, example, method in sorted(found, key=lambda one: one[:2]):
+        if example not in shown and len(shown) < SHOWN:
+            device = next(standard.parameters(), sample.x).device
+            x, target, streams = sample.rows([example], seed, device)
+            *_, hit = searches[method.name].attack(standard, method.attribution, x, target, seed=streams)
+            shown[example] = {
+                "example": example,
                 "method": method.label,
                 "cosine": value,
-                "target": subject.classes[number] if subject.classes else number,
-                "values": hit.x_clean[row].cpu().tolist(),
-                "values_attacked": hit.x[row].cpu().tolist(),
-                "map": hit.map_clean[row].cpu().tolist(),
-                "map_attacked": hit.map[row].cpu().tolist(),
+                "target": int(target),
+                "values": hit.x_clean[0].cpu().tolist(),
+                "values_attacked": hit.x[0].cpu().tolist(),
+                "map": hit.map_clean[0].cpu().tolist(),
+                "map_attacked": hit.map[0].cpu().tolist(),
             }
     return list(shown.values())
-
-
-def settings_of_features(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `audit` that an audit of features has, too; one that it has not is refused."""
-    known = {
-        "preset",
-        "methods",
-        "eps",
-        "out",
-        "seed",
-        "model_name",
-        "data_name",
-        "classes",
-        "features",
-        "steps",
-        "notes",
-    }
-    for name, value in given.items():
-        if name not in known and value is not None and value is not False:
-            raise UserError(
-                f"An audit of tables, series and volumes has no setting '{name}': {did_you_mean(name, known)}"
-            )
-    return {name: value for name, value in given.items() if name in known}

@@ -23,6 +23,7 @@ from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting.pictures import BEST
 from gyrograd.reporting.schema import Predicted, WorstAttack
+from gyrograd.types import AttackOutcome
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -89,7 +90,7 @@ class Pictures:
                 {
                     "row": row,
                     "example": damage.example,
-                    "name": self.inputs.image_name(damage.example),
+                    "name": self.inputs.names.get(damage.example),
                     "method": damage.method,
                     "attack": damage.attack,
                     "eps": self.inputs.preset.eps,
@@ -105,7 +106,7 @@ class Pictures:
                 rows[-1]["best"] = {"method": other.method, "cosine": cosine, "kept": kept}
             hits.append(hit)
             pairs.append(pair)
-        return rows, _arrays(hits) | _best_arrays(hits, pairs)
+        return rows, picture_arrays(hits) | _best_arrays(hits, pairs)
 
     def _attacked(self, damage: Damage) -> AttackResult:
         key = (damage.example, damage.method, damage.attack)
@@ -126,13 +127,19 @@ class Pictures:
         return {"label": self.inputs.class_name(int(index)), "probability": float(probability)}
 
 
-def _arrays(hits: Sequence[AttackResult]) -> Arrays:
+def picture_arrays(hits: Sequence[AttackOutcome]) -> Arrays:
+    """Images and maps before and after attacks, a row for each image, as `reporting.pictures` draws them."""
     if not hits:
         return {}
     clean, moved = (torch.cat(maps) for maps in ([h.map_clean for h in hits], [h.map for h in hits]))
+    # Three channels: a grey image three times, of any other number the first three (or the first, grey).
+    image, attacked = (
+        (x[:, :3] if x.shape[1] >= 3 else x[:, :1].expand(-1, 3, -1, -1)).permute(0, 2, 3, 1)
+        for x in (torch.cat([h.x_clean for h in hits]), torch.cat([h.x for h in hits]))
+    )
     arrays = {
-        "image": _coloured(torch.cat([h.x_clean for h in hits])).permute(0, 2, 3, 1),
-        "attacked": _coloured(torch.cat([h.x for h in hits])).permute(0, 2, 3, 1),
+        "image": image,
+        "attacked": attacked,
         "map_clean": reduce(clean, "abs_sum"),
         "map_attacked": reduce(moved, "abs_sum"),
         "signed_clean": reduce(clean, "sum"),
@@ -145,15 +152,10 @@ def _best_arrays(hits: Sequence[AttackResult], pairs: Sequence[AttackResult | No
     """The recommended method's arrays, zeros where it has none; nothing if it has none anywhere."""
     if not any(pair is not None for pair in pairs):
         return {}
-    found = _arrays([hit if pair is None else pair for hit, pair in zip(hits, pairs, strict=True)])
+    found = picture_arrays([hit if pair is None else pair for hit, pair in zip(hits, pairs, strict=True)])
     del found["image"]
     for row, pair in enumerate(pairs):
         if pair is None:
             for array in found.values():
                 array[row] = 0
     return {BEST + key: array for key, array in found.items()}
-
-
-def _coloured(x: Tensor) -> Tensor:
-    """Three channels: a grey image three times, of any other number the first three (or the first, grey)."""
-    return x[:, :3] if x.shape[1] >= 3 else x[:, :1].expand(-1, 3, -1, -1)

@@ -135,28 +135,26 @@ def choice(
     if rivals:
         best = max(rivals, key=lambda p: (attacked[p.method, p.setting]["value"], p.faithfulness_mean.value))
     else:
-        equal = [p for p in known if not _less_faithful(p, peak) and not _less_faithful(p, start)]
+        above = [
+            [paired_difference(q.faithfulness, p.faithfulness).low > 0 for q in (peak, start)] for p in known
+        ]
+        equal = [p for p, less_faithful in zip(known, above, strict=True) if not any(less_faithful)]
         best = max(equal or [peak], key=lambda point: point.robustness_mean.value)
     gain = paired_difference(best.robustness, start.robustness)
     times = (passes or {}).get(best.method, 1)
     far = attacked.get((best.method, best.setting))
-    why = _why(best, peak, told.at_edge) if far is None else _why_held(best, far, by_radius)
+    why = _why(best, peak, told.at_edge, far, by_radius)
     return Choice(best, gain, price(best), why, best is start, times, far, by_radius)
 
 
-def _less_faithful(point: Point, peak: Point) -> bool:
-    return paired_difference(peak.faithfulness, point.faithfulness).low > 0
-
-
-def _why_held(best: Point, held: Stat, by_radius: bool) -> str:
-    value = held["value"] or 0.0
-    far = f"half of its top pixels stay up to {value:.1f}/255 under attack, the furthest"
-    if not by_radius:
-        far = f"{value * 100:.0f} % of its top pixels stay under attack, the most"
-    return f"{spoken(best)}: {far} of what was attacked and is not measurably less faithful than the first method."
-
-
-def _why(best: Point, peak: Point, at_edge: Sequence[str]) -> str:
+def _why(best: Point, peak: Point, at_edge: Sequence[str], held: Stat | None, by_radius: bool) -> str:
+    """Why this point: how far it holds under attack, or if nobody knows, how steady it is under noise."""
+    if held is not None:
+        value = held["value"] or 0.0
+        far = f"half of its top pixels stay up to {value:.1f}/255 under attack, the furthest"
+        if not by_radius:
+            far = f"{value * 100:.0f} % of its top pixels stay under attack, the most"
+        return f"{spoken(best)}: {far} of what was attacked and is not measurably less faithful than the first method."
     reason = f"it has the highest insertion on the {len(peak.faithfulness)} images of this chart"
     if best is not peak:
         reason = (

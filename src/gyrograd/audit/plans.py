@@ -80,7 +80,7 @@ class AuditInputs:
     data_name: str
     labelled: bool
     classes: tuple[str, ...] | None
-    names: Mapping[int, str] | None = None
+    names: Mapping[int, str] = field(default_factory=dict)
     """What the images are called, by example: their files, or their set and number."""
     hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
     """Attacks on single images, kept for the pictures."""
@@ -98,10 +98,6 @@ class AuditInputs:
         """Which example a random stream belongs to."""
         keys = streams(self.seed, torch.tensor(self.sample.index))
         return dict(zip(keys.tolist(), self.sample.index, strict=True))
-
-    def image_name(self, example: int) -> str | None:
-        """What this example is called, where that is known."""
-        return None if self.names is None else self.names[example]
 
     def class_name(self, number: int) -> str:
         """The name of a class, or its number where nobody knows names."""
@@ -139,7 +135,11 @@ def audit_plans(
     """Every plan of an audit, cheap ones and those of the first method first. `limits`: images of each method."""
     preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
-    plans = [Plan({MODEL: None}, (rest,), (_model_metric(inputs),), most, seed)]
+    game = insertion(ratios=preset.ratios, max_batch=inputs.max_batch)
+    right = Metric(
+        "model", partial(_right_and_chance, game, inputs.max_batch), settings={"ratios": preset.ratios}
+    )
+    plans = [Plan({MODEL: None}, (rest,), (right,), most, seed)]
     for number, method in enumerate(methods):
         conditions, limit = _conditions(inputs, method, number), limits[method.name] if limits else None
         metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs, method))
@@ -150,7 +150,13 @@ def audit_plans(
         swept = replace(CLEAN, effort=(OTHER, float(passes)))
         plans.append(Plan(points, (swept,), _sweep_metrics(inputs), preset.sweep_images, seed))
     if preset.bound_images:
-        plans.append(Plan({BOUNDS: None}, (rest,), (_bounds_metric(inputs),), preset.bound_images, seed))
+        sigma, draws = preset.bound_sigma, preset.bound_draws
+        bounds = Metric(
+            "constants",
+            lambda at: constants(at.model, at.x, at.target, at.seed, sigma, draws, inputs.max_batch),
+            settings={"sigma": sigma, "draws": draws},
+        )
+        plans.append(Plan({BOUNDS: None}, (rest,), (bounds,), preset.bound_images, seed))
     return plans
 
 
@@ -227,14 +233,8 @@ def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPo
     return [point for point in every if described(repr(point.attribution)) not in known]
 
 
-def _model_metric(inputs: AuditInputs) -> Metric:
+def _right_and_chance(game: PixelGame, max_batch: int, at: Look) -> dict[str, Tensor]:
     """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
-    game = insertion(ratios=inputs.preset.ratios, max_batch=inputs.max_batch)
-    values = partial(_model_values, game, inputs.max_batch)
-    return Metric("model", values, settings={"ratios": inputs.preset.ratios})
-
-
-def _model_values(game: PixelGame, max_batch: int, at: Look) -> dict[str, Tensor]:
     logits = logits_in_parts(at.model, at.x, max_batch)
     probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
     chance = game.chance(at.model, at.x, at.target, seed=at.seed)
@@ -327,14 +327,4 @@ def _sweep_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
             lambda at: game.curve_of_map(at.model, at.map, at.x, at.target).mean(1),
             settings={"ratios": preset.ratios},
         ),
-    )
-
-
-def _bounds_metric(inputs: AuditInputs) -> Metric:
-    """The constants the theorems ask for, and what they speak of, as measured."""
-    sigma, draws = inputs.preset.bound_sigma, inputs.preset.bound_draws
-    return Metric(
-        "constants",
-        lambda at: constants(at.model, at.x, at.target, at.seed, sigma, draws, inputs.max_batch),
-        settings={"sigma": sigma, "draws": draws},
     )

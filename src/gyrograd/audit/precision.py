@@ -52,7 +52,9 @@ def measured_until_precise(
             name
             for name in methods
             if limits[name] < len(images)
-            and _half_width(table, name, images, preset) > (preset.precision or 0)
+            # None: no attack had anything to follow, and more images change nothing.
+            and (graded := sequential_stat(GRADED, method_columns(table, name, preset)[GRADED], images))
+            and _half_width(graded) > (preset.precision or 0)
         ]
         if not wide:
             return table
@@ -69,25 +71,18 @@ def sequential_stat(key: str, values: Column, images: Sequence[int]) -> Stat | N
     return confidence_sequence(np.clip(present, 0.0, 1.0)).plain()  # a cosine may be 1 + 1e-7
 
 
-def shortfall(columns: Mapping[str, Mapping[str, Stat | None]], preset: Preset) -> str | None:
+def shortfall(columns: Mapping[str, Mapping[str, Stat | None]], precision: float) -> str | None:
     """A note if the images did not suffice."""
     graded = [stats[GRADED] for stats in columns.values() if stats.get(GRADED)]
-    widest = max((_half(found) for found in graded if found), default=0.0)
-    if preset.precision is None or widest <= preset.precision:
+    widest = max((_half_width(found) for found in graded if found), default=0.0)
+    if widest <= precision:
         return None
     return (
-        f"The images did not suffice for a precision of {preset.precision:g}: the top pixels kept are known to "
+        f"The images did not suffice for a precision of {precision:g}: the top pixels kept are known to "
         f"{widest:.2g}; give more (--images)."
     )
 
 
-def _half_width(table: Table, method: str, images: Sequence[int], preset: Preset) -> float:
-    found = sequential_stat(GRADED, method_columns(table, method, preset)[GRADED], images)
-    return (
-        0.0 if found is None else _half(found)
-    )  # no attack had anything to follow: more images change nothing
-
-
-def _half(found: Stat) -> float:
+def _half_width(found: Stat) -> float:
     low, high = found["low"], found["high"]
     return float("inf") if low is None or high is None else (high - low) / 2

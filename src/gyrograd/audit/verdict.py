@@ -53,9 +53,14 @@ def grade_of(
     attack, noise = columns.get("top_k_kept"), columns.get("noise_kept")
     if attack is None or noise is None:
         return None
-    if _low(attack) >= HALF:
+    low = attack["low"]
+    if low is not None and low >= HALF:
         return "shaky" if suspect or brief else "steady"
-    return "unsafe" if _high(attack) < QUARTER or _high(noise) < HALF else "shaky"
+    surely_below = (
+        stat["high"] is not None and stat["high"] < bound
+        for stat, bound in ((attack, QUARTER), (noise, HALF))
+    )
+    return "unsafe" if any(surely_below) else "shaky"
 
 
 def sentences(
@@ -103,7 +108,7 @@ def _trust(
         if attack is None or attack["n"] != 1
         else "one image cannot tell more of the {map} map"
     )
-    if grade == "shaky" and attack is not None and _low(attack) >= HALF:
+    if grade == "shaky" and attack is not None and (attack["low"] or 0.0) >= HALF:
         reason = "the {map} map holds still, but by its flags it would do so without telling anything"
         if not suspect:
             reason = "the {map} map held still, but the search was too short to call it steady"
@@ -112,22 +117,17 @@ def _trust(
 
 def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     noise, attack = (_share(columns[key]) for key in ("noise_kept", "top_k_kept"))
-    kept = columns["prediction_kept"]
+    kept, stays = columns["prediction_kept"], ""
+    if kept is not None and kept["value"] is not None:
+        # On how many of the attacked images, which may be fewer than all, the class stays.
+        stays = f"stays on {kept['value'] * 100:.0f} % of the {kept['n']} images attacked"
+        if kept["n"] == 1:
+            stays = f"of the one image attacked {'stays' if kept['value'] == 1 else 'changes'}"
+        stays = f", while the predicted class {stays}"
     return (
-        f"Of the top {preset.top_fraction * 100:.3g} % of pixels, random noise of "
-        f"{eps_text(preset.eps)} leaves {noise} in "
-        f"place, and an attacker with the same budget {attack}{_same_class(kept)}."
+        f"Of the top {preset.top_fraction * 100:.3g} % of pixels, random noise of {eps_text(preset.eps)} leaves "
+        f"{noise} in place, and an attacker with the same budget {attack}{stays}."
     )
-
-
-def _same_class(kept: Stat | None) -> str:
-    """On how many of the attacked images, which may be fewer than all, the class stays."""
-    if kept is None or kept["value"] is None:
-        return ""
-    n = kept["n"]
-    if n == 1:
-        return f", while the predicted class of the one image attacked {'stays' if kept['value'] == 1 else 'changes'}"
-    return f", while the predicted class stays on {kept['value'] * 100:.0f} % of the {n} images attacked"
 
 
 def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
@@ -172,11 +172,3 @@ def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
 def _share(stat: Stat | None) -> str:
     """Such as 26 % [22, 30]."""
     return interval_text(stat, ".0f", scale=100, unit=" %", unknown="an unknown share")
-
-
-def _low(stat: Stat) -> float:
-    return -1.0 if stat["low"] is None else float(stat["low"])
-
-
-def _high(stat: Stat) -> float:
-    return 2.0 if stat["high"] is None else float(stat["high"])

@@ -210,7 +210,7 @@ def _flags(parts: Sequence[Record]) -> list[str]:
 
 def _write_overview(out: Path, done: Attacked) -> None:
     """The first images: before, after, the difference, and both maps on one scale."""
-    from gyrograd.numerics.maps import reduce
+    from gyrograd.audit.pictures import picture_arrays
     from gyrograd.records import write_bytes
     from gyrograd.reporting.pictures import attack_sheet
 
@@ -218,17 +218,8 @@ def _write_overview(out: Path, done: Attacked) -> None:
     if hit is None:
         return
     rows = list(range(min(IN_OVERVIEW, len(hit))))
-    columns = {
-        "image": hit.x_clean,
-        "attacked": hit.x,
-        "map_clean": reduce(hit.map_clean),
-        "map_attacked": reduce(hit.map),
-    }
-    arrays = {key: value.detach().float().cpu() for key, value in columns.items()}
-    for key in ("image", "attacked"):
-        arrays[key] = arrays[key].expand(-1, 3, -1, -1).movedim(1, -1)
     titles = [printable(Path(name).name[-18:]) for name in done.here.names[: len(rows)]]
-    write_bytes(out / "overview.png", attack_sheet({k: v.numpy() for k, v in arrays.items()}, rows, titles))
+    write_bytes(out / "overview.png", attack_sheet(picture_arrays([hit]), rows, titles))
 
 
 SUMMARY = {

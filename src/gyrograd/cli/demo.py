@@ -238,8 +238,8 @@ def _pictures(nets: list[Measured], data: Dataset, row: int, seed: int) -> Showc
     import torch
 
     import gyrograd as gg
+    from gyrograd.audit.pictures import picture_arrays
     from gyrograd.measurement import streams
-    from gyrograd.numerics.maps import reduce
     from gyrograd.reporting.pictures import data_address, difference, views
     from gyrograd.reporting.showcase import ShowcaseRow, change_words, showcase, stays
 
@@ -250,15 +250,7 @@ def _pictures(nets: list[Measured], data: Dataset, row: int, seed: int) -> Showc
     rows: list[ShowcaseRow] = []
     for title, net in zip(("plain net", "steady net"), nets, strict=True):
         hit = attack(net.model, method, x, y, seed=keys)
-        arrays = {
-            "image": hit.x_clean[0].permute(1, 2, 0),
-            "attacked": hit.x[0].permute(1, 2, 0),
-            "map_clean": reduce(hit.map_clean)[0],
-            "map_attacked": reduce(hit.map)[0],
-            "signed_clean": reduce(hit.map_clean, "sum")[0],
-            "signed_attacked": reduce(hit.map, "sum")[0],
-        }
-        at = {key: array.detach().cpu().numpy() for key, array in arrays.items()}
+        at = {key: array[0] for key, array in picture_arrays([hit]).items()}
         image, alt, caption = at["image"], f"A made-up image of a {name}", (f"a {name}", "the image")
         if rows:
             image, alt = difference(at["image"], at["attacked"], ATTACK_EPS), "What the attack changed"

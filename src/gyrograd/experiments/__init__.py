@@ -22,7 +22,8 @@ add a row:
     )
 
 - `Run` says where and how large: `run.seeds`, `run.device`, `run.included(SETTINGS)` (settings this scale has and
-  the user did not leave out), `run.kept(rows)`, `run.sizes(setting)` (the setting's table of `scales.toml`),
+  the user did not leave out), `run.subjects(SETTINGS, rows_of)` (their nets by row and seed), `run.kept(rows)`,
+  `run.sizes(setting)` (the setting's table of `scales.toml`),
   `run.net(net)` (a trained net), `run.test_images(setting)`, `run.positions(setting)` (which images are measured).
 - `Net(label, model, sizes, recipe, terms, seed, teacher)` is a net in plain values, made of a recipe by
   `subjects.net_of`; `trained` keeps it by their hash, shared by all experiments of a folder. A net that is not trained
@@ -33,8 +34,8 @@ add a row:
 - A column is on the paper's scale (per cent where the paper has per cent). A column with an "@" is a point of a curve:
   it is drawn and left out of the tables. Where the columns of several parts of one row have one name, the last wins.
 - `claims.toml`: see `claims`; `scales.toml`: see `scales`. A scale sets sizes, never the method.
-- `plots.curves` draws lines with intervals, `panels.figures_of` a few panels to a figure; `reporting.map_grid` images
-  and maps.
+- `plots.line` takes what was measured, `plots.curves` draws lines with intervals, `plots.figures_of` a few panels to a
+  figure; `pictures.shown_by` gives the images a figure shows and `reporting.map_grid` draws them with their maps.
 - `reproduce(name, scale, out)` runs it all and writes `out/SCALE/NAME/{results.json, pictures.npz, index.html}` beside
   `out/SCALE/records` and `out/SCALE/nets`, which all experiments of a scale share. `render(folder)` writes the page
   anew from the files alone.

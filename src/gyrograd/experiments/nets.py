@@ -122,14 +122,11 @@ def _train(net: Net, path: Path, folder: Path, device: str) -> None:
         out=path.with_suffix(""),
     )
     save(path, model.cpu(), facts={"label": net.label, "seed": net.seed, "data": data.name})
-    _keep_log_alone(path.with_suffix(""))
-
-
-def _keep_log_alone(folder: Path) -> None:
-    """The run is over: its log is worth keeping, its checkpoint (three times the net) is not."""
-    if (folder / "log.jsonl").exists():
-        (folder / "log.jsonl").replace(folder.with_suffix(".jsonl"))
-    shutil.rmtree(folder)
+    # The run is over: its log is worth keeping, its checkpoint (three times the net) is not.
+    run = path.with_suffix("")
+    if (run / "log.jsonl").exists():
+        (run / "log.jsonl").replace(path.with_suffix(".jsonl"))
+    shutil.rmtree(run)
 
 
 def built(net: Net, classes: int) -> Model:

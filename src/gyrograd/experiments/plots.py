@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gyrograd.experiments.results import Estimate
+from gyrograd.reporting import Figure
+from gyrograd.reporting.figures import figure_png
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 """Okabe and Ito's, which the colour-blind tell apart."""
@@ -30,13 +31,31 @@ class Line:
     names: tuple[str, ...] = ()
 
 
+def line(
+    label: str, points: Iterable[tuple[float | int, Estimate | None]], group: int = 0, style: int = 0
+) -> Line:
+    """A line through the points that were measured."""
+    known = [(float(x), y) for x, y in points if y is not None]
+    return Line(label, tuple(x for x, _ in known), tuple(y for _, y in known), group, style)
+
+
+def figures_of(
+    panels: Mapping[str, Sequence[Line]], x_label: str, y_label: str, caption: str, *, across: int = 2
+) -> tuple[Figure, ...]:
+    """The panels, `across` of them to a figure, since more cannot be read; panels without a point are left out."""
+    shown = [(title, [line for line in lines if line.x]) for title, lines in panels.items()]
+    kept = [(title, lines) for title, lines in shown if lines]
+    parts = [kept[first : first + across] for first in range(0, len(kept), across)]
+    return tuple(Figure(curves(dict(part), x_label, y_label), caption) for part in parts)
+
+
 def curves(
     panels: Mapping[str, Sequence[Line]], x_label: str, y_label: str, *, logarithmic: bool = False
 ) -> bytes:
     """A panel for each name, side by side; bands are the 95 % intervals."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-    figure = Figure(figsize=(3.8 * len(panels) + 1.4, 3.3), dpi=130, layout="constrained")
+    figure = Canvas(figsize=(3.8 * len(panels) + 1.4, 3.3), dpi=130, layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     names = list(dict.fromkeys(name for lines in panels.values() for line in lines for name in line.names))
     for axis, (title, lines) in zip(axes, panels.items(), strict=True):
@@ -59,9 +78,7 @@ def curves(
     if names:
         handles, labels = _legend_of_points([line for lines in panels.values() for line in lines], names)
     figure.legend(handles, labels, fontsize=7, frameon=False, loc="outside right upper")
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return figure_png(figure)
 
 
 def _draw_points(axis: Any, line: Line, names: list[str]) -> None:

@@ -115,14 +115,10 @@ def column_groups(results: Results, claims: Claims, setting: str) -> list[list[s
     first_words = [column.split()[0] for column in columns]
     groups: dict[object, list[str]] = {}
     for column, word in zip(columns, first_words, strict=True):
-        together = word if first_words.count(word) > 1 else _rows_of(results, setting, column)
-        groups.setdefault(together, []).append(column)
+        # The rows that have a number in this column: a rank correlation has rows of its own.
+        rows = tuple(row for row in results.rows(setting) if results.column_of(setting, row, column))
+        groups.setdefault(word if first_words.count(word) > 1 else rows, []).append(column)
     return list(groups.values())
-
-
-def _rows_of(results: Results, setting: str, column: str) -> tuple[str, ...]:
-    """The rows that have a number in this column: a rank correlation has rows of its own."""
-    return tuple(row for row in results.rows(setting) if Quantity(setting, row, column) in results.estimates)
 
 
 def shown(estimate: Estimate) -> str:

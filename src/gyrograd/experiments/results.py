@@ -138,6 +138,12 @@ def _seed_error(means: tuple[float, ...]) -> float:
     return quantile * float(np.std(means, ddof=1)) / math.sqrt(n)
 
 
+def of_prefix(record: records.Record, start: str) -> records.Record:
+    """The columns whose names begin so, without that beginning: of one map or row where a record holds several."""
+    mine = {key.removeprefix(start): values for key, values in record.values.items() if key.startswith(start)}
+    return records.Record(record.name, record.settings, record.examples, mine)
+
+
 def estimates(found: Iterable[tuple[str, str, int, records.Record]]) -> dict[Quantity, Estimate]:
     """Every column of the records (setting, row, seed, record), the seeds of a row together."""
     columns: dict[Quantity, dict[int, list[float | None]]] = {}

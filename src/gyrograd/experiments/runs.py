@@ -100,6 +100,21 @@ class Run:
             row for row in rows if not self.rows or any(begins(row, w) or begins(w, row) for w in self.rows)
         ]
 
+    def subjects(
+        self,
+        settings: Sequence[str],
+        rows_of: Callable[[str, Mapping[str, Any]], Mapping[str, Callable[[int], Net | Given]]],
+    ) -> list[Subject]:
+        """The nets of these settings. `rows_of` a setting and its sizes: by row, the net of a seed."""
+        return [
+            Subject(setting, row, seed, net_of(seed), sizes)
+            for setting in self.included(settings)
+            for sizes in (self.sizes(setting),)
+            for row, net_of in rows_of(setting, sizes).items()
+            if self.kept([row])
+            for seed in self.seeds
+        ]
+
     def measures(self, part: Part) -> bool:
         """Whether this run was told to leave it in."""
         named = not self.rows or any(begins(part.row, wanted) for wanted in self.rows)
@@ -283,7 +298,11 @@ def reproduce(
     train = checked_changes(train or {})
     entry = lookup("experiment", name)
     size = read_scale(HOME / entry.paper / "scales.toml", scale)
-    _check_settings(size, settings)
+    for setting in settings:
+        if setting not in size.settings:
+            raise UserError(
+                f"The scale '{scale}' has no setting '{setting}': {did_you_mean(setting, size.settings)}"
+            )
     n = size.seeds if seeds is None else seeds
     if n < 1:
         raise UserError(f"seeds is {n}; give at least 1.")
@@ -306,7 +325,10 @@ def reproduce(
     asked = _command(entry.name, scale, seeds, settings, rows, images, parts, train, device)
     facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
     measured_in = list(dict.fromkeys(m[0] for m in found.records))
-    about = {"sizes": {s: run.sizes(s) for s in measured_in}, "chance": _chances(run, measured_in)}
+    sizes = {s: run.sizes(s) for s in measured_in}
+    # The accuracy of guessing, in per cent, where the data have classes.
+    chance = {s: 100 / len(images_of(own, "test").classes) for s, own in sizes.items() if "data" in own}
+    about = {"sizes": sizes, "chance": chance}
     about |= {"over": experiment.over} | ({CHANGED: dict(train)} if train else {})
     results = Results(entry.name, scale, about, estimates(found.records), found.pictures, facts)
     with wait_for_lock(folder / NAME, f"the page of {entry.name}"):
@@ -369,7 +391,9 @@ def _state(entry: Entry, out: Path) -> State:
         size = read_scale(HOME / entry.paper / "scales.toml", scale)
         run = Run(size, out / scale, tuple(range(size.seeds)), look=False)
         subjects = entry.factory().nets(run)
-        data = [_data_name(run.sizes(subject.setting).get("data", {})) for subject in subjects]
+        sets = [run.sizes(subject.setting).get("data", {}) for subject in subjects]
+        # The name of a registered set, or where a folder of images is looked for.
+        data = [f"folder {d['path']}" if d.get("name") == "folder" else d.get("name") for d in sets]
         files = [f"weights {one.net.path.name}" for one in subjects if isinstance(one.net, Given)]
         needs[scale] = tuple(dict.fromkeys(str(name) for name in (*data, *files) if name))
         nets[scale] = len(
@@ -377,11 +401,6 @@ def _state(entry: Entry, out: Path) -> State:
         )
     state = "; ".join(_states_of(out, entry.name)) or "not run"
     return State(entry.name, entry.paper, entry.equation, entry.summary, needs, nets, state)
-
-
-def _data_name(data: Mapping[str, Any]) -> str | None:
-    """The name of a registered set, or where a folder of images is looked for."""
-    return f"folder {data['path']}" if data.get("name") == "folder" else data.get("name")
 
 
 def _states_of(out: Path, name: str) -> list[str]:
@@ -398,26 +417,12 @@ def _states_of(out: Path, name: str) -> list[str]:
     return found
 
 
-def _chances(run: Run, settings: Sequence[str]) -> dict[str, float]:
-    """The accuracy of guessing, in per cent, where the data have classes."""
-    with_data = [s for s in settings if "data" in run.sizes(s)]
-    return {s: 100 / len(images_of(run.sizes(s), "test").classes) for s in with_data}
-
-
 def _begun(folder: Path) -> float:
     """Seconds that earlier runs took; the folder is made and marked."""
     path = folder / "run.json"
     seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.exists() else 0.0
     records.write_text(path, json.dumps({"seconds": seconds}) + "\n")
     return seconds
-
-
-def _check_settings(scale: Scale, settings: Sequence[str]) -> None:
-    for setting in settings:
-        if setting not in scale.settings:
-            raise UserError(
-                f"The scale '{scale.name}' has no setting '{setting}': {did_you_mean(setting, scale.settings)}"
-            )
 
 
 def _check_found(found: Found, name: str, run: Run) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from gyrograd.data import data_root
 from gyrograd.experiments.nets import BATCHNORM, Given, Net
 from gyrograd.experiments.scales import CHANGES
+from gyrograd.metrics import Accuracy
 from gyrograd.numerics.random import Keys
 from gyrograd.registry import lookup
 from gyrograd.training.settings import recipe, recipe_tree
@@ -73,6 +74,15 @@ class Subject:
 
 Maker: TypeAlias = Callable[[Subject], Sequence[Part]]
 """What is measured of a net."""
+
+
+def accuracy_of(column: str, *, what: str = "accuracy", split: Literal["test", "train"] = "test") -> Maker:
+    """100 where the net is right about an image."""
+
+    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
+        return {column: 100 * Accuracy()(model, None, x, y)}
+
+    return lambda subject: [subject.part(subject.way, what, {}, columns, split)]
 
 
 def net_of(

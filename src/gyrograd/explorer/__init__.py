@@ -5,11 +5,23 @@ Files: stage (models and images), scenes (what is computed), watching (progress 
 without Gradio.
 """
 
-from gyrograd.explorer.scenes import Attacked, Explained, Plan, Prediction, attacked, compared, explained
+from gyrograd.explorer.scenes import (
+    Attacked,
+    AttackPlan,
+    Explained,
+    Prediction,
+    attacked,
+    compared,
+    explained,
+)
 from gyrograd.explorer.stage import Net, Stage, opened_stage, staged
 from gyrograd.explorer.watching import Stopped
 
+Plan = AttackPlan
+"""Its former name; a plan of measurements is `gyrograd.measurement.Plan`."""
+
 __all__ = [
+    "AttackPlan",
     "Attacked",
     "Explained",
     "Net",

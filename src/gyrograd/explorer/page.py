@@ -18,7 +18,7 @@ from gyrograd.explorer import markup
 from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, picture_of
 from gyrograd.explorer.scenes import (
     LARGEST_TRIED,
-    Plan,
+    AttackPlan,
     attacked,
     compared,
     explained,
@@ -197,9 +197,9 @@ def _class(target: Number | None) -> int | None:
     return None if target is None or int(target) == OWN_CHOICE else int(target)
 
 
-def _plan(method: str, settings: str, attack: str, levels: Number, steps: Number) -> Plan:
+def _plan(method: str, settings: str, attack: str, levels: Number, steps: Number) -> AttackPlan:
     word = f"{method}({settings})" if settings.strip() else method
-    return Plan(word, attack, float(levels) / 255, int(steps))
+    return AttackPlan(word, attack, float(levels) / 255, int(steps))
 
 
 def _with_settings(methods: list[str], settings: str) -> list[str]:
@@ -248,7 +248,7 @@ def page(stage: Stage, sessions: Sessions) -> Any:
     """The page of these models and images, to be launched; `sessions` knows who has it open."""
     gr = gradio()
     answers = Answers(stage, sessions)
-    first = opening_image(stage, Plan())
+    first = opening_image(stage, AttackPlan())
     with gr.Blocks(title="gyrograd explore", analytics_enabled=False) as blocks:
         gr.HTML(_head(stage), apply_default_css=False, elem_classes="gg-title")
         with gr.Row(equal_height=False):
@@ -280,7 +280,7 @@ def _prepare(answers: Answers, first: int) -> None:
 
 
 def _usual_plan() -> tuple[Any, ...]:
-    return Plan.method, "", Plan.attack, Plan.eps * 255, Plan.steps
+    return AttackPlan.method, "", AttackPlan.attack, AttackPlan.eps * 255, AttackPlan.steps
 
 
 def _head(stage: Stage) -> str:
@@ -465,7 +465,7 @@ def _plan_controls(gr: Any, method: Any, attack: Any, key: str) -> list[Any]:
         settings = gr.Textbox(
             label="Settings of the method",
             value="",
-            placeholder=usual_settings(Plan.method),
+            placeholder=usual_settings(AttackPlan.method),
             elem_id=f"gg-{key}-settings",
             min_width=220,
         )
@@ -502,20 +502,20 @@ def _model(gr: Any, stage: Stage, label: str, place: int) -> Any:
 
 
 def _names(gr: Any) -> list[Any]:
-    """Method and attack, in the order `Plan` takes them."""
+    """Method and attack, in the order `AttackPlan` takes them."""
     methods, attacks = (
         [(entry.label, entry.name) for entry in in_order(kind)] for kind in ("attribution", "attack")
     )
     return [
-        gr.Dropdown(methods, value=Plan.method, label="Method", min_width=180),
-        gr.Dropdown(attacks, value=Plan.attack, label="Attack", min_width=180),
+        gr.Dropdown(methods, value=AttackPlan.method, label="Method", min_width=180),
+        gr.Dropdown(attacks, value=AttackPlan.attack, label="Attack", min_width=180),
     ]
 
 
 def _amounts(gr: Any) -> list[Any]:
-    """eps in grey levels and steps, in the order `Plan` takes them."""
-    eps = gr.Slider(0, LARGEST_EPS, Plan.eps * 255, step=0.5, label="eps, in 255ths", min_width=220)
-    steps = gr.Slider(1, MOST_STEPS, Plan.steps, step=1, label="Steps", min_width=220)
+    """eps in grey levels and steps, in the order `AttackPlan` takes them."""
+    eps = gr.Slider(0, LARGEST_EPS, AttackPlan.eps * 255, step=0.5, label="eps, in 255ths", min_width=220)
+    steps = gr.Slider(1, MOST_STEPS, AttackPlan.steps, step=1, label="Steps", min_width=220)
     return [eps, steps]
 
 

@@ -70,7 +70,7 @@ class Explained:
 
 
 @dataclass(frozen=True)
-class Plan:
+class AttackPlan:
     """An attack as the page asks for it: eps in pixel units (joo2023's 4/255), `steps` where the attack takes any.
 
     `method` is written as on the command line, with settings in brackets: `smoothgrad(sigma=0.2)`.
@@ -104,7 +104,7 @@ class Attacked:
     """One attack on one image. `kept` and `cosine` are none where the search had nothing to follow."""
 
     net: Net
-    plan: Plan
+    plan: AttackPlan
     hit: AttackResult
     before: Prediction
     after: Prediction
@@ -161,7 +161,7 @@ def explained(
 
 
 def attacked(
-    net: Net, x: Images, target: int | None, plan: Plan, *, seed: int = 0, watch: Watch = unwatched
+    net: Net, x: Images, target: int | None, plan: AttackPlan, *, seed: int = 0, watch: Watch = unwatched
 ) -> Attacked:
     """Run the plan on one image and look at what it did; the numbers are those of the library's own call.
 
@@ -177,6 +177,8 @@ def attacked(
     still = bool(hit.stuck)
     with at_every_pass(net.model, told.again):
         after, before_after = prediction(net, hit.x), prediction(net, hit.x, before.number)
+        method = make_from_text("attribution", plan.method)
+        way = tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY)
     return Attacked(
         net=net,
         plan=plan,
@@ -187,11 +189,11 @@ def attacked(
         kept=None if still else float(TopKIntersection(k=top)(hit.map_clean, hit.map)),
         cosine=None if still else float(MapSimilarity()(hit.map_clean, hit.map)),
         top=top,
-        way=_way(net, plan, hit, told),
+        way=way,
     )
 
 
-def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Place) -> AttackResult:
+def _hit(net: Net, x: Images, classes: Labels, plan: AttackPlan, seed: int, told: Place) -> AttackResult:
     """The attack, watched: by the map it searches through, by the model's passes, or, without steps, as a whole."""
     through, attack = make_from_text("attribution", plan.method), attack_of(plan, told)
     tell = told.again
@@ -207,17 +209,11 @@ def _hit(net: Net, x: Images, classes: Labels, plan: Plan, seed: int, told: Plac
     return hit
 
 
-def _way(net: Net, plan: Plan, hit: AttackResult, told: Place) -> tuple[Waypoint, ...]:
-    method = make_from_text("attribution", plan.method)
-    with at_every_pass(net.model, told.again):
-        return tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY)
-
-
 def compared(
     nets: Sequence[Net],
     x: Images,
     target: int | None,
-    plan: Plan,
+    plan: AttackPlan,
     *,
     seed: int = 0,
     watch: Watch = unwatched,
@@ -231,7 +227,7 @@ def compared(
     )
 
 
-def opening_image(stage: Stage, plan: Plan) -> int:
+def opening_image(stage: Stage, plan: AttackPlan) -> int:
     """The image the page opens with: of the first ones, one that every model labels rightly and an attack moves far.
 
     How far is tried with a few steps on the first model. Images that are too large for that are told apart by their
@@ -261,7 +257,7 @@ def _top(x: Images) -> int:
     return max(1, round(TOP * x[0, 0].numel()))
 
 
-def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
+def attack_of(plan: AttackPlan, watch: Watch = unwatched) -> Any:
     """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
     settings: Settings = {"eps": plan.eps}
     if _takes(plan, "steps"):
@@ -272,11 +268,11 @@ def attack_of(plan: Plan, watch: Watch = unwatched) -> Any:
     return make("attack", plan.attack, **settings)
 
 
-def _takes(plan: Plan, setting: str) -> bool:
+def _takes(plan: AttackPlan, setting: str) -> bool:
     return setting in inspect.signature(lookup("attack", plan.attack).factory).parameters
 
 
-def _transfers(plan: Plan) -> bool:
+def _transfers(plan: AttackPlan) -> bool:
     return (
         _takes(plan, "transfer_from") and not lookup("attribution", parse_call(plan.method)[0]).differentiable
     )

@@ -59,14 +59,8 @@ def card_of(found: Outcome) -> dict[str, Any]:
     """The card as JSON."""
     before = best_held(found.before, found.preset)
     after = None if found.after is None else best_held(found.after, found.preset)
-    accuracy = found.accuracy
     columns = {
-        "accuracy": {
-            "label": "accuracy",
-            "before": plain(interval(accuracy[0])),
-            "after": plain(interval(accuracy[1])) if after else None,
-            "difference": plain(difference(accuracy[1], accuracy[0])) if after else None,
-        },
+        "accuracy": _paired("accuracy", found.accuracy[0], found.accuracy[1] if after else None),
         "steady_radius": {
             "label": "steady radius of the best explanation, of 255",
             "before": before.radius,
@@ -132,25 +126,42 @@ def card_table(card: Mapping[str, Any]) -> Table:
     return Table(("", "before", "after", "change, points"), tuple(rows))
 
 
+TRIED = ("try", "accuracy", "top kept", "")
+
+
+def _tried(card: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """A row for each try."""
+    rows = []
+    for one in card["tries"]:
+        kept = UNKNOWN if one["kept"] is None else f"{one['kept']:.1%}"
+        mark = "" if one["holds"] else "loses too much accuracy"
+        if one["strength"] == card["chosen"]:
+            mark = "kept"
+        rows.append((one["words"], f"{one['accuracy']:.1%}", kept, mark))
+    return tuple(rows)
+
+
+def _judged_on(card: Mapping[str, Any], mark: str) -> str:
+    """On which images the numbers rest; `mark` stands at the explanation to use."""
+    counts = card["images"]
+    return (
+        f"Learnt from {counts['learnt']:,} images of {_line(card['data'])}; accuracy is of {counts['judged']:,} images "
+        f"({_line(card['judged_on'])}), {counts['attacked']:,} of which are explained and attacked. Means with 95 % "
+        f"bootstrap intervals; changes are paired, image by image. {mark}: the explanation the audit recommends."
+    )
+
+
 def card_text(card: Mapping[str, Any]) -> str:
     """The card as Markdown."""
-    counts = card["images"]
-    tries = Table(
-        ("try", "accuracy", "top kept", ""),
-        tuple((t["words"], f"{t['accuracy']:.1%}", _kept(t), _mark(t, card)) for t in card["tries"]),
-    )
     blocks = [
         f"# {_line(card['model'])}, hardened",
         "\n".join(f"- {sentence}" for sentence in card["verdict"]),
-        f"Learnt from {counts['learnt']:,} images of {_line(card['data'])}; accuracy is of {counts['judged']:,} images "
-        f"({_line(card['judged_on'])}), {counts['attacked']:,} of which are explained and attacked. Means with 95 % "
-        "bootstrap intervals; changes are paired, image by image. `*`: the explanation the audit recommends. The "
-        "steady radius is how far pixels may change before an attacker has moved half of the map's top pixels; their "
-        "share that stays is the mean over the radii attacked. The audits: `before/report.html`"
-        + (", `after/report.html`." if card["best"]["after"] else "."),
+        f"{_judged_on(card, '`*`')} The steady radius is how far pixels may change before an attacker has moved half "
+        "of the map's top pixels; their share that stays is the mean over the radii attacked. The audits: "
+        "`before/report.html`" + (", `after/report.html`." if card["best"]["after"] else "."),
         card_table(card).markdown(),
         "## Tries",
-        tries.markdown(),
+        Table(TRIED, _tried(card)).markdown(),
         "\n".join(["## Notes", "", *(f"- {_line(note)}" for note in card["notes"])]) if card["notes"] else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -158,47 +169,39 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     """The card as a page: the verdict, the recommended map before and after on one image, the numbers."""
-    counts = card["images"]
-    judged = (
-        f"Learnt from {counts['learnt']:,} images of {_line(card['data'])}; accuracy is of {counts['judged']:,} images "
-        f"({_line(card['judged_on'])}), {counts['attacked']:,} of which are explained and attacked. Means with 95 % "
-        "bootstrap intervals; changes are paired, image by image. *: the explanation the audit recommends."
-    )
     yardstick = (
         "The steady radius is how far pixels may change before an attacker has moved half of the map's top pixels; the "
         "share of them that stays is the mean over the radii attacked. Every sentence here goes by these two."
     )
-    tries = reporting.Table(
-        ("try", "accuracy", "top kept", ""),
-        tuple((t["words"], f"{t['accuracy']:.1%}", _kept(t), _mark(t, card)) for t in card["tries"]),
-        names=("",),
-    )
-    audits = [audit for audit in (found.before, found.after) if audit is not None]
-    names = (f"{found.source}, as it came", f"{found.source}, hardened")
     shown = None
-    if len(audits) == 2:
+    if found.after is not None:
+        names = (f"{found.source}, as it came", f"{found.source}, hardened")
+        audits = (found.before, found.after)
         documents, arrays = [audit.document for audit in audits], [audit.pictures for audit in audits]
         shown = two_models(names, documents, arrays, alike=True)
     table = card_table(card)
-    notes = (
-        (reporting.Section("Notes", tuple(_line(note) for note in card["notes"])),) if card["notes"] else ()
-    )
-    sections = (
-        reporting.Section("Before and after", (judged, yardstick), reporting.Table(table.header, table.rows)),
-        reporting.Section("Tries", (), tries),
-        *notes,
-    )
+    sections = [
+        reporting.Section(
+            "Before and after",
+            (_judged_on(card, "*"), yardstick),
+            reporting.Table(table.header, table.rows),
+        ),
+        reporting.Section("Tries", (), reporting.Table(TRIED, _tried(card), names=("",))),
+    ]
+    if card["notes"]:
+        sections.append(reporting.Section("Notes", tuple(_line(note) for note in card["notes"])))
     paths = "before/report.html" + (" and after/report.html" if card["best"]["after"] else "")
     footer = (f"The audits: {paths}, beside this page. The same as text: card.md; for machines: {CARD}.",)
     title = f"{_line(card['model'])}, hardened"
-    return reporting.page(title, tuple(card["verdict"]), sections, footer, shown)
+    return reporting.page(title, tuple(card["verdict"]), tuple(sections), footer, shown)
 
 
 def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
     """What was gained, at what price, and what to do if nothing was."""
     terms, limit = found.settings["terms"], f"{100 * found.limit:g} point{'' if found.limit == 0.01 else 's'}"
     start = mean(found.accuracy[0])
-    losses = ", ".join(f"{spoken(terms, t.strength)} {_lost(start - t.accuracy)}" for t in found.tries)
+    lost = [(spoken(terms, t.strength), 100 * (start - t.accuracy)) for t in found.tries]
+    losses = ", ".join(f"{try_} {'loses' if x >= 0 else 'gains'} {abs(x):.1f} points" for try_, x in lost)
     if after is None or found.chosen is None:
         return [
             f"No try kept accuracy within {limit} of {start:.1%}, and the model is as it was: {losses}.",
@@ -260,23 +263,15 @@ def _numbers(held: Held) -> dict[str, Any]:
     }
 
 
-def _paired(label: str, before: list[float | None], after: list[float | None] | None) -> dict[str, Any]:
+def _paired(
+    label: str, before: Sequence[float | None], after: Sequence[float | None] | None
+) -> dict[str, Any]:
     return {
         "label": label,
         "before": plain(interval(before)),
         "after": None if after is None else plain(interval(after)),
         "difference": None if after is None else plain(difference(after, before)),
     }
-
-
-def _kept(one: Mapping[str, Any]) -> str:
-    return UNKNOWN if one["kept"] is None else f"{one['kept']:.1%}"
-
-
-def _mark(one: Mapping[str, Any], card: Mapping[str, Any]) -> str:
-    if one["strength"] == card["chosen"]:
-        return "kept"
-    return "" if one["holds"] else "loses too much accuracy"
 
 
 def _moved(change: Interval | None) -> str:
@@ -286,10 +281,6 @@ def _moved(change: Interval | None) -> str:
     word, sign = ("falls", -1) if change.value < 0 else ("rises", 1)
     ends = sorted(100 * sign * end for end in (change.low, change.high))
     return f"{word} by {100 * abs(change.value):.1f} points [{ends[0]:.1f}, {ends[1]:.1f}]"
-
-
-def _lost(loss: float) -> str:
-    return f"loses {100 * loss:.1f} points" if loss >= 0 else f"gains {-100 * loss:.1f} points"
 
 
 def _percent(stat: Stat | None) -> str:

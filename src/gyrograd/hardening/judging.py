@@ -58,12 +58,9 @@ def best_held(card: Card, preset: Preset) -> Held:
     """The explanation the audit recommends; if it recommends none, the one that holds furthest."""
     methods: Sequence[Mapping[str, Any]] = card.document["methods"]
     chosen = next((method for method in methods if method["recommended"]), None)
-    return _held(card, preset, chosen or max(methods, key=_reach))
-
-
-def _reach(method: Mapping[str, Any]) -> float:
-    radius = method["columns"].get(STEADY)
-    return -1.0 if radius is None else float(radius["value"])
+    if chosen is None:
+        chosen = max(methods, key=lambda method: (method["columns"].get(STEADY) or {"value": -1.0})["value"])
+    return _held(card, preset, chosen)
 
 
 def _held(card: Card, preset: Preset, method: Mapping[str, Any]) -> Held:

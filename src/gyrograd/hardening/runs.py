@@ -179,16 +179,24 @@ class Hardening:
 
     def run(self, resume: str) -> Hardened:
         """Audit, try one strength after another, audit the best, and write the card last."""
-        _check_resume(resume, self.out)
+        check_name("resume", resume, get_args(Resume))
+        if resume == "never" and (self.out / PLAN).exists():
+            raise UserError(
+                f"{self.out} holds a run already; give another folder, or resume auto to go on with it."
+            )
         with exclusive_folder(self.out):
             return self._run(resume)
 
     def _run(self, resume: str) -> Hardened:
-        start = _copied(self.given)
+        start = {key: value.detach().clone() for key, value in self.given.state_dict().items()}
         self._begin(resume)
         before, accuracy = self._audited(self.out / "before", self.source), self._right()
         tried = self._search(start, sum(accuracy) / len(accuracy) - self.limit - ROUNDING, resume)
-        audits = {one: self._audited_try(one) for one in tried if one.holds}
+        audits = {}
+        for one in (one for one in tried if one.holds):
+            self._load(self._weights_of(one))
+            folder, name = self._folder(one.strength) / "audit", f"{self.source}, hardened"
+            audits[one] = self._audited(folder, name)
         # Strength alone does not decide: far beyond what the images bear, maps move more again.
         chosen = max(audits, key=lambda one: mean(best_held(audits[one], self.preset).kept), default=None)
         after, reached = None, accuracy
@@ -247,10 +255,6 @@ class Hardening:
         test = self.split.test.to(self.place)
         return (predictions(self.net, test) == test.labels).double().tolist()
 
-    def _audited_try(self, one: Try) -> Card:
-        self._load(self._weights_of(one))
-        return self._audited(self._folder(one.strength) / "audit", f"{self.source}, hardened")
-
     def _audited(self, folder: Path, name: str) -> Card:
         data = self.split.test.subset(self.images, self.settings.seed)
         return judged(self.net.eval(), data, self.preset, folder, seed=self.settings.seed, name=name)
@@ -302,9 +306,10 @@ class Hardening:
         if spec_of(self.given) is not None:
             save(path, self.given, facts=facts)
         else:
-            records.write_bytes(
-                path, signed_bytes("gyrograd_hardened", facts, _plain_state(_own(self.given)))
-            )
+            own = self.given  # the module as its author knows it, without what opening it put around it
+            while isinstance(own, Normalized | Scripted):
+                own = own.core
+            records.write_bytes(path, signed_bytes("gyrograd_hardened", facts, _plain_state(own)))
         records.write_text(self.out / "card.md", card_text(card))
         records.write_text(self.out / "report.html", card_page(card, found))
         records.write_text(self.out / CARD, json.dumps(card, indent=1) + "\n")
@@ -398,13 +403,6 @@ def _check_numbers(max_accuracy_loss: float, seed: int, tries: int, images: int)
         raise UserError("harden runs in one process; start it without torchrun.")
 
 
-def _check_resume(resume: str, out: Path) -> None:
-    """Refuse a way to resume that does not exist, and to begin anew over a run."""
-    check_name("resume", resume, get_args(Resume))
-    if resume == "never" and (out / PLAN).exists():
-        raise UserError(f"{out} holds a run already; give another folder, or resume auto to go on with it.")
-
-
 def _read_plan(path: Path) -> dict[str, Any]:
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
@@ -435,17 +433,6 @@ def _check_trained(net: Model, split: Split, place: str) -> None:
             f"The model is right on {right:.1%} of {test.name}, no more than chance; give a trained model, and see "
             f"that its classes stand in the order of the data's ({order}; a folder's go by name)."
         )
-
-
-def _own(model: Model) -> Model:
-    """The module as its author knows it, without what opening it put around it."""
-    while isinstance(model, Normalized | Scripted):
-        model = model.core
-    return model
-
-
-def _copied(model: Model) -> dict[str, Tensor]:
-    return {key: value.detach().clone() for key, value in model.state_dict().items()}
 
 
 def _plain_state(model: Model) -> dict[str, Tensor]:

@@ -83,11 +83,6 @@ class Cell:
         name = f"{part[0]:06d}-{len(part)}-{fingerprint(list(part))}{ending}"
         return Path(out) / "records" / self.folder / name
 
-    def guess(self, examples: int) -> Effort:
-        """Estimated effort for this number of examples."""
-        kind, each = self.effort
-        return kind, each * examples
-
     def record(self, positions: list[int]) -> Record:
         """The values of these examples, measured now."""
         n = len(positions)
@@ -168,7 +163,8 @@ def run_cells(
     for cell, part, turn in pending:
         missing = tuple(position for position in part if position not in earlier[cell.name])
         if missing:
-            tasks.append(Task(known.index(cell), missing, turn, cell.guess(len(missing))))
+            kind, each = cell.effort
+            tasks.append(Task(known.index(cell), missing, turn, (kind, each * len(missing))))
             shards.append((cell, part))
         else:
             keep(cell, part, None)

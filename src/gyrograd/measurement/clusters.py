@@ -39,12 +39,16 @@ JOBS_PER_WORKER = 4
 """SLURM jobs are cut so that each of the workers that run at once gets about so many: a job that is lost loses less."""
 
 
-def workers_of(workers: int | None, cluster: str | None = None, folder: Path | None = None) -> Workers | None:
-    """Who measures: None for this process, processes of this machine, or a cluster.
+def workers_of(
+    workers: int | Workers | None, cluster: str | None = None, folder: Path | None = None
+) -> Workers | None:
+    """Who measures: None for this process, processes of this machine, a cluster, or whoever is given.
 
     `cluster`: "ray" (a cluster of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm", whose jobs
     leave their files in `folder`, which all machines must see.
     """
+    if callable(workers):
+        return workers
     if cluster is None:
         return None if workers in (None, 1) else Processes(workers or 0)
     kind, _, address = cluster.partition(":")

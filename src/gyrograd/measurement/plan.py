@@ -18,7 +18,7 @@ from gyrograd.metrics.localization import looks_at_masks
 from gyrograd.metrics.response import looks_at_attacked
 from gyrograd.progress import Effort
 from gyrograd.registry import lookup, make
-from gyrograd.types import Attribution, Images, Labels, Model
+from gyrograd.types import Attribution, Inputs, Labels, Model
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Look:
 
     model: Model
     attribution: Attribution
-    x: Images
+    x: Inputs
     target: Labels
     seed: Tensor
     hit: AttackResult | None = None
 
     @cached_property
-    def map(self) -> Images:
+    def map(self) -> Inputs:
         """The map of these images; of attacked ones, after the attack."""
         if self.hit is not None:
             return self.hit.map

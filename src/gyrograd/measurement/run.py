@@ -25,7 +25,7 @@ from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
-from gyrograd.types import Attribution, Images, Labels, Model
+from gyrograd.types import Attribution, Inputs, Labels, Model
 
 VERSION = 3
 """Raise it when a change of the code changes values: records of older versions are then measured again."""
@@ -41,15 +41,15 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Images, the class explained of each, and their positions in the data set they come from.
+    """Inputs, the class explained of each, and their positions in the data set they come from.
 
-    Images too many for memory are `Streamed` and read as they are asked for.
+    Inputs too many for memory are `Streamed` and read as they are asked for.
     """
 
-    x: Images | Streamed
+    x: Inputs | Streamed
     target: Labels
     index: tuple[int, ...]
-    _last: dict[tuple[tuple[int, ...], int], tuple[Images, Labels, Tensor]] = field(
+    _last: dict[tuple[tuple[int, ...], int], tuple[Inputs, Labels, Tensor]] = field(
         default_factory=dict, repr=False
     )
 
@@ -62,8 +62,8 @@ class Sample:
 
     def rows(
         self, positions: Sequence[int], seed: int, device: torch.device
-    ) -> tuple[Images, Labels, Tensor]:
-        """Images, classes and random streams of these examples, on the device.
+    ) -> tuple[Inputs, Labels, Tensor]:
+        """Inputs, classes and random streams of these examples, on the device.
 
         The last ones asked for are the same tensors again, so that attacks can share what they say of clean images.
         """
@@ -142,8 +142,7 @@ def measure(
     >>> list(measure(model, data, plan).of(method="gradient", metric="insertion"))
     [0, 1]
     """
-    who = workers_of(workers) if workers is None or isinstance(workers, int) else workers
-    plans = (plan,) if isinstance(plan, Plan) else tuple(plan)
+    who, plans = workers_of(workers), (plan,) if isinstance(plan, Plan) else tuple(plan)
     sample = data if isinstance(data, Sample) else Sample.of(data)
     named = identity or {"model": model_hash(model), "data": data_hash(sample.x, sample.target)}
     planned = [
@@ -158,10 +157,6 @@ def measure(
         there = ((m, c, found.get(cell.name)) for m, c, cell in planned)
         return Table(Source(m, c.name, c.radii, record) for m, c, record in there if record is not None)
 
-    def shown(found: Mapping[str, Record]) -> None:
-        if watch is not None:
-            watch(table(found))
-
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         place = Path(folder)
         if fresh:
@@ -169,6 +164,7 @@ def measure(
         _tell_of_other_records(cells, place)
         try:
             with shared_clean_looks():
+                shown = None if watch is None else lambda found: watch(table(found))
                 return table(
                     run_cells(cells, sample.index, place, shard=shard, what=what, workers=who, watch=shown)
                 )

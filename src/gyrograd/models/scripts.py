@@ -195,18 +195,16 @@ class _StandIn:
 
 
 class _TensorBounds(pickle.Unpickler):
-    """Reads a pickle with stand-ins for its classes; raises ValueError if a tensor reaches beyond its bytes.
+    """Reads a pickle with stand-ins for its classes; raises ValueError if a tensor reaches beyond its bytes."""
 
-    torch's reader of scripts believes the sizes that the pickle states: a tensor whose file in the archive is shorter
-    gets whatever lies behind it in memory, or ends the process.
-    """
+    # torch's reader of scripts trusts the sizes in the pickle: a tensor whose file in the archive is shorter would get
+    # whatever follows it in memory, or crash the process.
 
     def __init__(self, pickled: bytes, part: str, contents: Mapping[str, bytes]) -> None:
         super().__init__(io.BytesIO(pickled))
         self.part, self.contents = part, contents
 
     def find_class(self, module: str, name: str) -> Any:
-        """A class as the pickle names it."""
         if name == "_rebuild_tensor_v2":
             return self._tensor
         if module == "torch" and name.endswith("Storage"):
@@ -214,7 +212,7 @@ class _TensorBounds(pickle.Unpickler):
         return _StandIn
 
     def persistent_load(self, pid: Any) -> int:
-        """How many elements a storage has."""
+        """The number of elements of a storage."""
         _, dtype, key, _, elements = pid
         if elements * dtype.itemsize > len(self.contents[f"{self.part}/{key}"]):
             raise ValueError("a tensor lacks bytes")

@@ -85,7 +85,12 @@ def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
         alt = f"{labels[name]}: {curve.get('label') or 'similarity'} over eps. " + _ends(lines)
         panels.append(chart(f"eps-{len(panels)}", alt, [draw], image=False))
         draws.append(draw)
-    header, rows = _eps_table(curve, labels)
+    eps = sorted({x for line in curve["lines"] for x in line["x"]})
+    rows = []
+    for line in curve["lines"]:
+        at = dict(zip(line["x"], line["y"], strict=True))
+        rows.append((labels[line["method"]], line["label"], *(interval_text(at.get(x)) for x in eps)))
+    header = ("method", "pushed by", *(f"eps {x:g}" for x in eps))
     alt = f"{curve.get('label') or 'similarity'} over eps, a panel for each of {len(names)} methods."
     return panels, chart("eps", alt, draws, header=header, rows=rows)
 
@@ -133,7 +138,10 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
     chosen = plane.get("recommended")
 
     def draw(axis: Axis) -> None:
-        _pareto_line(axis, points)
+        best = sorted(_place(point) for point in points if point.get("pareto"))
+        if len(best) > 1:
+            dashed = {"linestyle": (0, (4, 2)), "linewidth": 1.2}
+            axis.plot(*zip(*best, strict=True), color=LIGHT["dim"], label="Pareto line", zorder=1, **dashed)
         for name in [name for name in order if any(point["method"] == name for point in points)]:
             mine = [point for point in points if point["method"] == name]
             _sweep(axis, mine, order.index(name), labels[name])
@@ -213,7 +221,12 @@ def _eps_panel(
         for line in lines:
             noise = line["label"].startswith("noise")
             colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
-            xs, values, low, high = _stat_columns(line["x"], line["y"])
+            kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if known(stat)]
+            xs, values = [x for x, _ in kept], [stat["value"] for _, stat in kept]
+            low, high = (  # an unknown interval has no width
+                [stat["value"] if stat.get(end) is None else stat[end] for _, stat in kept]
+                for end in ("low", "high")
+            )
             axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
             marker = "" if noise else look.marker
             axis.plot(xs, values, color=colour, linestyle=dash, marker=marker, label=_drawable(line["label"]))
@@ -278,15 +291,6 @@ def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> 
             )
 
 
-def _pareto_line(axis: Axis, points: list[dict[str, Any]]) -> None:
-    best = sorted(_place(point) for point in points if point.get("pareto"))
-    if len(best) > 1:
-        x, y = zip(*best, strict=True)
-        axis.plot(
-            x, y, color=LIGHT["dim"], linestyle=(0, (4, 2)), linewidth=1.2, label="Pareto line", zorder=1
-        )
-
-
 def _ring(axis: Axis, point: dict[str, Any]) -> None:
     axis.plot(
         *_place(point),
@@ -313,15 +317,6 @@ def _arms(stat: Stat) -> list[list[Number]]:
     return [[max(0.0, stat["value"] - low)], [max(0.0, high - stat["value"])]]
 
 
-def _stat_columns(xs: Sequence[Number], stats: Sequence[Stat | None]) -> tuple[Any, Any, Any, Any]:
-    """x, value, low and high of the points that were measured; an unknown interval has no width."""
-    kept = [(x, stat) for x, stat in zip(xs, stats, strict=True) if stat is not None and known(stat)]
-    values = [stat["value"] for _, stat in kept]
-    low = [stat["value"] if stat.get("low") is None else stat["low"] for _, stat in kept]
-    high = [stat["value"] if stat.get("high") is None else stat["high"] for _, stat in kept]
-    return [x for x, _ in kept], values, low, high
-
-
 def _limits(stats: Sequence[Stat | None]) -> tuple[Number, Number]:
     """One scale for all panels: 0 to 1, wider where the numbers are."""
     seen = [
@@ -334,17 +329,6 @@ def _limits(stats: Sequence[Stat | None]) -> tuple[Number, Number]:
     low, high = min([0.0, *seen]), max([1.0, *seen])
     room = 0.03 * (high - low)
     return low - room, high + room
-
-
-def _eps_table(
-    curve: dict[str, Any], labels: dict[str, str]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    eps = sorted({x for line in curve["lines"] for x in line["x"]})
-    rows = []
-    for line in curve["lines"]:
-        at = dict(zip(line["x"], line["y"], strict=True))
-        rows.append((labels[line["method"]], line["label"], *(interval_text(at.get(x)) for x in eps)))
-    return ("method", "pushed by", *(f"eps {x:g}" for x in eps)), rows
 
 
 def _plane_row(

@@ -125,10 +125,8 @@ def _share(sizes: Array) -> Array:
 
 
 def _bars(card: Mapping[str, Any], clean: Array, attacked: Array) -> bytes:
-    from matplotlib.figure import Figure as Drawing
-
     order = np.argsort(-clean, kind="stable")[:MOST_BARS][::-1]
-    figure = Drawing(figsize=(6.4, 0.9 + 0.26 * len(order)), dpi=130, layout="constrained")
+    figure = _canvas(0.9 + 0.26 * len(order))
     axis = figure.subplots()
     places = np.arange(len(order))
     axis.barh(places + 0.2, clean[order], 0.38, color=LIGHT["s1"], label="clean")
@@ -144,9 +142,7 @@ def _bars(card: Mapping[str, Any], clean: Array, attacked: Array) -> bytes:
 
 
 def _lines(card: Mapping[str, Any], clean: Array, attacked: Array) -> bytes:
-    from matplotlib.figure import Figure as Drawing
-
-    figure = Drawing(figsize=(6.4, 2.4), dpi=130, layout="constrained")
+    figure = _canvas(2.4)
     axis = figure.subplots()
     axis.plot(clean, color=LIGHT["s1"], label="clean", linewidth=1.6)
     axis.plot(attacked, color=LIGHT["s1"], alpha=0.5, linestyle="--", label="attacked", linewidth=1.4)
@@ -156,9 +152,7 @@ def _lines(card: Mapping[str, Any], clean: Array, attacked: Array) -> bytes:
 
 def _series(values: Array, moved: Array, clean: Array, attacked: Array) -> bytes:
     """The signal of each channel in one panel, and below it the share of each step in both maps."""
-    from matplotlib.figure import Figure as Drawing
-
-    figure = Drawing(figsize=(6.4, 3.8), dpi=130, layout="constrained")
+    figure = _canvas(3.8)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for channel, (before, after) in enumerate(zip(values, moved, strict=True)):
         colour = LIGHT[f"s{1 + channel % 7}"]
@@ -169,6 +163,12 @@ def _series(values: Array, moved: Array, clean: Array, attacked: Array) -> bytes
     below.plot(_share(attacked.sum(0)), color=LIGHT["s1"], alpha=0.5, linestyle="--", label="attacked")
     _plain(below, "time step (dashed: attacked)", "share of the map")
     return figure_png(figure)
+
+
+def _canvas(height: float) -> Any:
+    from matplotlib.figure import Figure as Drawing
+
+    return Drawing(figsize=(6.4, height), dpi=130, layout="constrained")
 
 
 def _plain(axis: Any, x_label: str, y_label: str, *, legend: bool = True) -> None:

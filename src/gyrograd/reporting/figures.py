@@ -52,13 +52,11 @@ def map_grid(images: dict[str, Array], maps: dict[str, Array], labels: list[str]
     """A row per example: its images (n h w 3 in [0, 1]), then its maps (n h w, each on its own scale from 0 to 1)."""
     from gyrograd.reporting.pictures import coloured
 
-    drawn = {name: [coloured(map, _largest(map)) for map in values] for name, values in maps.items()}
+    drawn = {  # the scale of a map of zeros ends at 1
+        name: [coloured(map, float(np.abs(map).max()) or 1.0) for map in values]
+        for name, values in maps.items()
+    }
     return picture_grid({**images, **drawn}, labels, side=1.35)
-
-
-def _largest(map: Array) -> float:
-    """The end of a map's own scale; 1 for a map of zeros."""
-    return float(np.abs(map).max()) or 1.0
 
 
 def figure_png(figure: Any) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gyrograd.numerics.wording import interval_text, number
 from gyrograd.registry import readable
 from gyrograd.reporting.charts import Chart
-from gyrograd.reporting.table import Row, counts
+from gyrograd.reporting.table import counts
 from gyrograd.reporting.wording import counted_images, duration, notes_of
 
 if TYPE_CHECKING:
@@ -33,12 +33,9 @@ def escaped(text: object) -> str:
 
 def table_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table of escaped cells."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(_cells(line)) + " |" for line in lines)
-
-
-def _cells(line: Sequence[str]) -> list[str]:
-    return [cell if cell == "---" else escaped(cell) for cell in line]
+    lines = [[escaped(cell) for cell in line] for line in (header, *rows)]
+    lines.insert(1, ["---"] * len(header))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _head(shown: Contents) -> list[str]:
@@ -70,20 +67,22 @@ def _methods(shown: Contents) -> list[str]:
         for column in columns
         if column.get("detail")
     ]
+    marks = {"best": "● ", "level": "○ ", "": ""}
+    rows = [
+        [
+            f"{row.label}{' (recommended)' if row.recommended else ''}",
+            *(f"{marks[cell.mark]}{cell.value} {cell.interval}".strip() for cell in row.cells),
+        ]
+        for row in shown.rows
+    ]
     return [
         "## Methods",
         "Means over images with 95 % bootstrap intervals. ● best of its column, ○ level with it (their intervals "
         "meet).",
-        table_text(header, [_method_row(row) for row in shown.rows]),
+        table_text(header, rows),
         "\n".join(details),
         "\n".join(notes),
     ]
-
-
-def _method_row(row: Row) -> list[str]:
-    marks = {"best": "● ", "level": "○ ", "": ""}
-    cells = [f"{marks[cell.mark]}{cell.value} {cell.interval}".strip() for cell in row.cells]
-    return [f"{row.label}{' (recommended)' if row.recommended else ''}", *cells]
 
 
 def _attacks(shown: Contents) -> list[str]:

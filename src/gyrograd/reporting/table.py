@@ -84,7 +84,12 @@ def rows(card: dict[str, Any]) -> list[Row]:
     """A row per method, cells in the order of the groups."""
     columns = [column for _, group in grouped_columns(card) for column in group]
     firsts = {group[0]["key"] for _, group in grouped_columns(card)}
-    marks = {column["key"]: _marks(card["methods"], column) for column in columns}
+    marks: dict[str, dict[str, Mark]] = {}
+    for column in columns:
+        stats = {method["name"]: method["columns"].get(column["key"]) for method in card["methods"]}
+        best = best_value(list(stats.values()), column["direction"])
+        winners = [stat for stat in stats.values() if known(stat) and stat["value"] == best]
+        marks[column["key"]] = {name: _mark(stat, best, winners) for name, stat in stats.items()}
     return [
         Row(
             method["name"],
@@ -118,13 +123,6 @@ def _cell(method: dict[str, Any], column: dict[str, Any], marks: dict[str, Mark]
         _bar(stat, column.get("range")),
         first,
     )
-
-
-def _marks(methods: list[dict[str, Any]], column: dict[str, Any]) -> dict[str, Mark]:
-    stats = {method["name"]: method["columns"].get(column["key"]) for method in methods}
-    best = best_value(list(stats.values()), column["direction"])
-    winners = [stat for stat in stats.values() if known(stat) and stat["value"] == best]
-    return {name: _mark(stat, best, winners) for name, stat in stats.items()}
 
 
 def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:

@@ -8,7 +8,6 @@ from gyrograd.experiments.joo2023 import figure1, figure2, figure3b, table2
 from gyrograd.experiments.joo2023.measures import (
     ATTRIBUTIONS,
     RPS_EPS,
-    accuracy,
     attacked_game,
     every,
     insertion_game,
@@ -18,9 +17,11 @@ from gyrograd.experiments.joo2023.measures import (
 from gyrograd.experiments.joo2023.pictures import attack_sections, under_attack
 from gyrograd.experiments.joo2023.ways import IMAGENETS, SETTINGS, cosine_alone, one_weight, two_weights
 from gyrograd.experiments.runs import Experiment, Listed, Nets, Run, register_all
-from gyrograd.experiments.subjects import Maker, Subject
+from gyrograd.experiments.subjects import Maker, Subject, accuracy_of
 
 RESNETS = ("cifar10-resnet18", *IMAGENETS)
+accuracy = accuracy_of("accuracy")
+"""On the measured images; the paper has the whole test set."""
 GAMES = [make(name) for name in ATTRIBUTIONS for make in (insertion_game, attacked_game)]
 RISING = "weights rise from left to right"
 

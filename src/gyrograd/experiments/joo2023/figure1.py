@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict
 
@@ -10,13 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gyrograd.experiments.joo2023.pictures import BAR, Arrays
+from gyrograd.experiments.pictures import BAR, Arrays
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.subjects import Columns, Subject
 from gyrograd.measurement import Cell, run_cells
 from gyrograd.registry import make
 from gyrograd.reporting import Figure, Section
+from gyrograd.reporting.figures import figure_png
 from gyrograd.theory.alignment_toy import PANELS, Panel, Turn, logit, sharpest_turn, trained_net
 from gyrograd.types import Model
 
@@ -93,6 +93,4 @@ def _picture(results: Results, shown: list[str]) -> bytes:
             *points.T, *arrows.T, angles="xy", scale_units="xy", scale=1, color="#d55e00", width=0.012
         )
         axis.set(title=row, xticks=[], yticks=[], aspect="equal")
-    buffer = io.BytesIO()
-    canvas.savefig(buffer, format="png", metadata={"Software": None})
-    return buffer.getvalue()
+    return figure_png(canvas)

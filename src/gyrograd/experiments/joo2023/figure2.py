@@ -8,14 +8,13 @@ import numpy as np
 import torch
 
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, SHARES, attacked
-from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, first_seed, grey, shown_positions
 from gyrograd.experiments.joo2023.ways import ATTACK_EPS
-from gyrograd.experiments.plots import Line, curves
+from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, shown_by
+from gyrograd.experiments.plots import Line, curves, line
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.subjects import Subject
-from gyrograd.measurement import streams
 from gyrograd.metrics import insertion
 from gyrograd.metrics.insertion import positions
 from gyrograd.numerics.maps import reduce
@@ -38,28 +37,24 @@ def _lines(results: Results, setting: str) -> list[Line]:
     lines = []
     for group, row in enumerate(results.rows(setting)):
         for style, game in enumerate(games):
-            found = [results.column_of(setting, row, f"{game} {POINT}{share:g}") for share in SHARES]
-            points = tuple(point for point in found if point is not None)
-            lines.append(Line(row if style == 0 else f"{row}, attacked", SHARES, points, group, style))
+            points = [(s, results.column_of(setting, row, f"{game} {POINT}{s:g}")) for s in SHARES]
+            lines.append(line(row if style == 0 else f"{row}, attacked", points, group, style))
     return lines
 
 
 def put_together(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
     """The first image of each net with a part of its pixels."""
     pictures = {
-        key: array for s in first_seed(run, subjects) for key, array in _reconstructions(run, s).items()
+        key: array for each in shown_by(run, subjects, 1) for key, array in _reconstructions(each).items()
     }
     return Found(records, pictures)
 
 
-def _reconstructions(run: Run, subject: Subject) -> Arrays:
+def _reconstructions(shown: Shown) -> Arrays:
     """For the first image: the map and the images put together by it, clean and attacked."""
-    rows = torch.tensor(shown_positions(run, subject.setting)[:1])
-    here = run.test_images(subject.setting).rows(rows)
-    model, x = run.net(subject.net), here.pixels()
+    subject, model, x = shown.subject, shown.model, shown.x
     eps, steps = ATTACK_EPS[subject.setting], int(subject.sizes.get("steps", ATTACK_STEPS))
-    keys = streams(subject.seed, rows).to(run.device)
-    hit = attacked(model, "grad", x, here.labels, eps=eps, steps=steps, seed=keys)
+    hit = attacked(model, "grad", x, shown.labels, eps=eps, steps=steps, seed=shown.keys)
     both = torch.cat([reduce(hit.map_clean), reduce(hit.map)])
     place, empty = positions(both[:, None]), insertion().empty_image(model, x)
     found: Arrays = {f"{subject.way}{BAR}map": grey(both)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyrograd.experiments.plots import Line, curves
+from gyrograd.experiments.plots import curves, line
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.scales import picked
@@ -15,6 +15,7 @@ from gyrograd.reporting import Figure, Section
 from gyrograd.theory import cosine_criterion, product_bound, squared_bound
 from gyrograd.types import Inputs, Labels, Model
 
+WHERE = "cifar10-lenet"
 LEVELS = (1, 2, 4, 8, 16)
 LINES = {
     "criterion": "the criterion",
@@ -52,17 +53,17 @@ def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) 
 
 def drawn(results: Results) -> tuple[Section, ...]:
     """A panel per row."""
-    panels = {row: _lines(results, row) for row in results.rows("cifar10-lenet")}
+    panels = {
+        row: [
+            line(
+                label,
+                [(e, results.column_of(WHERE, row, f"{name} {POINT}{e}")) for e in LEVELS],
+                style,
+                style,
+            )
+            for style, (name, label) in enumerate(LINES.items())
+        ]
+        for row in results.rows(WHERE)
+    }
     png = curves(panels, "eps (of 255)", "mean over images", logarithmic=True)
     return (Section("Criterion and bound", (), None, (Figure(png, "Bands: 95 % intervals."),)),)
-
-
-def _lines(results: Results, row: str) -> list[Line]:
-    lines = []
-    for style, (name, label) in enumerate(LINES.items()):
-        found = [(eps, results.column_of("cifar10-lenet", row, f"{name} {POINT}{eps}")) for eps in LEVELS]
-        points = [(eps, point) for eps, point in found if point is not None]
-        lines.append(
-            Line(label, tuple(float(e) for e, _ in points), tuple(p for _, p in points), style, style)
-        )
-    return lines

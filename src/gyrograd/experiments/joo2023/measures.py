@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from gyrograd.experiments.joo2023.ways import (
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.runs import Nets
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
-from gyrograd.metrics import Accuracy, MapSimilarity, insertion
+from gyrograd.metrics import MapSimilarity, insertion
 from gyrograd.metrics.insertion import PROTOCOLS
 from gyrograd.metrics.noise import UniformNoise, neighbours
 from gyrograd.metrics.passes import explained, in_parts
@@ -69,35 +70,24 @@ ATTRIBUTIONS: dict[str, Attribution] = {
 
 def selected(*settings: str, rows: Sequence[str] = ()) -> Nets:
     """The nets behind Table 1, with the rows named like its rows."""
-    return lambda run: [
-        Subject(setting, row, seed, net_of(sizes, setting, row, weights, seed), sizes)
-        for setting in run.included(settings)
-        for sizes in (run.sizes(setting),)
-        for row, weights in selected_weights(setting).items()
-        for seed in run.seeds
-        if (not rows or row in rows) and run.kept([row])
-    ]
+    return lambda run: run.subjects(
+        settings,
+        lambda setting, sizes: {
+            row: partial(net_of, sizes, setting, row, weights)
+            for row, weights in selected_weights(setting).items()
+            if not rows or row in rows
+        },
+    )
 
 
 def every(*settings: str, ways: Callable[[str, int | None], list[Way]] = every_way) -> Nets:
     """The nets behind the appendix' tables (or those of `ways`), with their weights in the rows' names."""
-    return lambda run: [
-        Subject(setting, row_name(*way), seed, net_of(sizes, setting, *way, seed), sizes)
-        for setting in run.included(settings)
-        for sizes in (run.sizes(setting),)
-        for way in ways(setting, sizes.get("grid"))
-        for seed in run.seeds
-        if run.kept([row_name(*way)])
-    ]
-
-
-def accuracy(subject: Subject) -> list[Part]:
-    """100 where the net is right. On the measured images; the paper has the whole test set."""
-
-    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        return {"accuracy": 100 * Accuracy()(model, None, x, y)}
-
-    return [subject.part(subject.way, "accuracy", {}, columns)]
+    return lambda run: run.subjects(
+        settings,
+        lambda setting, sizes: {
+            row_name(*way): partial(net_of, sizes, setting, *way) for way in ways(setting, sizes.get("grid"))
+        },
+    )
 
 
 def rps(name: str, eps: int) -> Maker:

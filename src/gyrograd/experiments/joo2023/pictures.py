@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, attacked
 from gyrograd.experiments.joo2023.ways import ATTACK_EPS, paper_setting
+from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Finish, Found, Measured, Run
 from gyrograd.experiments.subjects import Subject
-from gyrograd.measurement import streams
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid
-
-Arrays = dict[str, NDArray[Any]]
-BAR = "|"
 
 
 def under_attack(*names: str, eps: int | None = None) -> Finish:
@@ -28,20 +22,18 @@ def under_attack(*names: str, eps: int | None = None) -> Finish:
 
     def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
         found: Arrays = {}
-        for subject in first_seed(run, subjects):
-            positions = torch.tensor(shown_positions(run, subject.setting))
-            here = run.test_images(subject.setting).rows(positions)
-            model, x = run.net(subject.net), here.pixels()
-            found[BAR.join((subject.setting, "image"))] = np.repeat(colours(x), 2, 0)
+        for each in shown_by(run, subjects):
+            subject = each.subject
+            found[BAR.join((subject.setting, "image"))] = np.repeat(colours(each.x), 2, 0)
             for name in names:
                 hit = attacked(
-                    model,
+                    each.model,
                     name,
-                    x,
-                    here.labels,
+                    each.x,
+                    each.labels,
                     eps=eps or ATTACK_EPS[paper_setting(subject.setting)],
                     steps=int(subject.sizes.get("steps", ATTACK_STEPS)),
-                    seed=streams(subject.seed, positions).to(run.device),
+                    seed=each.keys,
                 )
                 both = torch.stack([reduce(hit.map_clean), reduce(hit.map)], 1).flatten(0, 1)
                 found[BAR.join((subject.setting, subject.way, name))] = grey(both)
@@ -70,26 +62,3 @@ def attack_sections(what: str) -> Callable[[Results], tuple[Section, ...]]:
         return tuple(sections)
 
     return drawn
-
-
-def first_seed(run: Run, subjects: Sequence[Subject]) -> list[Subject]:
-    """Pictures are of one net per row."""
-    return [subject for subject in subjects if subject.seed == run.seeds[0]]
-
-
-def shown_positions(run: Run, setting: str) -> list[int]:
-    """The first few of the measured images."""
-    return run.positions(setting)[: run.sizes(setting).get("pictures", 2)]
-
-
-def colours(x: Tensor) -> NDArray[Any]:
-    """Images as `n h w 3` bytes over 255, small in a file."""
-    pixels = x.detach().cpu().movedim(1, -1).numpy()
-    return np.asarray(np.round(pixels * 255) / 255, dtype=np.float32)
-
-
-def grey(maps: Tensor) -> NDArray[Any]:
-    """Maps `n h w`, in half the bytes."""
-    largest = maps.flatten(1).amax(1).view(-1, 1, 1)
-    shares = maps / torch.where(largest > 0, largest, 1)
-    return np.asarray(shares.detach().cpu().numpy(), dtype=np.float16)

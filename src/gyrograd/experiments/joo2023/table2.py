@@ -12,13 +12,13 @@ from gyrograd.experiments.cost import side_by_side
 from gyrograd.experiments.joo2023.measures import selected
 from gyrograd.experiments.joo2023.ways import SETTINGS
 from gyrograd.experiments.nets import Net, built, net_key, objective_of, train_settings
+from gyrograd.experiments.results import of_prefix
 from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.subjects import Columns, Subject
 from gyrograd.measurement import Cell, run_cells
 from gyrograd.measurement.machine import hardware
 from gyrograd.numerics import random
-from gyrograd.records import Record
 from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.processes import process_group
 
@@ -37,7 +37,7 @@ def timed(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) 
             (record,) = run_cells(
                 [cell], range(rounds), run.out, shard=rounds, what=f"timing {setting}"
             ).values()
-            found += [(setting, s.way, s.seed, _of_row(record, s.way)) for s in mine]
+            found += [(setting, s.way, s.seed, of_prefix(record, f"{s.way}{BETWEEN}")) for s in mine]
     return Found(tuple(found))
 
 
@@ -75,9 +75,3 @@ def _step(run: Run, subject: Subject) -> Stride:
         step(x, y, keys)
 
     return stride
-
-
-def _of_row(record: Record, row: str) -> Record:
-    start = f"{row}{BETWEEN}"
-    mine = {key.removeprefix(start): values for key, values in record.values.items() if key.startswith(start)}
-    return Record(record.name, record.settings, record.examples, mine)

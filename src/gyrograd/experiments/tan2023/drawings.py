@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from gyrograd.experiments.panels import figures_of
-from gyrograd.experiments.plots import Line
+from gyrograd.experiments.plots import Line, figures_of, line
 from gyrograd.experiments.report import shown
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.tan2023.explainers import NAMES, SIGMAS
@@ -55,7 +55,7 @@ def _over_levels(results: Results, where: str, name: str) -> Line:
     ]
     points = sorted((net.value, index) for index, (net, map) in enumerate(found) if net and map)
     maps = [found[index][1] for _, index in points]
-    return Line(name, tuple(x for x, _ in points), tuple(map for map in maps if map))
+    return line(name, zip([x for x, _ in points], maps, strict=True))
 
 
 def over_noise(results: Results) -> tuple[Section, ...]:
@@ -90,12 +90,12 @@ def over_sigma(results: Results, column: str, *, relative: bool = False) -> list
     """A line a backbone; `relative` divides each by its largest value, as Figure 5 does."""
     lines = []
     for group, backbone in enumerate(SETTINGS):
-        found = [(s, results.column_of(backbone, f"sigma {s:g}", column)) for s in SIGMAS]
-        points = [(s, point) for s, point in found if point is not None]
-        if points:
-            scale = largest([point for _, point in points]) if relative else 1.0
-            ys = tuple(scaled(point, 1 / scale) for _, point in points)
-            lines.append(Line(backbone, tuple(s for s, _ in points), ys, group))
+        found = line(
+            backbone, [(s, results.column_of(backbone, f"sigma {s:g}", column)) for s in SIGMAS], group
+        )
+        if found.x:
+            scale = largest(found.y) if relative else 1.0
+            lines.append(replace(found, y=tuple(scaled(point, 1 / scale) for point in found.y)))
     return lines
 
 

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions import Gradient, predict
-from gyrograd.experiments.joo2023.pictures import BAR, Arrays, colours, first_seed, grey, shown_positions
+from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.subjects import Columns, Part, Subject
 from gyrograd.experiments.tan2023.explainers import QUANTITY, sigmas_of, smooth
 from gyrograd.experiments.tan2023.measures import beside, smooth_faithfulness
-from gyrograd.measurement import streams
 from gyrograd.metrics.noise import GaussianNoise
 from gyrograd.numerics.maps import reduce
 from gyrograd.numerics.similarity import l2_distance
@@ -49,14 +48,11 @@ def _moved(subject: Subject, row: str, explain: Attribution) -> Part:
 def jogged(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
     """Maps of a few images and of the same images jogged."""
     found: Arrays = {}
-    for subject in first_seed(run, subjects):
-        positions = torch.tensor(shown_positions(run, subject.setting))
-        x = run.test_images(subject.setting).rows(positions).pixels()
-        moved = NOISE(x, streams(subject.seed, positions).to(run.device), 0)
-        both = torch.stack([x, moved], 1).flatten(0, 1)
+    for each in shown_by(run, subjects):
+        subject, model = each.subject, each.model
+        both = torch.stack([each.x, NOISE(each.x, each.keys, 0)], 1).flatten(0, 1)
         found["image"] = colours(both.clamp(0, 1))
-        model = run.net(subject.net)
-        target = predict(model, x).repeat_interleave(2)
+        target = predict(model, each.x).repeat_interleave(2)
         explained: dict[str, Attribution] = {f"{subject.way} grad": Gradient(QUANTITY)}
         if subject.way == "natural":
             explained |= {f"sigma {sigma:g}": smooth(sigma) for sigma in sigmas_of(subject.sizes)}

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions import smoothgrad
-from gyrograd.experiments.panels import figures_of
-from gyrograd.experiments.plots import Line
+from gyrograd.experiments.plots import figures_of, line
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.scales import picked
@@ -67,16 +66,10 @@ def sampled(x: Tensor, sigma: float, draws: int, seed: int) -> Tensor:
 def drawn(results: Results) -> tuple[Section, ...]:
     """Exact and drawn, over the noise."""
     lines = [
-        _line(results, column, group, style)
+        line(column, [(s, results.column_of(WHERE, f"sigma {s:g}", column)) for s in SIGMAS], group, style)
         for style, kind in enumerate(("", " drawn"))
         for group, column in enumerate((f"x1{kind}", f"x2{kind}"))
     ]
     panels = {"SmoothGrad at (D, -1.5 D)": lines}
     figures = figures_of(panels, "sigma / D", "attribution", "Solid: exact. Dashed: drawn.")
     return (Section("Over the noise", (), None, figures),) if figures else ()
-
-
-def _line(results: Results, column: str, group: int, style: int) -> Line:
-    found = [(sigma, results.column_of(WHERE, f"sigma {sigma:g}", column)) for sigma in SIGMAS]
-    points = [(sigma, point) for sigma, point in found if point is not None]
-    return Line(column, tuple(s for s, _ in points), tuple(p for _, p in points), group, style)

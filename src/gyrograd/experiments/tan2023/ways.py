@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gyrograd.experiments.nets import Net
@@ -23,25 +24,20 @@ LEVELS = (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)
 
 def trained(ways: Sequence[str] = tuple(WAYS), backbones: Sequence[str] = SETTINGS) -> Nets:
     """The nets of Table 1."""
-    return lambda run: [
-        Subject(backbone, way, seed, way_net(sizes, backbone, way, seed), sizes)
-        for backbone in run.included(backbones)
-        for sizes in (run.sizes(backbone),)
-        for way in run.kept(ways)
-        for seed in run.seeds
-    ]
+    return lambda run: run.subjects(
+        backbones, lambda backbone, sizes: {way: partial(way_net, sizes, backbone, way) for way in ways}
+    )
 
 
 def over_levels(run: Run) -> list[Subject]:
     """ResNet18, and LeNet, trained against radii from 0 to 8 of 255."""
-    return [
-        Subject(backbone, f"eps {level:g}", seed, level_net(sizes, backbone, level, seed), sizes)
-        for backbone in run.included(BY_LEVEL)
-        for sizes in (run.sizes(backbone),)
-        for level in picked(list(LEVELS), sizes.get("levels"))
-        for seed in run.seeds
-        if run.kept([f"eps {level:g}"])
-    ]
+    return run.subjects(
+        BY_LEVEL,
+        lambda backbone, sizes: {
+            f"eps {level:g}": partial(level_net, sizes, backbone, level)
+            for level in picked(list(LEVELS), sizes.get("levels"))
+        },
+    )
 
 
 def way_net(sizes: Mapping[str, Any], backbone: str, way: str, seed: int) -> Net:

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from gyrograd.attacks import AttackResult, Manipulate, MassCenter, TopK, transfer
 from gyrograd.experiments.report import POINT
+from gyrograd.experiments.results import of_prefix
 from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.samples import images_of
 from gyrograd.experiments.scales import picked
-from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
+from gyrograd.experiments.subjects import Columns, Maker, Part, Subject, accuracy_of
 from gyrograd.experiments.wang2020.maps import NAMES, maps_of
-from gyrograd.metrics import Accuracy
 from gyrograd.metrics.response import (
     CenterDislocation,
     CosineDistance,
@@ -29,7 +29,6 @@ from gyrograd.metrics.response import (
     TopKIntersection,
 )
 from gyrograd.numerics.statistics import area_over_eps
-from gyrograd.records import Record
 from gyrograd.types import Images, Inputs, Labels, Model
 
 EPS = (2, 4, 8, 16)
@@ -76,7 +75,9 @@ def attacked(attack: str, map_name: str) -> Maker:
             search = _search(attack, settings, x, subject)
             hits = search(model, map, x, y, seed=keys)
             measures = metrics_of(subject.setting, map_name, x[0, 0].numel())
-            return {**_areas(attack, settings["eps"], measures, hits), f"{attack} moved": _moved(hits)}
+            # 100 where the attack found a better image than x at the largest eps, else 0.
+            moved = 100.0 * (~hits[-1].unmoved).double()
+            return {**_areas(attack, settings["eps"], measures, hits), f"{attack} moved": moved}
 
         about = {**settings, "map": repr(map), "goal": attack == "manipulate"}
         return [subject.part(f"{subject.way} {map_name}", f"{map_name} {attack}", about, columns)]
@@ -113,7 +114,9 @@ def _areas(
 ) -> Columns:
     found: Columns = {}
     for name, measure in measures.items():
-        curve = torch.stack([_answer(measure, hit) for hit in hits], 1)
+        # No number where the search stood still, for that is no sign of robustness.
+        values = [torch.where(hit.stuck, torch.nan, measure(hit.map_clean, hit.map)) for hit in hits]
+        curve = torch.stack(values, 1)
         found[f"{attack} {name}"] = area(curve)
         found |= {
             f"{attack} {name} {POINT}{e}": values for e, values in zip(eps, curve.unbind(1), strict=True)
@@ -121,37 +124,14 @@ def _areas(
     return found
 
 
-def _answer(measure: Measure, hit: AttackResult) -> Tensor:
-    """The metric of each image; none where the search stood still, for that is no sign of robustness."""
-    return torch.where(hit.stuck, torch.nan, measure(hit.map_clean, hit.map))
-
-
 def area(curve: Float[Tensor, "b e"]) -> Float[Tensor, " b"]:
     """The area over eps of each image, its steps one wide."""
     return torch.from_numpy(area_over_eps(curve.detach().cpu().double().numpy())).to(curve.device)
 
 
-def _moved(hits: Sequence[AttackResult]) -> Tensor:
-    """100 where the attack found a better image than x at the largest eps, else 0."""
-    return 100.0 * (~hits[-1].unmoved).double()
-
-
-def accuracy(subject: Subject) -> list[Part]:
-    """100 where the net is right about a test image. The paper's accuracies are of training images."""
-
-    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        return {"test accuracy": 100 * Accuracy()(model, None, x, y)}
-
-    return [subject.part(subject.way, "accuracy", {}, columns)]
-
-
-def train_accuracy(subject: Subject) -> list[Part]:
-    """100 where the net is right about a training image: the accuracy the paper prints."""
-
-    def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
-        return {"train accuracy": 100 * Accuracy()(model, None, x, y)}
-
-    return [subject.part(subject.way, "train accuracy", {}, columns, split="train")]
+accuracy = accuracy_of("test accuracy")
+train_accuracy = accuracy_of("train accuracy", what="train accuracy", split="train")
+"""The accuracy the paper prints: of training images."""
 
 
 def transferred(subject: Subject) -> list[Part]:
@@ -160,7 +140,10 @@ def transferred(subject: Subject) -> list[Part]:
     maps = maps_of(subject.setting, subject.sizes)
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
-        hits = [_mass_center(settings, eps, maps, model, x, y, keys) for eps in settings["eps"]]
+        hits = [
+            transfer(model, MassCenter(**{**settings, "eps": eps / 255}), maps["sm"], maps, x, y, seed=keys)
+            for eps in settings["eps"]
+        ]
         measures = metrics_of(subject.setting, "sm", x[0, 0].numel())
         found: Columns = {}
         for name in NAMES:
@@ -176,32 +159,12 @@ def rows_by_map(run: Run, subjects: Sequence[Subject], records: tuple[Measured, 
     """A row for each map that saw the transferred attack."""
     return Found(
         tuple(
-            (setting, f"{way} {name}", seed, of_map(record, name))
+            (setting, f"{way} {name}", seed, of_prefix(record, f"{name}{OF}"))
             for setting, way, seed, record in records
             for name in NAMES
         )
     )
 
 
-def _mass_center(
-    settings: Mapping[str, Any],
-    eps: int,
-    maps: Mapping[str, Any],
-    model: Model,
-    x: Inputs,
-    y: Labels,
-    keys: Tensor,
-) -> dict[str, AttackResult]:
-    attack = MassCenter(**{**settings, "eps": eps / 255})
-    return transfer(model, attack, maps["sm"], maps, x, y, seed=keys)
-
-
 OF = " : "
 """Between a map and its column, where one record holds several maps."""
-
-
-def of_map(record: Record, name: str) -> Record:
-    """The columns of one map."""
-    start = f"{name}{OF}"
-    mine = {key.removeprefix(start): values for key, values in record.values.items() if key.startswith(start)}
-    return Record(record.name, record.settings, record.examples, mine)

@@ -10,14 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions import predict
-from gyrograd.experiments.joo2023.pictures import (
-    BAR,
-    Arrays,
-    colours,
-    first_seed,
-    grey,
-    shown_positions,
-)
+from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.runs import Finish, Found, Measured, Run
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
@@ -68,15 +61,12 @@ def shown(maps: Maps) -> Finish:
 
     def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
         found: Arrays = {}
-        for subject in first_seed(run, subjects):
-            positions = torch.tensor(shown_positions(run, subject.setting))
-            x = run.test_images(subject.setting).rows(positions).pixels()
-            model = run.net(subject.net)
-            target = predict(model, x)
-            found[f"{subject.setting}{BAR}image"] = colours(x)
-            for name, explain in maps(subject.setting, subject.sizes).items():
-                map = reduce(explain(model, x, target).detach())
-                found[f"{subject.setting}{BAR}{name}{BAR}map"] = grey(map)
+        for each in shown_by(run, subjects):
+            setting, target = each.subject.setting, predict(each.model, each.x)
+            found[f"{setting}{BAR}image"] = colours(each.x)
+            for name, explain in maps(setting, each.subject.sizes).items():
+                map = reduce(explain(each.model, each.x, target).detach())
+                found[f"{setting}{BAR}{name}{BAR}map"] = grey(map)
         return Found(records, found)
 
     return finish

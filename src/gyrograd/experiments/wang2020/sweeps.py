@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any
 
 from gyrograd.experiments.nets import Net
-from gyrograd.experiments.panels import figures_of
-from gyrograd.experiments.plots import Line
+from gyrograd.experiments.plots import Line, figures_of, line
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.runs import Run
 from gyrograd.experiments.scales import picked
@@ -51,14 +50,13 @@ def repeated(run: Run, way: str, nets: int = 11) -> list[Subject]:
 def _over(
     run: Run, what: str, values: Sequence[float], net: Callable[[Mapping[str, Any], float, int], Net]
 ) -> list[Subject]:
-    return [
-        Subject(setting, f"{what} {value:g}", seed, net(sizes, value, seed), sizes)
-        for setting in run.included(RESNET20)
-        for sizes in (run.sizes(setting),)
-        for value in picked(list(values), sizes.get("grid"))
-        for seed in run.seeds
-        if run.kept([f"{what} {value:g}"])
-    ]
+    return run.subjects(
+        RESNET20,
+        lambda _, sizes: {
+            f"{what} {value:g}": partial(net, sizes, value)
+            for value in picked(list(values), sizes.get("grid"))
+        },
+    )
 
 
 def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Results], tuple[Section, ...]]:
@@ -66,22 +64,23 @@ def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Resu
 
     def drawn(results: Results) -> tuple[Section, ...]:
         panels = {
-            metric: [_line(results, name, group, what, values, metric) for group, name in enumerate(NAMES)]
+            metric: [
+                line(
+                    name,
+                    [
+                        (v, results.column_of(RESNET20[0], f"{what} {v:g} {name}", f"top_k {metric}"))
+                        for v in values
+                    ],
+                    group,
+                )
+                for group, name in enumerate(NAMES)
+            ]
             for metric in METRICS
         }
         figures = figures_of(panels, label, "area over eps", "Bands: 95 % intervals.")
         return (Section("The top-k attack", (), None, figures),) if figures else ()
 
     return drawn
-
-
-def _line(results: Results, name: str, group: int, what: str, values: Sequence[float], metric: str) -> Line:
-    found = [
-        (value, results.column_of(RESNET20[0], f"{what} {value:g} {name}", f"top_k {metric}"))
-        for value in values
-    ]
-    points: list[tuple[float, Estimate]] = [(value, point) for value, point in found if point is not None]
-    return Line(name, tuple(float(value) for value, _ in points), tuple(p for _, p in points), group)
 
 
 def drawn_net_by_net(results: Results) -> tuple[Section, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from gyrograd.experiments.nets import Given, Net
 from gyrograd.experiments.runs import Nets
-from gyrograd.experiments.subjects import Subject, given_or, net_of
+from gyrograd.experiments.subjects import given_or, net_of
 
 SETTINGS = ("cifar10", "cifar10-public", "cifar10-released", "flowers", "imagenet", "imagenet-lite")
 """The paper's three; cifar10-public has a ResNet-20 whose weights others trained and published, cifar10-released the
@@ -33,13 +34,9 @@ RADII = (0.25, 0.5, 1.0, 2.0)
 
 def trained(settings: Sequence[str], ways: Sequence[str]) -> Nets:
     """The nets of these rows in every setting, of every seed."""
-    return lambda run: [
-        Subject(setting, way, seed, way_net(sizes, way, seed), sizes)
-        for setting in run.included(settings)
-        for sizes in (run.sizes(setting),)
-        for way in run.kept(ways)
-        for seed in run.seeds
-    ]
+    return lambda run: run.subjects(
+        settings, lambda _, sizes: {way: partial(way_net, sizes, way) for way in ways}
+    )
 
 
 def way_net(sizes: Mapping[str, Any], way: str, seed: int) -> Net | Given:
