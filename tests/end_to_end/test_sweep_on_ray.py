@@ -15,7 +15,7 @@ from gyrograd.training import runs
 from gyrograd.training import sweep as module
 from gyrograd.training.clusters import Cluster
 from gyrograd.training.sweep import sweep
-from gyrograd.training.trials import Measuring, finished_trial
+from gyrograd.training.trials import Measuring, run_trial
 
 QUICK = Measuring(images=6, draws=2)
 VICTIM = "l2_cosine.l2=0.1 l2_cosine.cosine=1"
@@ -43,14 +43,14 @@ def killed_once(trial):
         if trial.point == VICTIM and before == "1 ":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return finished_trial(trial, kill)
+    return run_trial(trial, kill)
 
 
 def test_a_cluster_runs_the_grid_retries_a_killed_worker_and_gives_the_numbers_of_one_process(
     ray, tmp_path, monkeypatch
 ):
     settings = base(write_images(tmp_path / "images"))
-    monkeypatch.setattr(module, "finished_trial", killed_once)
+    monkeypatch.setattr(module, "run_trial", killed_once)
     done = sweep(settings, GRID, out=tmp_path / "ray", measuring=QUICK, ray=Cluster(max_retries=1, workers=2))
     assert not ray.is_initialized()
     assert len(done.records) == 2 * 2 + 1
@@ -58,7 +58,7 @@ def test_a_cluster_runs_the_grid_retries_a_killed_worker_and_gives_the_numbers_o
     # One epoch was kept when the worker died: the second attempt took the other one alone.
     epochs = {path.parent.name: path.read_text() for path in (tmp_path / "ray" / "trials").glob("*/epochs")}
     assert sorted(epochs.values()) == ["1 2 "] * 4 + ["1 2 2 "]
-    monkeypatch.setattr(module, "finished_trial", finished_trial)
+    monkeypatch.setattr(module, "run_trial", run_trial)
     here = sweep(settings, GRID, out=tmp_path / "here", measuring=QUICK)
     assert {name: record.values for name, record in done.records.items()} == {
         name: record.values for name, record in here.records.items()

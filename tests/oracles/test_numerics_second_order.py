@@ -131,14 +131,32 @@ def test_a_maps_derivative_is_the_same(name: str, attribution: str) -> None:
         torch.testing.assert_close(slope(), expected, rtol=1e-8, atol=1e-12)
 
 
-def test_on_a_cpu_only_convolutions_and_batch_normalisation_replace_torchs_own_layers() -> None:
+def test_on_a_cpu_torchs_own_layers_stay_but_for_those_that_pay() -> None:
+    """Those are convolutions whose weights are held and batch normalisation by running statistics."""
+    held = torch.ones(3, 3, 1, 1)
+    trained = held.clone().requires_grad_()
     with made_for_second_derivatives(torch.zeros(1)):
         z = torch.rand(2, 3, 4, 4, requires_grad=True)
-        normed = F.batch_norm(z, torch.zeros(3), torch.ones(3))
-        layers = (F.softplus(z), F.max_pool2d(z, 2), F.conv2d(z, torch.ones(1, 3, 1, 1)), normed)
-    kinds = ["SoftplusBackward0", "MaxPool2DWithIndicesBackward0", "_ConvolutionBackward", "AddcmulBackward0"]
-    assert [layer.grad_fn.name() for layer in layers] == kinds
+        own = (F.softplus(z), F.max_pool2d(z, 2), F.conv2d(z, trained), F.conv2d(z, weight=trained))
+        ours = (F.conv2d(z, held), F.conv2d(z, weight=held), F.batch_norm(z, torch.zeros(3), torch.ones(3)))
+    kinds = [
+        "SoftplusBackward0",
+        "MaxPool2DWithIndicesBackward0",
+        "ConvolutionBackward0",
+        "ConvolutionBackward0",
+    ]
+    assert [layer.grad_fn.name() for layer in own] == kinds
+    assert [layer.grad_fn.name() for layer in ours] == ["_ConvolutionBackward"] * 2 + ["AddcmulBackward0"]
     assert F.softplus in second_order._LAYERS
+
+
+def test_layers_called_with_names_for_their_arguments_are_left_to_torch() -> None:
+    z, weight = torch.rand(2, 3, 4, 4, requires_grad=True), torch.ones(3, 3, 1, 1)
+    with made_for_second_derivatives(z):
+        convolved = F.conv2d(input=z, weight=weight)
+        normed = F.batch_norm(input=z, running_mean=torch.zeros(3), running_var=torch.ones(3))
+    torch.testing.assert_close(convolved, F.conv2d(z, weight))
+    torch.testing.assert_close(normed, F.batch_norm(z, torch.zeros(3), torch.ones(3)))
 
 
 class Convolutions(TorchDispatchMode):
@@ -161,15 +179,6 @@ def test_on_a_cpu_the_second_derivative_of_a_depthwise_convolution_does_not_go_g
     with Convolutions() as seen:
         hessian_vector_product(lambda z: net(z).flatten(1).sum(1), x, torch.ones_like(x))
     assert seen.count <= 5  # there and back, and both once more
-
-
-def test_layers_called_with_names_for_their_arguments_are_left_to_torch() -> None:
-    z, weight = torch.rand(2, 3, 4, 4, requires_grad=True), torch.ones(3, 3, 1, 1)
-    with made_for_second_derivatives(z):
-        convolved = F.conv2d(input=z, weight=weight)
-        normed = F.batch_norm(input=z, running_mean=torch.zeros(3), running_var=torch.ones(3))
-    torch.testing.assert_close(convolved, F.conv2d(z, weight))
-    torch.testing.assert_close(normed, F.batch_norm(z, torch.zeros(3), torch.ones(3)))
 
 
 class Precisions(TorchDispatchMode):

@@ -577,7 +577,8 @@ def test_every_cell_has_a_guess_of_what_it_costs(monkeypatch: pytest.MonkeyPatch
     """More radii, rows, steps and examples cost more; attacks are a kind of their own."""
     seen: dict[str, tuple[str, float]] = {}
     monkeypatch.setattr(
-        "gyrograd.progress.Pace", lambda efforts: seen.update(enumerate(efforts)) or Pace(efforts)
+        "gyrograd.progress.Pace",
+        lambda efforts, **how: seen.update(enumerate(efforts)) or Pace(efforts, **how),
     )
     x, y = small_images()
     cells: list[tuple[str, int]] = []

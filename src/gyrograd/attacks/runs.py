@@ -446,24 +446,26 @@ def _surrogate(
     if not plan.follows_maps:
         return attribution
 
-    def tried() -> bool:
+    def missing() -> UserError | None:
+        """Why the map has no derivative; None if it has one."""
         attribution(model, x[:1], target[:1])  # a mistake in x or target speaks first
-        with torch.enable_grad():
-            attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
-        return True
+        try:
+            with torch.enable_grad():
+                attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
+        except UserError as wrong:
+            return wrong
+        return None
 
-    try:
-        _once(tried, model, attribution) if _has_hash(attribution) else tried()
-    except UserError as wrong:
-        if plan.strategy is not None:
-            stand_in: Attribution = make("attribution", STAND_IN)
-            return stand_in
-        raise UserError(
-            f"{getattr(attribution, '__name__', type(attribution).__name__)} has no derivative to x for {plan.name} to "
-            "follow; "
-            "attack it through one that has: transfer_from='gradient'."
-        ) from wrong
-    return attribution
+    why = _once(missing, model, attribution) if _has_hash(attribution) else missing()
+    if why is None:
+        return attribution
+    if plan.strategy is not None:
+        stand_in: Attribution = make("attribution", STAND_IN)
+        return stand_in
+    raise UserError(
+        f"{getattr(attribution, '__name__', type(attribution).__name__)} has no derivative to x for {plan.name} to "
+        "follow; attack it through one that has: transfer_from='gradient'."
+    ) from why
 
 
 def _examples_at_once(at_once: int, attribution: Attribution, model: Model, least: int = 1) -> int:

@@ -19,13 +19,20 @@ _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
 class FastConvolutions(TorchFunctionMode):
-    """Makes second derivatives of convolutions cheap, for the block; `backward` may be called outside of it."""
+    """Makes second derivatives of convolutions cheap, for the block; `backward` may be called outside of it.
+
+    `held_only`: convolutions whose weights are trained are left to torch.
+    """
+
+    def __init__(self, held_only: bool = False) -> None:
+        super().__init__()
+        self.held_only = held_only
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _DIMENSIONS and args and torch.is_grad_enabled():
-            return _convolved(func, *args, **(kwargs or {}))
+            return _convolved(func, self.held_only, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -62,6 +69,7 @@ class Geometry:
 
 def _convolved(
     func: Any,
+    held_only: bool,
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
@@ -70,8 +78,9 @@ def _convolved(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    n = _DIMENSIONS[func]
-    if isinstance(padding, str) or x.dim() != n + 2 or not (x.requires_grad or weight.requires_grad):
+    n, trained = _DIMENSIONS[func], weight.requires_grad
+    to_torch = trained if held_only else not (trained or x.requires_grad)
+    if to_torch or isinstance(padding, str) or x.dim() != n + 2:
         out: Tensor = func(x, weight, bias, stride, padding, dilation, groups)
         return out
     x, weight = as_autocast(x), as_autocast(weight)

@@ -27,16 +27,16 @@ from gyrograd.numerics.normalization import ExactNormalization
 def made_for_second_derivatives(x: Tensor) -> ExitStack:
     """Use layers that can be differentiated twice, for the block; `backward` may be called after it.
 
-    On a CPU only those that are cheaper there: convolutions (torch differentiates one of many groups group by group,
-    which took an EfficientNet half its time) and batch normalisation by running statistics. Other normalisations are
-    made exact, as for a first derivative.
+    On a CPU only the layers that are cheaper there: convolutions whose weights are held (torch differentiates one of
+    many groups group by group, which took an EfficientNet half its time), and batch normalisation by running
+    statistics. Other normalisations are made exact, as for a first derivative.
     """
     if x.is_cuda:
         return all_layers()
     modes = ExitStack()
     modes.enter_context(ExactNormalization())  # sees what the others leave to torch
     modes.enter_context(SecondOrder(_ON_CPU))
-    modes.enter_context(FastConvolutions())
+    modes.enter_context(FastConvolutions(held_only=True))
     return modes
 
 
@@ -59,10 +59,20 @@ def layers_as_now(x: Tensor) -> Callable[[], ExitStack]:
     For parts that torch recomputes in `backward`.
     """
     # On CUDA another thread recomputes them, and function modes belong to a thread: the block has to be carried over.
-    on = any(
-        isinstance(mode, SecondOrder | ExactNormalization) for mode in _get_current_function_mode_stack()
-    )
-    return (lambda: made_for_second_derivatives(x)) if on else ExitStack
+    open_now = _get_current_function_mode_stack()
+    if any(isinstance(mode, FastConvolutions) for mode in open_now) or x.is_cuda:
+        on = any(isinstance(mode, SecondOrder | ExactNormalization) for mode in open_now)
+        return (lambda: made_for_second_derivatives(x)) if on else ExitStack
+    # On a CPU exact normalisations may be open alone, as for a first derivative.
+    return exact_layers if any(isinstance(mode, ExactNormalization) for mode in open_now) else ExitStack
+
+
+def exact_layers() -> ExitStack:
+    """Layers whose derivatives torch lacks or gets wrong on a CPU, for the block."""
+    modes = ExitStack()
+    modes.enter_context(SecondOrder(_MISSING))
+    modes.enter_context(ExactNormalization())
+    return modes
 
 
 class SecondOrder(TorchFunctionMode):
