@@ -32,7 +32,6 @@ from gyrograd.numerics.checks import check_logits, check_target
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
-from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Images, Inputs, Model, Targets
 
 
@@ -208,10 +207,9 @@ def _activation_map(
         large = F.interpolate(cam.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
         return large.expand_as(x) / x.shape[1]
 
-    with in_one_pass(model):
-        return explain_in_parts(
-            explain, model, x, target, rows=draws, max_batch=settings.max_batch, create_graph=create_graph
-        )
+    return explain_in_parts(
+        explain, model, x, target, rows=draws, max_batch=settings.max_batch, create_graph=create_graph
+    )
 
 
 def _taped(settings: ActivationMap, model: Model, x: Tensor, create_graph: bool) -> Tape:
@@ -247,7 +245,7 @@ def _layer(
 
 
 def _layer_in_words(settings: ActivationMap, model: Model, x: Images) -> str:
-    with eval_mode(model), in_one_pass(model):
+    with eval_mode(model):
         tape = _taped(settings, model, x[:1], create_graph=False)
 
         def score(logits: Tensor) -> Tensor:

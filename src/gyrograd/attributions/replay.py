@@ -34,6 +34,7 @@ from gyrograd.errors import UserError
 from gyrograd.models.interpreter import interpret_scripts
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import missing_derivatives
+from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Inputs, Model
 
 
@@ -143,6 +144,7 @@ def record(
         # The other modes are outside the recorder, so that it sees each layer as one call.
         with (
             torch.set_grad_enabled(create_graph or apart),
+            in_one_pass(model),  # parts that backward computes again would not be the recorded ones
             missing_derivatives(),
             ExactNormalization(),
             interpret_scripts(model) as seen,
