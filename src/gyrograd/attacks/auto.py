@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.doubts import FELL, STOOD, WON, doubts
 from gyrograd.attacks.loop import Found, Search, search
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
@@ -51,6 +50,7 @@ from gyrograd.attacks.objectives import (
 )
 from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.runs import STAND_IN, Attacked, AttackPlan, asker, look
+from gyrograd.attacks.self_checks import MISLED_COLUMN, MISLED_FALL, WIN_MARGIN, raised_flags
 from gyrograd.attacks.settings import BallAttack, check_goal, plan_of
 from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import Guide
@@ -163,11 +163,11 @@ class Auto(BallAttack):
     def every_radius(
         self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
-        """One result for each radius, with what it doubts of itself."""
+        """One result for each radius, with the flags that it raises about its own search."""
         if self.mask is not None:
             check_mask(self.mask, x)
         results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed)
-        return tuple(replace(r, flags=(*r.flags, *doubts(r))) for r in results)
+        return tuple(replace(r, flags=(*r.flags, *raised_flags(r))) for r in results)
 
     def plan(self) -> AttackPlan:
         """What a run needs; the searches are made in `attack_every_radius`."""
@@ -534,7 +534,7 @@ class Duel:
         judged = self._judge(rows, delta)
         if name != "main":
             rival = (self.main if name in AFRESH else self.best.value)[rows]
-            won = judged.value < rival - self.column.by(WON, rival)
+            won = judged.value < rival - self.column.by(WIN_MARGIN, rival)
             before = self.beaten_by.get(name, torch.zeros_like(self.misled))
             self.beaten_by[name] = before.index_copy(0, rows, before[rows] | won)
         better = (judged.value < self.best.value[rows]).nonzero()[:, 0]
@@ -545,8 +545,8 @@ class Duel:
         """Where the main search's objective fell and the column did not."""
         start = self.case.start[rows]
         fall = torch.zeros_like(start) if one.fall is None else one.fall.nan_to_num(0.0, posinf=0.0)
-        stood = start - self.best.value[rows] < self.column.by(STOOD, start)
-        return torch.zeros_like(self.misled).index_copy(0, rows, (fall > FELL) & stood)
+        stood = start - self.best.value[rows] < self.column.by(MISLED_COLUMN, start)
+        return torch.zeros_like(self.misled).index_copy(0, rows, (fall > MISLED_FALL) & stood)
 
 
 def softened(model: Model) -> Model | None:
