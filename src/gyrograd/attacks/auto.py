@@ -63,8 +63,9 @@ from gyrograd.numerics.random import signs
 from gyrograd.registry import make, register
 from gyrograd.types import Attribution, Flags, Images, Inputs, Labels, Model, PerExample, Seed
 
-FIRST_STEP, WARM_STEP = 2.0, 0.5
-"""First step of a descent in radii of the ball: from x across all of it; from a point that is good already, less."""
+FIRST_STEP, TWIN_STEP, WARM_STEP = 2.0, 1.0, 0.5
+"""First step of a descent in radii of the ball: from x across all of it; through a twin half of that, since the twin's
+slopes and the model's part with the distance; from a point that is good already, less."""
 UNJUDGED = 2 / 3
 """Share of a descent's steps, the first ones, that are not judged where that takes a pass of its own."""
 CHALLENGE = 4
@@ -398,7 +399,8 @@ class Duel:
 
     def search(self, begin: Images | None) -> None:
         """The main search, at full length."""
-        first = FIRST_STEP if begin is None else WARM_STEP
+        through_twin = self.under.guide.model is not self.under.model
+        first = WARM_STEP if begin is not None else TWIN_STEP if through_twin else FIRST_STEP
         found = self.descend("main", Descent(steps=self.case.auto.steps, begin=begin, first_step=first))
         self.main = self.best.value
         if found is not None:
