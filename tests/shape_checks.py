@@ -39,9 +39,12 @@ def checked(thing: Any = None, **_: Any) -> Any:
             thing.__init__ = checked(thing.__init__)
         return thing
     hints = _readable_hints(thing)
-    if "<locals>" in thing.__qualname__ or len(hints) < len(thing.__annotations__):
+    shapes = any(map(_is_or_holds_shape, hints.values()))
+    inner, early = "<locals>" in thing.__qualname__, len(hints) < len(thing.__annotations__)
+    # beartype checks a generator's arguments when it is first asked, in the context of whoever asks.
+    if inner or early or (shapes and inspect.isgeneratorfunction(thing)):
         return _checked_late(thing)
-    return _with_shapes(beartype(thing)) if any(map(_is_or_holds_shape, hints.values())) else beartype(thing)
+    return _with_shapes(beartype(thing)) if shapes else beartype(thing)
 
 
 def _readable_hints(function: Callable[..., Any]) -> dict[str, Any]:

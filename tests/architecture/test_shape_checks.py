@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_function_inside_a_function_is_checked_in_every_argument_and_its_resul
     for wrong in (lambda: inner(a, b), lambda: inner(a, n="2"), lambda: inner(a, n=3), lambda: inner("a")):
         with pytest.raises(BeartypeDoorHintViolation, match="inner"):
             wrong()
+
+
+@checked
+def rows_of(x: Float[Tensor, "b n"], y: Float[Tensor, "b n"]) -> Iterator[Tensor]:
+    yield from x + y
+
+
+@checked
+def sum_of_rows(x: Float[Tensor, "b n"]) -> Float[Tensor, " n"]:
+    return sum(rows_of(x[1:], x[1:]))
+
+
+def test_a_generator_has_sizes_of_its_own():
+    sum_of_rows(torch.rand(3, 4))
+    with pytest.raises(BeartypeDoorHintViolation, match="rows_of"):
+        rows_of(torch.rand(3, 4), torch.rand(2, 4))
 
 
 class Early:
