@@ -31,7 +31,13 @@ from gyrograd.training import fit, predictions, snapshots
 from gyrograd.training.building import Resume, Split, check_fit, held_out, split_of
 from gyrograd.training.objective import equal_when_fast, objective_of
 from gyrograd.training.processes import process_group
-from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, merge_settings, settings_from
+from gyrograd.training.settings import (
+    TrainSettings,
+    as_tree,
+    decisive_settings,
+    merge_settings,
+    settings_from,
+)
 from gyrograd.training.steady import without_curvature
 from gyrograd.training.trials import Columns, record, weights_digest
 from gyrograd.types import Model
@@ -116,7 +122,7 @@ def harden(
         device: auto, cpu, cuda, cuda:N.
         resume: auto, never or changed, as in `train`.
         says: told each epoch's log entry, with its accuracy, its try and the seconds left at most.
-        changes: further settings of training: lr, batch_size, flip, crop, part, ...
+        changes: further settings of training: lr, batch_size, flip, crop, regularized_fraction, ...
 
     Returns:
         The model, both audits, the file of the weights and the card.
@@ -229,7 +235,7 @@ class Hardening:
         settings = replace(self.settings, terms=with_strength(self.settings.terms, strength))
         decided = self._decided(settings)
         path = folder / "result.json"
-        if not path.exists() or records.read(path).settings != decided:
+        if not path.exists() or decisive_settings(records.read(path).settings) != decided:
             self._load(start)
             watch = Watch(self, strength, number)
             done = fit(self.net, self.split.train, settings, out=folder, resume=resume, on_epoch=watch)
@@ -268,7 +274,7 @@ class Hardening:
 
     def _decided(self, settings: TrainSettings) -> dict[str, Any]:
         """What decides the weights and the accuracy of a try, in plain values."""
-        tree = {key: value for key, value in as_tree(settings).items() if key not in WITHOUT_EFFECT}
+        tree = decisive_settings(as_tree(settings))
         own = {
             "model": self.source,
             "start": self.start,
@@ -410,7 +416,7 @@ def _read_plan(path: Path) -> dict[str, Any]:
         plan = None
     if not isinstance(plan, dict):
         raise UserError(f"{path} is damaged; take the folder away, or give another one (--out).")
-    return plan
+    return decisive_settings(plan)
 
 
 def _check_classes(net: Model, split: Split, place: str) -> None:

@@ -80,7 +80,7 @@ def check_fit(
     if objective.fewest_rows(smallest) < group.share.of:
         raise UserError(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
-            "regularise; give another batch_size, a larger part, or fewer processes."
+            "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
         )
 
 

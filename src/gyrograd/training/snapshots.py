@@ -25,7 +25,7 @@ from gyrograd.errors import UserError
 from gyrograd.models.checksums import check_digest, read_note, signed_bytes
 from gyrograd.records import replace_file
 from gyrograd.training.loop import Average
-from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, first_difference
+from gyrograd.training.settings import TrainSettings, as_tree, decisive_settings, first_difference
 from gyrograd.types import Model
 
 SCHEMA = 2
@@ -172,7 +172,7 @@ def read(path: Path) -> Snapshot | None:
 def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
     """Refuse to resume with other settings or data; the error names the first difference."""
     here, there = (
-        {key: value for key, value in tree.items() if key not in WITHOUT_EFFECT} | {"the training data": own}
+        decisive_settings(tree) | {"the training data": own}
         for tree, own in (
             (json.loads(json.dumps(as_tree(settings))), data),
             (snapshot.note["settings"], snapshot.note["data"]),
