@@ -119,7 +119,7 @@ def test_a_grid_is_picked_evenly_with_both_ends(n, expected):
 def test_a_setting_that_is_no_size_is_refused(tmp_path):
     path = tmp_path / "scales.toml"
     path.write_text('[smoke]\ncompares = "nothing"\nseeds = 1\n[smoke.settings.cifar]\nlr = 1.0\n')
-    with pytest.raises(UserError, match="smoke, cifar: 'lr' is no size"):
+    with pytest.raises(UserError, match="smoke, cifar: 'lr' is not a size"):
         read_scale(path, "smoke")
     with pytest.raises(UserError, match="no scale 'huge'"):
         read_scale(path, "huge")

@@ -82,7 +82,7 @@ def test_a_term_in_the_place_of_cross_entropy_is_there_at_every_step() -> None:
 )
 def test_objectives_the_fast_path_does_not_know_are_refused(terms: dict) -> None:
     with pytest.raises(
-        gg.UserError, match="fast knows .* beside cross-entropy with no other term, .*; leave fast out"
+        gg.UserError, match="fast takes .* as the only term beside cross-entropy, .*, so leave fast out"
     ):
         objective_of(TrainSettings(terms=terms, fast=True))
 

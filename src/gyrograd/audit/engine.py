@@ -146,7 +146,7 @@ def audit(
     if isinstance(images, Tensor) and images.dim() in FORMS:
         if not isinstance(preset, str):
             raise UserError(
-                "A Preset is of images; name one for tables, series and volumes: quick, standard or thorough."
+                "A Preset is for audits of images; for tables, series and volumes give quick, standard or thorough."
             )
         return audit_features(
             model, images, labels, preset=preset, methods=methods, attacks=attacks, metrics=metrics, eps=eps, out=out,
@@ -428,10 +428,10 @@ def _inputs(
     places = tuple(range(len(x))) if index is None else tuple(int(i) for i in index)
     if len(set(places)) != len(x):
         raise UserError(
-            f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
+            f"index has {len(set(places))} different numbers for {len(x)} images; give one for each image."
         )
     if names is not None and len(names) != len(x):
-        raise UserError(f"There are {len(names)} names for {len(x)} images; give each image one of its own.")
+        raise UserError(f"There are {len(names)} names for {len(x)} images; give one for each.")
     if classes is None:
         classes = class_names(model, logits.shape[1], of_data)
     x = x.to("cpu")

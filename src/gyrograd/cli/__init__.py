@@ -134,7 +134,7 @@ def _exit(error: Exception) -> tuple[int, str]:
     if place := foreign_code(error):
         return (
             2,
-            f"Code that is not gyrograd's raised {in_words(error)} ({place}); mend it there, or see {DEBUG}.",
+            f"Code that is not gyrograd's raised {in_words(error)} ({place}); fix it there, or see {DEBUG}.",
         )
     if isinstance(error, OSError):
         return 2, _disk_sentence(error)
@@ -158,7 +158,7 @@ def _run(words: list[str]) -> int:
         print(f"gyrograd {__version__}")
         return 0
     if any("\0" in word for word in words):
-        raise UserError("A word holds a NUL character, which no file's name can have; leave it out.")
+        raise UserError("An argument contains a NUL character, which file names cannot have; remove it.")
     for option, value in [*pairwise(words), *(word.partition("=")[::2] for word in words if "=" in word)]:
         if option.startswith("--") and not value:
             # An empty path would be the current folder, and `--out "$UNSET"` would write there.
@@ -182,7 +182,7 @@ def _check_ends(word: str) -> None:
     place = Path(word)
     with suppress(OSError):
         if os.path.realpath(place) in ENDLESS:
-            raise UserError(f"{place} has no end; give a file.")
+            raise UserError(f"{place} never ends; give a file.")
         if stat.S_ISFIFO(place.stat().st_mode) and not str(place).startswith(("/dev/", "/proc/")):
             raise UserError(f"{place} is a pipe; give a file.")
 
@@ -225,7 +225,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
         raise UserError(sentence(verb, path, str(wrong))) from None
     except (UnicodeDecodeError, RecursionError) as wrong:
         raise UserError(
-            f"The file of --config is no YAML ({in_words(wrong)}); give a text file of settings."
+            f"The file of --config is not YAML ({in_words(wrong)}); give a text file of settings."
         ) from None
     settings = with_new_names(settings, getattr(verb, "old_options", {}), warn=True)
     return arguments(verb, {**settings, **free})

@@ -370,7 +370,7 @@ def _model(
             model,
         )
     elif weights is not None or classes is not None or normalize is not None:
-        raise UserError("weights, classes and normalize belong to a model given by name; leave them out.")
+        raise UserError("weights, classes and normalize are for a model given by name; leave them out.")
     else:
         spec = spec_of(model)
         found, source = copy.deepcopy(model).to(place).eval(), spec.name if spec else type(model).__name__
@@ -392,14 +392,16 @@ def _split(data: Dataset | Path | str, test: Dataset | None, size: int | None, s
         return held_out(data, seed=seed) if test is None else Split(data, test, f"{test.name}, as given")
     if test is not None:
         raise UserError(
-            "test images belong to a data set that is given; leave them out beside a name or folder."
+            "test goes with a data set in memory; a name or a folder brings its own test images, so leave it out."
         )
     return split_of(str(data), size=size, seed=seed)
 
 
 def _check_numbers(max_accuracy_loss: float, seed: int, tries: int, images: int) -> None:
     if not 0 <= max_accuracy_loss <= 1:
-        raise UserError(f"max_accuracy_loss is {max_accuracy_loss}; give a share from 0 to 1, such as 0.01.")
+        raise UserError(
+            f"max_accuracy_loss is {max_accuracy_loss}; give a fraction from 0 to 1, such as 0.01."
+        )
     if seed < 0:
         raise UserError(f"seed is {seed}; give 0 or more.")
     for name, value in (("tries", tries), ("images", images)):
@@ -415,7 +417,7 @@ def _read_plan(path: Path) -> dict[str, Any]:
     except ValueError:
         plan = None
     if not isinstance(plan, dict):
-        raise UserError(f"{path} is damaged; take the folder away, or give another one (--out).")
+        raise UserError(f"{path} is damaged; delete the folder, or give another one (--out).")
     return decisive_settings(plan)
 
 
@@ -436,8 +438,8 @@ def _check_trained(net: Model, split: Split, place: str) -> None:
     if right <= 1 / len(test.classes):
         order = ", ".join(test.classes[:3]) + (", ..." if len(test.classes) > 3 else "")
         raise UserError(
-            f"The model is right on {right:.1%} of {test.name}, no more than chance; give a trained model, and see "
-            f"that its classes stand in the order of the data's ({order}; a folder's go by name)."
+            f"The model is right on {right:.1%} of {test.name}, no more than chance; give a trained model, and check "
+            f"that its classes are in the order of the data's ({order}; folders are sorted by name)."
         )
 
 

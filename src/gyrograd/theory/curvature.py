@@ -57,7 +57,7 @@ def squared_frobenius_norm(
     v is standard normal as in the released code, or random signs. Its root is not unbiased for the norm.
     """
     if draws < 1:
-        raise UserError(f"A Hessian norm needs at least one draw, not {draws}.")
+        raise UserError(f"draws is {draws}; give at least one draw.")
     check_name("probe", probe, PROBES)
     field = scalar_field(f, target, quantity, check=not create_graph)
     keys = random.keys(seed, len(x), x.device)

@@ -128,7 +128,7 @@ class Objective:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy and alignment in two first-order passes; the scalar has the right gradient, not the value."""
         if share.of > 1:
-            raise UserError("fast runs in one process; leave it out of a run of several.")
+            raise UserError("fast trains in a single process; leave it out, or start one process.")
         ((name, term),) = self.terms.items()
         some = slice(self._regularised(term, len(x)))
         own = random.subkeys(fresh_keys(keys, x)[some], zlib.crc32(name.encode()))
@@ -146,8 +146,8 @@ class Objective:
     def _check_fast(self) -> None:
         if not runs_fast(self.terms.values()) or (self.joins and not self.clean_weight):
             raise UserError(
-                "fast knows l2, cosine or l2_cosine beside cross-entropy with no other term, and the package's other "
-                f"terms in any number; this objective has {', '.join(self.terms)}; leave fast out."
+                "fast takes l2, cosine or l2_cosine as the only term beside cross-entropy, or any of gyrograd's other "
+                f"terms; this objective has {', '.join(self.terms)}, so leave fast out."
             )
         if self.joins:
             check_joint(_aligning(next(iter(self.terms.values()))))

@@ -199,7 +199,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({wrong.strerror}); give a YAML file of settings.") from None
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as wrong:
         reason = " ".join(str(wrong).split())[:200]
-        raise UserError(f"{path} is not valid YAML ({reason}); mend it there.") from None
+        raise UserError(f"{path} is not valid YAML ({reason}); correct it.") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no settings; write `key: value` lines, such as `epochs: 5`.")
     _check_extent(path, tree)
@@ -222,7 +222,7 @@ def _check_extent(path: Path, tree: Any) -> None:
             return
         if count > MAX_VALUES:
             break
-    raise UserError(f"{path} is nested too deep or repeats itself too often for settings; mend it there.")
+    raise UserError(f"{path} is nested too deep, or repeats itself too often, for settings; simplify it.")
 
 
 def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +268,7 @@ def plain_values(what: str) -> Iterator[None]:
     except TypeError as wrong:
         reason = " ".join(str(wrong).split())[:200]
         raise UserError(
-            f"A value of {what} is of the wrong kind ({reason}); see the settings it has."
+            f"A setting of {what} has a value of the wrong type ({reason}); give another value."
         ) from wrong
 
 

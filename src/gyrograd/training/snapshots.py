@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gyrograd.data import Dataset
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_schema
 from gyrograd.models.checksums import check_digest, read_note, signed_bytes
 from gyrograd.records import replace_file
 from gyrograd.training.loop import Average
@@ -149,22 +149,19 @@ def read(path: Path) -> Snapshot | None:
     except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as wrong:
         raise UserError(
             f"{path} is not a checkpoint of a training run, or is damaged ({wrong}); "
-            "take it away or give another folder."
+            "remove it or give another folder."
         ) from wrong
     note = read_note(path, words)
     schema = note.get("schema")
-    if type(schema) is int and schema > SCHEMA:
-        raise UserError(
-            f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
-            "upgrade it: pip install -U gyrograd."
-        )
+    if type(schema) is int:
+        check_schema(path, schema, SCHEMA)
     if schema != UNSIGNED:
         check_digest(path, note, tensors)
     misfit = next((key for key, kind in _KINDS.items() if not isinstance(note.get(key, ...), kind)), None)
     if misfit is not None:
         raise UserError(
-            f"{path} is no checkpoint a run can go on from ('{misfit}' is missing or of another kind); "
-            "take it away or give another folder."
+            f"{path} is not a checkpoint that a run can resume from ('{misfit}' is missing or of the wrong type); "
+            "remove it or give another folder."
         )
     return Snapshot({key: value for key, value in note.items() if key != "sha256"}, tensors)
 
@@ -204,7 +201,7 @@ def restore(
         # Only a file without a checksum can get here: one of another optimizer, or an edited one.
         raise UserError(
             f"The checkpoint does not fit the run ({type(wrong).__name__}: {wrong}); "
-            "take it away or give another folder."
+            "remove it or give another folder."
         ) from wrong
 
 
@@ -249,7 +246,7 @@ def _fit(model: Model, weights: Mapping[str, Tensor]) -> None:
     own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     if own != {key: tuple(value.shape) for key, value in weights.items()}:
         raise UserError(
-            "The checkpoint belongs to another model than the settings name; give its own settings."
+            "The checkpoint holds another model than the settings describe; give the settings it was trained with."
         )
     model.load_state_dict(dict(weights))
 

@@ -196,10 +196,7 @@ def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
     started = time.monotonic()
     done = train(trial.settings, trial.folder, resume="auto", on_epoch=on_epoch)
     _, test = datasets(trial.settings)
-    if test is None:
-        raise UserError(
-            "A sweep compares accuracies and needs test images: give test, such as {split: test}."
-        )
+    assert test is not None  # as `_checked` made sure
     device = next(done.model.parameters()).device
     columns = trial.measuring.measure(done.model, test.to(device))
     facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
