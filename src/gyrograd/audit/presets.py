@@ -259,11 +259,11 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
     for name in changes:
         if name not in known:
             raise UserError(f"An audit has no setting '{name}': {did_you_mean(name, known)}")
-    given = {name: value for name, value in changes.items() if value is not None}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in changes.items()
+        if value is not None
+    }
     if "steps" in given:
         given = {"mean_steps": None, **given}  # whoever says how many steps means every attack's
-    return replace(chosen, **{name: _frozen(value) for name, value in given.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return replace(chosen, **given)

@@ -210,7 +210,8 @@ def _restored(
 ) -> TrainingProgress:
     _fit(model, _below(snapshot, "model."))
     state: dict[int, dict[str, Any]] = {}
-    for key, value in {**_below(snapshot, "optimizer."), **_plain_state(snapshot)}.items():
+    plain = {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
+    for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -255,10 +256,6 @@ def _below(snapshot: Snapshot, prefix: str) -> dict[str, Tensor]:
     return {
         key.removeprefix(prefix): value for key, value in snapshot.tensors.items() if key.startswith(prefix)
     }
-
-
-def _plain_state(snapshot: Snapshot) -> dict[str, Any]:
-    return {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
 
 
 def _shown(value: Any) -> str:
