@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -165,23 +163,3 @@ def test_python_and_the_command_line_audit_by_the_same_preset() -> None:
 
     presets = [inspect.signature(function).parameters["preset"].default for function in (audit, command)]
     assert presets == ["quick", "quick"]
-
-
-def test_the_page_on_the_audit_has_the_numbers_of_the_presets():
-    page = (Path(__file__).parents[2] / "docs/concepts/audit.md").read_text(encoding="utf-8")
-    rows = dict(re.findall(r"^\| ([^|]+?) \| (.+) \|$", page.partition("## Presets")[2], re.MULTILINE))
-
-    def numbers(row: str) -> list[list[int]]:
-        return [[int(word) for word in re.findall(r"\d+", cell)] for cell in rows[row].split(" | ")]
-
-    presets = PRESETS.values()
-    assert numbers("attack steps at each radius, images attacked") == [
-        [p.steps, p.attacked_images] for p in presets
-    ]
-    assert numbers("draws of noise") == [[p.draws] for p in presets]
-    smooth = [(p.mean_steps, p.method_settings.get("smoothgrad", {}).get("draws")) for p in presets]
-    assert numbers("means over draws") == [[] if draws is None else [n, draws, draws] for n, draws in smooth]
-    radii = [1 + len(p.curve) for p in presets]
-    assert [cell[0] for cell in numbers("eps curve")] == radii
-    widths = [sum(map(len, p.sweep.values())) for p in presets]
-    assert numbers("widths on the plane") == [[n] if n else [] for n in widths]

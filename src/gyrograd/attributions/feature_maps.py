@@ -52,9 +52,9 @@ def find_module(model: Model, name: str) -> nn.Module:
     return found
 
 
-def named_maps(tape: Tape, name: str, rows: int) -> FeatureMaps:
-    """The output of the module that the tape marks."""
-    at = tape.marked
+def named_maps(tape: Tape, module: nn.Module, name: str, rows: int) -> FeatureMaps:
+    """What the module of this name returned last."""
+    at = next((value for known, value in reversed(tape.returned) if known is module), None)
     if at is None or at.call not in tape.path:
         raise UserError(
             f"The logits do not depend on the output of layer '{name}'; name a layer before them."

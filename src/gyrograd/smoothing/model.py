@@ -71,7 +71,7 @@ class Smoothed(nn.Module):
         if not torch.is_grad_enabled():
             return self._sum(x, noise)
         mode = nullcontext if self.training else partial(eval_mode, self.core)
-        layers = layers_as_now(x)
+        layers = layers_as_now()
 
         def again(x: Tensor, noise: Tensor) -> Tensor:
             # The recomputation may happen after the caller has restored the model's mode and attention kernel.
