@@ -156,7 +156,9 @@ class Auto(BallAttack):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
         if not 0 < self.top_fraction < 1:
-            raise UserError(f"top_fraction is {self.top_fraction}; give a share of the pixels, such as 0.1.")
+            raise UserError(
+                f"top_fraction is {self.top_fraction}; give a fraction of the pixels, such as 0.1."
+            )
         if self.mask is None and COLUMNS[self.column].needs == "mask":
             raise UserError(f"{self.column} needs the pixels that count; give mask=, of shape h w or b h w.")
         self.curve()  # refuses ratios that are no shares
