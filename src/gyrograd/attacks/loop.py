@@ -151,8 +151,15 @@ class Found:
     def rows(self, part: slice) -> Found:
         """What was found for these rows; a trace, which has a row for each step, is not taken along."""
         fall, last = (None if column is None else column[part] for column in (self.fall, self.last))
-        each = (self.delta, self.value, self.steps, self.stuck, self.broken)
-        return Found(*(column[part] for column in each), fall=fall, last=last)
+        return Found(
+            self.delta[part],
+            self.value[part],
+            self.steps[part],
+            self.stuck[part],
+            self.broken[part],
+            fall=fall,
+            last=last,
+        )
 
     def updated(self, rows: Tensor, **columns: Tensor) -> Found:
         """The same, with other values in these columns for these rows."""
