@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gyrograd import records
 from gyrograd.data import Dataset
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_counts, did_you_mean
 from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_claims
 from gyrograd.experiments.nets import Given, Net, checked_changes, is_there, net_key, read_net, trained
 from gyrograd.experiments.report import experiment_page
@@ -304,8 +304,7 @@ def reproduce(
                 f"The scale '{scale}' has no setting '{setting}': {did_you_mean(setting, size.settings)}"
             )
     n = size.seeds if seeds is None else seeds
-    if n < 1:
-        raise UserError(f"seeds is {n}; give at least 1.")
+    check_counts(seeds=n)
     run = Run(
         size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts), train
     )
