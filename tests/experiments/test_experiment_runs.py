@@ -123,7 +123,7 @@ def test_a_grid_is_picked_evenly_with_both_ends(n, expected):
 def test_a_setting_that_is_no_size_is_refused(tmp_path):
     path = tmp_path / "scales.toml"
     path.write_text('[smoke]\ncompares = "nothing"\nseeds = 1\n[smoke.settings.cifar]\nlr = 1.0\n')
-    with pytest.raises(UserError, match="smoke, cifar: 'lr' is no size"):
+    with pytest.raises(UserError, match="smoke, cifar: 'lr' is not a size"):
         read_scale(path, "smoke")
     with pytest.raises(UserError, match="no scale 'huge'"):
         read_scale(path, "huge")
@@ -282,14 +282,19 @@ def test_another_training_is_another_net_and_its_values_are_not_compared(tmp_pat
     original = nets.fit
     monkeypatch.setattr(nets, "fit", lambda *a, **k: seen.append((a[2], k["objective"])) or original(*a, **k))
     reproduce("joo2023-table1", "smoke", tmp_path, **few)
-    changes = {"epochs": 2, "schedule": "one_cycle", "lr": 0.01, "every": 3}
+    changes = {"epochs": 2, "schedule": "one_cycle", "lr": 0.01, "regularize_every": 3}
     page = reproduce("joo2023-table1", "smoke", tmp_path, **few, train=changes)
     assert len(list((tmp_path / "smoke/nets").glob("*.safetensors"))) == len(seen) == 2
     (plain, _), (changed, objective) = seen
     assert (plain.epochs, plain.lr) == (1, 1e-3)
-    assert (changed.epochs, changed.lr, changed.schedule, objective.every) == (2, 0.01, "one_cycle", 3)
+    assert (changed.epochs, changed.lr, changed.schedule, objective.regularize_every) == (
+        2,
+        0.01,
+        "one_cycle",
+        3,
+    )
     results = read_results(page.parent)
-    assert results.facts["command"].endswith("--train epochs=2,schedule=one_cycle,lr=0.01,every=3")
+    assert results.facts["command"].endswith("--train epochs=2,schedule=one_cycle,lr=0.01,regularize_every=3")
     assert "one_cycle" in page.read_text()
     _, verdicts = verdicts_of(replace(results, scale="paper"))
     accuracy = next(v for v in verdicts if isinstance(v.claim, Value) and v.ours)
