@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 # Two test processes share two cores: one thread each is faster than two that wait for one another.
@@ -12,6 +13,12 @@ import pytest
 from hypothesis import settings
 from shape_checks import install
 
+# Tests start some hundred processes. Each would compile gyrograd again, for seconds, where byte code is not kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+# Files are written as always, but no test cuts the power: waiting for the disk shows nothing. Tests that ask what
+# happens while it is waited for put a function of their own here.
+os.fsync = lambda _: None
 install()
 
 settings.register_profile("gyrograd", deadline=None, max_examples=20, derandomize=True)

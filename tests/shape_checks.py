@@ -1,45 +1,59 @@
 """Types and shapes of signatures are checked at run time in the tests, and only there.
 
-jaxtyping binds the arguments of every call to compare shapes across them. Most functions name no shape: beartype alone
-checks the same types of theirs in a tenth of the time, and half of the suite's would go into calls of such functions.
+beartype checks the types; inside a context of jaxtyping a name in a shape means one size in all arguments and in the
+result. jaxtyping's own decorator does both too, at several times the cost: it checks arguments twice, and builds its
+checks anew each time a function inside a function is defined.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
-from typing import Any, get_args, get_type_hints
+from contextlib import suppress
+from dataclasses import is_dataclass
+from functools import partial, wraps
+from itertools import chain, repeat
+from types import CodeType
+from typing import Any, get_args
 
 import jaxtyping
 from beartype import beartype
+from beartype.door import die_if_unbearable
 
-_with_shapes = jaxtyping.jaxtyped
+_one_size_per_name = partial(jaxtyping.jaxtyped, "context")
+_late_hints: dict[CodeType, dict[str, Any]] = {}
 
 
 def install() -> None:
     """Check the functions of gyrograd, which must not have been imported yet."""
-    jaxtyping.jaxtyped = checked  # the decorator that the import hook writes over every function
+    jaxtyping.jaxtyped = checked  # the decorator that the import hook writes over every function and class
     jaxtyping.install_import_hook("gyrograd", "beartype.beartype")
 
 
-def checked(thing: Any = None, *, typechecker: Callable[..., Any]) -> Any:
-    """Types checked at every call; shapes too if the signature names one."""
+def checked(thing: Any = None, **_: Any) -> Any:
+    """Types checked at every call; shapes too if the signature names one. Of a data class: when it is made."""
     if thing is None:
-        return partial(checked, typechecker=typechecker)
-    # beartype remembers what it checks, and a function inside a function would keep what it encloses alive.
-    lasting = inspect.isfunction(thing) and "<locals>" not in thing.__qualname__
-    if lasting and not names_shapes(thing):
-        return beartype(thing)
-    return _with_shapes(thing, typechecker=typechecker)
+        return checked
+    if inspect.isclass(thing):
+        if is_dataclass(thing) and not hasattr(thing.__init__, "__wrapped__"):
+            thing.__init__ = checked(thing.__init__)
+        return thing
+    hints = _readable_hints(thing)
+    shapes = any(map(_is_or_holds_shape, hints.values()))
+    inner, early = "<locals>" in thing.__qualname__, len(hints) < len(thing.__annotations__)
+    # beartype checks a generator's arguments when it is first asked, in the context of whoever asks.
+    if inner or early or (shapes and inspect.isgeneratorfunction(thing)):
+        return _checked_late(thing)
+    return _with_shapes(beartype(thing)) if shapes else beartype(thing)
 
 
-def names_shapes(function: Callable[..., Any]) -> bool:
-    """True if the signature names a shape, or cannot be read before the end of the import."""
-    try:
-        return any(_is_or_holds_shape(hint) for hint in get_type_hints(function).values())
-    except NameError:
-        return True
+def _readable_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Hints by name, without those that name what the module does not know (yet)."""
+    hints = {}
+    for name, hint in function.__annotations__.items():
+        with suppress(NameError):
+            hints[name] = eval(hint, function.__globals__) if isinstance(hint, str) else hint
+    return hints
 
 
 def _is_or_holds_shape(hint: Any) -> bool:
@@ -48,3 +62,37 @@ def _is_or_holds_shape(hint: Any) -> bool:
     if inspect.isclass(hint) and issubclass(hint, jaxtyping.AbstractArray):
         return True
     return any(map(_is_or_holds_shape, get_args(hint)))
+
+
+def _with_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with _one_size_per_name():
+            return function(*args, **kwargs)
+
+    return called
+
+
+def _checked_late(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Hints are read at the first call, once for all functions made by the same lines.
+
+    For a function inside a function: beartype would build its checks anew each time, and keep alive what it encloses.
+    """
+    code, where = function.__code__, f"{function.__module__}.{function.__qualname__} "
+    names = code.co_varnames[: code.co_argcount]
+    rest = (*code.co_varnames, "")[code.co_argcount + code.co_kwonlyargcount]  # of *args
+
+    @wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        if code not in _late_hints:
+            _late_hints[code] = _readable_hints(function)
+        hints = _late_hints[code]
+        for name, value in chain(zip(chain(names, repeat(rest)), args, strict=False), kwargs.items()):
+            if name in hints:
+                die_if_unbearable(value, hints[name], exception_prefix=where)
+        result = function(*args, **kwargs)
+        if "return" in hints:
+            die_if_unbearable(result, hints["return"], exception_prefix=where)
+        return result
+
+    return _with_shapes(called)

@@ -119,7 +119,7 @@ def test_batch_normalisation_without_weights_is_known() -> None:
 )
 def test_the_backbones_are_known(name: str, train: bool) -> None:
     size = {"image_size": 32} if name == "lenet" else {}
-    model = gg.model(name, activation="softplus", beta=3, normalize="cifar10", seed=0, num_classes=4, **size)
+    model = gg.model(name, activation="softplus", beta=3, normalize="cifar10", seed=0, num_classes=2, **size)
     agree(model.train(train), side=32)
 
 

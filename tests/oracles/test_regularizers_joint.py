@@ -16,7 +16,7 @@ from gyrograd.regularizers import L2Cosine
 from gyrograd.regularizers.joint import check_joint, joint_loss
 from gyrograd.regularizers.passes import statistics_of, statistics_of_first
 
-PART = 4
+PART, SIDE = 4, 16
 
 
 def written_out(model: nn.Module, x, y, align: L2Cosine, keys) -> tuple[list, dict]:  # type: ignore[no-untyped-def]
@@ -30,8 +30,10 @@ def written_out(model: nn.Module, x, y, align: L2Cosine, keys) -> tuple[list, di
 )
 @pytest.mark.parametrize(("name", "train"), [("lenet", True), ("resnet20", False)])
 def test_the_gradient_is_that_of_the_objective(name: str, train: bool, align: L2Cosine) -> None:
-    model = gg.model(name, activation="softplus", beta=3, normalize="cifar10", seed=0).double().train(train)
-    x, y, keys = torch.rand(8, 3, 32, 32, dtype=torch.float64), torch.arange(8), random.keys(3, PART)
+    size = {"image_size": SIDE} if name == "lenet" else {}
+    model = gg.model(name, activation="softplus", beta=3, normalize="cifar10", seed=0, **size).double()
+    model.train(train)
+    x, y, keys = torch.rand(8, 3, SIDE, SIDE, dtype=torch.float64), torch.arange(8), random.keys(3, PART)
     scalar, terms = joint_loss(model, x, y, align, align.moved(x[:PART], keys))
     found = torch.autograd.grad(scalar, list(model.parameters()))
     expected, values = written_out(model, x, y, align, keys)
@@ -66,7 +68,7 @@ class Noted(TorchFunctionMode):
 @pytest.mark.parametrize("part", [PART, 8])
 def test_batch_normalisation_takes_the_whole_batchs_statistics_as_functions_of_the_weights(part: int) -> None:
     model = gg.model("resnet20", activation="softplus", beta=3, normalize="cifar10", seed=0).double().train()
-    x, y, keys = torch.rand(8, 3, 32, 32, dtype=torch.float64), torch.arange(8), random.keys(3, part)
+    x, y, keys = torch.rand(8, 3, SIDE, SIDE, dtype=torch.float64), torch.arange(8), random.keys(3, part)
     align = L2Cosine(l2=3.0, cosine=10.0)
     moved = align.moved(x[:part], keys)
     scalar, terms = joint_loss(model, x, y, align, moved)

@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
+from differences import derivative_errors
 from nets import NETS, batch, net
 from small_attributions import NEEDS_PLACES, ON_ANY_NET, small
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ ALIKE = NEEDS_PLACES | {"deep_lift", "deep_shap", "gradient_shap"}
 """On two nets only: class activation maps need places, means over draws are like their terms, and those that have an
 oracle of their own are differentiated there on more."""
 FIRST = [name for name in METHODS if name not in ALIKE] + ["deep_lift", "grad_cam"]
-STEPS = (1e-5, 1e-6, 1e-7)
 BAR = 1e-5
 
 
@@ -27,51 +27,16 @@ def explains(structure: str, name: str) -> bool:
     return structure in {"residual", "functional_relu"} or name not in ALIKE
 
 
-def projected(explain, model: nn.Module, x: Tensor, target: Tensor, along: Tensor, graph: bool) -> Tensor:
-    return (explain(model, x, target, create_graph=graph) * along).sum()
-
-
-def central_difference(value, tensor: Tensor, direction: Tensor, step: float) -> float:
-    with torch.no_grad():
-        start = tensor.clone()
-        above, below = (value(tensor.copy_(start + sign * step * direction)) for sign in (1, -1))
-        tensor.copy_(start)
-    return float((above - below) / (2 * step))
-
-
 def relative_errors(explain, model: nn.Module, x: Tensor, target: Tensor, seed: int = 0) -> dict[str, float]:
-    """Error of the directional derivative of <along, map>, one random direction for x and for each weight."""
-    generator = torch.Generator().manual_seed(seed)
-    along = torch.randn(x.shape, generator=generator, dtype=x.dtype)
+    """Errors of the derivatives of <along, map> to x and to the weights."""
+    along = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed), dtype=x.dtype)
     x = x.clone().requires_grad_()
+
+    def projected(graph: bool = False) -> Tensor:
+        return (explain(model, x, target, create_graph=graph) * along).sum()
+
     tensors = {"x": x, **dict(model.named_parameters())}
-    exact = torch.autograd.grad(
-        projected(explain, model, x, target, along, graph=True), list(tensors.values()), allow_unused=True
-    )
-    errors = {}
-    for (key, tensor), gradient in zip(tensors.items(), exact, strict=True):
-        direction = torch.randn(tensor.shape, generator=generator, dtype=x.dtype)
-        slope = 0.0 if gradient is None else float((gradient * direction).sum())
-
-        def value(_: Tensor) -> Tensor:
-            return projected(explain, model, x, target, along, graph=False)
-
-        errors[key] = float("inf")
-        for step in STEPS:  # as many as it takes
-            error = _error(slope, central_difference(value, tensor, direction, step))
-            errors[key] = min(errors[key], error)
-            if error <= BAR:
-                break
-    return errors
-
-
-def _error(slope: float, measured: float) -> float:
-    """Relative, with a floor: a derivative that is exactly zero leaves rounding noise only.
-
-    The smallest error over three steps counts: a difference whose two ends lie on either side of a kink (a ReLU,
-    a max-pool winner) measures no derivative, and a wrong derivative agrees with none of them.
-    """
-    return abs(slope - measured) / max(abs(slope), abs(measured), 1e-2)
+    return derivative_errors(projected, projected(graph=True), tensors, bar=BAR, floor=1e-2, seed=seed + 1)
 
 
 @pytest.mark.parametrize(

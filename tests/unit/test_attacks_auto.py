@@ -595,7 +595,7 @@ def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares(metho
     [
         ({"column": "top_keep"}, "top_kept"),
         ({"steps": 0}, "at least 1"),
-        ({"top_fraction": 1.0}, "share of the pixels"),
+        ({"top_fraction": 1.0}, "fraction of the pixels"),
         ({"reduce": "abs"}, "sum_abs"),
         ({"eps": []}, "at least one radius"),
     ],

@@ -98,7 +98,7 @@ def test_keys_come_from_the_seed_or_from_torchs_generator():
 
 
 WRONG = [
-    ("l2_cosine", {"l2": -0.1}, "must be finite, >= 0 and not both 0"),
+    ("l2_cosine", {"l2": -0.1}, "give finite weights of 0 or more, not both 0"),
     ("l2_cosine", {"cosine": float("nan")}, "give a finite number"),
     ("l2_cosine", {"l2": float("nan")}, "give a finite number"),
     ("l2_cosine", {"l2": float("inf")}, "give a finite number"),
@@ -106,10 +106,10 @@ WRONG = [
     ("l2", {"eps": -1 / 255}, "finite radius above 0"),
     ("cosine", {"eps": 0.0}, "finite radius above 0"),
     ("cosine", {"eps": float("nan")}, "give a finite number"),
-    ("l2", {"draws": 0}, "at least one draw"),
+    ("l2", {"draws": 0}, "draws is 0; give at least 1"),
     ("l2", {"space": "pixels"}, "did you mean 'pixel'"),
     ("l2", {"quantity": "logits"}, "did you mean 'logit'"),
-    ("hessian", {"draws": 0}, "at least one draw"),
+    ("hessian", {"draws": 0}, "draws is 0; give at least 1"),
     ("hessian", {"probe": "norml"}, "did you mean 'normal'"),
     ("hessian", {"space": "normalised"}, "did you mean 'normalized'"),
     ("hessian", {"quantity": "lossy"}, "did you mean 'loss'"),

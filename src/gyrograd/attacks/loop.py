@@ -150,11 +150,16 @@ class Found:
 
     def rows(self, part: slice) -> Found:
         """What was found for these rows; a trace, which has a row for each step, is not taken along."""
-        each = {
-            name: getattr(self, name)
-            for name in ("delta", "value", "steps", "stuck", "broken", "fall", "last")
-        }
-        return Found(**{name: None if column is None else column[part] for name, column in each.items()})
+        fall, last = (None if column is None else column[part] for column in (self.fall, self.last))
+        return Found(
+            self.delta[part],
+            self.value[part],
+            self.steps[part],
+            self.stuck[part],
+            self.broken[part],
+            fall=fall,
+            last=last,
+        )
 
     def updated(self, rows: Tensor, **columns: Tensor) -> Found:
         """The same, with other values in these columns for these rows."""

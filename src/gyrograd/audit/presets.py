@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.errors import UserError, check_counts, check_name, did_you_mean
 from gyrograd.renames import old_fields
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -70,9 +70,7 @@ class Preset:
         for name in ("methods", "attacks"):
             if not getattr(self, name):
                 raise UserError(f"An audit needs {name}; name at least one, such as {EXAMPLES[name]}.")
-        for name in COUNTS:
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        check_counts(**{name: count for name in COUNTS if (count := getattr(self, name)) is not None})
         if self.certified_images < 0:
             raise UserError(f"certified_images is {self.certified_images}; give 0 or more, 8 is usual.")
         for name in ("eps", "noise_eps", "bound_sigma"):
@@ -86,10 +84,11 @@ class Preset:
         if unknown or not self.aims:
             raise UserError(f"aims is {self.aims}; give some of {', '.join(AIMED)}.")
         if self.precision is not None and not 0 < self.precision < 1:
-            raise UserError(f"precision is {self.precision}; give a share of the pixels, such as 0.02.")
+            raise UserError(f"precision is {self.precision}; give a fraction of the pixels, such as 0.02.")
         if not 0 < self.top_fraction < 1 or self.points < 2:
             raise UserError(
-                f"top_fraction is {self.top_fraction} and points {self.points}; give a share below 1 and 2 or more."
+                f"top_fraction is {self.top_fraction} and points {self.points}; give a fraction "
+                "below 1 and at least 2 points."
             )
 
     @property
@@ -120,22 +119,12 @@ AIMED = {"auto": "top_kept", "auto on cosine": "cosine", "auto on insertion": "i
 CHALLENGED_FROM = 4
 """Steps from which on `auto` lets challengers try to beat its search."""
 EXAMPLES = {"methods": "'gradient'", "attacks": "'auto'"}
-COUNTS = (
-    "curve_methods",
-    "steps",
-    "attacked_images",
-    "search_rows",
-    "mean_steps",
-    "draws",
-    "sweep_images",
-    "sweep_draws",
-    "sweep_noise",
-    "bound_draws",
-    "flag_images",
-    "pictures",
-    "certified_draws",
-    "shard",
-)
+COUNTS = [
+    f.name
+    for f in fields(Preset)
+    if str(f.type).startswith("int") and f.name not in {"points", "bound_images", "certified_images"}
+]
+"""Settings of at least 1; `points` are at least 2, and no image need be bounded or certified."""
 
 PRESETS: dict[str, Preset] = {
     "glance": Preset(
@@ -245,7 +234,7 @@ PRESETS: dict[str, Preset] = {
     ),
 }
 """glance: four photographs of 224 pixels and an EfficientNet in a minute on two cores. A hundred 32-pixel images of a
-small net on one core: quick takes one to two minutes, standard some fifteen times as long, thorough hours. Measured,
+small net on one core: quick takes one to two minutes, standard some ten times as long, thorough hours. Measured,
 with what each setting buys, in results/audit.md."""
 
 
@@ -258,11 +247,11 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
     for name in changes:
         if name not in known:
             raise UserError(f"An audit has no setting '{name}': {did_you_mean(name, known)}")
-    given = {name: value for name, value in changes.items() if value is not None}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in changes.items()
+        if value is not None
+    }
     if "steps" in given:
         given = {"mean_steps": None, **given}  # whoever says how many steps means every attack's
-    return replace(chosen, **{name: _frozen(value) for name, value in given.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return replace(chosen, **given)

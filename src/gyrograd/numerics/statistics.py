@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError, check_counts, check_name
 
 Numbers: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = ArrayLike | Sequence[float | None]
@@ -152,9 +152,7 @@ def paired_difference(
     """The interval of a - b per example; a pair with a missing value is left out."""
     first, second = _row(a), _row(b)
     if len(first) != len(second):
-        raise UserError(
-            f"There are {len(first)} and {len(second)} values; pairs need one of each per example."
-        )
+        raise UserError(f"There are {len(first)} and {len(second)} values; give one of each per example.")
     return bootstrap_interval(
         first - second, level=level, resamples=resamples, seed=seed, statistic=statistic
     )
@@ -226,6 +224,5 @@ def _row(values: Values) -> Numbers:
 
 def _check_settings(level: float, resamples: int) -> None:
     if not 0 < level < 1:
-        raise UserError(f"level is {level}; give a share between 0 and 1, such as 0.95.")
-    if resamples < 1:
-        raise UserError(f"resamples is {resamples}; give at least 1, such as 2000.")
+        raise UserError(f"level is {level}; give a fraction between 0 and 1, such as 0.95.")
+    check_counts(resamples=resamples)

@@ -35,7 +35,7 @@ class Smoothed(nn.Module):
                 f"A smoothed model needs at least one draw, a whole number, not {draws}; 50 is usual."
             )
         if max_batch < 1:
-            raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
+            raise UserError(f"max_batch is {max_batch}; give the number of images in one pass, at least 1.")
         self.core = core
         self.kernel = kernel
         self.draws = draws
