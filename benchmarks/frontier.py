@@ -114,7 +114,11 @@ ADV = "adversarial"
 HESSIAN = curved(1e-3)
 POINTS: dict[str, dict[str, Any]] = {
     "ce": {},
-    "l2-cosine": {"terms": {"l2_cosine": Term(L2Cosine(l2=0.1, cosine=1.0))}, "part": 0.1875, "every": 3},
+    "l2-cosine": {
+        "terms": {"l2_cosine": Term(L2Cosine(l2=0.1, cosine=1.0))},
+        "regularized_fraction": 0.1875,
+        "regularize_every": 3,
+    },
     "adv0.5+h": {"terms": {ADV: adversarial(0.5), **HESSIAN}},
     "adv0.75+h": {"terms": {ADV: adversarial(0.75), **HESSIAN}},
     "adv1": {"terms": {ADV: adversarial(1)}},
@@ -219,7 +223,13 @@ def trained(point: str, net: str, epochs: int, seed: int, data: Dataset, device:
     ):
         scale = torch.zeros((), device=device)
         terms[ADV] = replace(terms[ADV], regularizer=replace(terms[ADV].regularizer, scale=scale))
-    objective = Objective(terms, own.get("cross_entropy"), 0.0, own.get("part", 0.25), own.get("every", 4))
+    objective = Objective(
+        terms,
+        own.get("cross_entropy"),
+        0.0,
+        own.get("regularized_fraction", 0.25),
+        own.get("regularize_every", 4),
+    )
 
     def grow(entry: dict[str, Any], _: nn.Module) -> None:
         if scale is not None:

@@ -27,22 +27,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 
-from gyrograd.audit.presets import Preset
+from gyrograd.audit.presets import PRESETS, Preset
 
-METHODS = (
-    "gradient",
-    "input_x_gradient",
-    "integrated_gradients",
-    "smoothgrad",
-    "unigrad",
-    "guided_backprop",
-    "lrp",
-    "deep_lift",
-    "gradient_shap",
-    "grad_cam",
-    "lime",
-    "shap",
-)
+METHODS = (*PRESETS["standard"].methods, "deep_lift", "gradient_shap", "grad_cam", "lime", "shap")
 OPTIONS = ("weights", "normalize", "classes", "name")
 """What may stand after a net's commas."""
 

@@ -158,7 +158,7 @@ def training(
     own = objective.term | ({"teacher": str(first)} if objective.name == "atex" else {})
     return TrainSettings(
         terms={} if objective.name == "cross_entropy" else {objective.name: own},
-        part=objective.part,
+        regularized_fraction=objective.part,
         epochs=options.epochs,
         batch_size=BATCH,
         lr=lr,

@@ -32,7 +32,7 @@ ROWS: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]], dict[str, 
     "ResNet18, adversarial, 7 steps": ("resnet18", {}, {"adversarial": PGD}, {}),
     "VGG16, adversarial, 7 steps": ("vgg16", {}, {"adversarial": PGD}, {}),
     "Swin, adversarial, 7 steps": ("swin", {}, {"adversarial": PGD}, {}),
-    "ResNet18, Hessian on 1/4": ("resnet18", SOFT, {"hessian": {}}, {"part": 0.25}),
+    "ResNet18, Hessian on 1/4": ("resnet18", SOFT, {"hessian": {}}, {"regularized_fraction": 0.25}),
 }
 """Net, its settings, the terms, and how they look at the batch."""
 

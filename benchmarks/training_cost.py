@@ -36,11 +36,23 @@ WAYS: dict[str, dict[str, Any]] = {
     "cross-entropy": {},
     "l2 + cosine, double backward": {"terms": ALIGN, "fast": False},
     "l2 + cosine, first-order passes": {"terms": ALIGN},
-    "... on 1/4 of a batch": {"terms": ALIGN, "part": 0.25},
-    "... on 3/16 of a batch, every 3rd step": {"terms": ALIGN, "part": 0.1875, "every": 3},
-    "... on 1/4 of a batch, every 4th step": {"terms": ALIGN, "part": 0.25, "every": 4},
+    "... on 1/4 of a batch": {"terms": ALIGN, "regularized_fraction": 0.25},
+    "... on 3/16 of a batch, every 3rd step": {
+        "terms": ALIGN,
+        "regularized_fraction": 0.1875,
+        "regularize_every": 3,
+    },
+    "... on 1/4 of a batch, every 4th step": {
+        "terms": ALIGN,
+        "regularized_fraction": 0.25,
+        "regularize_every": 4,
+    },
     "steady: one signed step": {"terms": {"adversarial": STEADY["adversarial"]}},
-    "... and curvature on 1/4 of every 4th batch": {"terms": STEADY, "part": 0.25, "every": 4},
+    "... and curvature on 1/4 of every 4th batch": {
+        "terms": STEADY,
+        "regularized_fraction": 0.25,
+        "regularize_every": 4,
+    },
 }
 NETS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "lenet": ("lenet", 32, {"normalize": "cifar10"}),
@@ -112,11 +124,11 @@ def way(name: str, changes: dict[str, Any], net: str, options: argparse.Namespac
         name,
         CapturedStep(plain) if graph else plain,
         (x, y, torch.arange(options.batch, device=device)),
-        settings.every,
+        settings.regularize_every,
         0,
         [],
     )
-    made.run(2 * settings.every)
+    made.run(2 * settings.regularize_every)
     made.memory = allocated(device, most=True) - before
     return made
 

@@ -275,7 +275,7 @@ bad_model("two outputs that could be logits", "FILE:two_logits", "2 could be the
 bad_model("a detector", "FILE:detector", "0 could be the logits")
 bad_model("a model that returns nothing", "FILE:nothing", "wrap it to return the logits only")
 bad_model("a model of one number", "FILE:one_number", "a logit for each class")
-bad_model("a model of feature maps", "FILE:feature_maps", "logits are")
+bad_model("a model of feature maps", "FILE:feature_maps", "return logits, ")
 bad_model("infinite logits", "FILE:infinite", "NaN or infinite logits")
 bad_model("NaN weights", "FILE:diverged", "'4.weight' holds NaN or infinite weights")
 bad_model("a model on another device", "FILE:elsewhere", "on the device 'meta'")
@@ -301,7 +301,7 @@ def _(kit: Kit, folder: Path) -> list[str]:
     return [str(folder / "a.safetensors"), kit.data]
 
 
-@bad("an image as the model", "is no model gyrograd can open")
+@bad("an image as the model", "is not a model that gyrograd can open")
 def _(kit: Kit, folder: Path) -> list[str]:
     return [str(picture(folder / "a.png")), kit.data]
 
@@ -392,7 +392,7 @@ def _(kit: Kit, folder: Path) -> list[str]:
     return [str(program_changed(kit.export, folder / "a.pt2", spoil)), kit.data]
 
 
-@bad("an operation of torch.export that is not torch's", "no operation a model needs")
+@bad("an operation of torch.export that is not torch's", "not an operation that a model needs")
 def _(kit: Kit, folder: Path) -> list[str]:
     def spoil(document: dict[str, object]) -> None:
         text = json.dumps(document).replace("torch.ops.aten.relu.default", "torch.serialization.os.system")
@@ -429,7 +429,7 @@ def _(kit: Kit, folder: Path) -> list[str]:
     return [str(folder / "a.pt"), kit.data]
 
 
-@bad("a zip of something else", "is no model gyrograd can open")
+@bad("a zip of something else", "is not a model that gyrograd can open")
 def _(kit: Kit, folder: Path) -> list[str]:
     return [str(zipped(folder / "a.zip", {"letter.txt": b"hello"})), kit.data]
 

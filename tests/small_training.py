@@ -33,7 +33,7 @@ def net(*, batchnorm: bool = True, dropout: float = 0.2, seed: int = 0) -> nn.Mo
 
 EVERYTHING = {
     "terms": {"l2_cosine": {"l2": 0.1, "cosine": 0.5}, "max_entropy": {"weight": 0.01}},
-    "part": 0.5,
+    "regularized_fraction": 0.5,
     "ema": 0.9,
     "crop": 1,
     "flip": True,

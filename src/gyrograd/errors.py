@@ -89,3 +89,12 @@ def check_name(what: str, name: str, choices: Iterable[str]) -> None:
     known = tuple(choices)
     if name not in known:
         raise UserError(f"There is no {what} '{name}': {did_you_mean(name, known)}")
+
+
+def check_schema(path: object, schema: int, newest: int) -> None:
+    """Refuse a file that a later gyrograd wrote."""
+    if schema > newest:
+        raise UserError(
+            f"{path} has schema {schema} and this gyrograd reads up to {newest}; "
+            "upgrade it: pip install -U gyrograd."
+        )

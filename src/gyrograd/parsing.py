@@ -24,7 +24,7 @@ def parse_call(text: str) -> tuple[str, Settings]:
     """A name and its settings: `smoothgrad(sigma=0.2, draws=50)` is ("smoothgrad", {"sigma": 0.2, "draws": 50})."""
     found = _CALL.fullmatch(text)
     if found is None:
-        raise UserError(f"'{text}' is no name with settings; write NAME or NAME(setting=value, ...).")
+        raise UserError(f"'{text}' is not a name with settings; write NAME or NAME(setting=value, ...).")
     return found[1], settings(found[2] or "")
 
 
@@ -34,7 +34,9 @@ def settings(text: str, such_as: str = "steps=50") -> Settings:
     for part in split(text):
         key, equals, word = (piece.strip() for piece in part.partition("="))
         if not equals or not key.isidentifier() or not word:
-            raise UserError(f"'{part}' is no setting; write setting=value between commas, such as {such_as}.")
+            raise UserError(
+                f"'{part}' is not a setting; write setting=value between commas, such as {such_as}."
+            )
         if key in given:
             raise UserError(f"'{text}' gives {key} twice; leave one out.")
         given[key] = value(word)
@@ -55,7 +57,7 @@ def value(text: str) -> Any:
         raise
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         raise UserError(
-            f"'{text}' is no value; write a number, a word, [a, b] or {{key: value}}, or put it in quotes."
+            f"'{text}' is not a value; write a number, a word, [a, b] or {{key: value}}, or put it in quotes."
         ) from None
 
 
@@ -69,7 +71,7 @@ def split(text: str) -> list[str]:
         else:
             parts[-1] += letter
     if depth != 0:
-        raise UserError(f"'{text}' opens a bracket that is not closed, or closes one too many; mend it.")
+        raise UserError(f"'{text}' opens a bracket that is not closed, or closes one too many; correct it.")
     return [part.strip() for part in parts if part.strip()]
 
 
@@ -88,4 +90,4 @@ def number(text: str) -> float:
     try:
         return float(above) / float(below) if slash else float(above)
     except (ValueError, ZeroDivisionError):
-        raise UserError(f"'{text}' is no number; write it as 8/255 or 0.03.") from None
+        raise UserError(f"'{text}' is not a number; write it as 8/255 or 0.03.") from None

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_schema
 
 SCHEMA = 2
 UNSIGNED = 1
@@ -51,7 +51,7 @@ class Record:
 
     def __post_init__(self) -> None:
         if len(set(self.examples)) != len(self.examples):
-            raise UserError(f"Record '{self.name}' lists an example twice; each example belongs in it once.")
+            raise UserError(f"Record '{self.name}' lists an example twice; list each once.")
         for key, column in self.values.items():
             if len(column) != len(self.examples):
                 raise UserError(
@@ -128,17 +128,10 @@ def read(path: Path | str) -> Record:
     schema = document.pop("schema", None) if isinstance(document, dict) else None
     if type(schema) is not int or schema < 1:
         raise UserError(f"{path} is not a gyrograd record (it names no schema); give a file gyrograd wrote.")
-    if schema > SCHEMA:
-        raise UserError(
-            f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
-            "upgrade it: pip install -U gyrograd."
-        )
+    check_schema(path, schema, SCHEMA)
     checksum = document.pop("sha256", None)
     if (checksum is not None or schema != UNSIGNED) and checksum != _digest({"schema": schema, **document}):
-        raise UserError(
-            f"{path} was damaged or edited after gyrograd wrote it (its contents do not match its checksum); "
-            "write it again."
-        )
+        raise UserError(_damage_sentence(path))
     misfit = _misfit(document)
     if misfit is not None:
         raise UserError(f"{path} is not a record ({misfit}); write it again.")
@@ -165,6 +158,13 @@ def _columns_as_bytes(record: Record) -> bytes:
     return buffer.getvalue()
 
 
+def _damage_sentence(path: Path) -> str:
+    return (
+        f"{path} was damaged or edited after gyrograd wrote it (its contents do not match its checksum); "
+        "write it again."
+    )
+
+
 def _read_columns(path: Path) -> Record:
     import numpy as np
 
@@ -182,10 +182,7 @@ def _read_columns(path: Path) -> Record:
     except FileNotFoundError:
         raise UserError(f"There is no record at {path}; check the path.") from None
     except (ValueError, KeyError, TypeError, AttributeError, OSError, EOFError, zipfile.BadZipFile):
-        raise UserError(
-            f"{path} was damaged or edited after gyrograd wrote it (its contents do not match its checksum); "
-            "write it again."
-        ) from None
+        raise UserError(_damage_sentence(path)) from None
 
 
 def _digest_of_columns(head: Mapping[str, Any], examples: Any, numbers: Any) -> str:

@@ -254,7 +254,7 @@ def _installed_plugins() -> tuple[EntryPoint, ...]:
 def _unusable(plugin: EntryPoint, wrong: Exception) -> str:
     package = _package_of(plugin)
     why = str(wrong).rstrip(".") if isinstance(wrong, UserError) else in_words(wrong)
-    return f"The plug-in package '{package}' cannot be loaded ({why}); mend it or remove it: pip uninstall {package}."
+    return f"The plug-in package '{package}' cannot be loaded ({why}); fix it or remove it: pip uninstall {package}."
 
 
 def _package_of(plugin: EntryPoint) -> str:

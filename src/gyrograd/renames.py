@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 Class = TypeVar("Class", bound=type)
 
 
+class OldNameWarning(FutureWarning):
+    """An old name was used; the command line prints its sentence as one line."""
+
+
 def keep_old_names(module: str, **moved: str) -> None:
     """Let a module answer to names that were changed.
 
@@ -59,9 +63,7 @@ def old_fields(**renamed: str) -> Callable[[Class], Class]:
 
         @functools.wraps(construct)
         def initialize(self: Any, *args: Any, **settings: Any) -> None:
-            for old in renamed.keys() & settings.keys():
-                _warn(old, renamed[old])
-            construct(self, *args, **with_new_names(settings, renamed))
+            construct(self, *args, **with_new_names(settings, renamed, warn=True))
 
         made.__init__ = initialize  # type: ignore[misc]
         for old, new in renamed.items():
@@ -71,11 +73,15 @@ def old_fields(**renamed: str) -> Callable[[Class], Class]:
     return add
 
 
-def with_new_names(settings: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
-    """The settings under their new names, without a warning: what an earlier version wrote is nobody's mistake.
+def with_new_names(
+    settings: Mapping[str, Any], renamed: Mapping[str, str], *, warn: bool = False
+) -> dict[str, Any]:
+    """The settings under their new names; `warn` if a user wrote them, not if an earlier version did.
 
     A value under an old name wins: `dataclasses.replace(x, old=1)` also hands over the unchanged new field.
     """
+    for old in renamed.keys() & settings.keys() if warn else ():
+        _warn(old, renamed[old], level=4)
     new = {name: value for name, value in settings.items() if name not in renamed}
     return new | {renamed[name]: settings[name] for name in renamed.keys() & settings.keys()}
 
@@ -85,8 +91,8 @@ def _read(owner: Any, *, old: str, new: str) -> Any:
     return getattr(owner, new)
 
 
-def _warn(old: str, new: str) -> None:
+def _warn(old: str, new: str, level: int = 3) -> None:
     # Level 3 is the line that uses the old name: past this function and the one that found the name.
     warnings.warn(
-        f"{old} is now {new}; the old name goes with the next release.", FutureWarning, stacklevel=3
+        f"{old} is now {new}; the old name goes with the next release.", OldNameWarning, stacklevel=level
     )

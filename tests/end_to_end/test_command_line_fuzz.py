@@ -65,7 +65,7 @@ def test_a_device_without_an_end_is_not_read(run):
     for words in (["sweep", "/dev/zero", "--out", "out/here"], ["train", "--config=/dev/urandom"]):
         ended = run(words)
         assert ended.code == 2
-        assert "has no end; give a file." in ended.said
+        assert "never ends; give a file." in ended.said
 
 
 def test_a_file_of_settings_that_is_no_text_is_one_sentence(kit, run):

@@ -116,9 +116,9 @@ def test_an_audit_of_as_many_images_as_a_precision_takes_is_refused_in_a_sentenc
     changed_card(folder, lambda card: card["settings"].update(precision=0.05))
     signed(folder)
     assert main(["verify", str(folder)]) == 2
-    assert "was audited with a precision of 0.05" in capsys.readouterr().err
+    assert "was audited to a precision of 0.05" in capsys.readouterr().err
     images = read_images(folder / "images.safetensors")
-    with pytest.raises(UserError, match="submit it with a fixed number of images"):
+    with pytest.raises(UserError, match="a submission needs a fixed number of images"):
         write_submission(folder, gg.load("cifar10/lenet-ce"), *images, {}, {})
 
 
@@ -179,7 +179,7 @@ def test_a_submission_that_names_code_is_not_opened(folder):
     for file in ("model.py", "../model.safetensors"):
         document["model"] = {"file": file}
         (folder / "submission.json").write_text(json.dumps(document))
-        with pytest.raises(UserError, match="is not opened"):
+        with pytest.raises(UserError, match="is code or outside its folder"):
             list(verify(folder))
 
 

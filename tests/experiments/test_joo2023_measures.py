@@ -282,13 +282,16 @@ def test_a_step_that_keeps_a_graph_costs_more_memory():
 def test_a_variant_is_the_papers_setting_trained_more_cheaply(setting):
     base = VARIANTS[setting]
     fast = recipe_tree(f"{RECIPES[base]}-l2-cosine-fast")
-    changes = {key: fast[key] for key in ("fast", "precision", "part", "every")}
+    changes = {key: fast[key] for key in ("fast", "precision", "regularized_fraction", "regularize_every")}
     for row, weights in selected_weights(base).items():
         mine, paper = (net_of(SIZES, name, row, weights, 0) for name in (setting, base))
         assert dict(mine.recipe) == {**paper.recipe, **changes}
         assert (mine.terms, mine.model) == (paper.terms, paper.model)
         objective = objective_of(mine, torch.nn.Identity() if row == "atex" else None)
-        assert (objective.part, objective.every) == (changes["part"], changes["every"])
+        assert (objective.regularized_fraction, objective.regularize_every) == (
+            changes["regularized_fraction"],
+            changes["regularize_every"],
+        )
         assert objective.fast
     assert every_way(setting) == every_way(base)
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from captum.attr._core.lime import get_exp_kernel_similarity_function
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyrograd.attributions import predict
+from gyrograd.attributions import Lime, predict
 from gyrograd.attributions.segments import segment
 from gyrograd.experiments import tan2023  # noqa: F401 - registers the experiments
 from gyrograd.experiments.claims import Order, Value, judged, read_claims
@@ -22,7 +23,15 @@ from gyrograd.experiments.results import estimates as estimates_of
 from gyrograd.experiments.runs import HOME, Measured, Run
 from gyrograd.experiments.scales import SCALES, read_scale
 from gyrograd.experiments.tan2023 import drawings, figure2, measures, ways
-from gyrograd.experiments.tan2023.explainers import NAMES, SIGMAS, draws_for, explainers, sigmas_of, smooth
+from gyrograd.experiments.tan2023.explainers import (
+    NAMES,
+    SIGMAS,
+    draws_for,
+    explainers,
+    segmented,
+    sigmas_of,
+    smooth,
+)
 from gyrograd.metrics import Faithfulness, LocalLipschitz
 from gyrograd.records import Record
 from gyrograd.registry import available
@@ -224,6 +233,7 @@ def test_lime_and_shap_stand_with_three_kinds_of_features(run: Run) -> None:
     keys = torch.tensor([3, 4, 5])
     parts = {part.what: part for part in measures.by_segments(subject)}
     kinds = [f"{name} {how}" for name in ("lime", "shap") for how in ("anew", "held", "pixels")]
+    kinds += ["lime captum kernel", "lime l2 kernel"]
     assert list(parts) == [f"{kind} {what}" for kind in kinds for what in ("lipschitz", "faithfulness")]
     found = {kind: parts[f"{kind} lipschitz"].columns(model, x, y, keys)["lipschitz"] for kind in kinds}
     for name in ("lime", "shap"):
@@ -237,7 +247,19 @@ def test_lime_and_shap_stand_with_three_kinds_of_features(run: Run) -> None:
         torch.testing.assert_close(found[f"{name} held"][1:2], held)
         assert not torch.allclose(found[f"{name} held"], anew)
         assert not torch.allclose(found[f"{name} pixels"], anew)
+    for other in ("lime captum kernel", "lime l2 kernel"):
+        assert not torch.allclose(found[other], found["lime held"])
     assert parts["lime held lipschitz"].settings != parts["lime anew lipschitz"].settings
+
+
+def test_the_captum_kernel_weighs_coalitions_as_captum_does() -> None:
+    theirs = get_exp_kernel_similarity_function("cosine")
+    lime, _ = segmented({})["lime captum kernel"]
+    assert isinstance(lime, Lime)
+    coalitions = torch.tensor([[True, False, True, True], [False, True, False, False], [True] * 4])
+    weights = lime._kernel(coalitions, torch.ones(4, dtype=torch.float64))
+    expected = [theirs(torch.ones(4), row.float(), None) for row in coalitions]
+    torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
 def test_a_few_images_do_not_decide_what_is_more_faithful(run: Run) -> None:

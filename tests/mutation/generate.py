@@ -117,7 +117,7 @@ TESTS = {
     "attributions/smooth.py": "oracles/test_smoothing oracles/test_gradient_maps unit/test_batching_rows",
     "attributions/targets.py": "unit/test_attributions_targets oracles/test_gradient_maps",
     "attacks/auto.py": "unit/test_attacks_auto",
-    "attacks/doubts.py": "unit/test_attacks_auto",
+    "attacks/self_checks.py": "unit/test_attacks_auto",
     "attacks/squares.py": "unit/test_attacks_squares unit/test_attacks_auto",
     "attacks/loop.py": "unit/test_attacks_loop oracles/test_attacks_loops",
     "attacks/named.py": (

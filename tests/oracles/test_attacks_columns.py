@@ -212,7 +212,7 @@ def test_the_soft_insertion_falls_if_a_pixel_of_worth_is_put_in_later():
     ("settings", "words"),
     [
         ({"column": "mass_in_mask"}, "give mask="),
-        ({"column": "insertion", "ratios": (0.0, 2.0)}, "shares from 0 to 1"),
+        ({"column": "insertion", "ratios": (0.0, 2.0)}, "fractions from 0 to 1"),
         ({"column": "distance_to_goal", "goal": "frames"}, "frame"),
         ({"column": "lipschitz"}, "local_lipschitz"),
     ],

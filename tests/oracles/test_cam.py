@@ -226,7 +226,7 @@ def test_a_small_denominator_can_be_held_up():
     [
         ("mlp", {}, "no layer of several places"),
         ("lenet", {"layer": "fc"}, "has no layer 'fc'"),
-        ("lenet", {"layer": "11"}, "no grid of places"),
+        ("lenet", {"layer": "11"}, "not a grid of places"),
         ("residual", {"layer": "aux"}, "do not depend on the output of layer 'aux'"),
     ],
 )

@@ -113,7 +113,7 @@ def test_baselines_hold_the_colour_they_name():
         ({"baseline": (0.1, 0.2)}, "2 values for 3 channels"),
         ({"rule": "trapez"}, "did you mean 'trapezoid'"),
         ({"steps": 0}, "at least one step"),
-        ({"max_batch": 0}, "at least 1, not 0"),
+        ({"max_batch": 0}, "max_batch is 0; give .* at least 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, sentence):

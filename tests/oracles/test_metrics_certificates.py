@@ -255,7 +255,7 @@ def test_a_map_of_zeros_has_no_direction_to_certify():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"draws": 10}, "certify 144 pixels to .* at most, even if all agree"),
+        ({"draws": 10}, "certify 144 pixels up to .* even if all agree"),
         ({"sigma": 0.0}, "sigma is 0.0"),
         ({"radius": -1.0}, "radius is -1.0"),
         ({"alpha": 0.0}, "alpha is 0.0"),

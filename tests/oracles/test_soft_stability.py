@@ -154,7 +154,7 @@ def test_the_slow_twin_counts_the_same():
     [
         ({"radius": 0}, "radius is 0"),
         ({"draws": 0}, "draws is 0"),
-        ({"top": 1.0}, "top is 1.0; give the share of the segments"),
+        ({"top": 1.0}, "top is 1.0; give the fraction of the segments"),
         ({"alpha": 1.0}, "alpha is 1.0"),
         ({"baseline": "grey"}, "grey"),
     ],

@@ -168,9 +168,9 @@ def test_mistakes_get_a_sentence():
     one = {"robustness": lipschitz, "faithfulness": faithfulness}
     with pytest.raises(UserError, match="must rise"):
         sweep({"exact": exact}, [0.2, 0.1], **one)
-    with pytest.raises(UserError, match="at least one method"):
+    with pytest.raises(UserError, match="give at least one of each"):
         sweep({}, [0.2], **one)
-    with pytest.raises(UserError, match="at least one method"):
+    with pytest.raises(UserError, match="no method to compare; give at least one"):
         compare({}, **one)
     with pytest.raises(UserError, match="run sweep or compare"):
         recommend([])

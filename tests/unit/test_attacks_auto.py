@@ -107,7 +107,7 @@ def test_the_lowest_of_all_that_was_offered_is_what_comes_back(monkeypatch):
     assert (lowest < mains.amin(0)).any()
 
 
-def spied(monkeypatch, **settings):
+def spied(monkeypatch, name: str = "lenet", **settings):
     """The searches of a run on two images: (settings of the search, images, where it began)."""
     calls = []
 
@@ -117,7 +117,7 @@ def spied(monkeypatch, **settings):
 
     monkeypatch.setattr(driver, "search", spy)
     x, target = batch(2)
-    hits = Auto(steps=3, **settings)(net("lenet"), GRADIENT, x, target)
+    hits = Auto(steps=3, **settings)(net(name), GRADIENT, x, target)
     return calls, hits
 
 
@@ -126,6 +126,13 @@ def test_a_larger_radius_begins_where_the_smaller_one_ended(monkeypatch):
     began = {eps: begin for _, _, begin, eps in reversed(calls)}
     assert began[0.02] is None
     torch.testing.assert_close(began[0.03], (near.x - near.x_clean) * 1.5)
+
+
+@pytest.mark.parametrize(("name", "first"), [("lenet", 2.0), ("functional_relu", 1.0)])
+def test_the_first_step_from_x_is_shorter_through_a_twin(monkeypatch, name, first):
+    calls, _ = spied(monkeypatch, name, eps=(0.02, 0.03))
+    begun = {eps: how.step_size / eps for how, _, _, eps in reversed(calls)}
+    assert begun == pytest.approx({0.02: first, 0.03: 0.5})
 
 
 def test_radii_come_back_in_the_order_they_were_given():
@@ -588,7 +595,7 @@ def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares(metho
     [
         ({"column": "top_keep"}, "top_kept"),
         ({"steps": 0}, "at least 1"),
-        ({"top_fraction": 1.0}, "share of the pixels"),
+        ({"top_fraction": 1.0}, "fraction of the pixels"),
         ({"reduce": "abs"}, "sum_abs"),
         ({"eps": []}, "at least one radius"),
     ],

@@ -94,7 +94,7 @@ def test_a_card_whose_picture_is_no_grid_is_refused(certified):
     card = dict(certified[0].document)
     for rows in ([], [""], ["++", "+"], ["+?"]):
         picture = card["certificates"]["pictures"][0] | {"rows": rows}
-        with pytest.raises(UserError, match="no grid of the characters"):
+        with pytest.raises(UserError, match="not a grid of the characters"):
             checked(card | {"certificates": card["certificates"] | {"pictures": [picture]}})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -430,6 +431,20 @@ def test_at_a_single_radius_the_map_that_keeps_most_is_chosen_and_its_share_is_t
     assert "radius" not in " ".join(told)
     assert "steady_radius" not in {column["key"] for column in card_columns(PRESETS["glance"])}
     assert "steady_radius" in {column["key"] for column in card_columns(PRESETS["quick"])}
+
+
+def test_the_documentation_has_the_steps_draws_and_images_of_every_preset() -> None:
+    page = (Path(__file__).parents[2] / "docs/concepts/audit.md").read_text(encoding="utf-8")
+    table = {row[0]: row[1:] for line in page.splitlines() if len(row := line.strip("| ").split(" | ")) == 5}
+    assert list(PRESETS) == ["glance", "quick", "standard", "thorough"]
+    for place, preset in enumerate(PRESETS.values()):
+        attacked = table["attack steps at each radius, images attacked"][place]
+        assert attacked.replace("up to ", "") == f"{preset.steps}, {preset.attacked_images}"
+        if preset.mean_steps is not None:
+            words = table["maps of several passes"][place].split()
+            assert int(words[0]) == preset.mean_steps
+            assert int(words[words.index("of") - 1]) == preset.search_rows
+        assert table["draws of noise"][place] == str(preset.draws)
 
 
 def test_how_faithful_a_method_is_rests_on_every_image_and_not_on_those_of_the_plane() -> None:

@@ -88,7 +88,7 @@ def test_a_checkpoint_with_a_missing_or_odd_entry_is_one_sentence(key, value, tm
         del note[key]
     path = tmp_path / snapshots.NAME
     save_file(TENSORS, path, {"gyrograd_run": json.dumps(note)})
-    with pytest.raises(UserError, match=f"'{key}' is missing or of another kind"):
+    with pytest.raises(UserError, match=f"'{key}' is missing or of the wrong type"):
         snapshots.read(path)
 
 

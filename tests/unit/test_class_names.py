@@ -91,7 +91,7 @@ def test_a_file_that_does_not_fit_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="holds no class names"):
         read_class_names(path, 3)
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="no UTF-8 text"):
+    with pytest.raises(UserError, match="not UTF-8 text"):
         read_class_names(path, 3)
     with pytest.raises(UserError, match="cannot be read"):
         read_class_names(tmp_path / "absent", 3)

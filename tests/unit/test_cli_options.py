@@ -131,7 +131,7 @@ def test_words_that_do_not_fit_are_one_sentence_that_names_the_fix(words):
 FILES = {
     "row: many": "row is 'many'; give a whole number",
     "rwo: 5": "The file of --config has 'rwo', which 'gyrograd put' does not take: did you mean 'row'?",
-    "row: [": "The file of --config is no YAML: ",
+    "row: [": "The file of --config is not YAML: ",
     "- row": "The file of --config holds no settings by name; write lines such as `seed: 1`.",
     "flat: maybe": "flat is 'maybe'; give true or false.",
 }
@@ -152,7 +152,7 @@ def test_a_file_of_settings_sets_the_fields_of_the_class(tmp_path):
 
 @pytest.mark.parametrize("place", ["none.yaml", "."])
 def test_a_file_of_settings_that_is_none_is_named(place, tmp_path):
-    with pytest.raises(cli.UserError, match="is no file of settings; give a YAML file with --config"):
+    with pytest.raises(cli.UserError, match="is not a file of settings; give a YAML file with --config"):
         parsed("it", "--config", str(tmp_path / place))
 
 

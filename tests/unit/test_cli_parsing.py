@@ -64,14 +64,14 @@ def test_what_python_prints_and_what_yaml_prints_are_read_back(tree):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("epochs", "'epochs' is no setting; write setting=value between commas, such as epochs=12"),
-        ("epochs=", "'epochs=' is no setting"),
-        ("a.b=1", "'a.b=1' is no setting"),
+        ("epochs", "'epochs' is not a setting; write setting=value between commas, such as epochs=12"),
+        ("epochs=", "'epochs=' is not a setting"),
+        ("a.b=1", "'a.b=1' is not a setting"),
         ("lr=1,lr=2", "gives lr twice; leave one out"),
         ("lr=[", "opens a bracket that is not closed"),
         ("lr={a: 1", "opens a bracket that is not closed"),
-        ("lr=*x", "is no value; write a number, a word, .* or put it in quotes"),
-        ("lr=1/0", "'1/0' is no number; write it as 8/255"),
+        ("lr=*x", "is not a value; write a number, a word, .* or put it in quotes"),
+        ("lr=1/0", "'1/0' is not a number; write it as 8/255"),
     ],
 )
 def test_settings_that_are_none_are_one_sentence(text, sentence):

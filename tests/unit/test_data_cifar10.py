@@ -125,7 +125,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_nothing_runs(protocol: int,
     pickle.loads(content)
     assert marker.exists(), "the attack itself must work, or this test shows nothing"
     marker.unlink()
-    with pytest.raises(UserError, match=r"is no CIFAR-10 batch \(it asks for "):
+    with pytest.raises(UserError, match=r"is not a CIFAR-10 batch \(it asks for "):
         from_pickle(content, tmp_path / "data_batch_1")
     assert not marker.exists()
 
@@ -143,7 +143,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_nothing_runs(protocol: int,
 )
 def test_a_damaged_pickle_gives_one_sentence(content: bytes) -> None:
     with pytest.raises(
-        UserError, match=r"data_batch_1 is no CIFAR-10 batch .* run `gyrograd data fetch cifar10`"
+        UserError, match=r"data_batch_1 is not a CIFAR-10 batch .* run `gyrograd data fetch cifar10`"
     ):
         from_pickle(content, Path("data_batch_1"))
 

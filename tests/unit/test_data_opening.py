@@ -174,7 +174,7 @@ def test_folders_that_are_some_of_a_models_class_numbers_are_not_counted_in_sile
     if fits:
         check_labels_fit(data, k)
         return
-    with pytest.raises(UserError, match="make an empty folder for each number that is missing"):
+    with pytest.raises(UserError, match="make an empty folder for each missing number"):
         check_labels_fit(data, k)
 
 

@@ -473,7 +473,7 @@ BAD = {
     "unknown setting": ({"learning_rate": 1.0}, "no setting 'learning_rate'"),
     "unknown term": ({"terms": {"l2_cosin": {}}}, "did you mean 'l2_cosine'"),
     "negative weight": ({"terms": {"hessian": {"weight": -1.0}}}, "weight is -1"),
-    "weights of a module": ({"classes": 3}, "belong to a model given by name"),
+    "weights of a module": ({"classes": 3}, "are for a model given by name"),
     "unknown resume": ({"resume": "maybe"}, "no resume 'maybe'"),
 }
 
@@ -501,7 +501,7 @@ def test_data_that_cannot_be_used_is_refused(model, tmp_path):
     mixed = Dataset(TEST.images, (TEST.labels + 1) % 3, TEST.classes, "in another order")
     with pytest.raises(
         UserError,
-        match="no more than chance.*order of the data's \\(above, middle, below; a folder's go by name",
+        match="no more than chance.*order of the data's \\(above, middle, below; folders are sorted by name",
     ):
         harden(model, TRAIN, test=mixed, out=tmp_path / "out", **HOW)
     frozen = Small().requires_grad_(False)

@@ -209,7 +209,7 @@ def test_a_maximum_that_still_grows_is_found():
     assert sanity_checks.still_growing(rising).measured == pytest.approx(0.5)
     assert sanity_checks.still_growing(rising.flip(1)) is None
     assert sanity_checks.still_growing(torch.zeros(2, 4)) is None
-    with pytest.raises(UserError, match="raise draws"):
+    with pytest.raises(UserError, match="give at least two"):
         sanity_checks.still_growing(rising[:, :1])
 
 

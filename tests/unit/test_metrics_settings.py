@@ -113,7 +113,7 @@ def test_parts_cover_every_pair_once_within_the_budget(b, variants, max_batch):
 
 def test_a_budget_of_no_rows_is_refused():
     x, target = batch(2)
-    with pytest.raises(UserError, match="max_batch is the number of images .* at least 1, not 0"):
+    with pytest.raises(UserError, match="max_batch is 0; give the number of images .* at least 1"):
         gg.metric("rps", max_batch=0)(net("lenet"), gg.attribution("gradient"), x, target)
 
 

@@ -156,7 +156,7 @@ def test_a_wrong_image_size_is_explained(make, shape, words: str) -> None:
         ("mlp", {"hidden": (0,)}, "at least 1"),
         ("lenet", {"image_size": 2}, "too small"),
         ("swin", {"heads": (5, 6, 12, 24)}, "does not divide"),
-        ("swin", {"depths": (2, 2)}, "as many depths"),
+        ("swin", {"depths": (2, 2)}, "give as many of each"),
     ],
 )
 def test_impossible_settings_are_explained(name: str, settings: dict, words: str) -> None:

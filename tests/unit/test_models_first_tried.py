@@ -177,7 +177,7 @@ def test_images_of_another_precision_are_named():
     x, target = batch()
     with pytest.raises(
         UserError,
-        match="cannot take float64 images .*; give it weights of float64, or images of its own kind",
+        match="cannot take float64 images .*; give it weights of float64, or images of its dtype",
     ):
         Gradient()(Net(), x.double(), target)
 

@@ -134,8 +134,8 @@ HARMFUL = {
     in_a_nested_text: "more than arithmetic",
     in_a_guard: "more than arithmetic",
     in_the_text_of_a_guard: "more than arithmetic",
-    in_the_name_of_an_input: "is no name",
-    in_the_name_of_a_result: "is no name",
+    in_the_name_of_an_input: "is not a name",
+    in_the_name_of_a_result: "is not a name",
     in_the_module_of_a_container: "more than tensors in tuples",
     by_writing_a_file: "calls 'torch.ops.aten.from_file.default'",
     by_a_function_of_python: "calls '_operator.call'|hands functions",
@@ -169,7 +169,7 @@ def test_two_members_of_one_name_are_refused(kit, mark):
     with zipfile.ZipFile(path, "a") as archive:
         folder = archive.namelist()[0].partition("/")[0]
         archive.writestr(f"{folder}/models/MODEL.json", b"{}")
-    refused(path, mark, "each there once")
+    refused(path, mark, "one is there twice")
 
 
 def test_what_torch_reads_is_what_was_checked(kit, monkeypatch, tmp_path):

@@ -248,7 +248,7 @@ def test_a_card_that_is_missing_or_damaged_is_one_sentence(home, content):
 
 @pytest.mark.parametrize("name", ["", "a//b", "../a", "a/..", "a/"])
 def test_a_name_that_leads_out_of_the_zoo_is_refused(home, name):
-    with pytest.raises(UserError, match="no name for the zoo"):
+    with pytest.raises(UserError, match="not the name of a zoo model"):
         zoo.add(name, gg.model("lenet"), {})
 
 

@@ -194,11 +194,13 @@ class Hiding(nn.Module):
 
 def test_a_copy_that_does_not_follow_its_net_is_refused_in_a_sentence():
     model, x = Hiding(), torch.rand(2, 3, 2, 2)
-    with pytest.raises(gg.UserError, match=r"does not follow it .* swap its activations where it is built"):
+    with pytest.raises(
+        gg.UserError, match=r"an activation that was not found .* swap the activations where it is built"
+    ):
         with_activation(model, "softplus", 20, example=x)
     guide = guide_for(model, x, "auto")
     assert guide.model is model
-    assert "does not follow" in guide.refusal
+    assert "an activation that was not found" in guide.refusal
 
 
 class Writing(nn.Module):

@@ -186,7 +186,7 @@ def test_a_plug_in_that_cannot_be_loaded_is_one_sentence_that_names_it_at_every_
 ):
     (tmp_path / "a_plugin.py").write_text(source)
     install(tmp_path, "a_plugin")
-    sentence = f"The plug-in package 'a-plugin' cannot be loaded ({BROKEN[source]}); mend it or remove it: "
+    sentence = f"The plug-in package 'a-plugin' cannot be loaded ({BROKEN[source]}); fix it or remove it: "
     for _ in range(2):
         with pytest.raises(UserError) as raised:
             gg.kernel("gaussian")

@@ -98,7 +98,7 @@ def test_keys_come_from_the_seed_or_from_torchs_generator():
 
 
 WRONG = [
-    ("l2_cosine", {"l2": -0.1}, "must be finite, >= 0 and not both 0"),
+    ("l2_cosine", {"l2": -0.1}, "give finite weights of 0 or more, not both 0"),
     ("l2_cosine", {"cosine": float("nan")}, "give a finite number"),
     ("l2_cosine", {"l2": float("nan")}, "give a finite number"),
     ("l2_cosine", {"l2": float("inf")}, "give a finite number"),

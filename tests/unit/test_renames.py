@@ -5,11 +5,19 @@ from __future__ import annotations
 import importlib
 import warnings
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 import pytest
+import yaml
 
 from gyrograd.audit.presets import preset_of
+from gyrograd.cli import main
+from gyrograd.errors import UserError
+from gyrograd.experiments.nets import Net, checked_changes, net_key
 from gyrograd.renames import old_fields, with_new_names
+from gyrograd.training import Objective, TrainSettings, settings_from
+from gyrograd.training.settings import as_tree, merge_settings
+from gyrograd.training.snapshots import Snapshot, check_same_run
 
 
 @old_fields(part="share")
@@ -75,3 +83,59 @@ def test_a_preset_takes_and_shows_kept_as_its_top_fraction():
     assert changed == preset_of("quick", top_fraction=0.2)
     with pytest.warns(FutureWarning, match="kept is now top_fraction"):
         assert changed.kept == 0.2
+
+
+NEW_SETTINGS = {"regularized_fraction": 0.25, "regularize_every": 2}
+OLD_SETTINGS = {"part": 0.25, "every": 2}
+
+
+@pytest.mark.parametrize("make", [TrainSettings, Objective])
+def test_training_takes_and_shows_part_and_every_under_their_new_names(make):
+    with pytest.warns(FutureWarning, match="is now regulariz"):
+        made = make(**OLD_SETTINGS)
+    assert made == make(**NEW_SETTINGS)
+    with pytest.warns(FutureWarning, match="every is now regularize_every"):
+        assert made.every == 2
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_of_two_layers_of_settings_the_upper_one_decides_under_either_name():
+    for under, over in [
+        ({"part": 0.5}, {"regularized_fraction": 0.25}),
+        ({"regularized_fraction": 0.5}, {"part": 0.25}),
+    ]:
+        assert settings_from(merge_settings(under, over)).regularized_fraction == 0.25
+    term = {"terms": {"mine": {"part": 3}}}  # a term's own setting of the name is none of ours
+    assert merge_settings(term, {"part": 0.25})["terms"] == term["terms"]
+
+
+def test_a_checkpoint_with_the_old_names_belongs_to_the_same_run():
+    settings = TrainSettings(**NEW_SETTINGS)
+    before = {key: value for key, value in as_tree(settings).items() if key not in NEW_SETTINGS}
+    note = {"settings": before | OLD_SETTINGS, "data": "d"}
+    check_same_run(Path("x"), Snapshot(note, {}), settings, "d")
+    with pytest.raises(UserError, match="regularize_every is 3 here and 2 there"):
+        check_same_run(Path("x"), Snapshot(note, {}), replace(settings, regularize_every=3), "d")
+
+
+def test_nets_of_an_experiment_that_were_trained_under_the_old_names_are_found():
+    net = Net("l2", {"name": "lenet"}, {"epochs": 1}, {"lr": 0.1, **NEW_SETTINGS})
+    assert net_key(net) == "0a73ed2224d7"  # as of the last version with the old names
+
+
+@pytest.mark.filterwarnings("default::FutureWarning")
+def test_the_command_line_takes_old_options_and_says_the_new_ones(capsys, tmp_path):
+    assert main(["train", "--recipe", "shapes-ce", "--part", "0.5", "--print_config"]) == 0
+    said = capsys.readouterr()
+    assert yaml.safe_load(said.out)["regularized_fraction"] == 0.5
+    assert said.err.splitlines() == [
+        "gyrograd: part is now regularized_fraction; the old name goes with the next release."
+    ]
+    (tmp_path / "own.yaml").write_text("part: 0.125\n")
+    for words in (["--part", "0.125"], ["--config", str(tmp_path / "own.yaml")]):
+        # steady has no such setting: the sentence shows that the value arrived under its new name
+        assert main(["harden", "torchvision:resnet18", "shapes", *words]) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert "part is now regularized_fraction" in lines[0]
+        assert lines[1].startswith("gyrograd: regularized_fraction belongs to the objective l2_cosine")
+    assert checked_changes({"every": 3, "lr": 0.1}) == {"lr": 0.1, "regularize_every": 3}

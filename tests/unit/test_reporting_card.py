@@ -382,8 +382,11 @@ WRONG = {
     "schema 0": (lambda c: c.update(schema=0), "names no schema"),
     "schema -5": (lambda c: c.update(schema=-5), "names no schema"),
     "schema true": (lambda c: c.update(schema=True), "names no schema"),
-    "pictures elsewhere": (lambda c: c.update(pictures="../other/pictures.npz"), "no file beside the card"),
-    "pictures of the machine": (lambda c: c.update(pictures="/etc/passwd"), "no file beside the card"),
+    "pictures elsewhere": (
+        lambda c: c.update(pictures="../other/pictures.npz"),
+        "not a file beside the card",
+    ),
+    "pictures of the machine": (lambda c: c.update(pictures="/etc/passwd"), "not a file beside the card"),
     "a row below 0": (lambda c: c["worst"][0].update(row=-1), "names a row or an image below 0"),
     "an infinite number": (
         lambda c: c["accuracy"].update(value=float("inf")),

@@ -17,7 +17,7 @@ from gyrograd.training.loop import Step, optimizer_of
 from gyrograd.training.objective import objective_of
 from gyrograd.training.processes import process_group
 
-SETTINGS = TrainSettings(terms={"l2": {}}, every=2, lr=0.01, clip=0.5, device="cpu")
+SETTINGS = TrainSettings(terms={"l2": {}}, regularize_every=2, lr=0.01, clip=0.5, device="cpu")
 
 
 @dataclass

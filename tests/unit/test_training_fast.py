@@ -30,7 +30,13 @@ def trained(**changes) -> tuple[torch.nn.Module, list[dict]]:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"part": 0.25}, {"every": 2}, {"part": 0.5, "every": 3, "label_smoothing": 0.1}]
+    "changes",
+    [
+        {},
+        {"regularized_fraction": 0.25},
+        {"regularize_every": 2},
+        {"regularized_fraction": 0.5, "regularize_every": 3, "label_smoothing": 0.1},
+    ],
 )
 def test_the_fast_path_trains_the_same_weights(changes: dict) -> None:
     plain, said = trained(**changes)
@@ -50,7 +56,7 @@ def test_the_penalty_comes_every_few_steps_with_as_many_times_the_weight() -> No
     model, x, y = batch()
     align = {"cosine": Term(gg.regularizer("cosine"), 2.0)}
     _, once = Objective(align)(model, x, y, seed=5)
-    rare = Objective(align, every=4)
+    rare = Objective(align, regularize_every=4)
     _, due = rare(model, x, y, seed=5, number=8)
     _, free = rare(model, x, y, seed=5, number=9)
     torch.testing.assert_close(due["cosine"], 4 * once["cosine"])
@@ -60,7 +66,7 @@ def test_the_penalty_comes_every_few_steps_with_as_many_times_the_weight() -> No
 
 def test_a_term_in_the_place_of_cross_entropy_is_there_at_every_step() -> None:
     model, x, y = batch()
-    robust = Objective({"adversarial": Term(gg.regularizer("adversarial", steps=1))}, every=4)
+    robust = Objective({"adversarial": Term(gg.regularizer("adversarial", steps=1))}, regularize_every=4)
     _, due = robust(model, x, y, seed=5, number=4)
     _, free = robust(model, x, y, seed=5, number=5)
     torch.testing.assert_close(due["adversarial"], free["adversarial"])
@@ -76,7 +82,7 @@ def test_a_term_in_the_place_of_cross_entropy_is_there_at_every_step() -> None:
 )
 def test_objectives_the_fast_path_does_not_know_are_refused(terms: dict) -> None:
     with pytest.raises(
-        gg.UserError, match="fast knows .* beside cross-entropy with no other term, .*; leave fast out"
+        gg.UserError, match="fast takes .* as the only term beside cross-entropy, .*, so leave fast out"
     ):
         objective_of(TrainSettings(terms=terms, fast=True))
 
@@ -84,7 +90,10 @@ def test_objectives_the_fast_path_does_not_know_are_refused(terms: dict) -> None
 def test_a_hessian_norm_is_computed_as_written_on_the_fast_path() -> None:
     model, x, y = batch()
     terms = {"hessian": {"weight": 2.0}}
-    fast, plain = (objective_of(TrainSettings(terms=terms, part=0.5, every=2, fast=f)) for f in (True, False))
+    fast, plain = (
+        objective_of(TrainSettings(terms=terms, regularized_fraction=0.5, regularize_every=2, fast=f))
+        for f in (True, False)
+    )
     assert not fast.joins
     for number in (0, 1):
         total, said = fast(model, x, y, seed=3, number=number)
@@ -185,4 +194,4 @@ def test_settings_that_need_a_second_derivative_are_refused() -> None:
     with pytest.raises(gg.UserError, match="one draw"):
         objective_of(TrainSettings(terms={"l2": {"draws": 2}}, fast=True))
     with pytest.raises(gg.UserError, match="every is 0; give at least 1"):
-        TrainSettings(every=0)
+        TrainSettings(regularize_every=0)

@@ -82,7 +82,7 @@ def test_the_loss_falls_and_the_net_learns():
 
 def test_order_and_draws_do_not_depend_on_the_batch_size():
     """With a rate of almost nothing the mean losses of an epoch are those of one model, however it is cut."""
-    calm = {"lr": 1e-30, "ema": 0.0, "part": 1.0, "epochs": 1, "warmup": 0.0}
+    calm = {"lr": 1e-30, "ema": 0.0, "regularized_fraction": 1.0, "epochs": 1, "warmup": 0.0}
     means = []
     for size in (6, 16, 48):
         model = net(batchnorm=False, dropout=0.0)
@@ -100,7 +100,14 @@ def test_order_and_draws_change_from_epoch_to_epoch_and_every_example_comes_once
         return torch.zeros(len(x))
 
     data = pictures()
-    plain = {"crop": 0, "flip": False, "zoom": 1.0, "part": 1.0, "epochs": 2, "batch_size": 48}
+    plain = {
+        "crop": 0,
+        "flip": False,
+        "zoom": 1.0,
+        "regularized_fraction": 1.0,
+        "epochs": 2,
+        "batch_size": 48,
+    }
     fitted(how={"objective": Objective({"watcher": Term(watcher)})}, data=data, **plain)
     (x1, y1, keys1), (x2, y2, keys2) = seen
     assert not torch.equal(x1, x2)
@@ -114,7 +121,7 @@ def test_order_and_draws_change_from_epoch_to_epoch_and_every_example_comes_once
 def test_the_log_has_a_line_an_epoch_and_the_best_epoch_is_kept(tmp_path):
     quick = settings(
         model="mlp", model_settings={"in_features": 2, "hidden": [4]}, data="toy2d", data_settings={"n": 40},
-        test={"split": "test", "n": 30}, terms={}, crop=0, flip=False, zoom=1.0, part=1.0,
+        test={"split": "test", "n": 30}, terms={}, crop=0, flip=False, zoom=1.0, regularized_fraction=1.0,
     )  # fmt: skip
     done = train(quick, tmp_path)
     entries = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -349,7 +356,7 @@ def test_a_start_gives_its_weights_and_must_fit(tmp_path):
         "crop": 0,
         "flip": False,
         "zoom": 1.0,
-        "part": 1.0,
+        "regularized_fraction": 1.0,
         "lr": 1e-30,
         "warmup": 0.0,
         "ema": 0.0,

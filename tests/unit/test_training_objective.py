@@ -73,7 +73,7 @@ def test_part_regularises_the_first_rows_only(batch):
         seen.append((x, seed))
         return model(x).square().sum(1)
 
-    _, parts = Objective({"w": Term(watcher, 3.0)}, part=0.4)(model, x, y, seed=keys)
+    _, parts = Objective({"w": Term(watcher, 3.0)}, regularized_fraction=0.4)(model, x, y, seed=keys)
     assert torch.equal(seen[0][0], x[:5])
     assert len(seen[0][1]) == 5
     assert float(parts["w"]) == pytest.approx(
@@ -84,7 +84,7 @@ def test_part_regularises_the_first_rows_only(batch):
 def test_a_term_that_takes_the_place_of_cross_entropy_sees_the_whole_batch(batch):
     x, y, keys = batch
     terms = {"adversarial": {"eps": 0.01, "steps": 2}}
-    alone = objective_of(TrainSettings(terms=terms, part=0.5))
+    alone = objective_of(TrainSettings(terms=terms, regularized_fraction=0.5))
     beside = objective_of(
         TrainSettings(terms={"adversarial": {**terms["adversarial"], "weight": 0.5}}, cross_entropy=0.5)
     )
@@ -101,7 +101,9 @@ def test_a_term_that_takes_the_place_of_cross_entropy_sees_the_whole_batch(batch
 def test_the_shares_of_several_processes_add_up_to_the_whole(batch, processes, part):
     x, y, keys = batch
     model = calm()
-    objective = objective_of(TrainSettings(terms={"l2_cosine": {}}, part=part, label_smoothing=0.1))
+    objective = objective_of(
+        TrainSettings(terms={"l2_cosine": {}}, regularized_fraction=part, label_smoothing=0.1)
+    )
     whole, parts = objective(model, x, y, seed=keys)
     shares = []
     for index in range(processes):

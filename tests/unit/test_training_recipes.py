@@ -37,7 +37,7 @@ def test_a_steady_recipe_differs_from_its_plain_twin_in_its_terms_alone(net):
     assert replace(steady, terms={}) == plain
     step = steady.terms["adversarial"]
     assert step == {"eps": (2 if net in {"shapes", "resnet18"} else 1) / 255, "steps": 1, "selection": "last"}
-    assert (steady.ema, steady.part, steady.every) == (0.999, 0.25, 4)
+    assert (steady.ema, steady.regularized_fraction, steady.regularize_every) == (0.999, 0.25, 4)
 
 
 @pytest.mark.parametrize("net", ["resnet18", "resnet20", "imagenette"])

@@ -32,7 +32,7 @@ BAD = {
     "no milestones": ({"schedule": "multi_step"}, "needs milestones"),
     "milestones": ({"milestones": [3]}, "belong to schedule multi_step"),
     "odd milestones": ({"schedule": "multi_step", "milestones": [0.5]}, "give epochs"),
-    "part": ({"part": 0}, "part is 0"),
+    "regularized_fraction": ({"regularized_fraction": 0}, "regularized_fraction is 0"),
     "ema": ({"ema": 1}, "ema is 1"),
     "clip": ({"clip": 0}, "null for no clipping"),
     "nesterov": ({"optimizer": "sgd", "momentum": 0}, "nesterov needs a momentum"),

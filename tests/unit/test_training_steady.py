@@ -114,4 +114,4 @@ def test_a_net_that_cannot_be_differentiated_twice_is_named_and_left_as_it_was()
 def test_the_settings_go_into_any_training():
     settings = TrainSettings(epochs=1, **steady_settings(eps=0.5 / 255, curvature=0.0))
     assert settings.terms == {"adversarial": {"eps": 0.5 / 255, "steps": 1, "selection": "last"}}
-    assert (settings.part, settings.every, settings.ema) == (0.25, 4, 0.999)
+    assert (settings.regularized_fraction, settings.regularize_every, settings.ema) == (0.25, 4, 0.999)

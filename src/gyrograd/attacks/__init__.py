@@ -1,8 +1,8 @@
 """Attacks on explanations: changes no eye can see that move the map and leave the prediction alone.
 
 Files: loop (the one search), objectives (what is minimised), twin (derivatives of piecewise linear nets), settings
-(what attacks are declared with), named (the attacks), auto (the one to judge by), doubts (what it thinks of itself),
-squares (a search without derivatives), runs (from settings to result), result.
+(what attacks are declared with), named (the attacks), auto (the one to judge by), self_checks (when not to
+trust it), squares (a search without derivatives), runs (from settings to result), result.
 """
 
 from gyrograd.attacks.auto import Auto

@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.doubts import FELL, STOOD, WON, doubts
 from gyrograd.attacks.loop import Found, Search, search
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
@@ -51,6 +50,7 @@ from gyrograd.attacks.objectives import (
 )
 from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.runs import STAND_IN, Attacked, AttackPlan, asker, look
+from gyrograd.attacks.self_checks import MISLED_COLUMN, MISLED_FALL, WIN_MARGIN, raised_flags
 from gyrograd.attacks.settings import BallAttack, check_goal, plan_of
 from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import Guide
@@ -63,8 +63,9 @@ from gyrograd.numerics.random import signs
 from gyrograd.registry import make, register
 from gyrograd.types import Attribution, Flags, Images, Inputs, Labels, Model, PerExample, Seed
 
-FIRST_STEP, WARM_STEP = 2.0, 0.5
-"""First step of a descent in radii of the ball: from x across all of it; from a point that is good already, less."""
+FIRST_STEP, TWIN_STEP, WARM_STEP = 2.0, 1.0, 0.5
+"""First step of a descent in radii of the ball: from x across all of it; through a twin half of that, since the twin's
+slopes and the model's part with the distance; from a point that is good already, less."""
 UNJUDGED = 2 / 3
 """Share of a descent's steps, the first ones, that are not judged where that takes a pass of its own."""
 CHALLENGE = 4
@@ -155,7 +156,9 @@ class Auto(BallAttack):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
         if not 0 < self.top_fraction < 1:
-            raise UserError(f"top_fraction is {self.top_fraction}; give a share of the pixels, such as 0.1.")
+            raise UserError(
+                f"top_fraction is {self.top_fraction}; give a fraction of the pixels, such as 0.1."
+            )
         if self.mask is None and COLUMNS[self.column].needs == "mask":
             raise UserError(f"{self.column} needs the pixels that count; give mask=, of shape h w or b h w.")
         self.curve()  # refuses ratios that are no shares
@@ -163,11 +166,11 @@ class Auto(BallAttack):
     def every_radius(
         self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
-        """One result for each radius, with what it doubts of itself."""
+        """One result for each radius, with the flags that it raises about its own search."""
         if self.mask is not None:
             check_mask(self.mask, x)
         results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed)
-        return tuple(replace(r, flags=(*r.flags, *doubts(r))) for r in results)
+        return tuple(replace(r, flags=(*r.flags, *raised_flags(r))) for r in results)
 
     def plan(self) -> AttackPlan:
         """What a run needs; the searches are made in `attack_every_radius`."""
@@ -398,7 +401,8 @@ class Duel:
 
     def search(self, begin: Images | None) -> None:
         """The main search, at full length."""
-        first = FIRST_STEP if begin is None else WARM_STEP
+        through_twin = self.under.guide.model is not self.under.model
+        first = WARM_STEP if begin is not None else TWIN_STEP if through_twin else FIRST_STEP
         found = self.descend("main", Descent(steps=self.case.auto.steps, begin=begin, first_step=first))
         self.main = self.best.value
         if found is not None:
@@ -534,7 +538,7 @@ class Duel:
         judged = self._judge(rows, delta)
         if name != "main":
             rival = (self.main if name in AFRESH else self.best.value)[rows]
-            won = judged.value < rival - self.column.by(WON, rival)
+            won = judged.value < rival - self.column.by(WIN_MARGIN, rival)
             before = self.beaten_by.get(name, torch.zeros_like(self.misled))
             self.beaten_by[name] = before.index_copy(0, rows, before[rows] | won)
         better = (judged.value < self.best.value[rows]).nonzero()[:, 0]
@@ -545,8 +549,8 @@ class Duel:
         """Where the main search's objective fell and the column did not."""
         start = self.case.start[rows]
         fall = torch.zeros_like(start) if one.fall is None else one.fall.nan_to_num(0.0, posinf=0.0)
-        stood = start - self.best.value[rows] < self.column.by(STOOD, start)
-        return torch.zeros_like(self.misled).index_copy(0, rows, (fall > FELL) & stood)
+        stood = start - self.best.value[rows] < self.column.by(MISLED_COLUMN, start)
+        return torch.zeros_like(self.misled).index_copy(0, rows, (fall > MISLED_FALL) & stood)
 
 
 def softened(model: Model) -> Model | None:

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gyrograd.numerics.balls import Ball, into_box
+from gyrograd.numerics.balls import Ball, column, into_box
 from gyrograd.numerics.random import Keys, normal
 from gyrograd.progress import track
 from gyrograd.types import Flags, Images, Logits, PerExample
@@ -44,7 +44,7 @@ class Search:
     open_end: bool = False
     judge_from: int = 0
 
-    def length(self, eps: float) -> float:
+    def length(self, eps: float | Tensor) -> float | Tensor:
         """The step size in pixel units: as set, or 4 eps / steps for Adam (joo2023's code) and 2.5 eps / steps."""
         if self.step_size is not None:
             return self.step_size
@@ -108,7 +108,7 @@ class Box:
         flat = x.flatten(1) if name == "image" else x.reshape(1, -1)
         return cls(flat.amin(1).view(-1, 1, 1, 1), flat.amax(1).view(-1, 1, 1, 1))
 
-    def rows(self, part: slice, b: int) -> Box:
+    def rows(self, part: slice | Tensor, b: int) -> Box:
         """The box of these rows of b."""
         low, high = (
             None if edge is None else edge.expand(b, 1, 1, 1)[part] for edge in (self.low, self.high)
@@ -148,6 +148,19 @@ class Found:
     map: Images | None = None
     logits: Logits | None = None
 
+    def rows(self, part: slice) -> Found:
+        """What was found for these rows; a trace, which has a row for each step, is not taken along."""
+        fall, last = (None if column is None else column[part] for column in (self.fall, self.last))
+        return Found(
+            self.delta[part],
+            self.value[part],
+            self.steps[part],
+            self.stuck[part],
+            self.broken[part],
+            fall=fall,
+            last=last,
+        )
+
     def updated(self, rows: Tensor, **columns: Tensor) -> Found:
         """The same, with other values in these columns for these rows."""
         return replace(
@@ -171,7 +184,8 @@ def search(
     label count. Every restart begins as `start` says, at a point of its own; after a clean start, at random. `begin`
     is the perturbation at which the first one begins instead.
     """
-    found, value, eps = torch.zeros_like(x), clean.value, float(ball.eps)
+    found, value = torch.zeros_like(x), clean.value
+    eps = _radius(ball, x)
     taken = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     moved, broken = torch.zeros_like(clean.kept), torch.zeros_like(clean.kept)
     rows: list[Tensor] = []
@@ -211,7 +225,7 @@ def search(
             further = PROJECTIONS[how.projection](ball, delta - how.length(eps) * direction)
             delta = where_rows(active, box.cut(x, further), delta)
             taken = taken + active
-    stuck = ~moved & (how.steps > 0) & (eps > 0)
+    stuck = ~moved & (how.steps > 0) & (ball.eps > 0)
     fall = None
     if objectives:
         first = objectives[0]
@@ -226,7 +240,12 @@ def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0)
         return torch.zeros_like(x)
     if start == "random":
         return ball.sample(x, keys, stream=restart)
-    return ball.steepest(normal(keys, tuple(x.shape[1:]), stream=restart, dtype=x.dtype)) * float(ball.eps)
+    return ball.steepest(normal(keys, tuple(x.shape[1:]), stream=restart, dtype=x.dtype)) * _radius(ball, x)
+
+
+def _radius(ball: Ball, x: Images) -> float | Tensor:
+    """The radius as a number, or one for each example as a column."""
+    return column(ball.eps, x) if isinstance(ball.eps, Tensor) else float(ball.eps)
 
 
 def _sign(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001

@@ -294,7 +294,9 @@ class Noise(BallAttack):
     def check(self) -> None:
         check_words(self, {"fill": ("surface", "volume")})
         if self.draws < 1:
-            raise UserError(f"draws is {self.draws}; give the number of noises to try, at least 1.")
+            raise UserError(
+                f"draws is {self.draws}; give the number of random perturbations to try, at least 1."
+            )
         self.judging_attack()
 
     def judging_attack(self) -> MapSearch:
@@ -379,7 +381,7 @@ class Pgd(BallAttack):
     def images(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> Inputs:
         """The attacked images of one eps, without a map."""
         if isinstance(self.eps, tuple):
-            raise UserError("Images were asked for several eps; give one.")
+            raise UserError("images() takes an attack of one eps and this one has several; give one.")
         return self.every_radius(model, _no_map, x, target, seed=seed)[0].x
 
     def plan(self) -> AttackPlan:

@@ -191,14 +191,14 @@ def softly_inserted(scene: Scene, curve: PixelCurve, how: str) -> Objective:
 def the_goal(scene: Scene) -> PixelMaps:
     """The scene's goal map; a scene of an attack that has a goal always holds one."""
     if scene.goal is None:
-        raise UserError("This attack needs a goal map in its scene; run it through its own call.")
+        raise UserError("This objective needs a goal map; call the attack itself, which makes one.")
     return scene.goal
 
 
 def _model(scene: Scene) -> Model:
     """The model of the scene; a scene made by a run always holds it."""
     if scene.model is None:
-        raise UserError("Insertion needs the model in its scene; run the attack through its own call.")
+        raise UserError("Insertion needs the model; call the attack itself, which passes it on.")
     return scene.model
 
 

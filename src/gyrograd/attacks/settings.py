@@ -170,7 +170,7 @@ class MapSearch(BallAttack):
         check_twin_beta(self.twin_beta)
         if self.restore and self.constraint == "soft":
             raise UserError(
-                "restore brings labels back and constraint='soft' lets them go; set restore=False."
+                "restore=True brings back the predicted class, which constraint='soft' lets change; set restore=False."
             )
         if self.penalty is not None and self.penalty < 0:
             raise UserError(f"penalty is {self.penalty}; give a weight of at least 0.")

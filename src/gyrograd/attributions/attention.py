@@ -23,7 +23,6 @@ from gyrograd.numerics.checks import check_logits, check_target
 from gyrograd.numerics.modes import without_autocast
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
-from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Inputs, Model, Targets
 
 HEADS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -153,10 +152,9 @@ def _attention_map(
         map = large.expand_as(x) / x.shape[1]
         return map if create_graph else map.detach()
 
-    with in_one_pass(model):
-        return explain_in_parts(
-            explain, model, x, target, rows=draws, max_batch=max_batch, create_graph=create_graph
-        )
+    return explain_in_parts(
+        explain, model, x, target, rows=draws, max_batch=max_batch, create_graph=create_graph
+    )
 
 
 def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:

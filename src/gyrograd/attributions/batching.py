@@ -40,7 +40,7 @@ def rows_per_example(model: Model) -> int:
 def rows_at_once(max_batch: int, x: Tensor) -> int:
     """The budget of rows on the device of x."""
     if max_batch < 1:
-        raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
+        raise UserError(f"max_batch is {max_batch}; give the number of images in one pass, at least 1.")
     if x.device.type == "cpu":
         pixels = max(1, math.prod(x.shape[2:]))
         return min(max_batch, max(FEWEST_ROWS, CPU_ROWS * IMAGE_PIXELS // pixels))

@@ -1,8 +1,8 @@
 """Class activation maps: a late layer's feature maps, weighted by how much the class depends on them.
 
 Grad-CAM, Grad-CAM++, Layer-CAM and HiRes-CAM differ in one line each, the weights. The rest is one mechanism: the
-model is recorded once (`replay`), so that functional nets and in-place activations are seen and no hook stays behind;
-without a graph only the calls after the layer are differentiated.
+model is recorded (`replay`), so that functional nets and in-place activations are seen and no hook stays behind.
+Without a graph only the calls after the layer are differentiated, in a plain pass where one will do (`late_layer`).
 
 With A the feature maps `c h w` of the layer and g the gradient of the explained number to them, the map is a sum over
 channels of weights times A, cut at zero, enlarged to the image (bilinear) and divided evenly among the colour channels:
@@ -16,7 +16,6 @@ module, such as "features.denseblock4". On a smoothed model the map is the mean 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +24,17 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
 from gyrograd.attributions.feature_maps import FeatureMaps, candidates, find_module, named_maps, no_layer
+from gyrograd.attributions.late_layer import (
+    LayerGradient,
+    Place,
+    Score,
+    forget_place,
+    gives,
+    is_exact_type,
+    place_for,
+    place_of,
+    plain_gradient,
+)
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
 from gyrograd.errors import UserError
@@ -32,7 +42,6 @@ from gyrograd.numerics.checks import check_logits, check_target
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
-from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Images, Inputs, Model, Targets
 
 
@@ -192,51 +201,65 @@ def _activation_map(
     draws = rows_per_example(model)
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
-        tape = _taped(settings, model, x, create_graph)
+        _check_is_image(x)
 
-        def score(logits: Tensor) -> Tensor:
-            if not create_graph:
-                check_target(target, *check_logits(logits, x).shape)
-            return quantity_of(logits, target, settings.quantity)
+        def layer(x: Tensor) -> LayerGradient:
+            return _layer(settings, model, x, target, create_graph)
 
-        found, gradient = _layer(settings, tape, len(x) * draws, score, create_graph)
+        found = layer(x) if create_graph else in_fast_layout(model, x, layer, layer)
         # In a smoothed model each draw gets 1 / draws of the gradient, and the rows of a draw are contiguous.
-        maps, slopes = found.fold(found.at.value), found.fold(gradient) * draws
-        cam = settings.weigh(maps, slopes)
+        cam = settings.weigh(found.maps, found.gradient * draws)
         cam = cam.relu() if settings.relu else cam
         cam = cam.unflatten(0, (draws, len(x))).mean(0).unsqueeze(1)
         large = F.interpolate(cam.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
         return large.expand_as(x) / x.shape[1]
 
-    with in_one_pass(model):
-        return explain_in_parts(
-            explain, model, x, target, rows=draws, max_batch=settings.max_batch, create_graph=create_graph
-        )
-
-
-def _taped(settings: ActivationMap, model: Model, x: Tensor, create_graph: bool) -> Tape:
-    if x.dim() != 4:
-        raise UserError(
-            f"Class activation maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or "
-            "'integrated_gradients'."
-        )
-    mark = None if settings.layer is None else find_module(model, settings.layer)
-    if create_graph:
-        leaf = x if x.requires_grad else x.detach().requires_grad_()
-        return record(model, leaf, create_graph=True, mark=mark)
-
-    def taped(x: Tensor) -> Tape:
-        return record(model, x, create_graph=False, mark=mark)
-
-    return in_fast_layout(model, x, taped, taped)
+    return explain_in_parts(
+        explain, model, x, target, rows=draws, max_batch=settings.max_batch, create_graph=create_graph
+    )
 
 
 def _layer(
-    settings: ActivationMap, tape: Tape, rows: int, score: Callable[[Tensor], Tensor], create_graph: bool
+    settings: ActivationMap, model: Model, x: Tensor, target: Tensor, create_graph: bool
+) -> LayerGradient:
+    """The layer and the gradient to it: out of a plain pass where that is known to be the same as out of a record."""
+
+    def score(logits: Tensor) -> Tensor:
+        few = target[: len(logits)]
+        if not create_graph:
+            check_target(few, *check_logits(logits, x[: len(few)]).shape)
+        return quantity_of(logits, few, settings.quantity)
+
+    def recorded(x: Tensor) -> tuple[Tape, FeatureMaps, LayerGradient]:
+        leaf = x.detach().requires_grad_() if create_graph and not x.requires_grad else x
+        tape = record(model, leaf, create_graph=create_graph)
+        found, gradient = _found(settings, model, tape, len(x), score, create_graph)
+        return tape, found, LayerGradient(found.fold(found.at.value), found.fold(gradient))
+
+    def place() -> Place | None:
+        few = x[:2]
+        tape, found, expected = recorded(few)
+        place = place_of(found, tape)
+        return place if place is not None and gives(place, expected, model, few, score) else None
+
+    if not create_graph and is_exact_type(x):
+        key = (tuple(x.shape[1:]), x.dtype, settings.layer, settings.quantity)
+        known = place_for(model, key, place)
+        plain = None if known is None else plain_gradient(model, x, known, score)
+        if plain is not None:
+            return plain
+        if known is not None:
+            forget_place(model, key)
+    return recorded(x)[2]
+
+
+def _found(
+    settings: ActivationMap, model: Model, tape: Tape, examples: int, score: Score, create_graph: bool
 ) -> tuple[FeatureMaps, Tensor]:
-    """The layer, and the gradient of the score to it."""
+    """The layer in the record, and the gradient of the score to it."""
+    rows = examples * rows_per_example(model)
     if settings.layer is not None:
-        named = named_maps(tape, settings.layer, rows)
+        named = named_maps(tape, find_module(model, settings.layer), settings.layer, rows)
         return named, gradient_inside(tape, named.at, score, create_graph=create_graph)
     for found in candidates(tape, rows):
         gradient = gradient_inside(tape, found.at, score, create_graph=create_graph)
@@ -247,10 +270,18 @@ def _layer(
 
 
 def _layer_in_words(settings: ActivationMap, model: Model, x: Images) -> str:
-    with eval_mode(model), in_one_pass(model):
-        tape = _taped(settings, model, x[:1], create_graph=False)
+    def score(logits: Tensor) -> Tensor:
+        return logits.sum(1)
 
-        def score(logits: Tensor) -> Tensor:
-            return logits.sum(1)
+    _check_is_image(x)
+    with eval_mode(model):
+        tape = record(model, x[:1], create_graph=False)
+        return str(_found(settings, model, tape, 1, score, create_graph=False)[0])
 
-        return str(_layer(settings, tape, rows_per_example(model), score, create_graph=False)[0])
+
+def _check_is_image(x: Tensor) -> None:
+    if x.dim() != 4:
+        raise UserError(
+            f"Class activation maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or "
+            "'integrated_gradients'."
+        )

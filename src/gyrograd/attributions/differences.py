@@ -274,7 +274,7 @@ class Differences:
         given, change = arguments(call), self.change(call.inputs[0], values)
         axis = given.get("dim", 1)
         if given.get("p", 2.0) != 2 or not isinstance(axis, int):
-            raise no_rule("DeepLIFT", call, "it is no division by the Euclidean length along one axis")
+            raise no_rule("DeepLIFT", call, "it is not a division by the Euclidean length along one axis")
         n = change.true.shape[axis]
         root: float = n**0.5
         return normalised(change, [axis], given.get("eps", 1e-12) ** 2 / n) / root

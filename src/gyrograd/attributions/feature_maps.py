@@ -52,9 +52,9 @@ def find_module(model: Model, name: str) -> nn.Module:
     return found
 
 
-def named_maps(tape: Tape, name: str, rows: int) -> FeatureMaps:
-    """The output of the module that the tape marks."""
-    at = tape.marked
+def named_maps(tape: Tape, module: nn.Module, name: str, rows: int) -> FeatureMaps:
+    """What the module of this name returned last."""
+    at = next((value for known, value in reversed(tape.returned) if known is module), None)
     if at is None or at.call not in tape.path:
         raise UserError(
             f"The logits do not depend on the output of layer '{name}'; name a layer before them."
@@ -62,7 +62,7 @@ def named_maps(tape: Tape, name: str, rows: int) -> FeatureMaps:
     found = _folded(at, tape, rows)
     if found is None:
         raise UserError(
-            f"The output of layer '{name}' has shape {tuple(at.value.shape)}, which is no grid of places for images "
+            f"The output of layer '{name}' has shape {tuple(at.value.shape)}, which is not a grid of places for images "
             f"of {_size(tape.x.value)}; name a layer with height and width."
         )
     return found
@@ -107,7 +107,7 @@ def token_grid(at: Traced, tape: Tape, tokens: int) -> tuple[int, tuple[int, int
         if 0 <= extra <= MAX_EXTRA_TOKENS:
             return extra, (height, width)
     raise UserError(
-        f"The model's {tokens} tokens are no grid of places for images of {_size(tape.x.value)}, with up to "
+        f"The model's {tokens} tokens are not a grid of places for images of {_size(tape.x.value)}, with up to "
         f"{MAX_EXTRA_TOKENS} class tokens; use 'gradient' or 'lrp'."
     )
 

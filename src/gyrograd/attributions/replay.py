@@ -19,14 +19,18 @@ of (`decompositions`).
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from threading import get_ident
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._ops import OpOverload
+from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
@@ -34,6 +38,7 @@ from gyrograd.errors import UserError
 from gyrograd.models.interpreter import interpret_scripts
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import missing_derivatives
+from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Inputs, Model
 
 
@@ -45,6 +50,11 @@ class Traced:
         # A weak reference: a call holds its outputs, and a cycle would keep all activations of a run in memory until
         # Python's garbage collector runs, which may be hundreds of maps later.
         self._call = None if call is None else weakref.ref(call)
+
+    @cached_property
+    def memory(self) -> int:
+        """Where its values are; views share it."""
+        return _memory(self.value)
 
     @property
     def call(self) -> Call | None:
@@ -112,17 +122,16 @@ Rule: TypeAlias = Callable[[Call, Values], Any]
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """The calls that lead from x to the logits, in order. `marked` is the output of the module given to `record`."""
+    """The calls that lead from x to the logits, in order. `returned`: the modules in the order in which they returned,
+    with what they returned where it was computed from x."""
 
     x: Traced
     logits: Traced
     path: tuple[Call, ...]
-    marked: Traced | None = None
+    returned: tuple[tuple[nn.Module, Traced | None], ...] = ()
 
 
-def record(
-    model: Model, x: Tensor, *, create_graph: bool, apart: bool = False, mark: nn.Module | None = None
-) -> Tape:
+def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) -> Tape:
     """Run the model once and keep every operation between x and the logits.
 
     Args:
@@ -131,28 +140,47 @@ def record(
         create_graph: keep the graph of the run, so that the map can be differentiated.
         apart: keep a graph for `pulled_back` that the model does not see: its own no_grad() and custom functions do
             not cut it, and nothing of it remains on x.
-        mark: a submodule; the tape points to the output of its last call.
     """
     if torch.is_inference_mode_enabled() or x.is_inference():
         raise UserError("Maps cannot be made inside torch.inference_mode(); use torch.no_grad() instead.")
     start = x if create_graph else x.detach()  # a map that is not differentiated leaves no graph on x
     layers = {id(weight): name.rpartition(".")[0] or name for name, weight in model.named_parameters()}
     recorder = _Recorder(start, layers, create_graph, apart)
-    marking = mark.register_forward_hook(recorder.mark) if mark is not None else None
+    # The other modes are outside the recorder, so that it sees each layer as one call.
+    with (
+        torch.set_grad_enabled(create_graph or apart),
+        in_one_pass(model),  # parts that backward computes again would not be the recorded ones
+        missing_derivatives(),
+        ExactNormalization(),
+        interpret_scripts(model) as seen,
+        heard_modules(model, recorder.note_returned) as modules,
+        recorder,
+    ):
+        returned = seen(start)
+    return recorder.tape(returned, modules)
+
+
+@contextmanager
+def heard_modules(model: Model, hear: Callable[[int, Any], Any]) -> Iterator[list[nn.Module]]:
+    """The modules inside the model in the order in which they return, while they do.
+
+    `hear` gets the number of each and what it returned, and may return something else in its place.
+    """
+    own, thread = {id(module) for module in model.modules() if module is not model}, get_ident()
+    heard: list[nn.Module] = []
+
+    def note(module: nn.Module, _: Any, returned: Any) -> Any:
+        # One hook for all is cheap, but hears the modules of other models and other threads, too.
+        if id(module) not in own or get_ident() != thread:
+            return None
+        heard.append(module)
+        return hear(len(heard) - 1, returned)
+
+    handle = register_module_forward_hook(note)
     try:
-        # The other modes are outside the recorder, so that it sees each layer as one call.
-        with (
-            torch.set_grad_enabled(create_graph or apart),
-            missing_derivatives(),
-            ExactNormalization(),
-            interpret_scripts(model) as seen,
-            recorder,
-        ):
-            returned = seen(start)
+        yield heard
     finally:
-        if marking is not None:
-            marking.remove()
-    return recorder.tape(returned)
+        handle.remove()
 
 
 def upstream(logits: Traced) -> tuple[Call, ...]:
@@ -276,7 +304,7 @@ class _Recorder(TorchFunctionMode):
         self._layer = ""
         self._create_graph = create_graph
         self._apart = apart
-        self._marked: Traced | None = None
+        self._returned: list[Traced | None] = []
         self._count = 1
 
     def __torch_function__(
@@ -318,20 +346,20 @@ class _Recorder(TorchFunctionMode):
         with torch.enable_grad():
             return call.run(values)
 
-    def tape(self, returned: Any) -> Tape:
-        """The recorded calls that the logits depend on."""
+    def tape(self, returned: Any, modules: list[nn.Module]) -> Tape:
+        """The recorded calls that the logits depend on, and what these modules returned."""
         found = self._known.get(id(returned), (None, None))[1]
         if found is None or found.call is None:
             raise UserError(
                 "The model's output is not a tensor computed from x by torch functions; "
                 "let the model return its logits, b x k."
             )
-        return Tape(self._start, found, upstream(found), self._marked)
+        return Tape(self._start, found, upstream(found), tuple(zip(modules, self._returned, strict=True)))
 
-    def mark(self, _module: nn.Module, _given: Any, returned: Any) -> None:
-        """Forward hook that remembers the module's output, or the first of several."""
+    def note_returned(self, _: int, returned: Any) -> None:
+        """Remember what a module returned, or the first of several tensors."""
         tensors = _tensors(returned)
-        self._marked = self._known.get(id(tensors[0]), (None, None))[1] if tensors else None
+        self._returned.append(self._known.get(id(tensors[0]), (None, None))[1] if tensors else None)
 
     def _traced(self, item: Any) -> Any:
         """The argument, or its `Traced` if it depends on x."""
@@ -374,10 +402,10 @@ class _Recorder(TorchFunctionMode):
         """Let the overwritten tensor stand for the result; reading other views of its memory is an error."""
         name: Tensor = args[0] if args else kwargs["input"]
         old = self._known.get(id(name), (name, None))[1]
-        memory = _memory(name if old is None else old.value)
+        memory = _memory(name) if old is None else old.memory
         for key, (tensor, traced) in self._known.items():
             # A view would have changed, too, in the true model; here it did not, so nobody may read it.
-            if traced is not None and _memory(traced.value) == memory:
+            if traced is not None and traced.memory == memory:
                 self._known[key] = (tensor, None)
         call.outputs.append(Traced(result, call))
         self._known[id(name)] = (name, call.outputs[0])

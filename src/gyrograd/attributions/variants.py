@@ -140,4 +140,4 @@ class Shares:
                 raise UserError(f"LRP has no {name} '{wrong}': {did_you_mean(wrong, choices)}")
         for name in ("gamma", "stabilizer"):
             if not getattr(self, name) > 0:
-                raise UserError(f"LRP's {name} is a positive number, not {getattr(self, name)}.")
+                raise UserError(f"LRP's {name} is {getattr(self, name)}; give a number above 0.")

@@ -75,7 +75,7 @@ MOST_SHARDS, LARGEST_SHARD = 50, 1000
 """Files of a cell that many images are cut into, and images in one of them: 50,000 images are 50 files."""
 SHARD_NUMBERS = 1 << 25
 """Pixel values in a shard, whose images are in memory at once: 128 MB, some 200 images of 224 pixels."""
-FEW = 10
+MIN_IMAGES_FOR_CI = 10
 """With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
 """Metrics every audit measures; naming them changes nothing."""
@@ -144,10 +144,6 @@ def audit(
     'Verdict: unsafe'
     """
     if isinstance(images, Tensor) and images.dim() in FORMS:
-        if not isinstance(preset, str):
-            raise UserError(
-                "A Preset is of images; name one for tables, series and volumes: quick, standard or thorough."
-            )
         return audit_features(
             model, images, labels, preset=preset, methods=methods, attacks=attacks, metrics=metrics, eps=eps, out=out,
             seed=seed, fresh=fresh, model_name=model_name, data_name=data_name, classes=classes, names=names,
@@ -173,7 +169,7 @@ def audit(
     who = workers_of(workers, cluster, place)
 
     def measured(limits: Mapping[str, int] | None) -> Table:
-        """With limits, which grow from call to call, what was measured before is read."""
+        """Limits grow from call to call, and what an earlier call measured is read, also with `fresh`."""
         nonlocal fresh
         anew, fresh = fresh, False
         return measure(
@@ -194,11 +190,8 @@ def audit(
             held.enter_context(exclusive_folder(place))
         store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
-            if chosen.precision is None:
-                table = measured(None)
-            else:
-                tried_names = [method.name for method in tried]
-                table = measured_until_precise(measured, tried_names, inputs.sample.index, chosen)
+            names_tried = [method.name for method in tried]
+            table = measured_until_precise(measured, names_tried, inputs.sample.index, chosen)
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
@@ -220,10 +213,13 @@ def shard_of(preset: Preset, shape: Sequence[int]) -> int:
 
 
 def _warnings(n: int, preset: Preset) -> list[str]:
-    few = f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {FEW} are too narrow to go by."
+    few = (
+        f"{n} image{'s are' if n > 1 else ' is'} few: intervals over fewer than {MIN_IMAGES_FOR_CI} are too narrow to "
+        "go by."
+    )
     brief = "A search this short shows that a map moves, not that it holds: --preset quick searches longer."
     return [
-        *([few] if n < FEW else []),
+        *([few] if n < MIN_IMAGES_FOR_CI else []),
         *([brief] if preset.is_brief else []),
         f"No number under attack is a guarantee: the searches took {searched(preset)}, and longer ones (--steps) can "
         "move maps further.",
@@ -428,10 +424,10 @@ def _inputs(
     places = tuple(range(len(x))) if index is None else tuple(int(i) for i in index)
     if len(set(places)) != len(x):
         raise UserError(
-            f"There are {len(set(places))} numbers for {len(x)} images; give each image one of its own."
+            f"index has {len(set(places))} different numbers for {len(x)} images; give one for each image."
         )
     if names is not None and len(names) != len(x):
-        raise UserError(f"There are {len(names)} names for {len(x)} images; give each image one of its own.")
+        raise UserError(f"There are {len(names)} names for {len(x)} images; give one for each.")
     if classes is None:
         classes = class_names(model, logits.shape[1], of_data)
     x = x.to("cpu")

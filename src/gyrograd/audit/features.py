@@ -124,7 +124,7 @@ def audit_features(
     x: Inputs,
     labels: Targets | None = None,
     *,
-    preset: str = "quick",
+    preset: str | Preset = "quick",
     methods: Sequence[str] | Mapping[str, Attribution] | None = None,
     eps: float | None = None,
     out: Path | str | None = None,
@@ -149,6 +149,10 @@ def audit_features(
     """
     started = time.monotonic()
     eps = EPS if eps is None else eps
+    if not isinstance(preset, str):
+        raise UserError(
+            "A Preset is for audits of images; for tables, series and volumes give quick, standard or thorough."
+        )
     _check_asked(x, preset, eps, features, of_images)
     d = x[0].numel()
     names = None if x.dim() != 2 else tuple(map(str, features or (f"feature {i}" for i in range(d))))

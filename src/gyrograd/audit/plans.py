@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.doubts import DOUBTS
+from gyrograd.attacks.self_checks import BEATEN_BY
 from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.methods import Method, built
 from gyrograd.audit.presets import AIMED, Preset
@@ -283,7 +283,7 @@ def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]
             "attacked",
             {"ratios": preset.ratios, "eps": preset.eps},
         ),
-        Metric("doubts", partial(_doubts, remember), "attacked"),
+        Metric("self_checks", partial(_self_checks, remember), "attacked"),
         *(metric for metric in further if metric.of == "attacked"),
     )
 
@@ -299,7 +299,7 @@ def _adversarial_insertion(game: PixelGame, eps: float, at: Look) -> Tensor:
     return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
 
 
-def _doubts(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tensor]:
+def _self_checks(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tensor]:
     """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
     hit = at.attack
     if remember is not None:
@@ -307,7 +307,7 @@ def _doubts(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tens
     if hit.name != "auto":
         return {}
     nothing = torch.zeros_like(hit.stuck)
-    beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in DOUBTS}
+    beaten = {f"beaten_by_{name}": hit.beaten_by.get(name, nothing) for name in BEATEN_BY}
     return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
 
 

@@ -39,12 +39,17 @@ def in_random_order(sample: Sample, seed: int) -> Sample:
 
 
 def measured_until_precise(
-    measured: Callable[[Mapping[str, int]], Table],
+    measured: Callable[[Mapping[str, int] | None], Table],
     methods: Sequence[str],
     images: Sequence[int],
     preset: Preset,
 ) -> Table:
-    """The table, with each method over as many images as its precision takes. `measured`: images of each method."""
+    """The table, each method over as many images as the precision takes; without one, over all of them.
+
+    `measured` takes the number of images of each method.
+    """
+    if preset.precision is None:
+        return measured(None)
     limits = dict.fromkeys(methods, min(preset.shard, len(images)))
     while True:
         table = measured(limits)
@@ -54,7 +59,7 @@ def measured_until_precise(
             if limits[name] < len(images)
             # None: no attack had anything to follow, and more images change nothing.
             and (graded := sequential_stat(GRADED, method_columns(table, name, preset)[GRADED], images))
-            and _half_width(graded) > (preset.precision or 0)
+            and _half_width(graded) > preset.precision
         ]
         if not wide:
             return table

@@ -86,10 +86,11 @@ class Preset:
         if unknown or not self.aims:
             raise UserError(f"aims is {self.aims}; give some of {', '.join(AIMED)}.")
         if self.precision is not None and not 0 < self.precision < 1:
-            raise UserError(f"precision is {self.precision}; give a share of the pixels, such as 0.02.")
+            raise UserError(f"precision is {self.precision}; give a fraction of the pixels, such as 0.02.")
         if not 0 < self.top_fraction < 1 or self.points < 2:
             raise UserError(
-                f"top_fraction is {self.top_fraction} and points {self.points}; give a share below 1 and 2 or more."
+                f"top_fraction is {self.top_fraction} and points {self.points}; give a fraction "
+                "below 1 and at least 2 points."
             )
 
     @property
@@ -245,7 +246,7 @@ PRESETS: dict[str, Preset] = {
     ),
 }
 """glance: four photographs of 224 pixels and an EfficientNet in a minute on two cores. A hundred 32-pixel images of a
-small net on one core: quick takes one to two minutes, standard some fifteen times as long, thorough hours. Measured,
+small net on one core: quick takes one to two minutes, standard some ten times as long, thorough hours. Measured,
 with what each setting buys, in results/audit.md."""
 
 
@@ -258,11 +259,11 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
     for name in changes:
         if name not in known:
             raise UserError(f"An audit has no setting '{name}': {did_you_mean(name, known)}")
-    given = {name: value for name, value in changes.items() if value is not None}
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in changes.items()
+        if value is not None
+    }
     if "steps" in given:
         given = {"mean_steps": None, **given}  # whoever says how many steps means every attack's
-    return replace(chosen, **{name: _frozen(value) for name, value in given.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+    return replace(chosen, **given)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.doubts import DOUBTS, MISLED, OFTEN
+from gyrograd.attacks.self_checks import BEATEN_BY, FLAGGED_SHARE, MISLED
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
 from gyrograd.audit.presets import Preset
@@ -19,7 +19,10 @@ from gyrograd.metrics import Flag, sanity_checks
 from gyrograd.reporting.schema import HOLLOW, MASKED, CardFlag
 
 RAISED = {
-    **{f"beaten_by_{name.replace(' ', '_')}": (f"beaten_by_{name}", doubt) for name, doubt in DOUBTS.items()},
+    **{
+        f"beaten_by_{name.replace(' ', '_')}": (f"beaten_by_{name}", check)
+        for name, check in BEATEN_BY.items()
+    },
     "search_misled": ("misled", MISLED),
 }
 """Flags by name: the metric of an attack that counts the images, and what it means."""
@@ -115,14 +118,14 @@ def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[
         return []
     found = []
     for method in methods:
-        for name, (counted, doubt) in RAISED.items():
+        for name, (counted, check) in RAISED.items():
             shares = []
             for eps in table.radii(method=method.name, condition="auto"):
                 column = table.of(method=method.name, condition="auto", eps=eps, metric=counted)
                 known = [value for value in column.values() if value is not None]
                 shares.append(sum(known) / len(known) if known else 0.0)
-            if max(shares, default=0.0) > OFTEN:
-                found.append(_row(method.name, name, doubt, max(shares), preset))
+            if max(shares, default=0.0) > FLAGGED_SHARE:
+                found.append(_row(method.name, name, check, max(shares), preset))
     return found
 
 

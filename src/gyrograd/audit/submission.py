@@ -36,7 +36,7 @@ from gyrograd.audit.plans import MODEL, AuditInputs
 from gyrograd.audit.presets import OLD_FIELDS, Preset
 from gyrograd.audit.sanity_checks import audit_flags, challenges
 from gyrograd.audit.table import eps_curves, stat
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_schema
 from gyrograd.measurement import Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import save, spec_of
@@ -119,7 +119,7 @@ def _copied(folder: Path, opening: Mapping[str, Any]) -> JsonObject:
     if "file" not in how:
         if ".py:" in word:
             raise UserError(
-                f"{word} is code, which a submission does not carry; submit a checkpoint or a torch.export file of it."
+                f"{word} is code, which a submission cannot include; submit a checkpoint or a torch.export file of it."
             )
         how["name"] = word
     return how
@@ -140,7 +140,7 @@ def read_images(path: Path) -> tuple[Tensor, Tensor, tuple[int, ...]]:
         x, target, index = found["x"], found["target"], found["index"]
     except (OSError, SafetensorError, KeyError) as wrong:
         raise UserError(
-            f"{path} does not hold the audited images ({wrong}); ask for the submission again."
+            f"{path} does not hold the audited images ({wrong}); ask the submission's author to send it again."
         ) from None
     return x.float() / 255 if x.dtype == torch.uint8 else x, target, tuple(index.tolist())
 
@@ -186,8 +186,8 @@ def _refuse_precision(folder: Path, card: Mapping[str, Any]) -> None:
     precision = (card["settings"] or {}).get("precision")
     if precision is not None:
         raise UserError(
-            f"{folder} was audited with a precision of {precision}, which no submission may have; submit it with a "
-            "fixed number of images: gyrograd submit MODEL DATA --images 100."
+            f"{folder} was audited to a precision of {precision}, and a submission needs a fixed "
+            "number of images: gyrograd submit MODEL DATA --images 100."
         )
 
 
@@ -199,21 +199,21 @@ def _document(folder: Path) -> JsonObject:
             f"There is no {SUBMISSION} in {folder}; give a folder that gyrograd submit wrote."
         ) from None
     except ValueError as wrong:
-        raise UserError(f"{folder / SUBMISSION} is no submission ({wrong}); ask for it again.") from None
+        raise UserError(
+            f"{folder / SUBMISSION} is not a submission ({wrong}); ask its author to send it again."
+        ) from None
     kinds = {"schema": int, "model": dict, "files": dict}
     if not isinstance(document, dict) or any(
         type(document.get(key)) is not kind for key, kind in kinds.items()
     ):
-        raise UserError(f"{folder / SUBMISSION} is no submission (it lacks fields); ask for it again.")
-    if document["schema"] > SCHEMA:
         raise UserError(
-            f"{folder / SUBMISSION} has schema {document['schema']} and this gyrograd reads up to {SCHEMA}; "
-            "upgrade it: pip install -U gyrograd."
+            f"{folder / SUBMISSION} is not a submission (fields are missing); ask its author to send it again."
         )
+    check_schema(folder / SUBMISSION, document["schema"], SCHEMA)
     missing = {CARD, IMAGES} - set(document["files"])
     if missing:
         raise UserError(
-            f"{folder / SUBMISSION} does not list {', '.join(sorted(missing))}; ask for it again."
+            f"{folder / SUBMISSION} does not list {', '.join(sorted(missing))}; ask its author to send it again."
         )
     return document
 
@@ -241,7 +241,7 @@ def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
             not isinstance(name, str) or Path(name).suffix == ".py" or ".." in Path(name).parts
         ):
             raise UserError(
-                f"The submission names the model's file '{name}', which is not opened; ask for another."
+                f"The submission names the model file '{name}', which is code or outside its folder; ask for another."
             )
     return open_model(
         str(folder / file) if file else str(how.get("name")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import inspect
 import os
@@ -9,6 +10,7 @@ import re
 import stat
 import sys
 import traceback
+import warnings
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import pairwise
@@ -17,6 +19,7 @@ from typing import Any, cast
 
 from gyrograd.cli.options import Verb, arguments, options, texts
 from gyrograd.errors import UserError, did_you_mean, foreign_code, in_words, printable, wants_frames
+from gyrograd.renames import OldNameWarning, with_new_names
 
 
 def verbs() -> dict[str, Verb | dict[str, Verb]]:
@@ -90,7 +93,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = [word for word in words if word != DEBUG]
         os.environ["GYROGRAD_DEBUG"] = "1"  # so that processes started here have it too
     try:
-        return _run(words)
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            return _run(words)
     except KeyboardInterrupt:
         print("gyrograd: interrupted; what was finished is kept.", file=sys.stderr)
         return 130
@@ -111,6 +116,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.environ.pop("GYROGRAD_DEBUG", None)
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """An old option as one line, without the place in the code; other warnings as Python prints them."""
+    if issubclass(category, OldNameWarning):
+        print(f"gyrograd: {printable(message)}", file=sys.stderr)
+    else:
+        _show_other(message, category, *place, **more)
+
+
+_show_other = warnings.showwarning
+
+
 def _exit(error: Exception) -> tuple[int, str]:
     """The exit code and the message for the exception that ended a verb."""
     if isinstance(error, UserError):
@@ -118,7 +134,7 @@ def _exit(error: Exception) -> tuple[int, str]:
     if place := foreign_code(error):
         return (
             2,
-            f"Code that is not gyrograd's raised {in_words(error)} ({place}); mend it there, or see {DEBUG}.",
+            f"Code that is not gyrograd's raised {in_words(error)} ({place}); fix it there, or see {DEBUG}.",
         )
     if isinstance(error, OSError):
         return 2, _disk_sentence(error)
@@ -142,7 +158,7 @@ def _run(words: list[str]) -> int:
         print(f"gyrograd {__version__}")
         return 0
     if any("\0" in word for word in words):
-        raise UserError("A word holds a NUL character, which no file's name can have; leave it out.")
+        raise UserError("An argument contains a NUL character, which file names cannot have; remove it.")
     for option, value in [*pairwise(words), *(word.partition("=")[::2] for word in words if "=" in word)]:
         if option.startswith("--") and not value:
             # An empty path would be the current folder, and `--out "$UNSET"` would write there.
@@ -166,7 +182,7 @@ def _check_ends(word: str) -> None:
     place = Path(word)
     with suppress(OSError):
         if os.path.realpath(place) in ENDLESS:
-            raise UserError(f"{place} has no end; give a file.")
+            raise UserError(f"{place} never ends; give a file.")
         if stat.S_ISFIFO(place.stat().st_mode) and not str(place).startswith(("/dev/", "/proc/")):
             raise UserError(f"{place} is a pipe; give a file.")
 
@@ -209,8 +225,9 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
         raise UserError(sentence(verb, path, str(wrong))) from None
     except (UnicodeDecodeError, RecursionError) as wrong:
         raise UserError(
-            f"The file of --config is no YAML ({in_words(wrong)}); give a text file of settings."
+            f"The file of --config is not YAML ({in_words(wrong)}); give a text file of settings."
         ) from None
+    settings = with_new_names(settings, getattr(verb, "old_options", {}), warn=True)
     return arguments(verb, {**settings, **free})
 
 
@@ -247,6 +264,9 @@ def _parser(verb: Verb, path: str) -> Any:
         elif parameter.default is False:
             parser.add_argument(f"--{name}", action="store_true", help=helps.get(name))
             by_hand.add(name)
+    for old, new in getattr(verb, "old_options", {}).items():
+        kind, hidden = options(verb)[new].annotation, argparse.SUPPRESS
+        parser.add_argument(f"--{old}", type=kind, default=hidden, help=hidden)
     if "config" not in options(verb):
         # brings --print_config with it
         parser.add_argument("--config", action="config", help="A YAML file of these settings.")

@@ -22,13 +22,13 @@ ALIGNED: dict[str, dict[str, Any]] = {
     "... with l2 + cosine": {"terms": {"l2_cosine": {}}},
     "... on 1/4 of every 4th batch, fast": {
         "terms": {"l2_cosine": {}},
-        "part": 0.25,
-        "every": 4,
+        "regularized_fraction": 0.25,
+        "regularize_every": 4,
         "fast": True,
     },
 }
 EVERY = 4
-"""Steps of a training round, so that one of them is regularised whatever `every` says."""
+"""Steps of a training round, so that one of them is regularised whatever `regularize_every` says."""
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def _unknown_in_file(verb: Verb, path: str, name: str) -> str:
 RULES: dict[str, str | Callable[..., str]] = {
     r"[Uu]nrecognized arguments: (\S+)": _unknown,
     r"[Tt]he following arguments are required: (.+)": _missing,
-    r'Parser key "config": [^:]+: (.+)': "{0} is no file of settings; give a YAML file with --config.",
+    r'Parser key "config": [^:]+: (.+)': "{0} is not a file of settings; give a YAML file with --config.",
     r'Parser key "(\w+)": .*(?:Got|Given) value: (.*)': _wrong_value,
     r"[Aa]rgument --(\w+): expected one argument": (
         "--{0} has no value; write --{0} VALUE, or leave it out."
@@ -81,7 +81,7 @@ RULES: dict[str, str | Callable[..., str]] = {
         "--{0} is switched on by its name alone; leave out ={1}."
     ),
     r"[Oo]ption '(\w+)' is not accepted": _unknown_in_file,
-    r"Problems parsing config: (.+)": "The file of --config is no YAML: {0}; mend it.",
+    r"Problems parsing config: (.+)": "The file of --config is not YAML: {0}; correct it.",
     r"Unexpected config:": "The file of --config holds no settings by name; write lines such as `seed: 1`.",
 }
 """What jsonargparse says, and the sentence for it or the function that makes one; both get the pattern's groups."""

@@ -26,7 +26,7 @@ def harden(
     tries: int = 4,
     l2: float | None = None,
     cosine: float | None = None,
-    part: float | None = None,
+    regularized_fraction: float | None = None,
     lr: float = 1e-3,
     optimizer: str = "adam",
     batch_size: int = 64,
@@ -62,7 +62,7 @@ def harden(
         tries: most radii to try.
         l2: of l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
         cosine: of l2_cosine: weight of their cosine distance (1).
-        part: of l2_cosine: share of each batch that is regularised (1).
+        regularized_fraction: of l2_cosine: fraction of each batch that is regularised (1).
         lr: largest learning rate; it rises to it and falls to zero.
         optimizer: adam, adamw or sgd.
         batch_size: images of one step.
@@ -87,7 +87,12 @@ def harden(
 
     check_folder(out)
     chosen = objective_settings(
-        objective, eps=_radius(eps), curvature=curvature, l2=l2, cosine=cosine, part=part
+        objective,
+        eps=_radius(eps),
+        curvature=curvature,
+        l2=l2,
+        cosine=cosine,
+        regularized_fraction=regularized_fraction,
     )
     try:
         done = hardened(
@@ -123,6 +128,9 @@ def harden(
     else:
         _print(done, out)
     return 0 if done.better else 1
+
+
+harden.old_options = {"part": "regularized_fraction"}  # type: ignore[attr-defined]
 
 
 def _say(entry: JsonObject) -> None:

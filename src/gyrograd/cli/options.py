@@ -92,7 +92,7 @@ def _check_bounds(verb: Verb, values: Mapping[str, Any]) -> None:
         if type(value) is int and least is not None and value < least:
             raise UserError(f"{name} is {value}; give at least {least}.")
         if "\0" in str(value):
-            raise UserError(f"{name} holds a NUL character, which no file's name can have; leave it out.")
+            raise UserError(f"{name} contains a NUL character, which file names cannot have; remove it.")
 
 
 def _parameters(source: Any) -> Mapping[str, inspect.Parameter]:

@@ -43,7 +43,7 @@ def reproduce(
         images: test images measured; default: that of the scale.
         parts: only measurements whose names begin like one of these, such as accuracy,grad.
         train: other training settings for every net, such as epochs=12,schedule=one_cycle,lr=0.05,precision=tf32; only
-            orders are then compared with the paper, not values.
+            orders are then compared with the paper, not values (both if tf32 is all that changes).
         device: auto, cpu, cuda or cuda:INDEX.
         list: show every experiment with its needs, its cost and its state in the folder.
         render: show existing results and write their page again, without measuring.

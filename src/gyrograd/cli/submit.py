@@ -91,6 +91,6 @@ def _claims(text: str | None) -> dict[str, float]:
             claims[key.strip()] = float(value)
         except ValueError:
             raise UserError(
-                f"'{part}' reports no number; write COLUMN=NUMBER or METHOD.COLUMN=NUMBER, such as accuracy=0.95."
+                f"'{part}' reports nothing; write COLUMN=NUMBER or METHOD.COLUMN=NUMBER, such as accuracy=0.95."
             ) from None
     return claims

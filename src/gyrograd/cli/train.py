@@ -93,7 +93,9 @@ def _put(tree: Settings, path: list[str], value: Any) -> None:
     for key in above:
         tree = tree.setdefault(key, {})
         if not isinstance(tree, dict):
-            raise UserError(f"--{'.'.join(path)} goes into {key}, which was given a value; leave one out.")
+            raise UserError(
+                f"--{'.'.join(path)} is a setting of {key}, which was given a value itself; leave one out."
+            )
     tree[last] = value
 
 

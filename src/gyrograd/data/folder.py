@@ -99,7 +99,7 @@ def decode_image(
         with Image.open(file) as opened:
             picture = _rgb(ImageOps.exif_transpose(opened), opened.format)
     except Exception as wrong:  # Pillow's readers raise all kinds of errors for damaged files
-        raise UserError(f"{name} cannot be read as an image ({wrong}); repair it or take it away.") from None
+        raise UserError(f"{name} cannot be read as an image ({wrong}); repair it or remove it.") from None
     return torch.from_numpy(np.array(_fitted(picture, size, resize))).movedim(-1, 0).contiguous()
 
 

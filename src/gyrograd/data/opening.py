@@ -137,9 +137,9 @@ def check_labels_fit(data: Dataset, classes: int) -> None:
         )
     if is_labelled(data) and len(data.classes) < classes and _are_numbers_with_gaps(data.classes):
         raise UserError(
-            f"{data.name} has {len(data.classes)} numbered folders with gaps between them and the model {classes} "
-            "classes, so that labels would count the folders and not be their numbers; make an empty folder for each "
-            "number that is missing, or leave the labels out with --unlabelled."
+            f"The numbered folders of {data.name} have gaps ({len(data.classes)} of the model's {classes} classes), so "
+            "a label would be a folder's position and not its number; make an empty folder for each missing number, or "
+            "leave the labels out with --unlabelled."
         )
 
 

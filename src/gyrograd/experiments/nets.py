@@ -18,8 +18,10 @@ from gyrograd.models import build, load, save
 from gyrograd.occupancy import wait_for_lock
 from gyrograd.registry import make
 from gyrograd.regularizers.passes import BatchNorm
+from gyrograd.renames import with_new_names
 from gyrograd.training import Objective, Term, TrainSettings, fit
 from gyrograd.training.objective import equal_when_fast, runs_fast
+from gyrograd.training.settings import OLD_FIELDS
 from gyrograd.types import Model
 
 DECIDED = {
@@ -67,7 +69,9 @@ def net_key(net: Net | Given) -> str:
             )
         return fingerprint([dict(net.model), hashlib.sha256(net.path.read_bytes()).hexdigest()])
     teacher = net_key(net.teacher) if net.teacher else None
-    plain = [net.model, net.sizes, net.recipe, net.terms, net.seed, teacher]
+    # Under the old names of settings, so that nets trained before a setting was renamed are found.
+    before = {new: old for old, new in OLD_FIELDS.items()}
+    plain = [net.model, net.sizes, with_new_names(net.recipe, before), net.terms, net.seed, teacher]
     return fingerprint(json.loads(json.dumps(plain, default=dict)))
 
 
@@ -142,7 +146,8 @@ def objective_of(net: Net, teacher: Model | None = None) -> Objective:
     for name, term in net.terms.items():
         own = {**term.get("settings", {}), **({"teacher": teacher} if teacher is not None else {})}
         terms[name] = Term(make("regularizer", name, **own), float(term.get("weight", 1.0)))
-    shape = {key: net.recipe[key] for key in ("label_smoothing", "part", "every") if key in net.recipe}
+    names = ("label_smoothing", "regularized_fraction", "regularize_every")
+    shape = {key: net.recipe[key] for key in names if key in net.recipe}
     # fast is about how cross-entropy and a penalty are computed; ways with a search inside run as they are written.
     fast = bool(net.recipe.get("fast")) and runs_fast(terms.values())
     return Objective(terms, net.recipe.get("cross_entropy"), **shape, fast=fast)
@@ -151,6 +156,7 @@ def objective_of(net: Net, teacher: Model | None = None) -> Objective:
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes of the training that `TrainSettings` knows and an experiment does not decide itself."""
     known = {f.name for f in fields(TrainSettings)} - DECIDED | {BATCHNORM}
+    changes = with_new_names(changes, OLD_FIELDS, warn=True)
     for key in changes:
         if key not in known:
             raise UserError(f"train has no setting '{key}' to change: {did_you_mean(key, known)}")
@@ -158,7 +164,7 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
         check_name(BATCHNORM, str(changes[BATCHNORM]), get_args(BatchNorm))
     # refuses values that do not fit
     TrainSettings(**{key: value for key, value in changes.items() if key != BATCHNORM})
-    return dict(changes)
+    return changes
 
 
 def train_settings(net: Net, device: str = "cpu") -> TrainSettings:

@@ -35,6 +35,8 @@ from gyrograd.types import Model
 
 HOME = Path(__file__).parent
 CHANGED = "training was changed to"
+SAME_OBJECTIVE = {"precision": ("fp32", "tf32")}
+"""Changes of the training that leave the objective as it is, so that values can still be compared."""
 SHARD, CUDA_SHARD = 500, 2500
 """Images in one file of numbers. A GPU is not filled by 500 small ones."""
 MOST_LISTED = 30
@@ -293,7 +295,7 @@ def reproduce(
     """Run an experiment and write `out/SCALE/NAME/`: results.json, pictures.npz, index.html. Returns the page.
 
     `train` changes settings of `TrainSettings` for every net alike (epochs, lr, schedule, precision, ...); the paper's
-    orders can then be compared, its values not.
+    orders can then be compared, its values not, unless tf32 is all that changed.
     """
     train = checked_changes(train or {})
     entry = lookup("experiment", name)
@@ -361,7 +363,9 @@ def verdicts_of(results: Results) -> tuple[Claims, tuple[Judged, ...]]:
     entry = lookup("experiment", results.name)
     claims = read_claims(HOME / entry.paper / "claims.toml", entry.name)
     scale = read_scale(HOME / entry.paper / "scales.toml", results.scale)
-    compares = "orders" if scale.compares == "values" and results.settings.get(CHANGED) else scale.compares
+    changes = results.settings.get(CHANGED, {})
+    changed = any(value not in SAME_OBJECTIVE.get(key, ()) for key, value in changes.items())
+    compares = "orders" if scale.compares == "values" and changed else scale.compares
     return claims, judged(claims, results, compares)
 
 

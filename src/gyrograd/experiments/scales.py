@@ -62,7 +62,7 @@ def read_scale(path: Path, name: str) -> Scale:
         for size in sizes:
             if size not in SIZES:
                 raise UserError(
-                    f"{path.name}, {name}, {setting}: '{size}' is no size: {did_you_mean(size, SIZES)}"
+                    f"{path.name}, {name}, {setting}: '{size}' is not a size: {did_you_mean(size, SIZES)}"
                 )
     return Scale(name, entry["compares"], int(entry["seeds"]), entry["settings"])
 

@@ -275,12 +275,9 @@ def page(stage: Stage, sessions: Sessions) -> Any:
 def _prepare(answers: Answers, first: int) -> None:
     """Compute what the page opens with before it is opened, unless that takes long."""
     if max(answers.stage.data.images.shape[2:]) <= LARGEST_TRIED:
-        values = (first, None, OWN_CHOICE, answers.stage.nets[0].name, *_usual_plan())
+        usual = (AttackPlan.method, "", AttackPlan.attack, AttackPlan.eps * 255, AttackPlan.steps)
+        values = (first, None, OWN_CHOICE, answers.stage.nets[0].name, *usual)
         _in_a_sentence(lambda: answers.recalled(answers.attack, unwatched, *values))
-
-
-def _usual_plan() -> tuple[Any, ...]:
-    return AttackPlan.method, "", AttackPlan.attack, AttackPlan.eps * 255, AttackPlan.steps
 
 
 def _head(stage: Stage) -> str:

@@ -82,7 +82,12 @@ def figures(scene: Attacked) -> tuple[Figure, ...]:
     steps = int(scene.hit.steps)
     return (
         Figure("explained", None, scene.target),
-        Figure("prediction", float(scene.prediction_kept), _held(scene), _moved(scene)),
+        Figure(
+            "prediction",
+            float(scene.prediction_kept),
+            "kept" if scene.prediction_kept else "changed",
+            f"{said(scene.before)} → {said(scene.after)}",
+        ),
         Figure("kept", scene.kept, _share(scene.kept), f"of the {scene.top} strongest"),
         Figure("cosine", scene.cosine, number(scene.cosine)),
         Figure("budget", used, _share(used), f"of eps {eps_text(eps)}"),
@@ -164,14 +169,6 @@ def usual_settings(method: str) -> str:
         for one in parameters
         if one.name != "max_batch"  # changes no map
     )
-
-
-def _held(scene: Attacked) -> str:
-    return "kept" if scene.prediction_kept else "changed"
-
-
-def _moved(scene: Attacked) -> str:
-    return f"{said(scene.before)} → {said(scene.after)}"
 
 
 def _share(value: float | None) -> str:

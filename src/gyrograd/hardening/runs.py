@@ -31,7 +31,13 @@ from gyrograd.training import fit, predictions, snapshots
 from gyrograd.training.building import Resume, Split, check_fit, held_out, split_of
 from gyrograd.training.objective import equal_when_fast, objective_of
 from gyrograd.training.processes import process_group
-from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, merge_settings, settings_from
+from gyrograd.training.settings import (
+    TrainSettings,
+    as_tree,
+    decisive_settings,
+    merge_settings,
+    settings_from,
+)
 from gyrograd.training.steady import without_curvature
 from gyrograd.training.trials import Columns, record, weights_digest
 from gyrograd.types import Model
@@ -116,7 +122,7 @@ def harden(
         device: auto, cpu, cuda, cuda:N.
         resume: auto, never or changed, as in `train`.
         says: told each epoch's log entry, with its accuracy, its try and the seconds left at most.
-        changes: further settings of training: lr, batch_size, flip, crop, part, ...
+        changes: further settings of training: lr, batch_size, flip, crop, regularized_fraction, ...
 
     Returns:
         The model, both audits, the file of the weights and the card.
@@ -229,7 +235,7 @@ class Hardening:
         settings = replace(self.settings, terms=with_strength(self.settings.terms, strength))
         decided = self._decided(settings)
         path = folder / "result.json"
-        if not path.exists() or records.read(path).settings != decided:
+        if not path.exists() or decisive_settings(records.read(path).settings) != decided:
             self._load(start)
             watch = Watch(self, strength, number)
             done = fit(self.net, self.split.train, settings, out=folder, resume=resume, on_epoch=watch)
@@ -268,7 +274,7 @@ class Hardening:
 
     def _decided(self, settings: TrainSettings) -> dict[str, Any]:
         """What decides the weights and the accuracy of a try, in plain values."""
-        tree = {key: value for key, value in as_tree(settings).items() if key not in WITHOUT_EFFECT}
+        tree = decisive_settings(as_tree(settings))
         own = {
             "model": self.source,
             "start": self.start,
@@ -364,7 +370,7 @@ def _model(
             model,
         )
     elif weights is not None or classes is not None or normalize is not None:
-        raise UserError("weights, classes and normalize belong to a model given by name; leave them out.")
+        raise UserError("weights, classes and normalize are for a model given by name; leave them out.")
     else:
         spec = spec_of(model)
         found, source = copy.deepcopy(model).to(place).eval(), spec.name if spec else type(model).__name__
@@ -386,14 +392,16 @@ def _split(data: Dataset | Path | str, test: Dataset | None, size: int | None, s
         return held_out(data, seed=seed) if test is None else Split(data, test, f"{test.name}, as given")
     if test is not None:
         raise UserError(
-            "test images belong to a data set that is given; leave them out beside a name or folder."
+            "test goes with a data set in memory; a name or a folder brings its own test images, so leave it out."
         )
     return split_of(str(data), size=size, seed=seed)
 
 
 def _check_numbers(max_accuracy_loss: float, seed: int, tries: int, images: int) -> None:
     if not 0 <= max_accuracy_loss <= 1:
-        raise UserError(f"max_accuracy_loss is {max_accuracy_loss}; give a share from 0 to 1, such as 0.01.")
+        raise UserError(
+            f"max_accuracy_loss is {max_accuracy_loss}; give a fraction from 0 to 1, such as 0.01."
+        )
     if seed < 0:
         raise UserError(f"seed is {seed}; give 0 or more.")
     for name, value in (("tries", tries), ("images", images)):
@@ -409,8 +417,8 @@ def _read_plan(path: Path) -> dict[str, Any]:
     except ValueError:
         plan = None
     if not isinstance(plan, dict):
-        raise UserError(f"{path} is damaged; take the folder away, or give another one (--out).")
-    return plan
+        raise UserError(f"{path} is damaged; delete the folder, or give another one (--out).")
+    return decisive_settings(plan)
 
 
 def _check_classes(net: Model, split: Split, place: str) -> None:
@@ -430,8 +438,8 @@ def _check_trained(net: Model, split: Split, place: str) -> None:
     if right <= 1 / len(test.classes):
         order = ", ".join(test.classes[:3]) + (", ..." if len(test.classes) > 3 else "")
         raise UserError(
-            f"The model is right on {right:.1%} of {test.name}, no more than chance; give a trained model, and see "
-            f"that its classes stand in the order of the data's ({order}; a folder's go by name)."
+            f"The model is right on {right:.1%} of {test.name}, no more than chance; give a trained model, and check "
+            f"that its classes are in the order of the data's ({order}; folders are sorted by name)."
         )
 
 

@@ -75,7 +75,7 @@ def objective_settings(
     curvature: float | None = None,
     l2: float | None = None,
     cosine: float | None = None,
-    part: float | None = None,
+    regularized_fraction: float | None = None,
 ) -> dict[str, Any]:
     """The settings of an objective by name, with these of its own in place of the usual ones.
 
@@ -83,9 +83,8 @@ def objective_settings(
     LeNet and ResNet18 on CIFAR-10.
     """
     check_name("objective", objective, OBJECTIVES)
-    foreign = (
-        {"l2": l2, "cosine": cosine, "part": part} if objective == "steady" else {"curvature": curvature}
-    )
+    aligning = {"l2": l2, "cosine": cosine, "regularized_fraction": regularized_fraction}
+    foreign = aligning if objective == "steady" else {"curvature": curvature}
     other = next(name for name in OBJECTIVES if name != objective)
     for name, value in foreign.items():
         if value is not None:
@@ -97,4 +96,7 @@ def objective_settings(
         return steady_settings(**{name: value for name, value in given.items() if value is not None})
     term = {"l2": 0.1 if l2 is None else l2, "cosine": 1.0 if cosine is None else cosine}
     term["eps"] = 4 / 255 if eps is None else eps
-    return {"terms": {"l2_cosine": term}, "part": 1.0 if part is None else part}
+    return {
+        "terms": {"l2_cosine": term},
+        "regularized_fraction": 1.0 if regularized_fraction is None else regularized_fraction,
+    }

@@ -118,7 +118,7 @@ def registered(name: str, **settings: Any) -> Metric:
     own = {"settings": described(repr(metric))}
     if looks_at_masks(metric):
         raise UserError(
-            f"{entry.name} is told where the objects are, which a measurement of images does not know; leave it out, "
+            f"{entry.name} needs masks of the objects, which a plan does not have; leave it out, "
             f"and call gg.metric('{entry.name}')(model, attribution, x, target, mask=masks)."
         )
     if looks_at_attacked(metric):

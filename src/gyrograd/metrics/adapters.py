@@ -35,7 +35,9 @@ class RunningMetric:
     ) -> None:
         self.metric: Any = make("metric", metric, **settings) if isinstance(metric, str) else metric
         if settings and not isinstance(metric, str):
-            raise UserError("Settings go with a metric's name; this metric is built already and has its own.")
+            raise UserError(
+                "Settings are for a metric given by name; this one is built already, so leave them out."
+            )
         self.higher_is_better = _higher_is_better(metric) if isinstance(metric, str) else None
         self.model = model
         self.attribution = attribution

@@ -121,7 +121,7 @@ class CertifiedPixels:
         _check(self)
         if not 0 < self.top < 1:
             raise UserError(
-                f"top is {self.top}; give the share of pixels that count as the top, such as 0.5."
+                f"top is {self.top}; give the fraction of pixels that count as the top, such as 0.5."
             )
         check_picture(self.reduce)
 
@@ -135,8 +135,8 @@ class CertifiedPixels:
         largest = self.sigma * float(torch.special.ndtri(unanimous))
         if largest < self.radius:
             raise UserError(
-                f"{self.draws} draws certify {pixels} pixels to {max(largest, 0):.2g} at most, even if all agree, and "
-                f"the radius is {self.radius:g}; give more draws, a larger sigma or a smaller radius."
+                f"radius is {self.radius:g}, and {self.draws} draws certify {pixels} pixels up to "
+                f"{max(largest, 0):.2g} even if all agree; give more draws, a larger sigma or a smaller radius."
             )
         return self.certificate(model, attribution, x, target, seed=seed).share(self.radius).to(x.dtype)
 

@@ -234,7 +234,7 @@ def shares(ratios: Ratios) -> tuple[float, ...]:
         check_name("protocol", ratios, PROTOCOLS)
         return PROTOCOLS[ratios]
     if not ratios or not all(0 <= ratio <= 1 for ratio in ratios):
-        raise UserError(f"The ratios are {ratios}; give shares from 0 to 1, such as (0, 0.5, 1).")
+        raise UserError(f"The ratios are {ratios}; give fractions from 0 to 1, such as (0, 0.5, 1).")
     return ratios
 
 

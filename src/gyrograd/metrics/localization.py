@@ -188,7 +188,7 @@ def mask_of_boxes(boxes: Float[Tensor, "b 4"], height: int, width: int) -> Mask:
 def _checked_mask(x: Tensor, mask: Tensor | None, boxes: Tensor | None) -> Tensor:
     if (mask is None) == (boxes is None):
         raise UserError(
-            "This metric is told where the object is; pass metric(..., mask=masks), True on the object and shaped b h "
+            "This metric must know where the object is; pass metric(..., mask=masks), True on the object, shaped b h "
             "w, or boxes=, one row of left, top, right, bottom in pixels per image."
         )
     b, height, width = len(x), *x.shape[-2:]

@@ -64,7 +64,7 @@ class Road:
             raise UserError(f"reduce is '{self.reduce}', and ROAD removes whole pixels; give abs_sum.")
         if not self.ratios or not all(0 <= ratio < 1 for ratio in self.ratios):
             raise UserError(
-                f"The ratios are {self.ratios}; give shares from 0 to below 1, such as (0.1, 0.5, 0.9)."
+                f"The ratios are {self.ratios}; give fractions from 0 to below 1, such as (0.1, 0.5, 0.9)."
             )
         if not 0 <= self.sigma < math.inf:
             raise UserError(f"sigma is {self.sigma}; give a finite number of at least 0, such as 0.01.")

@@ -337,7 +337,7 @@ def still_growing(values: Float[Tensor, "b n"], *, rise: float = 0.1) -> Flag | 
     """Whether a maximum over draws still rises with more of them (local Lipschitz, max sensitivity)."""
     n = values.shape[1]
     if n < 2:
-        raise UserError("A rise needs at least two draws; raise draws.")
+        raise UserError("One draw shows no rise; give at least two.")
     half, whole = float(values[:, : n // 2].amax(1).mean()), float(values.amax(1).mean())
     growth = (whole - half) / whole if whole > 0 else 0.0
     return _raised(

@@ -107,7 +107,9 @@ class SoftStability:
         check_count("grid", self.grid, 8)
         check_baseline(self.baseline)
         if not 0 < self.top < 1:
-            raise UserError(f"top is {self.top}; give the share of the segments that is shown, such as 0.25.")
+            raise UserError(
+                f"top is {self.top}; give the fraction of the segments that is shown, such as 0.25."
+            )
         check_alpha(self.alpha)
 
     def __call__(

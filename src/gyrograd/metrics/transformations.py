@@ -117,7 +117,7 @@ class Shift:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 0.5:
             raise UserError(
-                f"share is {self.share}; give a part of the image's side up to 0.5, such as 1/16."
+                f"share is {self.share}; give a fraction of the image's side up to 0.5, such as 1/16."
             )
 
     def changed(self, x: Images, variant: int) -> Images:
@@ -164,7 +164,7 @@ class Rotation:
             if inside[rows, columns].all():
                 return rows, columns
         raise UserError(
-            f"Images of {h} x {w} pixels turned by {self.degrees} degrees leave nothing in sight."
+            f"Images of {h} x {w} pixels turned by {self.degrees} degrees leave nothing in sight; give fewer degrees."
         )
 
     def _sources(self, h: int, w: int, variant: int) -> tuple[Float[Tensor, "h w"], Float[Tensor, "h w"]]:
@@ -206,7 +206,9 @@ class TransformedSimilarity:
         target, x = class_indices(target, x), x.detach()
         check_classes(model, x, target)
         if x.dim() != 4:
-            raise UserError(f"{type(self.change).__name__} changes images b c h w and got {tuple(x.shape)}.")
+            raise UserError(
+                f"{type(self.change).__name__} changes images b c h w and got {tuple(x.shape)}; leave this metric out."
+            )
         check_images(x)
         clean = picture(attribution(model, x, target).detach(), self.measure.reduce)
         answer = logits_in_parts(model, x, self.max_batch).argmax(1)

@@ -140,7 +140,9 @@ def swap_report(model: nn.Module) -> SwapReport:
         report = module.__dict__.get("swaps")
         if isinstance(report, SwapReport):
             return report
-    raise UserError("This model was not made by with_activation, so there is no report on its activations.")
+    raise UserError(
+        "This model was not made by with_activation, so it has no report; give the model that with_activation returned."
+    )
 
 
 class _Exchange(TorchFunctionMode):
@@ -330,9 +332,8 @@ def _check_same(model: nn.Module, twin: nn.Module, probe: Tensor) -> None:
         apart, size = (found - wanted).abs().nan_to_num().max(), wanted.abs().nan_to_num().max()
         if bool(apart > 1e3 * torch.finfo(wanted.dtype).eps * size):
             raise UserError(
-                f"The copy of {type(model).__name__} with other activations does not follow it (with ReLUs again its "
-                f"output is {float(apart):.3g} off {float(size):.3g}): an activation hides where it is not seen; "
-                "swap its activations where it is built."
+                f"{type(model).__name__} has an activation that was not found (a copy with its ReLUs put back differs "
+                f"by {float(apart):.3g} in outputs of up to {float(size):.3g}); swap the activations where it is built."
             )
 
 

@@ -66,7 +66,7 @@ def members(path: Path) -> dict[str, bytes]:
             or len({name.lower() for name in inner}) != len(names)
         ):
             raise UserError(
-                f"{path} is no archive as torch writes them (its files are not below one folder, each there once); "
+                f"{path} is not an archive that torch wrote (its files are not in one folder, or one is there twice); "
                 "save the model again."
             )
         return {short: archive.read(name) for short, name in inner.items()}
@@ -89,7 +89,7 @@ def json_object(path: Path, content: bytes) -> JsonObject:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise UserError(f"{path} is damaged (its program is no JSON); export the model again.")
+        raise UserError(f"{path} is damaged (its program is not JSON); export the model again.")
     return document
 
 

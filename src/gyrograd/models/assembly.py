@@ -61,7 +61,9 @@ def build(
         settings: further settings of the backbone.
     """
     if init != "default" and (pretrained or weights is not None):
-        raise UserError("init draws new weights and pretrained or weights brings old ones; leave one out.")
+        raise UserError(
+            "init draws new weights, and pretrained and weights load trained ones; leave one out."
+        )
     if beta is not None and activation is None:
         raise UserError("beta is the sharpness of an activation; give activation='softplus' with it.")
     statistics = find_statistics(normalize)
@@ -74,7 +76,9 @@ def build(
         }
         given = [key for key, value in {**others, **settings}.items() if value is not None]
         if given or init != "default":
-            raise UserError(f"A module of your own has its '{(given or ['init'])[0]}' already; leave it out.")
+            raise UserError(
+                f"'{(given or ['init'])[0]}' is for models built by name; leave it out for a module of your own."
+            )
         model, own_statistics = logits_alone(name), None
     else:
         with _seeded(seed):

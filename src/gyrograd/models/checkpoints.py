@@ -14,7 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_schema
 from gyrograd.models.assembly import rebuild
 from gyrograd.models.checksums import check_digest, damage_sentence, read_note, signed_bytes
 from gyrograd.models.specs import ModelSpec, spec_of
@@ -122,11 +122,7 @@ def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonO
     schema = note.get("schema")
     if type(schema) is not int or schema < 1:
         raise UserError(damage_sentence(path))
-    if schema > SCHEMA:
-        raise UserError(
-            f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
-            "upgrade it: pip install -U gyrograd."
-        )
+    check_schema(path, schema, SCHEMA)
     check_digest(path, note, tensors)
     if not isinstance(note.get("spec"), dict) or not isinstance(note.get("facts"), dict):
         raise UserError(
@@ -140,7 +136,7 @@ def _check_spec_fits(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
     expected = {key: tensor.shape for key, tensor in rebuild(spec).state_dict().items()}
     if expected != {key: tensor.shape for key, tensor in tensors.items()}:
         raise UserError(
-            f"The model was changed after gyrograd built it and is no '{spec.name}' any more; "
+            f"The model was changed after gyrograd built it and is no longer a '{spec.name}'; "
             "build it with the settings it now has, or save its state_dict with safetensors."
         )
 
@@ -149,4 +145,6 @@ def _json(note: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(note), sort_keys=True, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as wrong:
-        raise UserError(f"The facts of a checkpoint must be plain JSON values ({wrong}).") from None
+        raise UserError(
+            f"The facts of a checkpoint must be plain JSON values ({wrong}); write repr(...) of others."
+        ) from None

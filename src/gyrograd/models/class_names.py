@@ -76,7 +76,7 @@ def _read(path: Path) -> tuple[str, ...] | None:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as wrong:
-        reason = getattr(wrong, "strerror", None) or "it is no UTF-8 text"
+        reason = getattr(wrong, "strerror", None) or "it is not UTF-8 text"
         raise UserError(
             f"The class names in {path} cannot be read ({reason}); give a text file, one name per line."
         ) from None

@@ -71,7 +71,7 @@ def open_export(path: Path, device: torch.device) -> nn.Module:
     contents = members(path)
     if [name for name in contents if name.startswith("models/")] != [_PROGRAM]:
         raise UserError(
-            f"{path} is no torch.export file of one model that this gyrograd can read; "
+            f"{path} is not a torch.export file of one model that this gyrograd can read; "
             "save it again with torch.export.save."
         )
     payloads = _checked_payloads(path, contents)
@@ -202,7 +202,7 @@ def _checked(path: Path, value: Any, key: str, depth: int) -> Any:
         for name in inner:
             # Keys are names too: of tensors, of symbols, of weights, of fields.
             if not (_PATH.fullmatch(name) if key == "config" else _NAME.fullmatch(name) or is_size(name)):
-                raise _damaged(path, f"'{name[:60]}' is no name")
+                raise _damaged(path, f"'{name[:60]}' is not a name")
         return {name: _checked(path, item, name, depth - 1) for name, item in inner.items()}
     return value
 
@@ -212,7 +212,7 @@ def _check_text(path: Path, key: str, text: str) -> None:
     if key == "target":
         if not _is_allowed_call(text):
             raise UserError(
-                f"{path} calls '{text[:80]}', which is no operation a model needs; "
+                f"{path} calls '{text[:80]}', which is not an operation that a model needs; "
                 "give the model as file.py:factory with its weights."
             )
     elif key in {"expr_str", "guards_code"}:
@@ -230,7 +230,7 @@ def _check_text(path: Path, key: str, text: str) -> None:
             )
     elif key in {"as_float", "as_floats", "real", "imag"}:
         if text not in {"Infinity", "-Infinity", "NaN"}:
-            raise _damaged(path, f"'{text[:60]}' under '{key}' is no number")
+            raise _damaged(path, f"'{text[:60]}' under '{key}' is not a number")
     elif key in {"as_string", "as_strings"}:
         # An argument such as "tanh": torch quotes it wherever it is written.
         if len(text) > LONGEST_TEXT:
@@ -241,7 +241,7 @@ def _check_text(path: Path, key: str, text: str) -> None:
             pattern = _PAYLOAD
         # An argument without a name is positional.
         if not pattern.fullmatch(text) and (key, text) != ("name", ""):
-            raise _damaged(path, f"'{text[:60]}' under '{key}' is no name")
+            raise _damaged(path, f"'{text[:60]}' under '{key}' is not a name")
 
 
 def _is_allowed_call(target: str) -> bool:
@@ -344,9 +344,7 @@ def _input_sizes(path: Path, program: Any) -> tuple[Any, ...]:
     """Sizes of the one input; a fixed batch size is refused, since every result would depend on it."""
     inputs = program.graph_signature.user_inputs
     if len(inputs) != 1:
-        raise UserError(
-            f"{path} takes {len(inputs)} inputs; gyrograd explains models of one, a batch of images."
-        )
+        raise UserError(f"{path} takes {len(inputs)} inputs; export a model of one input, a batch of images.")
     node = next(node for node in program.graph.nodes if node.name == inputs[0])
     sizes = tuple(node.meta["val"].shape)
     if sizes and isinstance(sizes[0], int):

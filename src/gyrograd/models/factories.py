@@ -48,14 +48,14 @@ def _imported(path: Path) -> ModuleType:
     """The file as a module, registered in sys.modules while it runs, where dataclasses look themselves up."""
     spec = importlib.util.spec_from_file_location(f"gyrograd_user_file_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"{path} is no Python file; give FILE.py:FACTORY.")
+        raise UserError(f"{path} is not a Python file; give FILE.py:FACTORY.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
         with _beside(path):
             spec.loader.exec_module(module)
     except Exception as wrong:
-        raise UserError(f"{path} could not be run ({_in_words(wrong)}); mend it and try again.") from wrong
+        raise UserError(f"{path} could not be run ({_in_words(wrong)}); fix it and try again.") from wrong
     return module
 
 

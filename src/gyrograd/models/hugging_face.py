@@ -67,9 +67,7 @@ def build_untrained(kind: str, settings: Settings) -> nn.Module:
     usual = library.AutoConfig.for_model(kind)
     for name in settings:
         if name in _LEADS_ELSEWHERE:
-            raise UserError(
-                f"hf:{kind} takes no '{name}', which would read more than the model; leave it out."
-            )
+            raise UserError(f"hf:{kind} does not take '{name}', which could read other files; leave it out.")
         if not hasattr(usual, name):
             raise UserError(f"hf:{kind} has no setting '{name}': {did_you_mean(name, usual.to_dict())}")
     config = library.AutoConfig.for_model(kind, **settings)
@@ -92,7 +90,9 @@ def open_trained(place: str, statistics: Statistics | None = None) -> nn.Module:
         _check_kind(library, config.model_type)
         elsewhere = [name for name in sorted(_LEADS_ELSEWHERE) if getattr(config, name, None)]
         if elsewhere:
-            raise UserError(f"{place} asks for '{elsewhere[0]}' beside its weights; give a model without it.")
+            raise UserError(
+                f"{place} needs '{elsewhere[0]}' besides its weights, which is not loaded; give a model without it."
+            )
         core, report = library.AutoModelForImageClassification.from_pretrained(
             source,
             config=config,

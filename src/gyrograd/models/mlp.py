@@ -22,7 +22,7 @@ def mlp(num_classes: int = 2, in_features: int = 2, hidden: Sequence[int] = (32,
     """
     widths = (in_features, *hidden)
     if min(*widths, num_classes) < 1:
-        raise UserError(f"Every width of an mlp must be at least 1, not {[*widths, num_classes]}.")
+        raise UserError(f"The widths of the mlp are {[*widths, num_classes]}; give at least 1 for each.")
     layers: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]

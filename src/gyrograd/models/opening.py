@@ -166,8 +166,6 @@ def _from_library(text: str, weights: Path | None, classes: int | None, normaliz
     if name.endswith(":pretrained"):
         raise UserError(f"{text} says ':pretrained' twice; say it once.")
     pretrained = name != text
-    if name.endswith(":pretrained"):
-        raise UserError(f"{text} says ':pretrained' twice; once is enough.")
     if pretrained and weights is not None:
         raise UserError(f"{text} brings its own weights; leave out --weights, or ':pretrained'.")
     if pretrained:
@@ -201,7 +199,7 @@ def _from_file(
         raise UserError(f"{path} holds weights without a model; {_NAME_THE_MODEL}.")
     if content == "other" and path.suffix != ".safetensors":
         raise UserError(
-            f"{path} is no model gyrograd can open; give a checkpoint, a TorchScript or torch.export file, or "
+            f"{path} is not a model that gyrograd can open; give a checkpoint, a TorchScript or torch.export file, or "
             "FILE.py:FACTORY."
         )
     if content == "torchscript":

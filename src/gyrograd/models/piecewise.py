@@ -98,13 +98,7 @@ CALLS: dict[Any, str] = {
 IN_PLACE = {call for call in CALLS if call.__name__.endswith("_")}
 WITHOUT_CURVATURE = (set(FORMS) | {kind.__name__ for kind in MODULES}) - {"hardswish", "Hardswish"}
 """Forms and modules whose second derivative is zero wherever it exists: a net of them alone needs a twin."""
-
-
-def _settings_of(form: str) -> list[str]:
-    return list(inspect.signature(FORMS[form]).parameters)[2:]
-
-
-SETTINGS = {form: _settings_of(form) for form in FORMS}
+SETTINGS = {form: list(inspect.signature(smooth).parameters)[2:] for form, smooth in FORMS.items()}
 
 
 def _whole(form: str) -> Callable[..., Tensor]:

@@ -112,7 +112,7 @@ def open_script(path: Path, device: torch.device) -> nn.Module:
         raise
     except Exception as wrong:
         raise UserError(
-            f"{path} is damaged or is no TorchScript this torch can read ({_first_line(wrong)}); "
+            f"{path} is damaged or not a TorchScript file that this torch can read ({_first_line(wrong)}); "
             "save it again with torch.jit.save."
         ) from None
 
@@ -358,7 +358,7 @@ def _check_node(path: Path, node: Any) -> None:
     namespace, _, name = node.kind().partition("::")
     if not allows(namespace, name):
         raise UserError(
-            f"{path} calls '{node.kind()}', which is no operator a model needs; "
+            f"{path} calls '{node.kind()}', which is not an operator that a model needs; "
             "give the model as file.py:factory with its weights."
         )
     if node.kind() == "prim::Constant" and node.output().type().kind() == "DeviceObjType":

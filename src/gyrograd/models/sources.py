@@ -46,7 +46,7 @@ def from_source(
     refused = sorted(_READS_FILES & settings.keys())
     if refused:
         raise UserError(
-            f"{source}:{name} would read files of its own with '{refused[0]}', and a model's description must not; "
+            f"'{refused[0]}' would make {source}:{name} read other files, which a model's settings may not do; "
             "give the weights with weights=PATH, or pretrained=True."
         )
     if pretrained and num_classes is not None:

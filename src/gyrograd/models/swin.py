@@ -176,7 +176,7 @@ def swin(
     """
     if not len(depths) == len(heads) == len(factors):
         raise UserError(
-            f"swin needs as many depths as heads as factors, not {len(depths)}, {len(heads)}, {len(factors)}."
+            f"swin got {len(depths)} depths, {len(heads)} heads and {len(factors)} factors; give as many of each."
         )
     for number, head in enumerate(heads):
         if width * 2**number % head:

@@ -35,7 +35,7 @@ def find_statistics(normalize: str | Statistics | None) -> Statistics | None:
         check_name("normalisation", normalize, NORMALIZATIONS)
         return NORMALIZATIONS[normalize]
     if len(normalize) != 2:
-        raise UserError(f"normalize must be a name or a pair (mean, std), not {normalize}.")
+        raise UserError(f"normalize is {normalize}; give a name, such as 'imagenet', or a pair (mean, std).")
     return normalize
 
 
@@ -88,7 +88,7 @@ class Standardized(nn.Module):
         super().__init__()
         if mean.shape != std.shape or not bool(mean.isfinite().all()) or not bool((std >= 0).all()):
             raise UserError(
-                "mean and std are finite numbers of one shape, and no std is below 0; give others."
+                "mean or std is not finite, they differ in shape, or a std is below 0; give finite ones of one shape."
             )
         self.core = core
         self.register_buffer("mean", mean, persistent=False)
@@ -169,7 +169,7 @@ class ZeroShot(nn.Module):
                 "k x d."
             )
         if not math.isfinite(scale) or scale <= 0:
-            raise UserError(f"scale is {scale}; give the temperature of the logits, such as 100.")
+            raise UserError(f"scale is {scale}; give the factor of the logits, such as 100.")
         self.core = encoder
         self.scale = scale
         lengths = embeddings.detach().norm(dim=1, keepdim=True)
@@ -220,6 +220,6 @@ def _check_statistics(mean: Sequence[float | int], std: Sequence[float | int]) -
             f"mean has {len(mean)} numbers and std {len(std)}; give both one number for each channel."
         )
     if not all(math.isfinite(m) for m in mean):
-        raise UserError(f"Every mean must be a finite number, not {list(mean)}.")
+        raise UserError(f"mean is {list(mean)}; give finite numbers.")
     if not all(math.isfinite(s) and s > 0 for s in std):
-        raise UserError(f"Every std must be a finite number above 0, not {list(std)}.")
+        raise UserError(f"std is {list(std)}; give finite numbers above 0.")

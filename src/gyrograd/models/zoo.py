@@ -64,7 +64,9 @@ def add(
     """
     parts = name.split("/")
     if not all(part and part not in {".", ".."} and "\\" not in part for part in parts):
-        raise UserError(f"'{name}' is no name for the zoo; give DATA/MODEL, such as cifar10/lenet-ce.")
+        raise UserError(
+            f"'{name}' is not the name of a zoo model; give DATA/MODEL, such as cifar10/lenet-ce."
+        )
     folder = (HOME if home is None else home).joinpath(*parts)
     checkpoints.save(folder / WEIGHTS, copy.deepcopy(model).half() if half else model, facts=facts)
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()

@@ -32,19 +32,19 @@ class Linf:
 
     def project(self, delta: Inputs) -> Inputs:
         """The nearest point of the ball: each entry clipped."""
-        radius = _column(self.eps, delta)
+        radius = column(self.eps, delta)
         return torch.minimum(torch.maximum(delta, -radius), radius)
 
     def rescale(self, delta: Inputs) -> Inputs:
         """A delta outside the ball, scaled back to the radius in its own direction (wang2020's attacks)."""
-        radius, size = _column(self.eps, delta), _column(self.norm(delta), delta)
+        radius, size = column(self.eps, delta), column(self.norm(delta), delta)
         outside = size > radius
         return torch.where(outside, delta / torch.where(outside, size, 1) * radius, delta)
 
     def sample(self, x: Inputs, keys: random.Keys, *, stream: int = 0) -> Inputs:
         """Uniform in the ball, shaped like x."""
         draws = random.uniform(keys, tuple(x.shape[1:]), stream=stream, dtype=x.dtype)
-        return (2 * draws - 1) * _column(self.eps, x)
+        return (2 * draws - 1) * column(self.eps, x)
 
     def steepest(self, grad: Inputs) -> Inputs:
         """The step of norm one along which the gradient promises most; zero where the gradient is zero."""
@@ -72,7 +72,7 @@ class L2:
 
     def project(self, delta: Inputs) -> Inputs:
         """The nearest point of the ball: the whole delta scaled back to the radius."""
-        radius, size = _column(self.eps, delta), _column(self.norm(delta), delta)
+        radius, size = column(self.eps, delta), column(self.norm(delta), delta)
         # Slightly short, so that rounding leaves the result inside and a second projection changes nothing.
         short = 1 - 8 * torch.finfo(delta.dtype).eps
         outside = size > radius
@@ -87,13 +87,13 @@ class L2:
         direction = self.steepest(random.normal(keys, tuple(x.shape[1:]), stream=stream, dtype=x.dtype))
         u = random.uniform(random.subkeys(keys, stream), (1,), dtype=torch.float64).flatten()
         share = u.pow(1 / x[0].numel()).to(x.dtype)  # the volume within a radius grows as its d-th power
-        return self.project(direction * _column(share, x) * _column(self.eps, x))
+        return self.project(direction * column(share, x) * column(self.eps, x))
 
     def steepest(self, grad: Inputs) -> Inputs:
         """The step of norm one along which the gradient promises most; zero where the gradient is zero."""
         _, rest = _scaled(grad)
         size = _length(rest)
-        return rest / _column(torch.where(size > 0, size, 1), grad)
+        return rest / column(torch.where(size > 0, size, 1), grad)
 
     def inside(
         self, x: Inputs, delta: Inputs, tol: float = 1e-6, low: float = 0.0, high: float = 1.0
@@ -133,7 +133,7 @@ def _in_box(x: Tensor, low: float, high: float) -> Tensor:
 def _scaled(delta: Tensor) -> tuple[Tensor, Tensor]:
     """The largest entry, and delta divided by it: squares of tiny entries would underflow."""
     largest = delta.abs().flatten(1).amax(1)
-    largest = _column(torch.where(largest > 0, largest, 1), delta)
+    largest = column(torch.where(largest > 0, largest, 1), delta)
     return largest, delta / largest
 
 
@@ -151,7 +151,8 @@ def _each(eps: Radius, delta: Tensor) -> Tensor:
     return radii.expand(len(delta))
 
 
-def _column(eps: Radius, delta: Tensor) -> Tensor:
+def column(eps: Radius, delta: Tensor) -> Tensor:
+    """The radius of each example, shaped to be multiplied with delta."""
     return _each(eps, delta).view(-1, *[1] * (delta.dim() - 1))
 
 

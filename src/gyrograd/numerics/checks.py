@@ -78,7 +78,7 @@ def check_inputs(x: Tensor) -> None:
     # A finite sum has finite terms and takes one pass; if it is infinite it may just have overflowed, so look closer.
     if not is_being_recorded(x) and not torch.isfinite(x.sum()) and not torch.isfinite(x).all():
         raise UserError(
-            "The inputs hold NaN or infinite values; remove those examples or mend the preprocessing."
+            "The inputs hold NaN or infinite values; remove those examples or fix the preprocessing."
         )
 
 
@@ -176,7 +176,7 @@ def check_logits(out: Any, x: Inputs) -> Logits:
         )
     if out.ndim != 2 or len(out) != len(x):
         raise UserError(
-            f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; logits are {len(x)} x classes."
+            f"The model returned shape {tuple(out.shape)} for {len(x)} inputs; return logits, {len(x)} x classes."
         )
     return out
 
@@ -253,11 +253,11 @@ def ran(model: Model, x: Inputs) -> Any:
         place = foreign_code(wrong)
         reason = f"{in_words(wrong)}, {place}" if place else in_words(wrong)
         if type(wrong) not in _OF_SHAPES:
-            raise UserError(f"The model raised {reason}; mend it there, or see --debug.") from wrong
+            raise UserError(f"The model raised {reason}; fix it there, or see --debug.") from wrong
         if "dtype" in str(wrong) or _is_of_other_precision(model, x):
             kind = str(x.dtype).removeprefix("torch.")
             raise UserError(
-                f"The model cannot take {kind} images ({reason}); give it weights of {kind}, or images of its own kind."
+                f"The model cannot take {kind} images ({reason}); give it weights of {kind}, or images of its dtype."
             ) from wrong
         size = " x ".join(str(side) for side in x.shape[1:])
         if x.dim() != 4:
@@ -267,7 +267,7 @@ def ran(model: Model, x: Inputs) -> Any:
             ) from wrong
         raise UserError(
             f"The model cannot take images of {size} ({reason}); give images of the size it was made for (--size), or "
-            "mend the model."
+            "fix the model."
         ) from wrong
 
 

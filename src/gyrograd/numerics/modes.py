@@ -14,6 +14,9 @@ def eval_mode(model: Model) -> Iterator[Model]:
     """Put every submodule into eval mode for the block; afterwards each has its own training flag again."""
     # Flag by flag: model.train() afterwards would also switch on layers that the user had frozen in eval mode.
     flags = [(module, module.training) for module in model.modules()]
+    if not any(training for _, training in flags):
+        yield model  # most models are; setting the flag of every module takes as long as a small pass on a GPU
+        return
     model.eval()
     try:
         yield model

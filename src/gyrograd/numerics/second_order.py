@@ -53,26 +53,24 @@ def missing_derivatives() -> SecondOrder:
     return SecondOrder(_MISSING)
 
 
-def layers_as_now(x: Tensor) -> Callable[[], ExitStack]:
-    """A function that reopens, at any later time, the block that is open now, if there is one.
+def layers_as_now() -> Callable[[], ExitStack]:
+    """A function that opens, at any later time, those of our replacements that are open now and not open then.
 
-    For parts that torch recomputes in `backward`.
+    For parts that torch recomputes in `backward`: after the block, on CUDA in a thread of its own, to which function
+    modes do not belong.
     """
-    # On CUDA another thread recomputes them, and function modes belong to a thread: the block has to be carried over.
-    open_now = _get_current_function_mode_stack()
-    if any(isinstance(mode, FastConvolutions) for mode in open_now) or x.is_cuda:
-        on = any(isinstance(mode, SecondOrder | ExactNormalization) for mode in open_now)
-        return (lambda: made_for_second_derivatives(x)) if on else ExitStack
-    # On a CPU exact normalisations may be open alone, as for a first derivative.
-    return exact_layers if any(isinstance(mode, ExactNormalization) for mode in open_now) else ExitStack
+    of_ours = (SecondOrder, ExactNormalization, FastConvolutions)
+    wanted = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, of_ours)]
 
+    def reopen() -> ExitStack:
+        # What is open already must not be opened again on top: a record that watches the calls would then see inside.
+        missing = [mode for mode in wanted if mode not in _get_current_function_mode_stack()]
+        modes = ExitStack()
+        for mode in missing:
+            modes.enter_context(mode)
+        return modes
 
-def exact_layers() -> ExitStack:
-    """Layers whose derivatives torch lacks or gets wrong on a CPU, for the block."""
-    modes = ExitStack()
-    modes.enter_context(SecondOrder(_MISSING))
-    modes.enter_context(ExactNormalization())
-    return modes
+    return reopen
 
 
 class SecondOrder(TorchFunctionMode):

@@ -152,9 +152,7 @@ def paired_difference(
     """The interval of a - b per example; a pair with a missing value is left out."""
     first, second = _row(a), _row(b)
     if len(first) != len(second):
-        raise UserError(
-            f"There are {len(first)} and {len(second)} values; pairs need one of each per example."
-        )
+        raise UserError(f"There are {len(first)} and {len(second)} values; give one of each per example.")
     return bootstrap_interval(
         first - second, level=level, resamples=resamples, seed=seed, statistic=statistic
     )
@@ -226,6 +224,6 @@ def _row(values: Values) -> Numbers:
 
 def _check_settings(level: float, resamples: int) -> None:
     if not 0 < level < 1:
-        raise UserError(f"level is {level}; give a share between 0 and 1, such as 0.95.")
+        raise UserError(f"level is {level}; give a fraction between 0 and 1, such as 0.95.")
     if resamples < 1:
         raise UserError(f"resamples is {resamples}; give at least 1, such as 2000.")

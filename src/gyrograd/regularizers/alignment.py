@@ -67,12 +67,12 @@ class L2Cosine:
         # Written so that NaN and infinity fail, too.
         if not (min(self.l2, self.cosine) >= 0 and 0 < self.l2 + self.cosine < float("inf")):
             raise UserError(
-                f"The weights l2 = {self.l2} and cosine = {self.cosine} must be finite, >= 0 and not both 0."
+                f"l2 is {self.l2} and cosine {self.cosine}; give finite weights of 0 or more, not both 0."
             )
         if not 0 < self.eps < float("inf"):
             raise UserError(f"eps is {self.eps}; give a finite radius above 0, such as 4 / 255.")
         if self.draws < 1:
-            raise UserError(f"A penalty over perturbations needs at least one draw, not {self.draws}.")
+            raise UserError(f"draws is {self.draws}; give at least one draw.")
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
         terms = self.terms(model, x, y, seed=seed)

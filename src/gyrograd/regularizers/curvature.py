@@ -70,7 +70,7 @@ class Hessian:
         check_choice("space", self.space, Space)
         check_choice("batchnorm", self.batchnorm, BatchNorm)
         if self.draws < 1:
-            raise UserError(f"A Hessian norm needs at least one draw, not {self.draws}.")
+            raise UserError(f"draws is {self.draws}; give at least one draw.")
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
         check_batch(model, x)

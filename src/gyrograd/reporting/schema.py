@@ -7,7 +7,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_schema
 from gyrograd.numerics.statistics import Stat
 from gyrograd.records import read_json
 
@@ -300,7 +300,7 @@ def read_card(place: Path | str) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"There is no {CARD} at {place}; give the folder an audit wrote.") from None
     except ValueError:
-        raise UserError(f"{path} is no card (no valid JSON in it); run the audit again.") from None
+        raise UserError(f"{path} is not a card (no valid JSON in it); run the audit again.") from None
     return checked(card, str(path))
 
 
@@ -308,12 +308,8 @@ def checked(card: Any, where: str = "The card") -> dict[str, Any]:
     """The card with every field a report knows (None where it was left out); one sentence names the first misfit."""
     schema = card.get("schema") if isinstance(card, dict) else None
     if type(schema) is not int or schema < 1:
-        raise UserError(f"{where} is no audit card (it names no schema); give the folder an audit wrote.")
-    if schema > SCHEMA:
-        raise UserError(
-            f"{where} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
-            "upgrade it: pip install -U gyrograd."
-        )
+        raise UserError(f"{where} is not an audit card (it names no schema); give the folder an audit wrote.")
+    check_schema(where, schema, SCHEMA)
     try:
         whole: dict[str, Any] = fitted(card, AuditCard, "")
         _check_relations(whole)
@@ -396,13 +392,13 @@ def _check_relations(card: dict[str, Any]) -> None:
             )
     pictures = card.get("pictures")
     if pictures is not None and (Path(pictures).name != pictures or "\\" in pictures or "\0" in pictures):
-        raise CardError(f"'pictures' is {pictures!r}, which is no file beside the card")
+        raise CardError(f"'pictures' is {pictures!r}, which is not a file beside the card")
     if any(attack["row"] < 0 or attack["example"] < 0 for attack in card.get("worst") or ()):
         raise CardError("'worst' names a row or an image below 0")
     for drawn in (card.get("certificates") or {}).get("pictures") or ():
         widths = {len(row) for row in drawn["rows"]}
         if len(widths) != 1 or 0 in widths or set("".join(drawn["rows"])) - set("-.+x"):
-            raise CardError("a picture of 'certificates' is no grid of the characters - . + x")
+            raise CardError("a picture of 'certificates' is not a grid of the characters - . + x")
     for name in ("eps", "insertion", "deletion"):
         for line in ((card.get("curves") or {}).get(name) or {}).get("lines", ()):
             rows = [line[key] for key in ("x", "y", "low", "high") if line.get(key) is not None]

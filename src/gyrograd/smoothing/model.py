@@ -35,7 +35,7 @@ class Smoothed(nn.Module):
                 f"A smoothed model needs at least one draw, a whole number, not {draws}; 50 is usual."
             )
         if max_batch < 1:
-            raise UserError(f"max_batch is the number of images in one pass and at least 1, not {max_batch}.")
+            raise UserError(f"max_batch is {max_batch}; give the number of images in one pass, at least 1.")
         self.core = core
         self.kernel = kernel
         self.draws = draws
@@ -71,7 +71,7 @@ class Smoothed(nn.Module):
         if not torch.is_grad_enabled():
             return self._sum(x, noise)
         mode = nullcontext if self.training else partial(eval_mode, self.core)
-        layers = layers_as_now(x)
+        layers = layers_as_now()
 
         def again(x: Tensor, noise: Tensor) -> Tensor:
             # The recomputation may happen after the caller has restored the model's mode and attention kernel.

@@ -109,7 +109,7 @@ def uniform_deltas(x: Inputs, eps: float, draws: int, seed: Seed = 0) -> Float[T
     if not 0 < eps < float("inf"):
         raise UserError(f"eps is {eps}; give a finite radius above 0, such as 4 / 255.")
     if draws < 1:
-        raise UserError(f"A mean over perturbations needs at least one draw, not {draws}.")
+        raise UserError(f"draws is {draws}; give at least one draw.")
     keys = random.keys(seed, len(x), x.device)
     unit = random.uniform(keys, (draws, *x.shape[1:]), dtype=x.dtype)
     return (eps * (2 * unit - 1)).transpose(0, 1)

@@ -57,7 +57,7 @@ def squared_frobenius_norm(
     v is standard normal as in the released code, or random signs. Its root is not unbiased for the norm.
     """
     if draws < 1:
-        raise UserError(f"A Hessian norm needs at least one draw, not {draws}.")
+        raise UserError(f"draws is {draws}; give at least one draw.")
     check_name("probe", probe, PROBES)
     field = scalar_field(f, target, quantity, check=not create_graph)
     keys = random.keys(seed, len(x), x.device)
@@ -132,7 +132,9 @@ def _small_hessian(model: Model, x: Inputs, channels: Channels, create_graph: bo
     check_name("treatment of channels", channels, get_args(Channels))
     jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph)
     if channels == "mean":
-        jacobian = _over_channels(jacobian)
+        if jacobian.dim() != 5:
+            raise UserError("channels='mean' needs images b c h w; use channels='all'.")
+        jacobian = jacobian.mean(2)
     # A small problem in the precision of a half precision net would lose what it is solved for.
     with torch.set_grad_enabled(create_graph), without_autocast(x):
         root = _rooted(single(jacobian).flatten(2), single(log_probability))
@@ -164,9 +166,3 @@ def _jacobian_and_log_probability(model: Model, x: Tensor, create_graph: bool) -
     jacobian = logit_jacobian(remembered, x, create_graph=create_graph)
     with torch.set_grad_enabled(create_graph):
         return jacobian, (seen[0] if create_graph else seen[0].detach()).log_softmax(1)
-
-
-def _over_channels(jacobian: Tensor) -> Tensor:
-    if jacobian.dim() != 5:
-        raise UserError("channels='mean' needs images b c h w; use channels='all'.")
-    return jacobian.mean(2)

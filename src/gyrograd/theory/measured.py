@@ -30,7 +30,7 @@ def points_near(x: Inputs, radius: float, draws: int, *, seed: Seed = 0) -> Floa
     if not 0 < radius < float("inf"):
         raise UserError(f"The radius is {radius}; give a finite length above 0.")
     if draws < 1:
-        raise UserError(f"At least one point is needed, not {draws}.")
+        raise UserError(f"draws is {draws}; give at least one point.")
     keys, d = random.keys(seed, len(x), x.device), x[0].numel()
     direction = random.normal(keys, (draws, d), dtype=x.dtype)
     direction = direction / direction.norm(dim=2, keepdim=True)

@@ -75,7 +75,7 @@ def sweep(
 ) -> tuple[Point, ...]:
     """Each method at each setting, such as `sweep({"smoothgrad": smoothgrad}, [0.01, 0.03, 0.1], ...)`."""
     if not methods or not settings:
-        raise UserError("A sweep needs at least one method and one setting.")
+        raise UserError("A sweep without methods or settings measures nothing; give at least one of each.")
     if sorted(set(settings)) != list(settings):
         raise UserError(f"The settings {list(settings)} must rise, each of them once; sort them.")
     return tuple(
@@ -96,7 +96,7 @@ def compare(
 ) -> tuple[Point, ...]:
     """Each method as it is, for the trade-off across methods (tan2023 Figure 6)."""
     if not methods:
-        raise UserError("A comparison needs at least one method.")
+        raise UserError("There is no method to compare; give at least one.")
     return tuple(
         _point(name, None, attribution, robustness, faithfulness, level, resamples, seed)
         for name, attribution in methods.items()

@@ -74,13 +74,13 @@ def check_fit(
         )
     if settings.precision != "bf16" and settings.precision != "fp32" and group.device.type != "cuda":
         raise UserError(
-            f"precision {settings.precision} is of CUDA devices; on {group.device.type} give fp32."
+            f"precision {settings.precision} needs a CUDA device; on {group.device.type} give fp32."
         )
     smallest = len(data) % settings.batch_size or settings.batch_size
     if objective.fewest_rows(smallest) < group.share.of:
         raise UserError(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
-            "regularise; give another batch_size, a larger part, or fewer processes."
+            "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
         )
 
 
@@ -154,7 +154,7 @@ def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, see
 def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
     """Split every class by the seed; a class of one image is only trained on."""
     if not 0 < share < 1:
-        raise UserError(f"The share held out is {share}; give a number between 0 and 1, such as 0.2.")
+        raise UserError(f"The fraction held out is {share}; give a number between 0 and 1, such as 0.2.")
     if not is_labelled(data) or len(data.classes) < 2:
         raise UserError(
             f"{data.name} has one class, {data.classes[0]!r}; training needs at least two, a folder for each."

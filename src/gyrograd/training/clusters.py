@@ -44,7 +44,7 @@ class Cluster:
             raise UserError(f"max_retries is {self.max_retries}; give 0 or more.")
         if not self.cpus > 0 or (self.gpus is not None and not self.gpus >= 0):
             raise UserError(
-                f"A trial takes {self.cpus} cpus and {self.gpus} gpus; give more than 0, and 0 or more."
+                f"cpus is {self.cpus} and gpus {self.gpus}; give cpus above 0 and gpus of 0 or more."
             )
 
     def outcomes(self, trials: Sequence[Trial], run: Run) -> Outcomes:

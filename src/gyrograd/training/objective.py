@@ -21,8 +21,9 @@ from gyrograd.registry import fact, lookup, make
 from gyrograd.regularizers import L2Cosine
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
+from gyrograd.renames import old_fields
 from gyrograd.training.processes import Share
-from gyrograd.training.settings import TrainSettings, plain_values
+from gyrograd.training.settings import OLD_FIELDS, TrainSettings, plain_values
 from gyrograd.types import Inputs, Labels, Model, PerExample, Regularizer, Seed
 
 
@@ -62,21 +63,23 @@ def equal_when_fast(objective: Objective, model: Model) -> bool:
     return all(joint and knows(kind) for kind in kinds if isinstance(kind, L2Cosine))
 
 
+@old_fields(**OLD_FIELDS)
 @dataclass(frozen=True)
 class Objective:
     """The loss and its parts: `objective(model, x, y, seed=keys)`.
 
-    Every part is a weighted mean over the batch, so the parts add up to the loss. The first rows of a batch, a share of
-    `part`, are regularised; a term that replaces cross-entropy uses all rows. Only every `every`-th step is
-    regularised, with that many times the weight. With several processes x holds this process's `share` of `whole` rows,
-    and the means are sums divided by the size of the whole batch. `fast`: see `regularizers.joint`.
+    Every part is a weighted mean over the batch, so the parts add up to the loss. The first rows of a batch
+    (`regularized_fraction` of it) are regularised; a term that replaces cross-entropy uses all rows. Only one step in
+    `regularize_every` is regularised, with that many times the weight. With several processes x holds this process's
+    `share` of `whole` rows, and the means are sums divided by the size of the whole batch. `fast`: see
+    `regularizers.joint`.
     """
 
     terms: Mapping[str, Term] = field(default_factory=dict)
     cross_entropy: float | int | None = None
     label_smoothing: float | int = 0.0
-    part: float | int = 1.0
-    every: int = 1
+    regularized_fraction: float | int = 1.0
+    regularize_every: int = 1
     fast: bool = False
 
     def __post_init__(self) -> None:
@@ -106,7 +109,7 @@ class Objective:
         for name, term in self.terms.items():
             if not (self.due(number) or _replaces(term)):
                 continue
-            weight = term.weight if _replaces(term) else term.weight * self.every
+            weight = term.weight if _replaces(term) else term.weight * self.regularize_every
             rows = self._regularised(term, whole)
             some = slice(share.count(rows))
             # Keys by name: a term draws the same numbers with any other terms beside it.
@@ -118,18 +121,18 @@ class Objective:
 
     def due(self, number: int) -> bool:
         """True if this step is regularised."""
-        return number % self.every == 0
+        return number % self.regularize_every == 0
 
     def _joint(
         self, model: Model, x: Inputs, y: Labels, keys: Tensor | None, share: Share
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy and alignment in two first-order passes; the scalar has the right gradient, not the value."""
         if share.of > 1:
-            raise UserError("fast runs in one process; leave it out of a run of several.")
+            raise UserError("fast trains in a single process; leave it out, or start one process.")
         ((name, term),) = self.terms.items()
         some = slice(self._regularised(term, len(x)))
         own = random.subkeys(fresh_keys(keys, x)[some], zlib.crc32(name.encode()))
-        weight, align = term.weight * self.every, _aligning(term)
+        weight, align = term.weight * self.regularize_every, _aligning(term)
         align = replace(align, l2=weight * align.l2, cosine=weight * align.cosine)
         scalar, values = joint_loss(model, x, y, align, align.moved(x[some], own), self._clean_loss)
         names = {key: f"{name}.{key}" if len(values) > 2 else name for key in values}
@@ -143,8 +146,8 @@ class Objective:
     def _check_fast(self) -> None:
         if not runs_fast(self.terms.values()) or (self.joins and not self.clean_weight):
             raise UserError(
-                "fast knows l2, cosine or l2_cosine beside cross-entropy with no other term, and the package's other "
-                f"terms in any number; this objective has {', '.join(self.terms)}; leave fast out."
+                "fast takes l2, cosine or l2_cosine as the only term beside cross-entropy, or any of gyrograd's other "
+                f"terms; this objective has {', '.join(self.terms)}, so leave fast out."
             )
         if self.joins:
             check_joint(_aligning(next(iter(self.terms.values()))))
@@ -171,7 +174,7 @@ class Objective:
         return min((self._regularised(term, whole) for term in self.terms.values()), default=whole)
 
     def _regularised(self, term: Term, whole: int) -> int:
-        return whole if _replaces(term) else max(1, round(self.part * whole))
+        return whole if _replaces(term) else max(1, round(self.regularized_fraction * whole))
 
     def _cross_entropy(self, model: Model, x: Inputs, y: Labels) -> tuple[PerExample, Inputs | None]:
         """The loss per example and, if a term uses it for the whole batch, the gradient of the label's logit.
@@ -179,7 +182,9 @@ class Objective:
         Taken from this forward pass, as in joo2023's code, it saves the alignment terms one of their own.
         """
         shared = (
-            self.part == 1 and self.every == 1 and any(_takes_clean(term) for term in self.terms.values())
+            self.regularized_fraction == 1
+            and self.regularize_every == 1
+            and any(_takes_clean(term) for term in self.terms.values())
         )
         x = x.detach().requires_grad_() if shared else x
         with ExactNormalization():
@@ -195,7 +200,12 @@ def objective_of(settings: TrainSettings) -> Objective:
     """The objective of these settings; for an unknown name or setting the error suggests the nearest one."""
     terms = {name: _term(name, dict(entry)) for name, entry in settings.terms.items()}
     return Objective(
-        terms, settings.cross_entropy, settings.label_smoothing, settings.part, settings.every, settings.fast
+        terms,
+        settings.cross_entropy,
+        settings.label_smoothing,
+        settings.regularized_fraction,
+        settings.regularize_every,
+        settings.fast,
     )
 
 

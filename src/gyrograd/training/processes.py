@@ -144,6 +144,7 @@ def _alone(settings: TrainSettings) -> Group:
 def _gathered(settings: TrainSettings) -> Group:
     """The processes that torchrun or Fabric started."""
     from lightning.fabric import Fabric
+    from lightning.fabric.strategies.ddp import DDPStrategy
 
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
     accelerator, number = _device(settings.device)
@@ -154,7 +155,7 @@ def _gathered(settings: TrainSettings) -> Group:
             accelerator=accelerator,
             devices=local,
             num_nodes=world // local,
-            strategy=_strategy(backend),
+            strategy=DDPStrategy(process_group_backend=backend),
             precision=precision,
         )
     else:
@@ -163,12 +164,6 @@ def _gathered(settings: TrainSettings) -> Group:
     fabric.launch()
     share = Share(int(fabric.global_rank), int(fabric.world_size))
     return Group(torch.device(fabric.device), fabric.autocast, share, fabric)
-
-
-def _strategy(backend: str) -> Any:
-    from lightning.fabric.strategies.ddp import DDPStrategy
-
-    return DDPStrategy(process_group_backend=backend)
 
 
 def _device(name: str) -> tuple[str, int]:

@@ -505,7 +505,7 @@ def tensorboard_writer(out: Path, epoch: int) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError("tensorboard true needs it installed: pip install 'gyrograd[tensorboard]'.") from None
+        raise UserError("tensorboard true needs TensorBoard: pip install 'gyrograd[tensorboard]'.") from None
     return SummaryWriter(out / "tensorboard", purge_step=epoch + 1)
 
 

@@ -20,13 +20,17 @@ from typing import Any, Literal, get_args
 import yaml  # type: ignore[import-untyped]
 
 from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.renames import old_fields, with_new_names
 
 Optimizer = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["constant", "cosine", "multi_step", "one_cycle"]
 Every = Literal["epoch", "step"]
 Precision = Literal["fp32", "tf32", "bf16"]
 
+OLD_FIELDS = {"part": "regularized_fraction", "every": "regularize_every"}
 
+
+@old_fields(**OLD_FIELDS)
 @dataclass(frozen=True)
 class TrainSettings:
     """Settings of a training run. `train` and `gyrograd train` use all of them, `fit` all but model and data."""
@@ -48,10 +52,10 @@ class TrainSettings:
     """Regularisers by name, each with its `weight` (1) and its own settings: {l2_cosine: {weight: 1, l2: 0.1}}."""
     cross_entropy: float | int | None = None
     """Weight of the clean cross-entropy; None: 1, or 0 if a term replaces it (adversarial)."""
-    part: float | int = 1.0
-    """Share of each batch that is regularised, in smaller passes. The order is random, so the mean over a part is
+    regularized_fraction: float | int = 1.0
+    """Fraction of each batch that is regularised, in smaller passes. The order is random, so the mean over it is
     unbiased and the weights of the terms need no change."""
-    every: int = 1
+    regularize_every: int = 1
     """Regularise every N steps, with N times the weight: less time, and the same mean gradient unless it is clipped."""
     fast: bool = False
     """On CUDA a step is one graph, and l2 and cosine come in first-order passes: equal results, less time."""
@@ -128,6 +132,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
     """Settings from a YAML tree or the command line; for an unknown key the error suggests the nearest one."""
     known = {f.name for f in fields(TrainSettings)}
+    tree = with_new_names(tree, OLD_FIELDS, warn=True)
     for key in tree:
         if key not in known:
             raise UserError(f"Training has no setting '{key}': {did_you_mean(str(key), known)}")
@@ -144,6 +149,13 @@ def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
 def as_tree(settings: TrainSettings) -> dict[str, Any]:
     """The settings as JSON values, from which `settings_from` builds equal settings."""
     return {**asdict(settings), "milestones": list(settings.milestones)}
+
+
+def decisive_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings a resumed run must share with its checkpoint, under their names of today."""
+    return {
+        key: value for key, value in with_new_names(tree, OLD_FIELDS).items() if key not in WITHOUT_EFFECT
+    }
 
 
 @dataclass(frozen=True)
@@ -187,7 +199,7 @@ def read_tree(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} cannot be read ({wrong.strerror}); give a YAML file of settings.") from None
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as wrong:
         reason = " ".join(str(wrong).split())[:200]
-        raise UserError(f"{path} is not valid YAML ({reason}); mend it there.") from None
+        raise UserError(f"{path} is not valid YAML ({reason}); correct it.") from None
     if not isinstance(tree, dict):
         raise UserError(f"{path} holds no settings; write `key: value` lines, such as `epochs: 5`.")
     _check_extent(path, tree)
@@ -210,17 +222,20 @@ def _check_extent(path: Path, tree: Any) -> None:
             return
         if count > MAX_VALUES:
             break
-    raise UserError(f"{path} is nested too deep or repeats itself too often for settings; mend it there.")
+    raise UserError(f"{path} is nested too deep, or repeats itself too often, for settings; simplify it.")
 
 
 def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Both trees merged: dicts recursively, other values from `over`."""
+    """Both trees of training settings merged: dicts recursively, other values from `over`."""
+    # New names first: an old name in one tree and the new one in the other are the same setting.
+    return _merge(*(with_new_names(tree, OLD_FIELDS, warn=True) for tree in (under, over)))
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     both = dict(under)
     for key, value in over.items():
         old = both.get(key)
-        both[key] = (
-            merge_settings(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
-        )
+        both[key] = _merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
     return both
 
 
@@ -253,7 +268,7 @@ def plain_values(what: str) -> Iterator[None]:
     except TypeError as wrong:
         reason = " ".join(str(wrong).split())[:200]
         raise UserError(
-            f"A value of {what} is of the wrong kind ({reason}); see the settings it has."
+            f"A setting of {what} has a value of the wrong type ({reason}); give another value."
         ) from wrong
 
 
@@ -335,8 +350,8 @@ def _check_numbers(settings: TrainSettings) -> None:
         "warmup": (0 <= s.warmup < math.inf, "a number of epochs, 0 or more"),
         "clip": (s.clip is None or 0 < s.clip < math.inf, "a norm above 0, or null for no clipping"),
         "ema": (0 <= s.ema < 1, "a decay from 0 (none) to below 1"),
-        "every": (s.every >= 1, "at least 1"),
-        "part": (0 < s.part <= 1, "a share above 0, up to 1"),
+        "regularize_every": (s.regularize_every >= 1, "at least 1"),
+        "regularized_fraction": (0 < s.regularized_fraction <= 1, "a fraction above 0, up to 1"),
         "label_smoothing": (0 <= s.label_smoothing < 1, "a number from 0 to below 1"),
         "cross_entropy": (
             s.cross_entropy is None or 0 <= s.cross_entropy < math.inf,

@@ -21,11 +21,11 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from gyrograd.data import Dataset
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_schema
 from gyrograd.models.checksums import check_digest, read_note, signed_bytes
 from gyrograd.records import replace_file
 from gyrograd.training.loop import Average
-from gyrograd.training.settings import WITHOUT_EFFECT, TrainSettings, as_tree, first_difference
+from gyrograd.training.settings import TrainSettings, as_tree, decisive_settings, first_difference
 from gyrograd.types import Model
 
 SCHEMA = 2
@@ -149,22 +149,19 @@ def read(path: Path) -> Snapshot | None:
     except (SafetensorError, KeyError, ValueError, RuntimeError, OSError) as wrong:
         raise UserError(
             f"{path} is not a checkpoint of a training run, or is damaged ({wrong}); "
-            "take it away or give another folder."
+            "remove it or give another folder."
         ) from wrong
     note = read_note(path, words)
     schema = note.get("schema")
-    if type(schema) is int and schema > SCHEMA:
-        raise UserError(
-            f"{path} has schema {schema} and this gyrograd reads up to {SCHEMA}; "
-            "upgrade it: pip install -U gyrograd."
-        )
+    if type(schema) is int:
+        check_schema(path, schema, SCHEMA)
     if schema != UNSIGNED:
         check_digest(path, note, tensors)
     misfit = next((key for key, kind in _KINDS.items() if not isinstance(note.get(key, ...), kind)), None)
     if misfit is not None:
         raise UserError(
-            f"{path} is no checkpoint a run can go on from ('{misfit}' is missing or of another kind); "
-            "take it away or give another folder."
+            f"{path} is not a checkpoint that a run can resume from ('{misfit}' is missing or of the wrong type); "
+            "remove it or give another folder."
         )
     return Snapshot({key: value for key, value in note.items() if key != "sha256"}, tensors)
 
@@ -172,7 +169,7 @@ def read(path: Path) -> Snapshot | None:
 def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
     """Refuse to resume with other settings or data; the error names the first difference."""
     here, there = (
-        {key: value for key, value in tree.items() if key not in WITHOUT_EFFECT} | {"the training data": own}
+        decisive_settings(tree) | {"the training data": own}
         for tree, own in (
             (json.loads(json.dumps(as_tree(settings))), data),
             (snapshot.note["settings"], snapshot.note["data"]),
@@ -204,7 +201,7 @@ def restore(
         # Only a file without a checksum can get here: one of another optimizer, or an edited one.
         raise UserError(
             f"The checkpoint does not fit the run ({type(wrong).__name__}: {wrong}); "
-            "take it away or give another folder."
+            "remove it or give another folder."
         ) from wrong
 
 
@@ -213,7 +210,8 @@ def _restored(
 ) -> TrainingProgress:
     _fit(model, _below(snapshot, "model."))
     state: dict[int, dict[str, Any]] = {}
-    for key, value in {**_below(snapshot, "optimizer."), **_plain_state(snapshot)}.items():
+    plain = {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
+    for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
         index, _, name = key.partition(".")
         state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
@@ -249,7 +247,7 @@ def _fit(model: Model, weights: Mapping[str, Tensor]) -> None:
     own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
     if own != {key: tuple(value.shape) for key, value in weights.items()}:
         raise UserError(
-            "The checkpoint belongs to another model than the settings name; give its own settings."
+            "The checkpoint holds another model than the settings describe; give the settings it was trained with."
         )
     model.load_state_dict(dict(weights))
 
@@ -258,10 +256,6 @@ def _below(snapshot: Snapshot, prefix: str) -> dict[str, Tensor]:
     return {
         key.removeprefix(prefix): value for key, value in snapshot.tensors.items() if key.startswith(prefix)
     }
-
-
-def _plain_state(snapshot: Snapshot) -> dict[str, Any]:
-    return {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
 
 
 def _shown(value: Any) -> str:

@@ -39,7 +39,7 @@ def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) 
     terms: dict[str, Any] = {"adversarial": {"eps": eps, "steps": 1, "selection": "last"}}
     if curvature:
         terms["hessian"] = {"weight": curvature}
-    return {"terms": terms, "part": 0.25, "every": 4, "ema": 0.999}
+    return {"terms": terms, "regularized_fraction": 0.25, "regularize_every": 4, "ema": 0.999}
 
 
 class Steady:

@@ -65,7 +65,9 @@ def sweep(
         says: called with each trial that ends.
     """
     if not 0 <= max_accuracy_loss <= 1:
-        raise UserError(f"max_accuracy_loss is {max_accuracy_loss}; give a share from 0 to 1, such as 0.01.")
+        raise UserError(
+            f"max_accuracy_loss is {max_accuracy_loss}; give a fraction from 0 to 1, such as 0.01."
+        )
     cluster = Cluster(ray) if isinstance(ray, str) else ray
     folder = Path(out).absolute()
     trials = trials_of(base, grid, seeds, Measuring() if measuring is None else measuring, folder)

@@ -29,9 +29,9 @@ from gyrograd.training.building import datasets
 from gyrograd.training.objective import objective_of
 from gyrograd.training.runs import OnEpoch, predictions, train
 from gyrograd.training.settings import (
-    WITHOUT_EFFECT,
     TrainSettings,
     as_tree,
+    decisive_settings,
     merge_settings,
     settings_from,
     with_numbers,
@@ -136,7 +136,7 @@ class Trial:
     def name(self) -> str:
         """Readable and unique per settings, so that a larger grid finds the trials of a smaller one."""
         slug = re.sub(r"[^A-Za-z0-9.=]+", "_", self.point).strip("_")[:LONGEST_SLUG]
-        return f"{slug}-seed{self.settings.seed}-{_digest(_decisive(self.settings))}"
+        return f"{slug}-seed{self.settings.seed}-{_digest(decisive_settings(as_tree(self.settings)))}"
 
     @property
     def folder(self) -> Path:
@@ -149,7 +149,7 @@ class Trial:
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that affects its results, as plain values."""
-        tree = {"train": _decisive(self.settings), "measuring": self.measuring.settings}
+        tree = {"train": decisive_settings(as_tree(self.settings)), "measuring": self.measuring.settings}
         return dict(json.loads(json.dumps(tree)))
 
     def known(self) -> Record | None:
@@ -186,7 +186,9 @@ def trials_of(
         for seed in seeds
     ]
     # Equal settings are one trial, under the first of their names.
-    return list({_digest(_decisive(trial.settings)): trial for trial in reversed(trials)}.values())[::-1]
+    return list(
+        {_digest(decisive_settings(as_tree(trial.settings))): trial for trial in reversed(trials)}.values()
+    )[::-1]
 
 
 def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
@@ -194,18 +196,11 @@ def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
     started = time.monotonic()
     done = train(trial.settings, trial.folder, resume="auto", on_epoch=on_epoch)
     _, test = datasets(trial.settings)
-    if test is None:
-        raise UserError(
-            "A sweep compares accuracies and needs test images: give test, such as {split: test}."
-        )
+    assert test is not None  # as `_checked` made sure
     device = next(done.model.parameters()).device
     columns = trial.measuring.measure(done.model, test.to(device))
     facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
     return record(f"trial {trial.point}", columns, trial.identity, facts)
-
-
-def _decisive(settings: TrainSettings) -> dict[str, Any]:
-    return {key: value for key, value in as_tree(settings).items() if key not in WITHOUT_EFFECT}
 
 
 def _digest(tree: Mapping[str, Any]) -> str:

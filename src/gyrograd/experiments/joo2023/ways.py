@@ -20,7 +20,7 @@ Terms: TypeAlias = dict[str, dict[str, Any]]
 
 VARIANTS = {"cifar10-lenet-fast": "cifar10-lenet"}
 """Openly cheaper training of a setting of the paper, for all rows alike: `CHEAPER` of its recipe l2-cosine-fast."""
-CHEAPER = ("fast", "precision", "part", "every")
+CHEAPER = ("fast", "precision", "regularized_fraction", "regularize_every")
 SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18", *VARIANTS)
 """The paper's three, an openly named stand-in for its third, whose images are not free to pass on, and variants."""
 IMAGENETS = SETTINGS[2:4]

@@ -1,4 +1,4 @@
-"""Why a number under `auto` may be too kind, and what to do about it."""
+"""What `auto` checks of its own search: when a number under attack may be too kind, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from dataclasses import dataclass
 from gyrograd.attacks.result import AttackResult
 from gyrograd.types import Flags
 
-WON = 0.05
+WIN_MARGIN = 0.05
 """A challenger beats the main search on an image if its column is lower by more than this."""
-OFTEN = 0.1
+FLAGGED_SHARE = 0.1
 """The share of images on which a challenger must win for a flag."""
-FELL, STOOD = 0.2, 0.02
+MISLED_FALL, MISLED_COLUMN = 0.2, 0.02
 """A search is misled on an image if what it descends falls by more than the first, and the column by less than the
 second."""
 
 
 @dataclass(frozen=True)
-class Doubt:
-    """Why a number under attack may be too kind: raised if, explanation, what to do."""
+class SelfCheck:
+    """One reason why a number under attack may be too kind: raised if, explanation, what to do."""
 
     raised_if: str
     explanation: str
     what_to_do: str
 
 
-def _beaten_by(challenger: str, explanation: str, what_to_do: str) -> tuple[str, Doubt]:
+def _beaten_by(challenger: str, explanation: str, what_to_do: str) -> tuple[str, SelfCheck]:
     raised_if = (
-        f"{challenger} lowered the column by more than {WON:g} below the main search on more than {OFTEN:.0%} of the "
-        "images"
+        f"{challenger} lowered the column by more than {WIN_MARGIN:g} below the main search on more than "
+        f"{FLAGGED_SHARE:.0%} of the images"
     )
-    return challenger, Doubt(raised_if, explanation, what_to_do)
+    return challenger, SelfCheck(raised_if, explanation, what_to_do)
 
 
-DOUBTS = dict(
+BEATEN_BY = dict(
     (
         _beaten_by("more steps", "The search had not come to its end.", "Raise steps."),
         _beaten_by(
@@ -65,9 +65,9 @@ DOUBTS = dict(
     )
 )
 """What it means that a challenger wins, by its name."""
-MISLED = Doubt(
-    f"what is descended fell by more than {FELL:g} and the column by less than {STOOD:g} on more than {OFTEN:.0%} of "
-    "the images",
+MISLED = SelfCheck(
+    f"what is descended fell by more than {MISLED_FALL:g} and the column by less than {MISLED_COLUMN:g} on more than "
+    f"{FLAGGED_SHARE:.0%} of the images",
     "The search found what moves the map it differentiates, and that is not the map that is judged: another "
     "attribution, a twin, or another computation with create_graph=True.",
     "Do not call this map steady; search through a map nearer to it (transfer_from=), or let both be one computation.",
@@ -75,14 +75,14 @@ MISLED = Doubt(
 """What it means that the objective falls and the column does not."""
 
 
-def doubts(result: AttackResult) -> Iterator[str]:
+def raised_flags(result: AttackResult) -> Iterator[str]:
     """A sentence for each challenger that won often, and one if the search was often misled."""
     for name, won in result.beaten_by.items():
-        if won.double().mean() > OFTEN:
-            yield f"beaten by {name} on {_counted(won, DOUBTS[name])}"
-    if result.misled is not None and result.misled.double().mean() > OFTEN:
+        if won.double().mean() > FLAGGED_SHARE:
+            yield f"beaten by {name} on {_counted(won, BEATEN_BY[name])}"
+    if result.misled is not None and result.misled.double().mean() > FLAGGED_SHARE:
         yield f"misled on {_counted(result.misled, MISLED)}"
 
 
-def _counted(rows: Flags, doubt: Doubt) -> str:
-    return f"{int(rows.sum())} of {len(rows)} images: {doubt.explanation} {doubt.what_to_do}"
+def _counted(rows: Flags, check: SelfCheck) -> str:
+    return f"{int(rows.sum())} of {len(rows)} images: {check.explanation} {check.what_to_do}"

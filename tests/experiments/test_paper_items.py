@@ -1,0 +1,45 @@
+"""results/README.md says of every table and figure of the papers what the result files say."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gyrograd.registry import available
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def paper_items() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("paper_items", ROOT / "benchmarks/paper_items.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_of_all_items_is_what_the_result_files_say(paper_items: ModuleType) -> None:
+    table = paper_items.table()
+    readme = (ROOT / "results/README.md").read_text(encoding="utf-8")
+    assert f"{paper_items.BEGIN}{table}{paper_items.END}" in readme, "run python benchmarks/paper_items.py"
+    for entry in available("experiment").values():
+        assert (
+            f"| {entry.paper} {entry.equation}: " in table or f"| {entry.paper} {entry.equation} |" in table
+        )
+
+
+def test_an_item_without_a_page_has_the_counts_of_the_small_runs(
+    paper_items: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / "small.md").write_text(
+        "| `tan2023-figure4` | 58 | 2 | 4 | 0 |\n| `joo2023-figure3a` | 10 | - | 6 | 0 |\n"
+    )
+    lines = paper_items.table(tmp_path).splitlines()
+    assert "| tan2023 Figure 4: [small](small.md) | small | 1 | 2 |  | 4 |  |  |" in lines
+    assert "| joo2023 Figure 3a: [small](small.md) | small | 1 |  |  | 6 |  |  |" in lines
+    assert "| tan2023 Figure 5 | not run |  |  |  |  |  |  |" in lines
