@@ -255,7 +255,9 @@ def test_another_training_is_another_net_and_its_values_are_not_compared(tmp_pat
     )
     # tf32 rounds otherwise and trains the same objective; bf16 rounds too coarsely to be called the same.
     for precision, comparable in (("tf32", True), ("bf16", False)):
-        one = replace(results, scale="paper", settings={**results.settings, CHANGED: {"precision": precision}})
+        one = replace(
+            results, scale="paper", settings={**results.settings, CHANGED: {"precision": precision}}
+        )
         accuracy = next(v for v in verdicts_of(one)[1] if isinstance(v.claim, Value) and v.ours)
         assert ("trained in another way" not in accuracy.why) is comparable
 
