@@ -94,5 +94,5 @@ def _read(owner: Any, *, old: str, new: str) -> Any:
 def _warn(old: str, new: str, level: int = 3) -> None:
     # Level 3 is the line that uses the old name: past this function and the one that found the name.
     warnings.warn(
-        f"{old} is now {new}; the old name goes with the next release.", OldNameWarning, stacklevel=level
+        f"{old} is now {new}; the next release drops the old name.", OldNameWarning, stacklevel=level
     )

@@ -256,7 +256,7 @@ def test_where_nothing_holds_further_the_start_is_kept_and_the_card_says_what_to
     done = harden(model, TRAIN, test=TEST, out=tmp_path, epochs=1, **still)
     assert not done.better
     assert done.card["chosen"] is None
-    assert "hold no further for certain" in done.card["verdict"][0]
+    assert "do not hold significantly further" in done.card["verdict"][0]
     assert "--eps 12/255" in done.card["verdict"][1]
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), done.model.parameters(), strict=True))
 

@@ -45,7 +45,7 @@ OLD = {
 @pytest.mark.parametrize(("home", "old"), [(home, old) for home, names in OLD.items() for old in names])
 def test_an_old_name_works_and_says_what_it_is_called_now(home, old):
     place, _, new = OLD[home][old].rpartition(".")
-    with pytest.warns(FutureWarning, match=r"is now gyrograd\.\w+.*; the old name goes with the next"):
+    with pytest.warns(FutureWarning, match=r"is now gyrograd\.\w+.*; the next release drops the old name"):
         found = getattr(importlib.import_module(home), old)
     assert found is getattr(importlib.import_module(place), new)
 
@@ -129,7 +129,7 @@ def test_the_command_line_takes_old_options_and_says_the_new_ones(capsys, tmp_pa
     said = capsys.readouterr()
     assert yaml.safe_load(said.out)["regularized_fraction"] == 0.5
     assert said.err.splitlines() == [
-        "gyrograd: part is now regularized_fraction; the old name goes with the next release."
+        "gyrograd: part is now regularized_fraction; the next release drops the old name."
     ]
     (tmp_path / "own.yaml").write_text("part: 0.125\n")
     for words in (["--part", "0.125"], ["--config", str(tmp_path / "own.yaml")]):
@@ -138,4 +138,5 @@ def test_the_command_line_takes_old_options_and_says_the_new_ones(capsys, tmp_pa
         lines = capsys.readouterr().err.splitlines()
         assert "part is now regularized_fraction" in lines[0]
         assert lines[1].startswith("gyrograd: regularized_fraction belongs to the objective l2_cosine")
-    assert checked_changes({"every": 3, "lr": 0.1}) == {"lr": 0.1, "regularize_every": 3}
+    with pytest.warns(FutureWarning, match="every is now regularize_every"):
+        assert checked_changes({"every": 3, "lr": 0.1}) == {"lr": 0.1, "regularize_every": 3}

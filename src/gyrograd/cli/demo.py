@@ -210,7 +210,7 @@ def _change(key: str, nets: list[Measured]) -> str:
     change = paired_difference(nets[1].values[key], nets[0].values[key])
     word = "holds better" if change.value > 0 else "holds worse"
     if not change.excludes_zero:
-        word = "holds no better for certain"
+        word = "does not hold significantly better"
     return f"{word} ({interval_text(change, signed_number)})"
 
 

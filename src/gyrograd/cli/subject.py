@@ -133,13 +133,13 @@ def _label_notes(here: CommandInputs) -> tuple[str, ...]:
     own = own_class_names(here.model, here.classes)
     if here.labelled and own is not None and not set(own) & set(here.data.classes):
         return (
-            f"The classes of {here.data.name} ({here.data.classes[0]}, ...) are none of the model's ({own[0]}, ...): "
-            "its labels may not be the model's; leave them out with --unlabelled.",
+            f"The classes of {here.data.name} ({here.data.classes[0]}, ...) are not those of the model ({own[0]}, "
+            "...), so its labels may be wrong; leave them out with --unlabelled.",
         )
     if here.labelled and len(here.data.classes) != here.classes:
         return (
-            f"{here.data.name} has {len(here.data.classes)} classes and the model {here.classes}: its labels may not "
-            "be the model's.",
+            f"{here.data.name} has {len(here.data.classes)} classes and the model {here.classes}, so its labels may "
+            "be wrong.",
         )
     return ()
 

@@ -215,13 +215,13 @@ def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
     price = f"Accuracy {_moved(change)}: {start:.1%} before, {found.chosen.accuracy:.1%} after; the limit is {limit}."
     if gain is None:
         return [
-            "No attack had a derivative to follow, so nothing can be said of the explanations, and the model is as it "
-            f"was. {price}"
+            "No attack had a derivative to follow, which says nothing about the explanations, so the model is "
+            f"unchanged. {price}"
         ]
     if not found.better:
         return [
-            f"The explanations hold no further for certain, and the model is as it was: with {after.label} {stays} "
-            f"({_points(plain(gain))} points). {price}",
+            "The explanations do not hold significantly further, so the model is unchanged: with "
+            f"{after.label} {stays} ({_points(plain(gain))} points). {price}",
             f"Try a larger radius (--eps {2 * found.chosen.strength:.3g}/255), more epochs (--epochs "
             f"{2 * found.settings['epochs']}) or a higher limit (--max_accuracy_loss {2 * found.limit or 0.01:g}); "
             "more --images make the intervals narrower.",
