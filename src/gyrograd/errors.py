@@ -91,6 +91,13 @@ def check_name(what: str, name: str, choices: Iterable[str]) -> None:
         raise UserError(f"There is no {what} '{name}': {did_you_mean(name, known)}")
 
 
+def check_counts(**counts: float | int) -> None:
+    """Refuse counts below 1: `check_counts(steps=0)`."""
+    for name, count in counts.items():
+        if not count >= 1:
+            raise UserError(f"{name} is {count}; give at least 1.")
+
+
 def check_schema(path: object, schema: int, newest: int) -> None:
     """Refuse a file that a later gyrograd wrote."""
     if schema > newest:

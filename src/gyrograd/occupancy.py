@@ -13,12 +13,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from threading import get_ident
+from typing import TypeVar
 
 from gyrograd.errors import UserError
 from gyrograd.renames import keep_old_names
@@ -28,6 +29,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+T = TypeVar("T")
 NAME = ".writer"
 """The file that is locked in a folder."""
 BUSY = {errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK}
@@ -77,6 +79,9 @@ def exclusive_folder(folder: Path | str, *, ranks: bool = False) -> Iterator[Non
 def wait_for_lock(path: Path | str, what: str) -> Iterator[None]:
     """Hold this lock file for the block; if another process has it, print a line and wait. `what` is for the line."""
     path = Path(path).absolute()
+    if _key(path) in _held:
+        yield
+        return
     with _os_error_as_user_error(path.parent):
         if not _take(path):
             print(f"gyrograd: waiting for {what}: {_holder(path)}.", file=sys.stderr, flush=True)
@@ -86,6 +91,26 @@ def wait_for_lock(path: Path | str, what: str) -> Iterator[None]:
         yield
     finally:
         _release(path)
+
+
+def free_first(items: Iterable[T], lock_of: Callable[[T], Path]) -> Iterator[T]:
+    """The items, each with its lock held, and last those that another process holds: they are still to be waited for.
+
+    Processes with the same work share it if each works on an item inside `wait_for_lock(lock_of(item), ...)`.
+    """
+    later = []
+    for item in items:
+        path = lock_of(item).absolute()
+        with _os_error_as_user_error(path.parent):
+            free = _take(path)
+        if not free:
+            later.append(item)
+            continue
+        try:
+            yield item
+        finally:
+            _release(path)
+    yield from later
 
 
 def _key(path: Path) -> tuple[int, Path]:

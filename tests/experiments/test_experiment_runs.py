@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +19,13 @@ from gyrograd.data import shapes
 from gyrograd.errors import UserError
 from gyrograd.experiments import Given, Net, Run, nets, read_results, reproduce, runs, states, trained
 from gyrograd.experiments.claims import Value
-from gyrograd.experiments.nets import net_key, net_path, train_settings
+from gyrograd.experiments.nets import lock_path, net_key, net_path, train_settings
 from gyrograd.experiments.runs import CHANGED, HOME, verdicts_of
 from gyrograd.experiments.samples import images_of, smaller
 from gyrograd.experiments.scales import picked, read_scale
+from gyrograd.experiments.subjects import Part
 from gyrograd.models import save
+from gyrograd.occupancy import wait_for_lock
 from gyrograd.registry import lookup
 
 NET = Net(
@@ -225,6 +229,51 @@ def test_a_net_that_was_not_trained_first_is_not_trained_while_measuring(tmp_pat
     with pytest.raises(RuntimeError, match="measured before it is trained"):
         run_of(tmp_path).net(NET)
     assert not list(tmp_path.iterdir())
+
+
+@contextmanager
+def held_by_another(path):
+    """A lock that someone else holds until the event is set; another thread counts as another process."""
+    taken, free = threading.Event(), threading.Event()
+
+    def hold():
+        with wait_for_lock(path, "the work"):
+            taken.set()
+            free.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert taken.wait(60)
+    yield free
+    free.set()
+    thread.join()
+
+
+def test_nets_that_another_process_trains_come_last(tmp_path, monkeypatch):
+    run, other = run_of(tmp_path), replace(NET, seed=1)
+    order = []
+    with held_by_another(lock_path(NET, run.out / "nets")) as free:
+        monkeypatch.setattr(runs, "trained", lambda net, *rest: (order.append(net.seed), free.set()))
+        run.train_missing([NET, other])
+    assert order == [1, 0]
+
+
+def test_nets_that_another_process_measures_come_last_and_keep_their_place(tmp_path):
+    run, order = run_of(tmp_path), []
+    save(net_path(NET, run.out / "nets"), gg.model("lenet", image_size=8, activation="softplus", beta=3))
+
+    def part(row):
+        def columns(model, x, y, keys):
+            order.append(row)
+            free.set()
+            return {"one": torch.ones(len(x))}
+
+        return Part("cifar10-lenet", row, 0, f"{row} one", NET, {}, columns)
+
+    with held_by_another(run._measuring(("cifar10-lenet", "ce", 0, "test"))) as free:
+        found = run.measured([part("ce"), part("l2")])
+    assert order == ["l2", "ce"]
+    assert [row for _, row, _, _ in found] == ["ce", "l2"]
 
 
 def test_another_training_is_another_net_and_its_values_are_not_compared(tmp_path, monkeypatch):

@@ -69,8 +69,9 @@ def test_a_map_is_the_same_with_and_without_a_graph(name, method):
     assert expected.abs().max() > 1e-6
 
 
-def test_most_models_are_recorded_once_of_two_images(monkeypatch):
-    model, (x, target) = residual_with_relus_in_place(), batch(5)
+@pytest.mark.parametrize("name", ["relus in place, called twice", "overwritten"])
+def test_most_models_are_recorded_once_of_two_images(name, monkeypatch):
+    model, (x, target) = NETS[name](), batch(5)
     recorded = []
 
     def counted(model: nn.Module, x: Tensor, *, create_graph: bool) -> replay.Tape:

@@ -326,7 +326,7 @@ def test_mistakes_get_a_sentence():
         c.cosine_criterion(model, x, None, x)
     with pytest.raises(UserError, match="such as 4 / 255"):
         c.expected_l2_criterion(model, x, target, eps=0.0)
-    with pytest.raises(UserError, match="at least one draw"):
+    with pytest.raises(UserError, match="draws is 0; give at least 1"):
         c.expected_cosine_criterion(model, x, target, eps=0.1, draws=0)
     with pytest.raises(UserError, match="from 0 to 4"):
         c.l2_criterion(model, x, target + 9, x)

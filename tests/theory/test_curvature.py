@@ -223,7 +223,7 @@ def test_mistakes_get_a_sentence():
     model, (x, target) = net("mlp"), batch(2)
     with pytest.raises(UserError, match="use squared_frobenius_norm"):
         k.hessian(lambda z: z.sum(1), torch.zeros(1, 1025), None)
-    with pytest.raises(UserError, match="at least one draw"):
+    with pytest.raises(UserError, match="draws is 0; give at least 1"):
         k.squared_frobenius_norm(model, x, target, draws=0)
     with pytest.raises(UserError, match="needs images"):
         k.loss_curvatures(nn.Linear(3, 2), torch.zeros(1, 3), channels="mean")

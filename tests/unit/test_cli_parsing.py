@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gyrograd.cli.parsing import parse_call, settings, value
+from gyrograd.cli.parsing import parse_call, pixel_radius, settings, value
 from gyrograd.cli.train import free_settings
 from gyrograd.errors import UserError
 
@@ -77,3 +77,10 @@ def test_what_python_prints_and_what_yaml_prints_are_read_back(tree):
 def test_settings_that_are_none_are_one_sentence(text, sentence):
     with pytest.raises(UserError, match=sentence):
         settings(text, such_as="epochs=12")
+
+
+def test_a_radius_in_grey_levels_is_refused_with_the_way_to_write_it() -> None:
+    assert pixel_radius("8/255") == 8 / 255
+    assert pixel_radius(1) == 1
+    with pytest.raises(UserError, match=r"eps is '8' and pixels lie in \[0, 1\]; write 8/255"):
+        pixel_radius("8")

@@ -145,7 +145,7 @@ def test_drop_last_leaves_out_only_the_short_batch() -> None:
 
 
 def test_batches_that_cannot_be_made_are_refused_before_the_first_is_asked_for() -> None:
-    with pytest.raises(UserError, match=r"The batch size is 0; give at least 1."):
+    with pytest.raises(UserError, match=r"size is 0; give at least 1."):
         batches(numbered(), 0)
     with pytest.raises(UserError, match="drop_last leaves no batch: give a size up to 20"):
         batches(numbered(), 21, drop_last=True)

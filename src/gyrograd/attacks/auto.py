@@ -56,7 +56,7 @@ from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import Guide
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.gradient import Gradient
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS, reduce, top_k_mask
 from gyrograd.numerics.random import signs
@@ -152,9 +152,7 @@ class Auto(BallAttack):
         check_name("column", self.column, COLUMNS)
         check_name("reduction", self.reduce, REDUCTIONS)
         check_goal(self.goal)
-        for name in ("steps", "max_batch"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        check_counts(steps=self.steps, max_batch=self.max_batch)
         if not 0 < self.top_fraction < 1:
             raise UserError(
                 f"top_fraction is {self.top_fraction}; give a fraction of the pixels, such as 0.1."

@@ -125,7 +125,8 @@ class AttackResult:
             for what, picture in self._pictures(row).items()
         )
         kept = "kept" if bool(self.prediction_kept[row]) else "changed"
-        moved = f"made small: {float(self.start[row]):.3f} to {float(self.value[row]):.3f}"
+        number = str(self.settings.get("column", "objective")).replace("_", " ")
+        moved = f"{number}: {float(self.start[row]):.3f} to {float(self.value[row]):.3f}"
         if bool(self.stuck[row]):
             moved = "no derivative to follow: says nothing of robustness"
         words = f"class explained {int(self.target[row])}<br>prediction {kept}<br>{moved}"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gyrograd.attacks.result import AttackResult
-from gyrograd.types import Flags
 
 WIN_MARGIN = 0.05
 """A challenger beats the main search on an image if its column is lower by more than this."""
@@ -26,44 +25,42 @@ class SelfCheck:
     what_to_do: str
 
 
-def _beaten_by(challenger: str, explanation: str, what_to_do: str) -> tuple[str, SelfCheck]:
-    raised_if = (
+BEATEN_BY = {
+    challenger: SelfCheck(
         f"{challenger} lowered the column by more than {WIN_MARGIN:g} below the main search on more than "
-        f"{FLAGGED_SHARE:.0%} of the images"
+        f"{FLAGGED_SHARE:.0%} of the images",
+        explanation,
+        what_to_do,
     )
-    return challenger, SelfCheck(raised_if, explanation, what_to_do)
-
-
-BEATEN_BY = dict(
-    (
-        _beaten_by("more steps", "The search had not come to its end.", "Raise steps."),
-        _beaten_by(
+    for challenger, explanation, what_to_do in (
+        ("more steps", "The search had not come to its end.", "Raise steps."),
+        (
             "another start",
             "The search ends at different places from different starts, and not at the worst.",
             "Raise steps; report the worst of several seeds.",
         ),
-        _beaten_by(
+        (
             "softer model",
             "The activations are so sharp that slopes vanish or jump, and a softer copy leads further.",
             "Raise steps, and read the number as what was found, not as what holds.",
         ),
-        _beaten_by(
+        (
             "transfer",
             "The gradient map leads further than the map's own derivative, which is masked or misleading.",
             "Do not call this map steady; attack it through others too: transfer_from=.",
         ),
-        _beaten_by(
+        (
             "noise",
             "Noise of the same size finds what the search does not: its derivative is zero, masked or noisy.",
             "Do not call this map steady; look at its derivative (metrics.sanity_checks.zero_derivative).",
         ),
-        _beaten_by(
+        (
             "squares",
             "Trying squares of pixels finds what following the derivative does not: it is zero, masked or noisy.",
             "Do not call this map steady; raise steps, so that it tries more squares.",
         ),
     )
-)
+}
 """What it means that a challenger wins, by its name."""
 MISLED = SelfCheck(
     f"what is descended fell by more than {MISLED_FALL:g} and the column by less than {MISLED_COLUMN:g} on more than "
@@ -77,12 +74,9 @@ MISLED = SelfCheck(
 
 def raised_flags(result: AttackResult) -> Iterator[str]:
     """A sentence for each challenger that won often, and one if the search was often misled."""
-    for name, won in result.beaten_by.items():
-        if won.double().mean() > FLAGGED_SHARE:
-            yield f"beaten by {name} on {_counted(won, BEATEN_BY[name])}"
-    if result.misled is not None and result.misled.double().mean() > FLAGGED_SHARE:
-        yield f"misled on {_counted(result.misled, MISLED)}"
-
-
-def _counted(rows: Flags, check: SelfCheck) -> str:
-    return f"{int(rows.sum())} of {len(rows)} images: {check.explanation} {check.what_to_do}"
+    found = [(f"beaten by {name}", won, BEATEN_BY[name]) for name, won in result.beaten_by.items()]
+    if result.misled is not None:
+        found.append(("misled", result.misled, MISLED))
+    for what, rows, check in found:
+        if rows.double().mean() > FLAGGED_SHARE:
+            yield f"{what} on {int(rows.sum())} of {len(rows)} images: {check.explanation} {check.what_to_do}"

@@ -21,7 +21,7 @@ from gyrograd.attacks.runs import AttackPlan, run
 from gyrograd.attacks.twin import TwinBeta, check_twin_beta
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.settings import same_settings, settings_hash
-from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.errors import UserError, check_counts, check_name, did_you_mean
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS
 from gyrograd.records import JsonObject
@@ -235,9 +235,7 @@ def check_words(attack: BallAttack, own: Mapping[str, tuple[str, ...]]) -> None:
 
 def check_search(attack: Any) -> None:
     """Counts of at least one, a step that moves, restarts only where the best is kept."""
-    for name in ("steps", "restarts", "max_batch"):
-        if getattr(attack, name) < 1:
-            raise UserError(f"{name} is {getattr(attack, name)}; give at least 1.")
+    check_counts(steps=attack.steps, restarts=attack.restarts, max_batch=attack.max_batch)
     if attack.step_size is not None and not attack.step_size > 0:
         raise UserError(
             f"step_size is {attack.step_size}; give a length above 0 in pixel units, such as 1 / 255."

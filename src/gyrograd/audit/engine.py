@@ -439,7 +439,7 @@ def _inputs(
         seed,
         {"model": model_hash(model), "data": data_hash(x, target)},
         max_batch,
-        model_name or type(model).__name__,
+        model_name or identity.model_name(model),
         data_name or counted_images(len(x)),
         labels is not None,
         None if classes is None else tuple(classes),

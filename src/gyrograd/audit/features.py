@@ -212,7 +212,7 @@ def audit_features(
         rows = [_row(table, method, values[method.name], settings) for method in tried]
         document = {
             **_facts(standard, sample, labels is not None, names, classes),
-            "title": f"{model_name or type(model).__name__} on {data_name or f'{len(x)} examples'}",
+            "title": f"{model_name or identity.model_name(model)} on {data_name or f'{len(x)} examples'}",
             "settings": settings,
             "accuracy": stat(table.of(method=MODEL, metric="correct")) if labels is not None else None,
             "verdict": _verdict(rows, settings),

@@ -10,10 +10,15 @@ from gyrograd.reporting.schema import Rerun
 from gyrograd.types import Model
 
 
-def model_description(model: Model) -> str:
-    """The backbone's name, or the class's, and the number of parameters."""
+def model_name(model: Model) -> str:
+    """The backbone's name, or the class's."""
     spec = spec_of(model)
-    return f"{spec.name if spec else type(model).__name__}, {parameters(model):,} parameters"
+    return spec.name if spec else type(model).__name__
+
+
+def model_description(model: Model) -> str:
+    """The model's name and the number of parameters."""
+    return f"{model_name(model)}, {parameters(model):,} parameters"
 
 
 def parameters(model: Model) -> int:

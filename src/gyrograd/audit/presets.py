@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.errors import UserError, check_counts, check_name, did_you_mean
 from gyrograd.renames import old_fields
 
 Settings = Mapping[str, Mapping[str, Any]]
@@ -70,9 +70,7 @@ class Preset:
         for name in ("methods", "attacks"):
             if not getattr(self, name):
                 raise UserError(f"An audit needs {name}; name at least one, such as {EXAMPLES[name]}.")
-        for name in COUNTS:
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        check_counts(**{name: count for name in COUNTS if (count := getattr(self, name)) is not None})
         if self.certified_images < 0:
             raise UserError(f"certified_images is {self.certified_images}; give 0 or more, 8 is usual.")
         for name in ("eps", "noise_eps", "bound_sigma"):
@@ -121,22 +119,12 @@ AIMED = {"auto": "top_kept", "auto on cosine": "cosine", "auto on insertion": "i
 CHALLENGED_FROM = 4
 """Steps from which on `auto` lets challengers try to beat its search."""
 EXAMPLES = {"methods": "'gradient'", "attacks": "'auto'"}
-COUNTS = (
-    "curve_methods",
-    "steps",
-    "attacked_images",
-    "search_rows",
-    "mean_steps",
-    "draws",
-    "sweep_images",
-    "sweep_draws",
-    "sweep_noise",
-    "bound_draws",
-    "flag_images",
-    "pictures",
-    "certified_draws",
-    "shard",
-)
+COUNTS = [
+    f.name
+    for f in fields(Preset)
+    if str(f.type).startswith("int") and f.name not in {"points", "bound_images", "certified_images"}
+]
+"""Settings of at least 1; `points` are at least 2, and no image need be bounded or certified."""
 
 PRESETS: dict[str, Preset] = {
     "glance": Preset(

@@ -114,12 +114,9 @@ attack.several_positional = "data"  # type: ignore[attr-defined]
 
 def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
     """The attack of this name; settings in its brackets come before the options."""
-    from gyrograd.cli.parsing import radius
-    from gyrograd.errors import UserError
+    from gyrograd.cli.parsing import pixel_radius, radius
 
-    options: Settings = {"eps": radius(eps), "norm": norm}
-    if norm == "linf" and options["eps"] > 1:
-        raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
+    options: Settings = {"eps": pixel_radius(eps) if norm == "linf" else radius(eps), "norm": norm}
     if steps is not None:
         options["steps"] = steps
     return make_from_text("attack", text, **options)

@@ -65,14 +65,11 @@ def bench(
         preset: of the audit that is predicted.
         json: print JSON for machines instead of a table.
     """
-    from gyrograd.errors import UserError
+    from gyrograd.errors import check_counts
 
-    for name, count in {"batch": batch, "side": side, "repeats": repeats}.items():
-        if count < 1:
-            raise UserError(f"{name} is {count}; give at least 1.")
+    check_counts(batch=batch, side=side, repeats=repeats)
     if scale is not None:
-        if scale < 1 or workers < 1:
-            raise UserError(f"scale is {scale} and workers {workers}; give at least 1 of each.")
+        check_counts(scale=scale, workers=workers)
         plays = _scaled(model, side, device, scale, workers, preset)
         print(json_format.dumps([asdict(row) for row in plays], indent=1)) if json else _print_scale(plays)
         return

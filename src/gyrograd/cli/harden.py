@@ -80,46 +80,23 @@ def harden(
         resume: auto (continue the run in the folder), never, or changed (continue with other settings).
         json: print the card as JSON for machines.
     """
+    from gyrograd.cli.parsing import pixel_radius
     from gyrograd.cli.subject import check_folder
     from gyrograd.hardening import harden as hardened
     from gyrograd.hardening.search import objective_settings
     from gyrograd.training import Stopped
 
     check_folder(out)
-    chosen = objective_settings(
-        objective,
-        eps=_radius(eps),
-        curvature=curvature,
-        l2=l2,
-        cosine=cosine,
-        regularized_fraction=regularized_fraction,
-    )
+    size_of_step = None if eps is None else pixel_radius(eps)
+    aligning = {"l2": l2, "cosine": cosine, "regularized_fraction": regularized_fraction}
+    chosen = objective_settings(objective, eps=size_of_step, curvature=curvature, **aligning)
     try:
         done = hardened(
-            model,
-            data,
-            out=out,
-            objective=chosen,
-            epochs=epochs,
-            max_accuracy_loss=max_accuracy_loss,
-            tries=tries,
-            images=images,
-            preset=preset,
-            size=size,
-            weights=weights,
-            classes=classes,
-            normalize=normalize,
-            seed=seed,
-            device=device,
-            resume=resume,
-            says=_say,
-            lr=lr,
-            optimizer=optimizer,
-            batch_size=batch_size,
-            flip=flip,
-            crop=crop,
-            zoom=zoom,
-        )
+            model, data, out=out, objective=chosen, epochs=epochs, max_accuracy_loss=max_accuracy_loss, tries=tries,
+            images=images, preset=preset, size=size, weights=weights, classes=classes, normalize=normalize, seed=seed,
+            device=device, resume=resume, says=_say, lr=lr, optimizer=optimizer, batch_size=batch_size, flip=flip,
+            crop=crop, zoom=zoom,
+        )  # fmt: skip
     except Stopped as stopped:
         print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
         return stopped.exit_code
@@ -145,18 +122,6 @@ def _say(entry: JsonObject) -> None:
         file=sys.stderr,
         flush=True,
     )
-
-
-def _radius(eps: str | float | None) -> float | None:
-    from gyrograd.cli.parsing import radius
-    from gyrograd.errors import UserError
-
-    if eps is None:
-        return None
-    value = radius(eps)
-    if value > 1:
-        raise UserError(f"eps is '{eps}' and pixels lie in [0, 1]; write {eps}/255 if you mean grey levels.")
-    return value
 
 
 def _print(done: Hardened, out: Path) -> None:

@@ -7,7 +7,7 @@ import math
 from gyrograd.errors import UserError
 from gyrograd.parsing import make_from_text, number, parse_call, settings, split, value
 
-__all__ = ["make_from_text", "parse_call", "radii", "radius", "settings", "several", "value"]
+__all__ = ["make_from_text", "parse_call", "pixel_radius", "radii", "radius", "settings", "several", "value"]
 
 
 def radius(text: str | float | int) -> float:
@@ -18,6 +18,16 @@ def radius(text: str | float | int) -> float:
         raise UserError(f"eps is '{text}'; write it as 8/255 or 0.03.") from None
     if not (math.isfinite(eps) and eps >= 0):
         raise UserError(f"eps is '{text}'; give a finite number of at least 0, such as 8/255.")
+    return eps
+
+
+def pixel_radius(text: str | float | int) -> float:
+    """A radius of one pixel's change, which is at most 1."""
+    eps = radius(text)
+    if eps > 1:
+        raise UserError(
+            f"eps is '{text}' and pixels lie in [0, 1]; write {text}/255 if you mean grey levels."
+        )
     return eps
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from gyrograd.data.dataset import Dataset
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.types import Images, Inputs, Labels
 
@@ -29,8 +29,7 @@ def batches(
     They come in the order of the data set, or shuffled by (shuffle_seed, epoch): batch size and device do not change
     the order. With drop_last a smaller last batch is left out.
     """
-    if size < 1:
-        raise UserError(f"The batch size is {size}; give at least 1.")
+    check_counts(size=size)
     if drop_last and size > len(dataset):
         raise UserError(
             f"drop_last leaves no batch: give a size up to {len(dataset)}, all of {dataset.name}."

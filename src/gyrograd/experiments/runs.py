@@ -17,18 +17,27 @@ from torch import Tensor
 
 from gyrograd import records
 from gyrograd.data import Dataset
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_counts, did_you_mean
 from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_claims
-from gyrograd.experiments.nets import Given, Net, checked_changes, is_there, net_key, read_net, trained
+from gyrograd.experiments.nets import (
+    Given,
+    Net,
+    checked_changes,
+    is_there,
+    lock_path,
+    net_key,
+    read_net,
+    trained,
+)
 from gyrograd.experiments.report import experiment_page
 from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
 from gyrograd.experiments.samples import check_present, images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
-from gyrograd.measurement import Cell, finished, run_cells, streams
+from gyrograd.measurement import Cell, fingerprint, finished, run_cells, streams
 from gyrograd.measurement.machine import hardware, versions
 from gyrograd.numerics.modes import flush_denormals
-from gyrograd.occupancy import NAME, wait_for_lock
+from gyrograd.occupancy import NAME, free_first, wait_for_lock
 from gyrograd.registry import Entry, available, lookup, register
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Model
@@ -123,11 +132,15 @@ class Run:
         return named and (not self.parts or part.what.startswith(self.parts))
 
     def train_missing(self, nets: Iterable[Net | Given]) -> None:
-        """Train those of the nets that are not there yet: the first stage, before anything is measured."""
-        missing = {net_key(net): net for net in nets if not is_there(net, self.out / "nets")}
-        for number, net in enumerate(missing.values(), 1):
+        """Train those of the nets that are not there yet: the first stage, before anything is measured.
+
+        Nets that another process trains come last, so that the same command started several times shares them.
+        """
+        folder = self.out / "nets"
+        missing = {net_key(net): net for net in nets if isinstance(net, Net) and not is_there(net, folder)}
+        for number, net in enumerate(free_first(missing.values(), lambda net: lock_path(net, folder)), 1):
             print(f"training net {number} of {len(missing)}: {net.label}", file=sys.stderr)
-            trained(net, self.out / "nets", self.device)
+            trained(net, folder, self.device)
 
     def net(self, net: Net | Given) -> Model:
         """A trained net, in evaluation mode on this run's device."""
@@ -158,16 +171,27 @@ class Run:
         return left
 
     def measured(self, parts: Sequence[Part]) -> tuple[Measured, ...]:
-        """The records of the parts, net by net; what an earlier run finished is read."""
-        found: list[Measured] = []
+        """The records of the parts, net by net; what an earlier run finished is read.
+
+        Nets that another process measures come last, and what it finished is read.
+        """
         groups: dict[tuple[str, str, int, str], list[Part]] = {}
         for part in filter(self.measures, parts):
             groups.setdefault((part.setting, part.row, part.seed, part.split), []).append(part)
-        for (setting, row, seed, _), mine in groups.items():
+        found: dict[tuple[str, str, int, str], list[Measured]] = {key: [] for key in groups}
+        for key in free_first(groups, self._measuring):
+            (setting, row, seed, _), mine = key, groups[key]
             cells, what = [self._cell(part) for part in mine], f"measuring {setting}, {row}, seed {seed}"
-            done = run_cells(cells, self._places(mine[0]), self.out, shard=self._shard(mine[0]), what=what)
-            found += [(setting, row, seed, done[cell.name]) for cell in cells]
-        return tuple(found)
+            with wait_for_lock(self._measuring(key), what):
+                done = run_cells(
+                    cells, self._places(mine[0]), self.out, shard=self._shard(mine[0]), what=what
+                )
+            found[key] = [(setting, row, seed, done[cell.name]) for cell in cells]
+        return tuple(one for records in found.values() for one in records)
+
+    def _measuring(self, group: tuple[str, str, int, str]) -> Path:
+        """The lock that whoever measures this net on this split holds."""
+        return self.out / "records" / f".{fingerprint(list(group))}.writer"
 
     def _shard(self, part: Part) -> int:
         return SHARD if self.device == "cpu" and part.split == "test" else CUDA_SHARD
@@ -306,8 +330,7 @@ def reproduce(
                 f"The scale '{scale}' has no setting '{setting}': {did_you_mean(setting, size.settings)}"
             )
     n = size.seeds if seeds is None else seeds
-    if n < 1:
-        raise UserError(f"seeds is {n}; give at least 1.")
+    check_counts(seeds=n)
     run = Run(
         size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts), train
     )

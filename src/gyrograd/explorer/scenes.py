@@ -15,7 +15,7 @@ from gyrograd.attacks import AttackResult
 from gyrograd.attacks.runs import STAND_IN
 from gyrograd.attacks.settings import MapSearch
 from gyrograd.data.opening import is_labelled
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.explorer.stage import Net, Stage
 from gyrograd.explorer.watching import (
     OPENING_LOOKS_IN_TRANSFER,
@@ -86,8 +86,7 @@ class AttackPlan:
         lookup("attack", self.attack)
         if not 0 <= self.eps <= 1:
             raise UserError(f"eps is {self.eps * 255:g}/255; give 0/255 to 255/255.")
-        if self.steps < 1:
-            raise UserError(f"steps is {self.steps}; give at least 1.")
+        check_counts(steps=self.steps)
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from torch import Tensor
 from gyrograd import records
 from gyrograd.audit import Card, Preset
 from gyrograd.data import Dataset
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.hardening.card import CARD, Outcome, card_of, card_page, card_text, mean
 from gyrograd.hardening.judging import best_held, judged, yardstick
 from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
@@ -404,9 +404,7 @@ def _check_numbers(max_accuracy_loss: float, seed: int, tries: int, images: int)
         )
     if seed < 0:
         raise UserError(f"seed is {seed}; give 0 or more.")
-    for name, value in (("tries", tries), ("images", images)):
-        if value < 1:
-            raise UserError(f"{name} is {value}; give at least 1.")
+    check_counts(tries=tries, images=images)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("harden runs in one process; start it without torchrun.")
 

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks.runs import shared_clean_looks
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.measurement.cells import Cell, Finished, Task
 from gyrograd.numerics.modes import denormals_are_zero
 from gyrograd.progress import without_bars
@@ -59,8 +59,7 @@ class Processes:
     count: int
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UserError(f"workers is {self.count}; give at least 1.")
+        check_counts(workers=self.count)
 
     def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
         """Each task's number with its record, in whatever order they are finished."""

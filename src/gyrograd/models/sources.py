@@ -6,7 +6,6 @@ import difflib
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Any
 
 from torch import nn
@@ -74,7 +73,10 @@ def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: S
 
 
 def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
-    library = _timm()
+    try:
+        library: Any = importlib.import_module("timm")
+    except ModuleNotFoundError:
+        raise UserError("Models of timm need timm: pip install 'gyrograd[timm]'.") from None
     _check_known("timm", name, [*library.list_models(), *library.list_pretrained()])
     if "in_channels" in settings:
         settings = {**settings, "in_chans": settings["in_channels"]}
@@ -100,13 +102,6 @@ _MAKERS: dict[str, Callable[[str, int, bool, Settings], Sourced]] = {
     "timm": _from_timm,
     "hf": _from_hugging_face,
 }
-
-
-def _timm() -> ModuleType:
-    try:
-        return importlib.import_module("timm")
-    except ModuleNotFoundError:
-        raise UserError("Models of timm need timm: pip install 'gyrograd[timm]'.") from None
 
 
 def _check_known(source: str, name: str, known: Iterable[str]) -> None:

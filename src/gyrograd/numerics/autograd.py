@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.numerics.modes import without_autocast
 from gyrograd.numerics.normalization import ExactNormalization
@@ -73,8 +73,7 @@ def top_eigenvalue(
         steps: most iterations; memory holds this many vectors of the size of x.
         tol: an example stops once both ends of its spectrum are known to this share of the larger one.
     """
-    if steps < 1:
-        raise UserError(f"steps is {steps}; give at least 1, such as 50.")
+    check_counts(steps=steps)
     with _differentiating(x, twice=True):
         leaf = _leaf(x, keep=False)
         slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)

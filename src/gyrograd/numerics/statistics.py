@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError, check_counts, check_name
 
 Numbers: TypeAlias = NDArray[np.float64]
 Values: TypeAlias = ArrayLike | Sequence[float | None]
@@ -225,5 +225,4 @@ def _row(values: Values) -> Numbers:
 def _check_settings(level: float, resamples: int) -> None:
     if not 0 < level < 1:
         raise UserError(f"level is {level}; give a fraction between 0 and 1, such as 0.95.")
-    if resamples < 1:
-        raise UserError(f"resamples is {resamples}; give at least 1, such as 2000.")
+    check_counts(resamples=resamples)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
@@ -71,8 +71,7 @@ class L2Cosine:
             )
         if not 0 < self.eps < float("inf"):
             raise UserError(f"eps is {self.eps}; give a finite radius above 0, such as 4 / 255.")
-        if self.draws < 1:
-            raise UserError(f"draws is {self.draws}; give at least one draw.")
+        check_counts(draws=self.draws)
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
         terms = self.terms(model, x, y, seed=seed)

@@ -9,7 +9,7 @@ from typing import Literal, cast
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics.checks import is_being_recorded
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
@@ -69,8 +69,7 @@ class Hessian:
         check_choice("probe", self.probe, Probe)
         check_choice("space", self.space, Space)
         check_choice("batchnorm", self.batchnorm, BatchNorm)
-        if self.draws < 1:
-            raise UserError(f"draws is {self.draws}; give at least one draw.")
+        check_counts(draws=self.draws)
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
         check_batch(model, x)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import L2, Linf
@@ -199,9 +199,7 @@ class Atex:
         for name in ("eps", "sigma", "temperature"):
             if not 0 < self._number(name) < float("inf"):
                 raise UserError(f"{name} is {getattr(self, name)}; give a finite number above 0.")
-        for name in ("along", "across", "draws"):
-            if self._number(name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; give at least 1.")
+        check_counts(**{name: self._number(name) for name in ("along", "across", "draws")})
 
 
 def _column(lengths: Tensor, like: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, search
 from gyrograd.attacks.runs import check_attackable
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import Linf, ball
 from gyrograd.numerics.random import Keys
@@ -48,8 +48,7 @@ def check_inner(eps: float, steps: int, step_size: float | None) -> None:
     """Refuse a radius or step size of 0, and less than one step."""
     if not 0 < eps < float("inf"):
         raise UserError(f"eps is {eps}; give a finite radius above 0, such as 8 / 255.")
-    if steps < 1:
-        raise UserError(f"steps is {steps}; give at least 1.")
+    check_counts(steps=steps)
     if step_size is not None and not 0 < step_size < float("inf"):
         raise UserError(f"step_size is {step_size}; give a length above 0 in pixel units, such as 2 / 255.")
 

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_counts, did_you_mean
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import hessian_vector_product, input_gradient
 from gyrograd.numerics.similarity import cosine_distance, l2_distance
@@ -108,8 +108,7 @@ def uniform_deltas(x: Inputs, eps: float, draws: int, seed: Seed = 0) -> Float[T
     """Perturbations uniform in [-eps, eps]^d, not clipped to the pixel range (joo2023 Eq. 4)."""
     if not 0 < eps < float("inf"):
         raise UserError(f"eps is {eps}; give a finite radius above 0, such as 4 / 255.")
-    if draws < 1:
-        raise UserError(f"draws is {draws}; give at least one draw.")
+    check_counts(draws=draws)
     keys = random.keys(seed, len(x), x.device)
     unit = random.uniform(keys, (draws, *x.shape[1:]), dtype=x.dtype)
     return (eps * (2 * unit - 1)).transpose(0, 1)

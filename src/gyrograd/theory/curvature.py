@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import hessian_vector_product, logit_jacobian
 from gyrograd.numerics.checks import try_model
@@ -56,8 +56,7 @@ def squared_frobenius_norm(
 
     v is standard normal as in the released code, or random signs. Its root is not unbiased for the norm.
     """
-    if draws < 1:
-        raise UserError(f"draws is {draws}; give at least one draw.")
+    check_counts(draws=draws)
     check_name("probe", probe, PROBES)
     field = scalar_field(f, target, quantity, check=not create_graph)
     keys = random.keys(seed, len(x), x.device)

@@ -6,7 +6,7 @@ import inspect
 import math
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -199,14 +199,8 @@ class Objective:
 def objective_of(settings: TrainSettings) -> Objective:
     """The objective of these settings; for an unknown name or setting the error suggests the nearest one."""
     terms = {name: _term(name, dict(entry)) for name, entry in settings.terms.items()}
-    return Objective(
-        terms,
-        settings.cross_entropy,
-        settings.label_smoothing,
-        settings.regularized_fraction,
-        settings.regularize_every,
-        settings.fast,
-    )
+    shared = {f.name: getattr(settings, f.name) for f in fields(Objective) if f.name != "terms"}
+    return Objective(terms, **shared)
 
 
 def _term(name: str, entry: dict[str, Any]) -> Term:
