@@ -67,7 +67,7 @@ def _is_or_holds_shape(hint: Any) -> bool:
 def _with_shapes(function: Callable[..., Any]) -> Callable[..., Any]:
     plain = inspect.unwrap(function)
 
-    @wraps(function)
+    @wraps(plain)
     def called(*args: Any, **kwargs: Any) -> Any:
         if jaxtyping.config.jaxtyping_disable:  # by a test of what is said to a user, who has no such checks
             return plain(*args, **kwargs)

@@ -168,7 +168,8 @@ def test_terms_of_a_recorded_step_never_look_at_a_value(
     kind: Any, net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_if_recorded(monkeypatch)
-    few = {"steps": 2} if "steps" in {f.name for f in fields(kind)} else {}
+    known = {field.name for field in fields(kind)}
+    few = {key: n for key, n in {"steps": 2, "points": 3, "search_points": 2}.items() if key in known}
     model = gg.model(net, activation="softplus", beta=3, normalize="cifar10", seed=0).train()
     if kind is Atex:
         few = {"teacher": gg.model(net, seed=1), "weight": 1.0, "eps": 1.0}
