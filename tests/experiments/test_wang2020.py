@@ -19,10 +19,10 @@ from gyrograd.experiments import wang2020  # noqa: F401 - registers the experime
 from gyrograd.experiments.claims import Order, Value, judged, read_claims
 from gyrograd.experiments.nets import Given, Net, net_key, objective_of, train_settings
 from gyrograd.experiments.nets import trained as read_or_trained
-from gyrograd.experiments.results import Estimate, Quantity, Results, of_prefix, read_results
+from gyrograd.experiments.results import Estimate, Quantity, Results, estimates, of_prefix, read_results
 from gyrograd.experiments.runs import HOME, Run
 from gyrograd.experiments.scales import SCALES, read_scale
-from gyrograd.experiments.subjects import given_or
+from gyrograd.experiments.subjects import Subject, given_or
 from gyrograd.experiments.wang2020 import measures, pictures, sweeps, ways
 from gyrograd.experiments.wang2020.maps import NAMES, NOISE, QUANTITY, TimesInput, maps_of
 from gyrograd.metrics.response import TopKIntersection
@@ -300,6 +300,28 @@ def test_roughness_of_known_maps() -> None:
     assert pictures.roughness(flat).item() == 0
     assert pictures.roughness(board[None].double()).item() == 2
     assert not torch.isfinite(pictures.roughness(torch.zeros(1, 4, 4))).any()
+
+
+def test_an_image_the_net_is_sure_of_does_not_decide_how_bright_a_map_is() -> None:
+    """Its saliency map is nearly zero, and any other map of it a million times as bright."""
+    sure = torch.cat([torch.full((1, 1, 1, 1), 1e-9), torch.ones(19, 1, 1, 1)])
+    sizes = {"natural sm": sure, "natural ug 2": torch.ones(1), "natural ug 64": torch.full((1,), 0.3)}
+    maps = {
+        row.removeprefix("natural "): lambda model, x, y, size=size: size.expand_as(x)
+        for row, size in sizes.items()
+    }
+    subject = Subject("cifar10", "natural", 0, ways.way_net(SIZES, "natural", 0), {})
+    model, x = build("lenet", image_size=8).eval(), torch.rand(20, 3, 8, 8)
+    found = [
+        ("cifar10", part.row, 0, Record(part.what, {}, list(range(20)), columns))
+        for part in pictures.looks_of(lambda setting, sizes: maps, beside="sm")(subject)
+        for measured in (part.columns(model, x, torch.zeros(20, dtype=torch.int64), torch.arange(20)),)
+        for columns in ({name: values.tolist() for name, values in measured.items()},)
+    ]
+    results = Results("wang2020-figure10", "small", {}, estimates(found))
+    verdicts = judged(read_claims(FOLDER / "claims.toml", "wang2020-figure10"), results, "orders")
+    said = {v.claim.text: v.verdict for v in verdicts if v.ours}
+    assert said["a large radius makes the map dark"] == "confirmed"
 
 
 def test_scales_hold_sizes_of_the_papers_settings() -> None:

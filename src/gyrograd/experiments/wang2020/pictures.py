@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyrograd.attributions import predict
 from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
-from gyrograd.experiments.results import Results
+from gyrograd.experiments.results import MEDIAN, Results
 from gyrograd.experiments.runs import Finish, Found, Measured, Run
 from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
 from gyrograd.numerics.maps import reduce
@@ -23,7 +23,10 @@ Maps = Callable[[str, Mapping[str, Any]], dict[str, Attribution]]
 
 
 def looks_of(maps: Maps, beside: str | None = None) -> Maker:
-    """Roughness of every map. With `beside`, also brightness: the mean pixel over that map's, of one quantity."""
+    """Roughness of every map. With `beside`, also brightness: the mean pixel over that map's, of one quantity.
+
+    Brightness is summed up by the median: of an image the net is sure of, the other map is nearly zero.
+    """
 
     def of(subject: Subject) -> list[Part]:
         every = maps(subject.setting, subject.sizes)
@@ -39,7 +42,7 @@ def _look(subject: Subject, maps: dict[str, Attribution], name: str, beside: str
         if beside is None:
             return {"roughness": roughness(map)}
         other = reduce(maps[beside](model, x, target).detach())
-        return {"roughness": roughness(map), "brightness": map.mean((1, 2)) / other.mean((1, 2))}
+        return {"roughness": roughness(map), f"brightness{MEDIAN}": map.mean((1, 2)) / other.mean((1, 2))}
 
     settings = {"map": repr(maps[name]), "beside": beside}
     return subject.part(f"{subject.way} {name}", f"{name} looks", settings, columns)
