@@ -94,7 +94,7 @@ BAD = {
         "has n='many'; give a whole number",
     ),
     "wrong kind of term setting": ([*SMALL, "--terms.l2.eps", "big"], "has eps='big'; give a finite number"),
-    "no value": ([*SMALL, "--milestones", "[3"], "no value"),
+    "no value": ([*SMALL, "--milestones", "[3"], "is not a value"),
     "a value and its parts": ([*SMALL, "--terms", "none", "--terms.l2.weight", "1"], "leave one out"),
     "missing file": (["--config", "/nonexistent.yaml"], "/nonexistent.yaml"),
     "resume": ([*SMALL, "--resume", "perhaps"], "no resume 'perhaps'"),
