@@ -583,7 +583,8 @@ def test_a_softer_copy_shares_the_weights_and_leaves_the_model_as_it_was():
 def test_a_map_without_a_derivative_is_attacked_by_transfer_and_by_squares(method, settings):
     x, y = pictures("test", 2)
     explain = gg.attribution(method, **settings)
-    hit = Auto(eps=EPS, steps=8)(trained(), explain, x, y, seed=0)
+    # At a larger radius transfer alone drains the map, and no image is left for squares.
+    hit = Auto(eps=2 / 255, steps=8)(trained(), explain, x, y, seed=0)
     assert any("searched through Gradient" in flag for flag in hit.flags)
     assert "squares" in hit.beaten_by
     assert hit.value.mean() < 1

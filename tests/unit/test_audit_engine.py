@@ -516,7 +516,7 @@ def test_the_model_is_left_as_it_was() -> None:
         ({"eps": 8.0}, "eps is 8.0"),
         ({"stepps": 4}, "did you mean 'steps'"),
         ({"steps": 0}, "steps is 0"),
-        ({"index": [0, 0, 1]}, "2 numbers for 3 images"),
+        ({"index": [0, 0, 1]}, "2 different numbers for 3 images"),
         ({"labels": torch.tensor([0, 1, 7])}, "classes 0 to 7"),
         ({"images": torch.zeros(3, 3, 10, 10, dtype=torch.uint8)}, "x.float() / 255"),
     ],

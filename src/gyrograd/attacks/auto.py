@@ -374,8 +374,8 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """How to descend: so many steps, the first of so many radii; from x unless `begin` or `start` say otherwise; along
-    a stand-in; with the slopes of `guide` and through the map of `through`, if not those of the attack."""
+    """How to descend: in `steps` steps, the first of length `first_step` x eps; from x unless `begin` or `start` say
+    otherwise; along the stand-in of this number; with the slopes of `guide`, through the map of `through`, if given."""
 
     steps: int
     first_step: float = FIRST_STEP

@@ -1,7 +1,7 @@
 """The audit of tables, time series and volumes: the questions of the audit of images, in standard deviations.
 
 Features have units of their own, so the model is made one of standardised features first (`Standardized`): noise and
-attacks move every feature by at most so many of its standard deviations over the examples given, and maps are compared
+attacks move every feature by at most `eps` of its standard deviations over the given examples, and maps are compared
 in those units. What is measured is a plan like any other; the card has a page of its own.
 """
 

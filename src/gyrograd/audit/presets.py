@@ -19,21 +19,28 @@ OLD_FIELDS = {"kept": "top_fraction"}
 class Preset:
     """The settings of an audit.
 
-    methods: attributions by name, `method_settings` theirs. attacks: on the map, `steps` each; `auto` is aimed at the
-    share of top pixels kept, at every radius of `curve`, and at the cosine and the insertion, at `eps` alone and in
-    half the steps (`aims` names which of the three). The first `attacked_images` images are attacked; without `auto`
-    the first `curve_methods` methods at every radius, the rest at `eps` alone. search_rows: a map that is a mean over
-    several passes (points of a path, random draws) is attacked through so many of them at most, in `mean_steps` steps
-    (None: `steps`). Few steps through every pass find more than many through some: an attack on six of eight draws
-    leaves what the other two show (results/attacks/auto.md). Every image found is judged by the map itself. noise_eps,
-    draws: of the noise of RPS.
-    metrics: further ones by name. points: of the insertion and deletion curves. sweep: settings of SmoothGrad
-    (sigma) and UniGrad (eps) on the plane, over `sweep_images` with `sweep_draws` of smoothing and `sweep_noise`
-    of RPS's noise. bound_images: images whose theorems are checked (0 for none), at `bound_sigma`. flag_images: images
-    that self-suspicion looks at. certified_images: images whose maps are certified, `certified_draws` draws per method
-    and certificate; methods of one pass alone. pictures: attacked images shown. top_fraction: the share of pixels that
-    counts as the top. precision: if given, each method is attacked on as many images as it takes to know its share of
-    top pixels kept to this much (audit/precision.py), however few or many `attacked_images` are.
+    Args:
+        methods: attributions by name; `method_settings` are theirs.
+        attacks: on the map, `steps` each, of the first `attacked_images` images. `auto` lowers the share of top pixels
+            kept at every radius of `curve` and, in half the steps, the cosine and the insertion at `eps` (`aims` names
+            which of the three). Others attack the first `curve_methods` methods at every radius, the rest at `eps`.
+        search_rows: most passes through which a map that is a mean over several (points of a path, random draws) is
+            attacked, in `mean_steps` steps (None: `steps`). Few steps through every pass find more than many through
+            some: an attack on six of eight draws leaves what the other two show (results/attacks/auto.md). Every image
+            that is found is judged by the map itself.
+        noise_eps, draws: of the noise of RPS.
+        metrics: further ones by name.
+        points: of the insertion and deletion curves.
+        sweep: settings of SmoothGrad (sigma) and UniGrad (eps) on the plane, over `sweep_images` images with
+            `sweep_draws` draws of smoothing and `sweep_noise` of RPS's noise.
+        bound_images: images on which theorems are checked (0: none), at `bound_sigma`.
+        flag_images: images that the sanity checks look at.
+        certified_images: images whose maps are certified, with `certified_draws` draws per method and certificate; only
+            methods of one pass.
+        pictures: attacked images shown.
+        top_fraction: the fraction of pixels that counts as the top.
+        precision: if given, each method is attacked on as many images as it takes to know its share of top pixels kept
+            to this much (audit/precision.py), whatever `attacked_images` is.
     """
 
     methods: tuple[str, ...]

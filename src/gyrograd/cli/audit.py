@@ -7,9 +7,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gyrograd.cli.options import options
 from gyrograd.cli.subject import USUAL, Opening, check_folder, subject
@@ -98,14 +96,10 @@ def audit(
     if json:
         print(json_format.dumps(card.document, indent=1))
     else:
-        print(shown(card.summary(_width())))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(shown(card.summary(width)))
         print(printable(folder / "report.html"))
     return 0
-
-
-def _width() -> int | None:
-    """Terminal width, or None if stdout is not a terminal."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 audit.several_positional = "data"  # type: ignore[attr-defined]
@@ -127,7 +121,7 @@ def audit_settings(
     from gyrograd.cli.parsing import parse_call, radius, several
     from gyrograd.registry import lookup, make
 
-    chosen = preset_of(preset)
+    usual = preset_of(preset).method_settings
     named = dict(parse_call(text) for text in several(methods)) if methods is not None else {}
     for name, own in named.items():
         make("attribution", name, **own)  # a setting that does not fit is refused before a model is opened
@@ -135,17 +129,13 @@ def audit_settings(
     return {
         "preset": preset,
         "methods": list(known) if methods is not None else None,
-        "method_settings": {**chosen.method_settings, **_merged(chosen.method_settings, known)},
+        # settings in brackets on top of the preset's for that method
+        "method_settings": {**usual, **{name: {**usual.get(name, {}), **own} for name, own in known.items()}},
         "attacks": _looked_up("attack", attacks),
         "metrics": _looked_up("metric", metrics),
         "eps": None if eps is None else radius(eps),
         "steps": steps,
     }
-
-
-def _merged(own: Mapping[str, Mapping[str, Any]], given: Mapping[str, Settings]) -> Settings:
-    """Settings in brackets on top of the preset's settings for that method."""
-    return {name: {**own.get(name, {}), **settings} for name, settings in given.items()}
 
 
 def _looked_up(kind: str, text: str | None) -> list[str] | None:

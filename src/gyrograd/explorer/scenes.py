@@ -100,7 +100,7 @@ class Waypoint:
 
 @dataclass(frozen=True, eq=False)
 class Attacked:
-    """One attack on one image. `kept` and `cosine` are none where the search had nothing to follow."""
+    """One attack on one image. `kept` and `cosine` are None if the search had nothing to follow."""
 
     net: Net
     plan: AttackPlan

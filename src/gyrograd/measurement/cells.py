@@ -296,7 +296,7 @@ def _rows(record: Record) -> dict[int, Row]:
 
 
 def _completed(cell: Cell, part: tuple[int, ...], earlier: dict[int, Row], measured: Record | None) -> Record:
-    """The shard, out of what earlier files hold and what was measured of the rest."""
+    """The whole shard: rows of earlier files, and the rest as measured now."""
     if measured is not None and len(measured.examples) == len(part):
         return measured
     rows = {**earlier, **(_rows(measured) if measured else {})}

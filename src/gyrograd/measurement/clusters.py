@@ -36,7 +36,7 @@ from gyrograd.ray_cluster import LOCAL, ray_connection, ray_library
 
 CLUSTERS = ("ray", "slurm")
 JOBS_PER_WORKER = 4
-"""SLURM jobs are cut so that each of the workers that run at once gets about so many: a job that is lost loses less."""
+"""SLURM jobs per worker that runs at once: with several, a job that is lost loses less."""
 
 
 def workers_of(

@@ -1,4 +1,4 @@
-"""How long many images would take on many workers, out of what a few took here: `gyrograd bench --scale`.
+"""Predict the time of many images on many workers from a few images here: `gyrograd bench --scale`.
 
 The tasks of a run are known before it begins, and each cell's seconds per image are measured; so its schedule can be
 played through without measuring anything.

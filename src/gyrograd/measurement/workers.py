@@ -34,7 +34,7 @@ from gyrograd.numerics.modes import denormals_are_zero
 from gyrograd.progress import without_bars
 
 MAX_DEATHS = 3
-"""A shard that ends so many workers is not tried again: it is the shard that ends them."""
+"""A shard that ends this many workers is not tried again: the shard is at fault, not the worker."""
 CHEAP = 0.1
 """The share of a round's work that is done first."""
 START = """import pickle, sys
@@ -175,7 +175,7 @@ class Numerics:
 
     @staticmethod
     def here(threads: int | None = None) -> Numerics:
-        """Those of this process, with so many threads."""
+        """Those of this process, with this number of threads."""
         cudnn = torch.backends.cudnn
         return Numerics(
             threads or torch.get_num_threads(),

@@ -103,7 +103,8 @@ def _opened(
     else:
         _check_registered(text)
         model = _untrained_unless(weights, build(text, num_classes=classes, weights=weights, seed=0))
-    return _placed(_normalized(model, normalize), place, text)
+    statistics = find_statistics(normalize)
+    return _placed(model if statistics is None else Normalized(model, *statistics), place, text)
 
 
 def load(text: Path | str) -> nn.Module:
@@ -236,11 +237,6 @@ def _check_registered(text: str) -> None:
         check_name("model source", source, SOURCES)
     hint = did_you_mean(text, {*known, *zoo.names()})
     raise UserError(f"There is no file and no model '{text}': {hint}")
-
-
-def _normalized(model: nn.Module, normalize: str | None) -> nn.Module:
-    statistics = find_statistics(normalize)
-    return model if statistics is None else Normalized(model, *statistics)
 
 
 def _device(name: torch.device | str) -> torch.device:

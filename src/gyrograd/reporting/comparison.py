@@ -367,7 +367,7 @@ def _about(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Method, column, first, second, change, verdict of what both audits have, as the terminal shows them.
+    """Rows for the terminal: method, column, first, second, change, verdict; only what both audits have.
 
     Why something was measured differently is among the notes; the page has every interval.
     """
