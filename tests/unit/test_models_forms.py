@@ -104,7 +104,7 @@ def test_folders_and_kinds_that_are_no_classifier_are_refused_in_a_sentence(fold
             open_model(text)
     with pytest.raises(gg.UserError, match="did you mean 'hidden_size'"):
         gg.model("hf:vit", hiden_size=3)
-    with pytest.raises(gg.UserError, match="takes no 'auto_map'"):
+    with pytest.raises(gg.UserError, match="does not take 'auto_map'"):
         gg.model("hf:vit", auto_map={"AutoConfig": "code.Config"})
     with pytest.raises(gg.UserError, match="leave out --classes"):
         open_model(str(place), classes=3)

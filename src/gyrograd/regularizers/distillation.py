@@ -199,7 +199,7 @@ class Atex:
         for name in ("eps", "sigma", "temperature"):
             if not 0 < self._number(name) < float("inf"):
                 raise UserError(f"{name} is {getattr(self, name)}; give a finite number above 0.")
-        check_counts(**{name: self._number(name) for name in ("along", "across", "draws")})
+        check_counts(**{name: int(self._number(name)) for name in ("along", "across", "draws")})
 
 
 def _column(lengths: Tensor, like: Tensor) -> Tensor:
