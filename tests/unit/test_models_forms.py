@@ -142,7 +142,7 @@ def test_a_module_that_returns_an_object_is_explained_once_it_went_through_model
 
 
 def test_a_module_of_ones_own_takes_no_settings_of_a_net_to_be_built(folder):
-    with pytest.raises(gg.UserError, match="has its 'num_classes' already"):
+    with pytest.raises(gg.UserError, match="'num_classes' is for models built by name"):
         gg.model(folder[1], num_classes=3)
     built = gg.model("lenet", num_classes=3)
     assert gg.model(built) is built
