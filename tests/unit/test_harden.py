@@ -27,7 +27,7 @@ from gyrograd.cli import harden as verb
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.hardening import card, harden, runs
-from gyrograd.hardening.card import Outcome, card_of, card_text
+from gyrograd.hardening.card import Outcome, _overlap, card_of, card_text
 from gyrograd.hardening.judging import Held
 from gyrograd.hardening.search import Try, best_of, next_strength, objective_settings, with_strength
 from gyrograd.metrics import TopKIntersection
@@ -208,7 +208,8 @@ def test_the_card_is_on_disk_in_both_forms_and_says_what_was_gained_at_what_pric
     for name in ("as it came", "hardened"):
         assert re.search(rf"Gradient on \S+, {name} attacked: \d+ % of its top pixels stay", shown)
     said = " ".join(done.card["verdict"])
-    assert "hold further under attack: half of the top pixels of Gradient stay up to" in said
+    assert "hold better under attack: averaged over the radii attacked, with Gradient" in said
+    assert re.search(r"Half of them stay up to \S+ .*, before up to ", said)
     assert "Accuracy " in said
     assert "the limit is 20 points" in said
     assert "cosine" not in said
@@ -601,3 +602,13 @@ def test_a_gain_that_may_be_chance_is_none(done, monkeypatch):
     assert found.gain.value > 0
     assert not found.better
     assert card_of(found)["chosen"] is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [((1, 2), (3, 4), False), ((3, 4), (1, 2), False), ((1, 3), (2, 4), True), ((1, 4), (2, 3), True)],
+)
+def test_radii_whose_intervals_overlap_are_said_to(one, other, expected):
+    stats = [{"value": low, "low": low, "high": high, "n": 5} for low, high in (one, other)]
+    assert _overlap(*stats) is expected
+    assert _overlap(stats[0], None)

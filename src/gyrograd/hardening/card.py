@@ -228,15 +228,25 @@ def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
         ]
     largest = 255 * max(found.preset.radii)
     return [
-        f"The explanations hold further under attack: half of the top pixels of {after.label} stay up to "
-        f"{radius_text(after.radius, largest)}, where before those of {before.label} stayed up to "
-        f"{radius_text(before.radius, largest)}.",
-        f"Averaged over the attacks {stays} ({_points(plain(gain))} points).",
+        f"The explanations hold better under attack: averaged over the radii attacked, with {after.label} {stays} "
+        f"({_points(plain(gain))} points).",
+        f"Half of them stay up to {radius_text(after.radius, largest)}, before up to "
+        f"{radius_text(before.radius, largest)} with {before.label}"
+        f"{': intervals that overlap' if _overlap(before.radius, after.radius) else ''}.",
         price,
         f"Insertion of the map goes from {mean(before.insertion):.3f} to {mean(after.insertion):.3f} "
         f"({interval_text(difference(after.insertion, before.insertion), '+.3f')}).",
         f"Kept: {spoken(terms, found.chosen.strength)}. Trained {progress.spoken(found.seconds)} in all: {losses}.",
     ]
+
+
+def _overlap(one: Stat | None, other: Stat | None) -> bool:
+    """Whether two intervals may have a value in common, so that neither is above the other for certain."""
+    if one is None or other is None:
+        return True
+    if one["low"] is None or one["high"] is None or other["low"] is None or other["high"] is None:
+        return True
+    return one["low"] <= other["high"] and other["low"] <= one["high"]
 
 
 def _methods(found: Outcome) -> list[dict[str, Any]]:
