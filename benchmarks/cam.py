@@ -55,6 +55,8 @@ def channels_last(value: Tensor) -> Tensor:
 
 SUBJECTS = {
     "torchvision resnet18": Subject(torchvision.models.resnet18, "layer4.1"),
+    "torchvision resnet50": Subject(torchvision.models.resnet50, "layer4.2"),
+    "torchvision regnet_y_400mf": Subject(torchvision.models.regnet_y_400mf, "trunk_output.block4"),
     "torchvision vgg11_bn": Subject(torchvision.models.vgg11_bn, "features.27"),
     "torchvision convnext_tiny": Subject(torchvision.models.convnext_tiny, "features.7.2"),
     "torchvision mobilenet_v3_large": Subject(torchvision.models.mobilenet_v3_large, "features.16"),

@@ -38,8 +38,8 @@ import gyrograd as gg
 from gyrograd.attributions.batching import rows_at_once
 from gyrograd.metrics import CertifiedCosine, CertifiedPixels
 from gyrograd.metrics.noise import GaussianNoise, neighbours
-from gyrograd.metrics.passes import explained, parts
-from gyrograd.metrics.pictures import picture
+from gyrograd.metrics.passes import explain_variants, parts
+from gyrograd.metrics.reductions import reduce_map
 from gyrograd.numerics import random
 from gyrograd.numerics.maps import normalize, top_k_mask
 from gyrograd.records import read_json, write_text
@@ -121,11 +121,11 @@ def pixel_claims(at: Attacked, effort: Effort, plant: str | None = None, seed: A
     k = max(1, round(effort.top * pixels))
 
     def values(maps: Tensor, rows: slice | Tensor) -> Tensor:
-        tops = top_k_mask(picture(maps.flatten(0, 1), metric.reduce), k).flatten(1)
+        tops = top_k_mask(reduce_map(maps.flatten(0, 1), metric.reduce), k).flatten(1)
         return (tops.unflatten(0, maps.shape[:2]) == guess[rows][:, None]).to(maps.dtype)
 
     def slope(maps: Tensor, rows: slice | Tensor) -> Tensor:
-        size = picture(maps.flatten(0, 1), metric.reduce).flatten(1).unflatten(0, maps.shape[:2])
+        size = reduce_map(maps.flatten(0, 1), metric.reduce).flatten(1).unflatten(0, maps.shape[:2])
         threshold = size.topk(k, dim=2).values[..., -1:]
         away = (size.clamp_min(1e-12) / threshold.clamp_min(1e-12)).log()
         # A pixel that has changed sides is not pushed further.
@@ -281,7 +281,7 @@ def _drawn(
     first = rows.start if isinstance(rows, slice) else 0
     for here, these in parts(len(images), draws, rows_at_once(effort.max_batch, moved)):
         near = neighbours(GaussianNoise(effort.sigma), images[here], streams[here], these)
-        maps = explained(explain, model, near, classes[here])
+        maps = explain_variants(explain, model, near, classes[here])
         yield slice(first + here.start, first + here.stop), near, maps
 
 
@@ -292,7 +292,7 @@ def _screened(at: Attacked, claims: Claims, effort: Effort, moved: Tensor, noise
     found = []
     for first in range(0, len(x), rows):
         part = slice(first, min(first + rows, len(x)))
-        maps = explained(explain, model, moved[part, None] + noise[part], target[part])
+        maps = explain_variants(explain, model, moved[part, None] + noise[part], target[part])
         found.append(claims.values(maps, part).double().mean(1))
     return torch.cat(found)
 
@@ -344,7 +344,7 @@ def _judged(
     total = torch.zeros(len(rows), dtype=torch.float64, device=x.device)
     for here, these in parts(len(rows), effort.confirm, rows_at_once(effort.max_batch, x)):
         near = neighbours(GaussianNoise(effort.sigma), moved[here], streams[here], these)
-        values = claims.values(explained(explain, model, near, target[rows[here]]), rows[here])
+        values = claims.values(explain_variants(explain, model, near, target[rows[here]]), rows[here])
         total[here] += (
             values.gather(2, number[here].view(-1, 1, 1).expand(-1, values.shape[1], 1)).double().sum((1, 2))
         )

@@ -287,11 +287,11 @@ def lrp_table() -> str:
     for name, model in nets.items():
         row = [name]
         for maker, explain in LRP_MAKERS.items():
-            row.append(lrp_cell(explain, model, x, target, first, maker))
+            row.append(lrp_cell(explain, model, x, target, None if model is image else first, maker))
         rows.append(row)
     note = (
-        "## LRP (z+) on nets people have\n\nThe first row's map is the yardstick of its column: a copy of the net must "
-        "give the same map (cosine 1)."
+        "## LRP (z+) on nets people have\n\nThe first row's map is the reference of its column: a copy of the net must "
+        "give the same map (cosine 1). The ViT has no copy here, so only an error or NaN is reported for it."
     )
     return note + "\n\n" + markdown(["net", *LRP_MAKERS], rows)
 
@@ -311,7 +311,7 @@ LRP_MAKERS: dict[str, Explain] = {
 
 
 def lrp_cell(
-    explain: Explain, model: nn.Module, x: Tensor, target: Tensor, first: dict[str, Tensor], maker: str
+    explain: Explain, model: nn.Module, x: Tensor, target: Tensor, first: dict[str, Tensor] | None, maker: str
 ) -> str:
     try:
         maps = explain(model, x, target).detach().double()
@@ -321,8 +321,10 @@ def lrp_cell(
         return f"{type(trouble).__name__}: {first_words(trouble)}"
     if not torch.isfinite(maps).all():
         return "**NaN, without an error**"
-    yardstick = first.setdefault(maker, maps)
-    cosine = float(F.cosine_similarity(maps.flatten(1), yardstick.flatten(1)).min())
+    if first is None:
+        return "a finite map"
+    reference = first.setdefault(maker, maps)
+    cosine = float(F.cosine_similarity(maps.flatten(1), reference.flatten(1)).min())
     return f"cosine {cosine:.4f}" + ("" if cosine > 0.999 else " **wrong**")
 
 

@@ -32,7 +32,7 @@ from gyrograd.attributions import Gradient
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lrp import LRP
 from gyrograd.attributions.path import IntegratedGradients
-from gyrograd.audit.steady import steady_radius
+from gyrograd.audit.table import steady_radius
 from gyrograd.data import Dataset
 from gyrograd.data.cifar10 import cifar10
 from gyrograd.metrics import RandomPerturbationSimilarity, TopKIntersection, insertion

@@ -169,7 +169,7 @@ def is_finished(options: argparse.Namespace, name: str) -> bool:
 
 def audit_one(options: argparse.Namespace) -> None:
     import gyrograd as gg
-    from gyrograd.cli.subject import Opening, subject
+    from gyrograd.cli.inputs import Opening, open_inputs
 
     model, own = parsed(all_nets(options.nets)[options.only])
     opening = Opening(
@@ -179,7 +179,7 @@ def audit_one(options: argparse.Namespace) -> None:
         normalize=own.get("normalize"),
         device=options.device,
     )
-    here = subject(model, options.data, opening)
+    here = open_inputs(model, options.data, opening)
     card = gg.audit(
         here.model,
         here.data,

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gyrograd.experiments  # noqa: F401 - registers the items
-from gyrograd.experiments.claims import ELSEWHERE, counted, was_given
+from gyrograd.experiments.claims import ELSEWHERE, count_verdicts, was_given
+from gyrograd.experiments.engine import HOME, verdicts_of
 from gyrograd.experiments.results import Results, read_results
-from gyrograd.experiments.runs import HOME, verdicts_of
 from gyrograd.experiments.scales import read_scale
 from gyrograd.records import write_text
 from gyrograd.registry import available, lookup
@@ -47,7 +47,7 @@ def table(results: Path = RESULTS) -> str:
 def page_row(where: str, folder: Path) -> tuple[str, ...]:
     """One page: what was reached, and how its claims came out; claims of what it did not measure are left out."""
     results = read_results(folder)
-    counts = counted(one for one in verdicts_of(results)[1] if one.why != ELSEWHERE)
+    counts = count_verdicts(one for one in verdicts_of(results)[1] if one.why != ELSEWHERE)
     seeds = max(len(one.by_seed) for one in results.estimates.values())
     reached = "; ".join(reaches(results))
     numbers = (str(counts[verdict] or "") for verdict in VERDICTS)

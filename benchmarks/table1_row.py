@@ -16,8 +16,8 @@ from torch import Tensor
 
 import gyrograd as gg
 from gyrograd import records
+from gyrograd.experiments.engine import laid_out
 from gyrograd.experiments.joo2023.measures import ATTRIBUTIONS, RPS_EPS, attacked, game_columns, similarities
-from gyrograd.experiments.runs import laid_out
 from gyrograd.numerics import random
 from gyrograd.numerics.statistics import bootstrap_interval
 from gyrograd.training import predictions

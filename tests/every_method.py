@@ -125,7 +125,7 @@ EVERY: dict[str, Run] = dict(_every())
 def layers_of_cuda() -> Iterator[None]:
     """The layers that are put in on CUDA alone, here."""
     with ExitStack() as patches:
-        for module in ("numerics.autograd", "numerics.second_order", "attacks.runs"):
+        for module in ("numerics.autograd", "numerics.second_order", "attacks.engine"):
             place = f"gyrograd.{module}.made_for_second_derivatives"
             patches.enter_context(mock.patch(place, side_effect=lambda x: all_layers()))
         yield

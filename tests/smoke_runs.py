@@ -22,7 +22,7 @@ WITH_PAGES = ("joo2023-figure2b", "tan2023-table1", "wang2020-figure8")
 RUNNER = """
 import hashlib, json, os, sys, traceback
 from pathlib import Path
-from gyrograd.experiments import reproduce, runs
+from gyrograd.experiments import engine, reproduce
 
 os.fsync = lambda _: None  # a thousand records that nobody has to find after a power cut
 
@@ -32,13 +32,13 @@ def digests():
     files = [p for part in ("records", "nets") for p in sorted((out / "smoke" / part).rglob("*")) if p.is_file()]
     return {str(p): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
-errors, first, render = {}, {}, runs.render
+errors, first, render = {}, {}, engine.render
 for turn in (0, 1):
     if turn:
         first = digests()
     for name in names:
         # Pages take a third of the time; the tests draw each of them from its files.
-        runs.render = render if turn and name in paged else (lambda folder: folder)
+        engine.render = render if turn and name in paged else (lambda folder: folder)
         try:
             reproduce(name, "smoke", out)
         except Exception:

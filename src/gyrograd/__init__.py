@@ -7,6 +7,7 @@ verb needs it, so records and reports work where torch is not installed.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 else:
     # They are defined with torch, which nothing here may import.
     Attack = Attribution = Dataset = Kernel = Metric = Model = Regularizer = Any
+
+# Waiting threads spin by default, which on a busy machine keeps the others from finishing: a forward pass of a small
+# net then costs up to forty times as much. torch reads this when it is loaded, so gyrograd is to be imported first.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 __all__ = [
     "Entry",
@@ -102,10 +107,14 @@ def attribution(name: str | Callable[..., Any], **settings: Any) -> Attribution:
     >>> bool((brightness(model, x, gg.predict(model, x)) == x).all())
     True
     """
-    if callable(name):
-        from gyrograd.attributions import FunctionAttribution
+    if not isinstance(name, str):
+        from gyrograd.attributions import as_attribution
 
-        return FunctionAttribution(name, **settings)
+        if settings:
+            raise UserError(
+                f"Settings go with a name ({', '.join(settings)}); bind those of a function with a lambda."
+            )
+        return as_attribution(name)
     made: Attribution = make("attribution", name, **settings)
     return made
 

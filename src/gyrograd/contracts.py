@@ -1,7 +1,7 @@
-"""Checks of the contract of a method, for authors of plug-ins: `check("attribution", "my_method", draws=5)`.
+"""Contract checks for authors of plug-ins: `check("attribution", "my_method", draws=5)`.
 
-Each check runs the method on a small smooth net with seeded images; the error says which promise is broken. Plug-ins
-call `check` in their own tests; gyrograd's methods pass it, too, and longer suites in tests/contracts.
+Each check runs the method on a small smooth net with seeded images; the error names the broken promise. Plug-ins call
+`check` in their own tests; gyrograd's own methods also pass the longer suites in tests/contracts.
 """
 
 from __future__ import annotations
@@ -131,13 +131,13 @@ def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Te
     )
     moved = (x + 0.02 * _noise_like(x, 3)).clamp(0, 1)
 
-    def measured(n: int) -> Tensor:
+    def values_of(n: int) -> Tensor:
         further: dict[str, Tensor] = {"perturbed": moved[:n]} if looks_at_attacked(metric) else {}
         further |= {"mask": x[:n, 0] > x[:n, 0].mean((1, 2), keepdim=True)} if looks_at_masks(metric) else {}
         values: Tensor = metric(model, explain, x[:n], target[:n], seed=0, **further)
         return values
 
-    values = measured(len(x))
+    values = values_of(len(x))
     require(
         values.shape == (len(x),),
         f"returns shape {tuple(values.shape)} for {len(x)} examples, not one each",
@@ -145,9 +145,9 @@ def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Te
     low, high = getattr(metric, "range", (-torch.inf, torch.inf))
     inside = (values >= low - ROUNDING) & (values <= high + ROUNDING)
     require(bool((inside | values.isnan()).all()), f"returns values outside its range [{low:g}, {high:g}]")
-    require(_close(measured(len(x)), values), "returns other values with the same seed; draw by the seed")
+    require(_close(values_of(len(x)), values), "returns other values with the same seed; draw by the seed")
     require(
-        _close(measured(1), values[:1]),
+        _close(values_of(1), values[:1]),
         "measures an image differently alone and in a batch; treat every example by itself",
     )
 
@@ -215,7 +215,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _state(model: Model) -> list[Any]:
-    """Everything that a method could change and leave behind."""
+    """Everything a method could leave changed: weights, gradients, modes, hooks."""
     weights = [float(tensor.double().sum()) for tensor in model.state_dict().values()]
     hooks = [len(getattr(m, key)) for m in model.modules() for key in vars(m) if key.endswith("_hooks")]
     grads = [parameter.grad is None and parameter.requires_grad for parameter in model.parameters()]

@@ -7,7 +7,8 @@ import os
 import sysconfig
 import traceback
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -43,6 +44,17 @@ def in_words(error: BaseException) -> str:
     said = [line.strip() for line in str(error).splitlines() if line.strip()]
     # A scripted model puts its traceback into the message; the last line says what happened.
     return f"{type(error).__name__}: {said[-1][:200]}" if said else type(error).__name__
+
+
+@contextmanager
+def in_one_sentence(sentence: Callable[[str], str]) -> Iterator[None]:
+    """Turn any error in the block into a UserError; `sentence` is given the error in words. A UserError passes."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as wrong:
+        raise UserError(sentence(in_words(wrong))) from wrong
 
 
 @lru_cache(maxsize=256)

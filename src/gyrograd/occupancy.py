@@ -2,7 +2,7 @@
 
 A hidden file is locked (`flock`; on Windows one byte of it) and names its holder. A killed process leaves the file but
 not the lock, so there are no stale locks to detect. Readers need no lock, because files are replaced atomically. See
-docs/decisions/0010-one-writer-a-folder.md.
+docs/decisions/0010-one-writer-per-folder.md.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def wait_for_lock(path: Path | str, what: str) -> Iterator[None]:
 
 
 def free_first(items: Iterable[T], lock_of: Callable[[T], Path]) -> Iterator[T]:
-    """The items, each with its lock held, and last those that another process holds: they are still to be waited for.
+    """Yield each item with its lock held; items that another process holds come last, without the lock.
 
     Processes with the same work share it if each works on an item inside `wait_for_lock(lock_of(item), ...)`.
     """
@@ -196,7 +196,7 @@ def _sign(file: int) -> None:
 
 
 def _holder(path: Path) -> str:
-    """The holder of the lock, in words; it may not have written its name yet."""
+    """A sentence that names the holder of the lock; it may not have written its name yet."""
     try:
         note = json.loads(path.read_text(encoding="utf-8"))
         return f"process {note['pid']} on {note['host']} has been at work there since {note['since']}"
@@ -205,7 +205,7 @@ def _holder(path: Path) -> str:
 
 
 def _fix(started: int) -> str:
-    """What to do about a folder in use."""
+    """The end of the "in use" sentence: what to do."""
     if started > 1:
         return f"torchrun started {started} copies of what one process does: start it without torchrun"
     copies = os.environ.get("SLURM_STEP_NUM_TASKS", "1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -51,8 +52,10 @@ def value(text: str) -> Any:
 
     with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return ast.literal_eval(text)
+    if "/" in text and _NUMBER.fullmatch(text.strip()):
+        return number(text)  # 1/0 is refused here, and stays a word inside a tree
     try:
-        return _with_numbers(yaml.safe_load(text))
+        return with_numbers(yaml.safe_load(text))
     except UserError:
         raise
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
@@ -75,13 +78,19 @@ def split(text: str) -> list[str]:
     return [part.strip() for part in parts if part.strip()]
 
 
-def _with_numbers(tree: Any) -> Any:
+def with_numbers(tree: Any) -> Any:
     """The tree with 1e-3 and 8/255, which YAML reads as text, as numbers."""
-    if isinstance(tree, dict):
-        return {key: _with_numbers(item) for key, item in tree.items()}
-    if isinstance(tree, list):
-        return [_with_numbers(item) for item in tree]
-    return number(tree) if isinstance(tree, str) and _NUMBER.fullmatch(tree) else tree
+    if isinstance(tree, Mapping):
+        return {str(key): with_numbers(item) for key, item in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [with_numbers(item) for item in tree]
+    if not isinstance(tree, str) or not _NUMBER.fullmatch(tree.strip()):
+        return tree
+    with suppress(
+        UserError, ValueError
+    ):  # 1/0 and endless digits stay words, for whoever knows which setting it is
+        return int(tree) if tree.strip().lstrip("+-").isdecimal() else number(tree)
+    return tree
 
 
 def number(text: str) -> float:

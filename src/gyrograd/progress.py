@@ -25,7 +25,7 @@ WORTH_A_LINE_S = 60.0
 COUNTED_EVERY_S = 1.0
 """Least time between two updates of a notebook's line."""
 TRIED_S = 5.0
-"""Work to observe before the time left is shown."""
+"""Seconds of work to observe before the time left is shown."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
@@ -71,7 +71,7 @@ class Pace:
         return sum(rest) - now
 
     def known(self) -> bool:
-        """True if every remaining kind was seen, and enough work."""
+        """True if the estimate is usable: every remaining kind was seen, and at least `TRIED_S` of work was done."""
         kinds = {kind for kind, size in self.efforts[self.done :] if size}
         return sum(self.spent.values()) >= TRIED_S and all(self.units[kind] for kind in kinds)
 
@@ -86,7 +86,7 @@ class Pace:
         return sum(self.spent.values()) / sum(self.units.values())
 
 
-def spoken(seconds: float) -> str:
+def duration_in_words(seconds: float) -> str:
     """A duration in words: 40 seconds, 12 minutes, 3.5 hours."""
     if seconds < 90:
         return f"{max(1, round(seconds))} second{'s' if round(seconds) > 1 else ''}"
@@ -118,8 +118,8 @@ def track(
         items = list(items)
         planned = [effort(item) for item in items]
     pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total, starts_slowly=arrive)
-    told = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
-    return _alone(told(_announced(items, pace, effort), pace, what))
+    show = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
+    return _hiding_nested(show(_announced(items, pace, effort), pace, what))
 
 
 def in_notebook() -> bool:
@@ -129,6 +129,7 @@ def in_notebook() -> bool:
 
 
 def _announced(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effort] | None) -> Iterator[Item]:
+    """Yield the items, telling the pace the effort of each before it starts."""
     for item in items:
         if effort is not None:
             pace.next_is(effort(item))
@@ -145,30 +146,46 @@ def without_bars() -> Iterator[None]:
         _inside.reset(token)
 
 
-def _alone(told: Iterator[Item]) -> Iterator[Item]:
-    """The items; nested work shows no bars until they end."""
+def _hiding_nested(items: Iterator[Item]) -> Iterator[Item]:
+    """Yield the items; until they end, nested work shows no bars."""
     _inside.set(True)
     try:
-        yield from told
+        yield from items
     finally:
         _inside.set(False)
 
 
 def _with_line(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
-    told = False
+    """Print the time left once, as soon as it is known, if it is long."""
+    printed = False
     for item in items:
         yield item
         pace.advance()
-        if not told and pace.known():
-            told, left = True, pace.left() or 0.0
+        if not printed and pace.known():
+            printed, left = True, pace.left() or 0.0
             if left > WORTH_A_LINE_S:
-                print(f"gyrograd: {what}: about {spoken(left)} on this machine.", file=sys.stderr, flush=True)
+                time_left = duration_in_words(left)
+                print(f"gyrograd: {what}: about {time_left} on this machine.", file=sys.stderr, flush=True)
 
 
 def _with_count(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
-    """One line with count and time left, overwritten at each update and erased at the end."""
+    """One line with count and time left, replaced at each update and empty at the end.
+
+    Lines printed with a carriage return would all stay in a saved notebook, one below the other.
+    """
+    from IPython.display import display
+
     started = last = pace.clock()
-    width = 0
+    line: Any = None
+
+    def say(text: str) -> None:
+        nonlocal line
+        shown = {"text/plain": text}
+        if line is None:
+            line = display(shown, raw=True, display_id=True)
+        else:
+            line.update(shown, raw=True)
+
     try:
         for item in items:
             yield item
@@ -176,13 +193,12 @@ def _with_count(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
             now = pace.clock()
             if now - started >= PATIENCE_S and now - last >= COUNTED_EVERY_S:
                 left = pace.left()
-                rest = "" if left is None else f", about {spoken(left)} left"
-                text = f"{what}: {pace.done}/{len(pace.efforts)}{rest}"
-                print(f"\r{text:<{width}}", end="", file=sys.stderr, flush=True)
-                last, width = now, len(text)
+                rest = "" if left is None else f", about {duration_in_words(left)} left"
+                say(f"{what}: {pace.done}/{len(pace.efforts)}{rest}")
+                last = now
     finally:
-        if width:
-            print(f"\r{'':<{width}}\r", end="", file=sys.stderr, flush=True)
+        if line is not None:
+            say("")
 
 
 def _with_bar(items: Iterable[Item], pace: Pace, what: str) -> Iterator[Item]:
@@ -221,7 +237,9 @@ def _bar(pace: Pace, what: str) -> Any:
     class Left(ProgressColumn):
         def render(self, task: Any) -> Text:  # noqa: ARG002
             left = pace.left()
-            return Text("" if left is None else f"about {spoken(left)} left", style="progress.remaining")
+            return Text(
+                "" if left is None else f"about {duration_in_words(left)} left", style="progress.remaining"
+            )
 
     # Count comes before the bar, because it updates the share that the bar draws.
     columns = (TextColumn("{task.description}"), Count(), BarColumn(), Left())

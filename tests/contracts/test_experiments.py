@@ -14,7 +14,7 @@ from smoke_runs import WITH_PAGES
 
 import gyrograd as gg
 from gyrograd.experiments import read_results, render
-from gyrograd.experiments.runs import HOME, verdicts_of
+from gyrograd.experiments.engine import HOME, verdicts_of
 from gyrograd.experiments.scales import SCALES, read_scale
 from gyrograd.registry import lookup
 

@@ -98,7 +98,7 @@ def test_an_interruption_keeps_the_pictures_and_the_record_of_what_is_done(
     assert record.facts["complete"] is False
     assert "cosine" in record.values
     assert len(list(tmp_path.glob("*_attacked.png"))) == 8  # image and map of each
-    assert "what was finished is kept" in capsys.readouterr().err
+    assert "finished results are kept" in capsys.readouterr().err
 
 
 def test_where_the_search_has_nothing_to_follow_no_number_stands_for_robustness(kit, tmp_path, capsys):

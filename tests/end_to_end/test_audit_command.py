@@ -116,7 +116,7 @@ def test_an_interruption_keeps_what_is_done_and_the_same_command_goes_on(
     monkeypatch.setattr(Cell, "record", third_time)
     assert run(kit.model, kit.data, "--out", "report") == 130
     said = capsys.readouterr().err
-    assert "what was measured is kept in report, the same command goes on from there" in said
+    assert "what was measured is kept in report, the same command continues from there" in said
     first = asked.copy()
     assert run(kit.model, kit.data, "--out", "report") == 0
     whole = len([p for p in Path("report/records").rglob("*.json") if p.parent.name != "table"])

@@ -85,11 +85,13 @@ def test_the_doctor_says_that_the_machine_is_busy(monkeypatch, capsys):
 
 @pytest.mark.parametrize("own", [None, "ACTIVE"])
 def test_waiting_threads_do_not_spin_unless_the_user_says_so(own, monkeypatch):
-    monkeypatch.setenv("OMP_WAIT_POLICY", own or "")
-    if own is None:
-        monkeypatch.delenv("OMP_WAIT_POLICY")
-    assert cli.main(["--version"]) == 0
-    assert os.environ["OMP_WAIT_POLICY"] == (own or "PASSIVE")
+    """Set by the import, before torch is loaded: for the command line and for Python."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", own)
+    script = "import os, sys, gyrograd; print(os.environ['OMP_WAIT_POLICY'], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [own or "PASSIVE", "False"]
 
 
 WITHOUT_TORCH = """

@@ -131,7 +131,7 @@ def test_an_interruption_keeps_the_pictures_and_the_record_of_what_is_done(
     assert record.examples == [0, 1, 2, 3]
     assert record.facts["complete"] is False
     assert len(list(tmp_path.glob("*_gradient.png"))) == 4
-    assert "what was finished is kept" in capsys.readouterr().err
+    assert "finished results are kept" in capsys.readouterr().err
 
 
 def test_the_table_names_images_and_classes_and_ends_with_the_overview(kit, tmp_path, capsys):

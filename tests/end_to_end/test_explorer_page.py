@@ -21,7 +21,7 @@ from playwright.sync_api import expect, sync_playwright
 
 import gyrograd as gg
 from gyrograd.data.opening import open_data
-from gyrograd.explorer import Plan, attacked, markup, opened_stage
+from gyrograd.explorer import Plan, attack_image, markup, open_stage
 from gyrograd.explorer.style import SCRIPT
 from gyrograd.models import save
 
@@ -49,10 +49,10 @@ sys.exit(main(sys.argv[2:]))
 TABS = """
 import sys
 from pathlib import Path
-from gyrograd.explorer import opened_stage
+from gyrograd.explorer import open_stage
 from gyrograd.explorer.page import page
 from gyrograd.explorer.sessions import Sessions
-blocks = page(opened_stage([sys.argv[1]], sys.argv[2]), Sessions(Path(sys.argv[3])))
+blocks = page(open_stage([sys.argv[1]], sys.argv[2]), Sessions(Path(sys.argv[3])))
 print(*(part["props"]["label"] for part in blocks.config["components"] if part["type"] == "tabitem"))
 """
 
@@ -143,7 +143,7 @@ def page(browser, server):
 @pytest.fixture(scope="module")
 def stage(home):
     models = [str(home / f"{name}.safetensors") for name in ("one", "two")]
-    return opened_stage(models, str(home / "set"), seed=SEED)
+    return open_stage(models, str(home / "set"), seed=SEED)
 
 
 def opened_tab(page, name: str) -> None:
@@ -186,7 +186,7 @@ def test_an_attack_shows_the_numbers_of_the_library_and_its_pictures_can_be_fetc
     set_slider(page, "eps", 8)
     set_slider(page, "Steps", 6)
     expect(page.locator("#gg-attack-out td[data-number=steps]")).to_have_text("6")
-    scene = attacked(stage.nets[0], stage.image(2), None, Plan(eps=8 / 255, steps=6), seed=SEED)
+    scene = attack_image(stage.nets[0], stage.image(2), None, Plan(eps=8 / 255, steps=6), seed=SEED)
     assert number(page, "gg-attack-out", "kept") == pytest.approx(scene.kept)
     assert number(page, "gg-attack-out", "cosine") == pytest.approx(scene.cosine, abs=1e-4)
     assert number(page, "gg-attack-out", "budget") == pytest.approx(float(scene.hit.budget_used), abs=1e-4)
@@ -205,7 +205,7 @@ def test_two_models_are_compared_on_an_image_of_the_users_own(page, stage, home)
     expect(page.locator("#gg-compare-out td[data-number=steps]").first).to_have_text("4")
     x = open_data(str(home / "own" / "4.png"), size=32).pixels(torch.arange(1))
     for place, net in enumerate(stage.nets):
-        scene = attacked(net, x, None, Plan(steps=4), seed=SEED)
+        scene = attack_image(net, x, None, Plan(steps=4), seed=SEED)
         assert number(page, "gg-compare-out", "kept", place) == pytest.approx(scene.kept)
         assert number(page, "gg-compare-out", "cosine", place) == pytest.approx(scene.cosine, abs=1e-4)
     assert page.locator("#gg-compare-out .gg-verdict").inner_text().count("%") == 2
@@ -230,11 +230,17 @@ EVERY_FRAME = """
 () => {
   window.seen = { frames: 0, dimmed: 0, wrong: [] };
   let asked = 0;
+  // Two questions may come and the later one go again between two frames, if their messages arrive in the wrong order.
+  const count = () => {
+    const number = document.querySelector("#gg-attack-asked [data-asked]")?.dataset.asked;
+    asked = Math.max(asked, Number(number ?? 0));
+  };
+  const changes = { childList: true, subtree: true, attributeFilter: ["data-asked"] };
+  new MutationObserver(count).observe(document.querySelector("#gg-attack-asked"), changes);
+  count();
   const look = () => {
     const image = document.querySelector("#gg-preview [data-image]").dataset.image;
     const out = document.querySelector("#gg-attack-out"), answer = out.querySelector("[data-answers]");
-    const number = document.querySelector("#gg-attack-asked [data-asked]").dataset.asked;
-    asked = Math.max(asked, Number(number));
     const faded = getComputedStyle(out.querySelector(".html-container")).opacity < 0.5;
     const old = answer.dataset.image !== image || Number(answer.dataset.answers) !== asked;
     window.seen.frames += 1;
@@ -265,6 +271,14 @@ def test_no_frame_shows_an_answer_beside_another_image_or_settings(page):
     seen = page.evaluate("window.seen")
     assert seen["wrong"] == []
     assert seen["frames"] > seen["dimmed"] > 0
+
+
+def test_an_answer_that_is_up_to_date_is_not_faded_by_a_pending_event(page):
+    page.locator("#gg-attack-out:not([data-old])").wait_for()
+    opacity = page.locator("#gg-attack-out .html-container").evaluate(
+        "one => { one.classList.add('pending'); return getComputedStyle(one).opacity; }"
+    )
+    assert opacity == "1"
 
 
 def test_replies_that_arrive_in_the_wrong_order_leave_the_last_answer_undimmed(browser):

@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from gyrograd.cli import main
-from gyrograd.reporting import boards, found_audits
-from gyrograd.reporting.leaderboard import site
+from gyrograd.models.opening import UNTRAINED
+from gyrograd.reporting import boards, find_audits
+from gyrograd.reporting.leaderboard import _span, site
 
 RADIUS = {
     "key": "steady_radius", "label": "Steady radius", "detail": "largest eps", "group": "attack",
@@ -73,7 +74,7 @@ def house(tmp_path_factory):
 
 
 def test_pairs_are_ranked_by_their_steady_radius_with_accuracy_beside_it(house):
-    board = boards(found_audits(house)[0])[0]
+    board = boards(find_audits(house)[0])[0]
     assert board.ranked_by["key"] == "steady_radius"
     radii = [place.stats["steady_radius"]["value"] for place in board.places()]
     assert radii == sorted(radii, reverse=True)
@@ -87,8 +88,36 @@ def test_pairs_are_ranked_by_their_steady_radius_with_accuracy_beside_it(house):
     assert (first.stats["kept_4"]["value"], first.stats["kept_8"]["value"]) == (0.6, 0.2)
 
 
+def test_level_pairs_go_by_the_worse_end_of_their_intervals_before_accuracy(tmp_path):
+    """Two maps that hold at the largest radius tried: the surer one is first, not that of the more accurate net."""
+    for name, low in (("net-plain", 6.0), ("net-steady", 7.0)):
+        written(tmp_path / name, name)
+        path = tmp_path / name / "card.json"
+        card = json.loads(path.read_text())
+        for method in card["methods"]:
+            method["columns"]["steady_radius"] = {"value": 8.0, "low": low, "high": 8.0, "n": 16}
+        path.write_text(json.dumps(card))
+    places = boards(find_audits(tmp_path)[0])[0].places()
+    assert [place.audit.name for place in places] == 2 * ["net-steady"] + 2 * ["net-plain"]
+
+
+def test_a_model_without_trained_weights_is_not_ranked(tmp_path):
+    written(tmp_path / "a", "net-plain")
+    written(tmp_path / "b", "net-steady", settings={"notes": [UNTRAINED]})
+    audits, troubles = find_audits(tmp_path)
+    assert [audit.name for audit in audits] == ["net-plain"]
+    assert "no trained weights" in troubles[0]
+
+
+@pytest.mark.parametrize("values", [[0.1, 0.9], [0.8], [1.08, 8.0], [0.4123, 0.4124], [-3.0, 250.0]])
+def test_the_ends_and_the_middle_of_an_axis_are_round_numbers_around_the_values(values):
+    low, high = _span(values)
+    assert low < min(values) <= max(values) < high
+    assert all(len(f"{end:.4g}") <= 6 for end in (low, high, (low + high) / 2))
+
+
 def test_a_self_check_makes_a_pair_unreliable_and_keeps_it_off_the_frontier(house):
-    board = boards(found_audits(house)[0])[0]
+    board = boards(find_audits(house)[0])[0]
     doubtful = {(place.audit.name, place.method) for place in board.places() if place.doubts}
     assert doubtful == {("net-steady", "gradient")}
     frontier = {(p.place.audit.name, p.place.method) for p in board.plane().points if p.frontier}
@@ -101,13 +130,13 @@ def test_an_unreliable_pair_beats_nobody(tmp_path):
     """The steadiest pair of all is in doubt: it is not on the frontier, and those below it are."""
     written(tmp_path / "a", "net-steady", flags=[flag("input_x_gradient")])
     written(tmp_path / "b", "net-between")
-    board = boards(found_audits(tmp_path)[0])[0]
+    board = boards(find_audits(tmp_path)[0])[0]
     frontier = {(p.place.audit.name, p.place.method) for p in board.plane().points if p.frontier}
     assert frontier == {("net-steady", "gradient"), ("net-between", "input_x_gradient")}
 
 
 def test_what_a_paper_reports_stands_beside_what_was_measured(house):
-    board = boards(found_audits(house)[0])[0]
+    board = boards(find_audits(house)[0])[0]
     plain = {p.method: p for p in board.places() if p.audit.name == "Net, plain"}
     assert plain["gradient"].reported("accuracy") == 0.97
     assert plain["gradient"].reported("insertion") == 0.5
@@ -118,7 +147,7 @@ def test_a_broken_submission_file_takes_nothing_but_its_own_words(house, tmp_pat
     written(tmp_path / "a", "net-plain")
     for text in ("{", "[]", '{"name": 3, "reported": {"accuracy": "much"}}'):
         (tmp_path / "a" / "submission.json").write_text(text)
-        place = boards(found_audits(tmp_path)[0])[0].places()[0]
+        place = boards(find_audits(tmp_path)[0])[0].places()[0]
         assert (place.audit.name, place.reported("accuracy")) == ("net-plain", None)
 
 
@@ -135,13 +164,13 @@ def test_the_site_has_a_page_per_model_and_nothing_from_elsewhere(house, capsys)
         assert all((path.parent / way).exists() for way in linked)
         assert "n = 100" in page.text
     # A site below the audits adds no audit to the next one.
-    assert len(found_audits(house)[0]) == len(NETS)
+    assert len(find_audits(house)[0]) == len(NETS)
 
 
 def test_two_models_of_one_name_have_pages_of_their_own(tmp_path):
     for folder in "ab":
         written(tmp_path / folder, "net-plain")
-    texts, _ = site(boards(found_audits(tmp_path)[0]), [])
+    texts, _ = site(boards(find_audits(tmp_path)[0]), [])
     assert {"models/net-plain/index.html", "models/net-plain-2/index.html", "index.html"} == set(texts)
 
 

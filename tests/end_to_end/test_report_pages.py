@@ -187,7 +187,7 @@ def test_reports_need_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None; "
         "import gyrograd.reporting, gyrograd.cli.report, gyrograd.cli.compare, gyrograd.cli.leaderboard; "
-        "from gyrograd.reporting.templates import rendered; "
+        "from gyrograd.reporting.page import rendered; "
         "print(len(rendered('page', title='t', lead=(), sections=(), footer=(), badges=(), beside=None)) > 100)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -67,7 +67,7 @@ def started(name, folder):
     nets._train = noted
     os.dup2(os.open(folder / f"{name}.err", os.O_WRONLY | os.O_CREAT), 2)
     try:
-        model = nets.trained(wanted, folder / "nets")
+        model = nets.train_or_load(wanted, folder / "nets")
         total = sum(float(p.detach().double().sum()) for p in model.parameters())
         (folder / f"{name}.sum").write_text(repr(total))
         os._exit(0)

@@ -61,7 +61,11 @@ def run(kit, out, name, *words) -> int:
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("noisy", "other logits at each call"), ("mixing", "depends on the images beside it"), ("steady", None)],
+    [
+        ("noisy", "change from call to call"),
+        ("mixing", "depends on the other images of the batch"),
+        ("steady", None),
+    ],
 )
 @pytest.mark.parametrize(
     "verb", [("explain",), ("attack", "--steps", "2", "--eps", "4/255")], ids=["explain", "attack"]
@@ -71,7 +75,7 @@ def test_explain_and_attack_tell_what_is_wrong_with_the_model_and_go_on(
 ):
     assert run(kit, tmp_path / "out", name, *verb, "--json") == 0
     notes = json.loads(capsys.readouterr().out)["notes"]
-    told = [note for note in notes if "other logits" in note or "beside it" in note]
+    told = [note for note in notes if "from call to call" in note or "other images" in note]
     assert len(told) == (sentence is not None)
     assert sentence is None or sentence in told[0]
 

@@ -15,8 +15,8 @@ from gyrograd.experiments.claims import (
     KnownError,
     Order,
     Value,
-    counted,
-    judged,
+    count_verdicts,
+    judge_claims,
     read_claims,
     verdict,
 )
@@ -200,8 +200,8 @@ def test_a_file_that_does_not_fit_together_is_refused(tmp_path, old, new, senten
 
 def test_every_verdict_is_counted_those_nobody_got_too():
     claims = Claims((Value(CE, 1.0, 0.1), Value(CE, 5.0, 0.1), Order(CE, L2, "")))
-    found = judged(claims, results(ce=around(1, 0.1), l2=around(2, 0.1)), "values")
-    assert counted(found) == {
+    found = judge_claims(claims, results(ce=around(1, 0.1), l2=around(2, 0.1)), "values")
+    assert count_verdicts(found) == {
         "confirmed": 2,
         "within interval": 0,
         "inconclusive": 0,

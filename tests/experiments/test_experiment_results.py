@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gyrograd.cli import reproduce
 from gyrograd.errors import UserError
-from gyrograd.experiments.claims import Claims, Order, Value, judged
+from gyrograd.experiments.claims import Claims, Order, Value, judge_claims
 from gyrograd.experiments.codes import CODES
 from gyrograd.experiments.report import column_groups, experiment_page, shown, summary_table
 from gyrograd.experiments.results import (
@@ -128,7 +128,7 @@ def test_a_row_of_which_nothing_was_measured_is_left_out():
 
 
 def test_the_terminal_shows_numbers_alone(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gyrograd.experiments.runs.verdicts_of", lambda results: (Claims(), ()))
+    monkeypatch.setattr("gyrograd.experiments.engine.verdicts_of", lambda results: (Claims(), ()))
     write_results(tmp_path, example())
     reproduce._print_results(tmp_path / "index.html")
     printed = capsys.readouterr().out
@@ -141,7 +141,8 @@ def test_the_terminal_shows_the_papers_numbers_first_and_the_rest_in_a_file(tmp_
     claims = Claims((Value(Quantity("cifar", "row49", "grad rps"), 0.25, 0.1),))
     results = Results("x", "paper", {}, many)
     monkeypatch.setattr(
-        "gyrograd.experiments.runs.verdicts_of", lambda results: (claims, judged(claims, results, "values"))
+        "gyrograd.experiments.engine.verdicts_of",
+        lambda results: (claims, judge_claims(claims, results, "values")),
     )
     write_results(tmp_path, results)
     reproduce._print_results(tmp_path / "index.html")
@@ -161,7 +162,9 @@ def test_a_page_begins_with_its_verdicts_and_its_figure_and_explains_its_codes()
     )
     claims = Claims((Value(Quantity("s", "ce", "grad a-ins 4"), 0.8, 0.1),), notes=("A note.",))
     figure = Section("Curves", (), None, (Figure(b"png", "The curve."),))
-    html = experiment_page("T", ("About.", "More."), ours, claims, judged(claims, ours, "values"), (figure,))
+    html = experiment_page(
+        "T", ("About.", "More."), ours, claims, judge_claims(claims, ours, "values"), (figure,)
+    )
     order = [
         "1 confirmed</span>",
         "About.",
@@ -178,8 +181,8 @@ def test_a_page_begins_with_its_verdicts_and_its_figure_and_explains_its_codes()
 
 def test_wide_tables_say_so():
     narrow, wide = (Section("h", (), Table(tuple("abcdefgh"[:n]), (tuple("12345678"[:n]),))) for n in (5, 6))
-    assert "scroll it sideways" not in page("T", (), (narrow,), ())
-    assert "scroll it sideways to see all 6 columns" in page("T", (), (wide,), ())
+    assert "scroll the table sideways" not in page("T", (), (narrow,), ())
+    assert "6 columns: if some are cut off, scroll the table sideways" in page("T", (), (wide,), ())
 
 
 def test_every_code_of_a_claimed_column_is_explained():
@@ -202,7 +205,7 @@ def test_the_page_says_paper_ours_verdict_command_hardware_and_time():
     value = Value(Quantity("cifar", "ce", "grad ins"), 35.5, 3.0, 0.7)
     order = Order(Quantity("cifar", "ce", "grad rps"), Quantity("cifar", "l2", "grad rps"), "l2 above ce")
     claims = Claims((value, order), notes=("Mind the gap.",))
-    html = experiment_page("T", ("About.",), ours, claims, judged(claims, ours, "values"), ())
+    html = experiment_page("T", ("About.",), ours, claims, judge_claims(claims, ours, "values"), ())
     for words in (
         "17.0 [",
         "35.5 ± 0.7",
@@ -235,7 +238,7 @@ def test_claims_of_what_was_not_measured_are_counted_and_not_listed():
     here, there = Quantity("s", "ce", "rps"), Quantity("s", "l2", "rps")
     ours = Results("x", "paper", {}, {here: Estimate(0.7, 0.8, 0.9, 100)})
     claims = Claims((Value(here, 0.8, 0.1), Value(there, 0.85, 0.1)))
-    html = experiment_page("T", (), ours, claims, judged(claims, ours, "values"), ())
+    html = experiment_page("T", (), ours, claims, judge_claims(claims, ours, "values"), ())
     assert "1 claims of the paper: 1 confirmed" in html
     assert "1 more are of what this run did not measure." in html
     assert "not measured in this run" not in html

@@ -17,13 +17,23 @@ import gyrograd as gg
 from gyrograd.cli.reproduce import reproduce as command
 from gyrograd.data import shapes
 from gyrograd.errors import UserError
-from gyrograd.experiments import Given, Net, Run, nets, read_results, reproduce, runs, states, trained
+from gyrograd.experiments import (
+    ExperimentContext,
+    Net,
+    PretrainedNet,
+    engine,
+    nets,
+    read_results,
+    reproduce,
+    states,
+    train_or_load,
+)
 from gyrograd.experiments.claims import Value
+from gyrograd.experiments.engine import CHANGED, HOME, verdicts_of
 from gyrograd.experiments.nets import lock_path, net_key, net_path, train_settings
-from gyrograd.experiments.runs import CHANGED, HOME, verdicts_of
 from gyrograd.experiments.samples import images_of, smaller
-from gyrograd.experiments.scales import picked, read_scale
-from gyrograd.experiments.subjects import Part
+from gyrograd.experiments.scales import pick_evenly, read_scale
+from gyrograd.experiments.trained_nets import Part
 from gyrograd.models import save
 from gyrograd.occupancy import wait_for_lock
 from gyrograd.registry import lookup
@@ -60,10 +70,10 @@ def test_nets_that_can_differ_in_a_weight_have_keys_of_their_own(change):
 
 def test_a_net_is_trained_once_and_its_key_does_not_know_its_label(tmp_path):
     assert net_key(replace(NET, label="other")) == net_key(NET)
-    first = trained(NET, tmp_path)
+    first = train_or_load(NET, tmp_path)
     path = net_path(NET, tmp_path)
     stamp = path.stat().st_mtime_ns
-    again = trained(NET, tmp_path)
+    again = train_or_load(NET, tmp_path)
     assert path.stat().st_mtime_ns == stamp
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
     assert not first.training
@@ -73,8 +83,8 @@ def test_a_net_is_trained_once_and_its_key_does_not_know_its_label(tmp_path):
 def test_a_student_starts_from_its_teacher(tmp_path):
     still = {**NET.recipe, "lr": 1e-30}
     student = replace(NET, recipe=still, terms={}, seed=3, teacher=NET)
-    taught = trained(student, tmp_path)
-    teacher = trained(NET, tmp_path)
+    taught = train_or_load(student, tmp_path)
+    teacher = train_or_load(NET, tmp_path)
     assert torch.allclose(next(taught.parameters()), next(teacher.parameters()), atol=1e-7)
 
 
@@ -90,8 +100,8 @@ def test_milestones_are_shares_of_the_epochs_and_those_beyond_the_end_are_left_o
 def test_a_given_net_is_read_from_its_file_and_known_by_its_bytes(tmp_path):
     model = gg.model("lenet", image_size=8, seed=1).eval()
     torch.save(model.state_dict(), tmp_path / "a.pt")
-    given = Given("natural", tmp_path / "a.pt", {"name": "lenet", "image_size": 8})
-    loaded = trained(given, tmp_path)
+    given = PretrainedNet("natural", tmp_path / "a.pt", {"name": "lenet", "image_size": 8})
+    loaded = train_or_load(given, tmp_path)
     x = torch.rand(2, 3, 8, 8)
     assert torch.equal(loaded(x), model(x))
     before = net_key(given)
@@ -117,7 +127,7 @@ def test_settings_of_one_split_reach_that_split_alone():
     ("n", "expected"), [(None, [1, 2, 3, 4, 5]), (1, [5]), (2, [1, 5]), (3, [1, 3, 5]), (9, [1, 2, 3, 4, 5])]
 )
 def test_a_grid_is_picked_evenly_with_both_ends(n, expected):
-    assert picked([1, 2, 3, 4, 5], n) == expected
+    assert pick_evenly([1, 2, 3, 4, 5], n) == expected
 
 
 def test_a_setting_that_is_no_size_is_refused(tmp_path):
@@ -130,7 +140,7 @@ def test_a_setting_that_is_no_size_is_refused(tmp_path):
 
 
 def run_of(out, **changes):
-    return Run(read_scale(HOME / "joo2023" / "scales.toml", "smoke"), out, (0,), **changes)
+    return ExperimentContext(read_scale(HOME / "joo2023" / "scales.toml", "smoke"), out, (0,), **changes)
 
 
 def test_more_images_extend_fewer(tmp_path):
@@ -142,7 +152,7 @@ def test_more_images_extend_fewer(tmp_path):
 def test_a_run_leaves_out_what_it_was_told_to(tmp_path):
     run = run_of(tmp_path, settings=("cifar10-lenet",), rows=("ce",))
     assert run.included(("cifar10-lenet", "cifar10-resnet18", "elsewhere")) == ["cifar10-lenet"]
-    assert run.kept(["ce", "l2"]) == ["ce"]
+    assert run.select_rows(["ce", "l2"]) == ["ce"]
 
 
 def test_an_interrupted_run_taken_up_again_leaves_the_same_records(tmp_path, monkeypatch):
@@ -180,7 +190,7 @@ def test_a_residual_net_with_batchnorm_goes_through_table_1(tmp_path):
     smoke = read_scale(HOME / "joo2023" / "scales.toml", "smoke")
     sizes = smoke.settings["cifar10-resnet18"] | {"model": {"name": "resnet20", "normalize": "cifar10"}}
     scale = replace(smoke, settings={"cifar10-resnet18": sizes})
-    run = Run(scale, tmp_path, (0,), rows=("l2_cosine",))
+    run = ExperimentContext(scale, tmp_path, (0,), rows=("l2_cosine",))
     found = [
         record for _, _, _, record in lookup("experiment", "joo2023-table1").factory().measure(run).records
     ]
@@ -209,9 +219,9 @@ def test_the_first_words_of_a_row_and_of_a_measurement_are_enough(tmp_path):
 
 def test_every_net_is_trained_before_anything_is_measured(tmp_path, monkeypatch, capsys):
     done = []
-    fit, cells = nets.fit, runs.run_cells
+    fit, cells = nets.fit, engine.run_cells
     monkeypatch.setattr(nets, "fit", lambda *a, **k: done.append("fit") or fit(*a, **k))
-    monkeypatch.setattr(runs, "run_cells", lambda *a, **k: done.append("measure") or cells(*a, **k))
+    monkeypatch.setattr(engine, "run_cells", lambda *a, **k: done.append("measure") or cells(*a, **k))
     reproduce("joo2023-figure3b", "smoke", tmp_path, **FEW)
     assert done == ["fit", "fit", "measure", "measure"]
     assert "training net 2 of 2: l2 0.1" in capsys.readouterr().err
@@ -253,7 +263,7 @@ def test_nets_that_another_process_trains_come_last(tmp_path, monkeypatch):
     run, other = run_of(tmp_path), replace(NET, seed=1)
     order = []
     with held_by_another(lock_path(NET, run.out / "nets")) as free:
-        monkeypatch.setattr(runs, "trained", lambda net, *rest: (order.append(net.seed), free.set()))
+        monkeypatch.setattr(engine, "train_or_load", lambda net, *rest: (order.append(net.seed), free.set()))
         run.train_missing([NET, other])
     assert order == [1, 0]
 
@@ -271,7 +281,7 @@ def test_nets_that_another_process_measures_come_last_and_keep_their_place(tmp_p
         return Part("cifar10-lenet", row, 0, f"{row} one", NET, {}, columns)
 
     with held_by_another(run._measuring(("cifar10-lenet", "ce", 0, "test"))) as free:
-        found = run.measured([part("ce"), part("l2")])
+        found = run.measure_parts([part("ce"), part("l2")])
     assert order == ["l2", "ce"]
     assert [row for _, row, _, _ in found] == ["ce", "l2"]
 
@@ -316,9 +326,11 @@ def test_every_papers_nets_take_the_changes(name, tmp_path):
     paper = name.partition("-")[0]
     smoke = read_scale(HOME / paper / "scales.toml", "smoke")
     setting = "cifar10" if paper == "wang2020" else "resnet18"
-    run = Run(smoke, tmp_path, (0,), settings=(setting,), train={"epochs": 3, "lr": 0.5, "precision": "tf32"})
-    ways = importlib.import_module(f"gyrograd.experiments.{paper}.ways")
-    nets = ways.trained((setting,), ("natural",)) if paper == "wang2020" else ways.trained()
+    run = ExperimentContext(
+        smoke, tmp_path, (0,), settings=(setting,), train={"epochs": 3, "lr": 0.5, "precision": "tf32"}
+    )
+    variants = importlib.import_module(f"gyrograd.experiments.{paper}.variants")
+    nets = variants.nets_by_row((setting,), ("natural",)) if paper == "wang2020" else variants.nets_by_row()
     settings = train_settings(nets(run)[0].net)
     assert (settings.epochs, settings.lr, settings.precision) == (3, 0.5, "tf32")
 

@@ -14,6 +14,7 @@ from gyrograd.attributions import Gradient
 from gyrograd.errors import UserError
 from gyrograd.experiments.claims import Order, read_claims
 from gyrograd.experiments.cost import LiveBytes, side_by_side
+from gyrograd.experiments.engine import HOME
 from gyrograd.experiments.joo2023.measures import (
     ATTRIBUTIONS,
     SHARES,
@@ -22,7 +23,7 @@ from gyrograd.experiments.joo2023.measures import (
     game_columns,
     similarities,
 )
-from gyrograd.experiments.joo2023.ways import (
+from gyrograd.experiments.joo2023.variants import (
     IMAGENETS,
     RECIPES,
     SETTINGS,
@@ -34,7 +35,6 @@ from gyrograd.experiments.joo2023.ways import (
     terms_of,
 )
 from gyrograd.experiments.nets import checked_changes, objective_of, train_settings
-from gyrograd.experiments.runs import HOME
 from gyrograd.metrics import RandomPerturbationSimilarity, adversarial_insertion, insertion
 from gyrograd.registry import available
 from gyrograd.training import recipe

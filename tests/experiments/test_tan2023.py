@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from gyrograd.attributions import Lime, predict
 from gyrograd.attributions.segments import segment
 from gyrograd.experiments import tan2023  # noqa: F401 - registers the experiments
-from gyrograd.experiments.claims import Order, Value, judged, read_claims
+from gyrograd.experiments.claims import Order, Value, judge_claims, read_claims
+from gyrograd.experiments.engine import HOME, ExperimentContext, RowRecord
 from gyrograd.experiments.nets import net_key, train_settings
 from gyrograd.experiments.results import Estimate, Quantity, Results, read_results
 from gyrograd.experiments.results import estimates as estimates_of
-from gyrograd.experiments.runs import HOME, Measured, Run
 from gyrograd.experiments.scales import SCALES, read_scale
-from gyrograd.experiments.tan2023 import drawings, figure2, measures, ways
+from gyrograd.experiments.tan2023 import drawings, figure2, measures, variants
 from gyrograd.experiments.tan2023.explainers import (
     NAMES,
     SIGMAS,
@@ -42,8 +42,10 @@ WHAT = [f"tan2023-{name}" for name in ("table1", "segments", *(f"figure{n}" for 
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Run(read_scale(FOLDER / "scales.toml", "smoke"), tmp_path_factory.mktemp("smoke"), (0,))
+def run(tmp_path_factory: pytest.TempPathFactory) -> ExperimentContext:
+    return ExperimentContext(
+        read_scale(FOLDER / "scales.toml", "smoke"), tmp_path_factory.mktemp("smoke"), (0,)
+    )
 
 
 def test_every_item_of_the_paper_is_there() -> None:
@@ -67,7 +69,7 @@ def test_the_papers_own_numbers_would_confirm_every_claim_that_can_be_compared(n
     printed = {
         q: Estimate(v.reported - 1e-4, v.reported, v.reported + 1e-4, 9) for q, v in claims.reported().items()
     }
-    for verdict in judged(claims, Results(name, "paper", {}, printed), "values"):
+    for verdict in judge_claims(claims, Results(name, "paper", {}, printed), "values"):
         alone = isinstance(verdict.claim, Order) and len(verdict.ours) < 2
         assert verdict.verdict == ("not comparable" if alone else "confirmed"), verdict
 
@@ -100,19 +102,21 @@ def test_explainers_have_the_papers_settings() -> None:
     assert {explain.quantity for explain in six.values()} == {"probability"}
 
 
-def subject_of(run: Run, way: str = "natural") -> tuple[object, torch.Tensor, torch.Tensor, measures.Subject]:
-    subject = next(s for s in ways.trained()(run) if (s.setting, s.way) == ("resnet18", way))
+def subject_of(
+    run: ExperimentContext, way: str = "natural"
+) -> tuple[object, torch.Tensor, torch.Tensor, measures.TrainedNet]:
+    trained_net = next(s for s in variants.nets_by_row()(run) if (s.setting, s.way) == ("resnet18", way))
     here = run.test_images("resnet18").rows(torch.arange(3))
-    run.train_missing([subject.net])
-    return run.net(subject.net), here.pixels(), here.labels, subject
+    run.train_missing([trained_net.net])
+    return run.net(trained_net.net), here.pixels(), here.labels, trained_net
 
 
-def test_the_constant_is_the_metrics_at_the_prediction(run: Run) -> None:
-    model, x, y, subject = subject_of(run)
+def test_the_constant_is_the_metrics_at_the_prediction(run: ExperimentContext) -> None:
+    model, x, y, trained_net = subject_of(run)
     keys = torch.tensor([3, 4, 5])
-    (part,) = measures.lipschitz("gi")(subject)
+    (part,) = measures.lipschitz("gi")(trained_net)
     found = part.columns(model, x, y, keys)["lipschitz"]
-    explain = explainers(subject.sizes)["gi"]
+    explain = explainers(trained_net.sizes)["gi"]
     torch.testing.assert_close(
         found, LocalLipschitz(0.03, 2)(model, explain, x, predict(model, x), seed=keys)
     )
@@ -123,19 +127,19 @@ def test_the_constant_is_the_metrics_at_the_prediction(run: Run) -> None:
 
 
 @pytest.mark.parametrize(("column", "similarity"), measures.SIMILARITIES.items())
-def test_agreements_are_the_faithfulness_metric(run: Run, column: str, similarity: str) -> None:
-    model, x, _, subject = subject_of(run)
+def test_agreements_are_the_faithfulness_metric(run: ExperimentContext, column: str, similarity: str) -> None:
+    model, x, _, trained_net = subject_of(run)
     for name in ("grad", "sg", "shap"):
-        explain = explainers(subject.sizes)[name]
+        explain = explainers(trained_net.sizes)[name]
         metric = Faithfulness(similarity, grid=10, quantity="probability")
         expected = metric(model, explain, x, predict(model, x))
         torch.testing.assert_close(measures.agreements(model, explain, x)[column], expected)
 
 
-def nets_found(table: np.ndarray) -> tuple[list[Measured], dict[str, list[tuple[str, str]]]]:
+def nets_found(table: np.ndarray) -> tuple[list[RowRecord], dict[str, list[tuple[str, str]]]]:
     """Records of a `2 nets images` table: row 0 the nets' own constants, row 1 their gradients'."""
     nets = [f"net{i}" for i in range(table.shape[1])]
-    found: list[Measured] = []
+    found: list[RowRecord] = []
     for what, rows in zip(("model", "grad"), table, strict=True):
         for net, values in zip(nets, rows, strict=True):
             record = Record("r", {}, list(range(len(values))), {"lipschitz": [float(v) for v in values]})
@@ -155,7 +159,7 @@ def test_rank_correlations_are_scipys_of_the_parts_means(seed: int, nets: int, i
     assert record.values["rank correlation"] == pytest.approx(expected, abs=1e-6)
 
 
-def _found(table: np.ndarray) -> tuple[list[Measured], str, dict[str, list[tuple[str, str]]]]:
+def _found(table: np.ndarray) -> tuple[list[RowRecord], str, dict[str, list[tuple[str, str]]]]:
     found, nets = nets_found(table)
     return found, "all", nets
 
@@ -183,11 +187,13 @@ def test_two_nets_have_no_rank_correlation_and_a_missing_image_is_left_out() -> 
     assert record.values["rank correlation"] == pytest.approx([1.0] * 10)
 
 
-def test_the_table_correlates_backbones_and_needs_all_of_a_line(smoke_runs: Path, run: Run) -> None:
+def test_the_table_correlates_backbones_and_needs_all_of_a_line(
+    smoke_runs: Path, run: ExperimentContext
+) -> None:
     results = read_results(smoke_runs / "smoke" / "tan2023-table1")
-    assert results.rows("backbones") == [f"{way} {name}" for way in ways.WAYS for name in NAMES]
+    assert results.rows("backbones") == [f"{way} {name}" for way in variants.WAYS for name in NAMES]
     assert all(-1 <= e.value <= 1 for q, e in results.estimates.items() if q.setting == "backbones")
-    assert {s.setting for s in ways.trained()(replace(run, settings=("swin", "resnet18")))} == {
+    assert {s.setting for s in variants.nets_by_row()(replace(run, settings=("swin", "resnet18")))} == {
         "swin",
         "resnet18",
     }
@@ -197,23 +203,23 @@ SIZES = {"data": {"name": "shapes"}, "model": {"name": "lenet"}, "epochs": 6}
 
 
 def test_nets_are_the_recipes_with_milestones_as_shares() -> None:
-    robust = ways.way_net(SIZES, "vgg16", "robust", 1)
+    robust = variants.way_net(SIZES, "vgg16", "robust", 1)
     assert robust.terms["adversarial"]["settings"] == {"eps": 8 / 255, "steps": 7, "step_size": 2 / 255}
     assert robust.recipe["milestones"] == (0.25, 0.5, 0.75)
-    assert ways.way_net(SIZES, "resnet18", "natural", 1).recipe["milestones"] == (1 / 3, 2 / 3)
-    assert train_settings(ways.way_net(SIZES, "resnet18", "natural", 1)).milestones == (2, 4)
-    swin = train_settings(ways.way_net(SIZES, "swin", "natural", 1))
+    assert variants.way_net(SIZES, "resnet18", "natural", 1).recipe["milestones"] == (1 / 3, 2 / 3)
+    assert train_settings(variants.way_net(SIZES, "resnet18", "natural", 1)).milestones == (2, 4)
+    swin = train_settings(variants.way_net(SIZES, "swin", "natural", 1))
     assert (swin.optimizer, swin.schedule, swin.milestones) == ("adam", "cosine", ())
 
 
-@pytest.mark.parametrize("backbone", ways.BY_LEVEL)
+@pytest.mark.parametrize("backbone", variants.BY_LEVEL)
 def test_the_ends_of_figure_3_are_the_nets_of_table_1(backbone: str) -> None:
     for level, way in ((0.0, "natural"), (8.0, "robust")):
-        end, net = ways.level_net(SIZES, backbone, level, 0), ways.way_net(SIZES, backbone, way, 0)
+        end, net = variants.level_net(SIZES, backbone, level, 0), variants.way_net(SIZES, backbone, way, 0)
         assert net_key(end) == net_key(net)
         assert end.label == net.label
-    assert ways.level_net(SIZES, backbone, 4.0, 0).terms["adversarial"]["settings"]["eps"] == 4 / 255
-    assert len(ways.LEVELS) == 10
+    assert variants.level_net(SIZES, backbone, 4.0, 0).terms["adversarial"]["settings"]["eps"] == 4 / 255
+    assert len(variants.LEVELS) == 10
 
 
 def test_the_toy_by_drawing_is_the_exact_one() -> None:
@@ -224,20 +230,20 @@ def test_the_toy_by_drawing_is_the_exact_one() -> None:
 
 def test_figure_2_goes_from_the_gradient_to_one_half_each(smoke_runs: Path) -> None:
     results = read_results(smoke_runs / "smoke" / "tan2023-figure2")
-    verdicts = judged(read_claims(FOLDER / "claims.toml", "tan2023-figure2"), results, "values")
+    verdicts = judge_claims(read_claims(FOLDER / "claims.toml", "tan2023-figure2"), results, "values")
     assert [verdict.verdict for verdict in verdicts] == ["confirmed"] * 4
 
 
-def test_lime_and_shap_stand_with_three_kinds_of_features(run: Run) -> None:
-    model, x, y, subject = subject_of(run)
+def test_lime_and_shap_stand_with_three_kinds_of_features(run: ExperimentContext) -> None:
+    model, x, y, trained_net = subject_of(run)
     keys = torch.tensor([3, 4, 5])
-    parts = {part.what: part for part in measures.by_segments(subject)}
+    parts = {part.what: part for part in measures.by_segments(trained_net)}
     kinds = [f"{name} {how}" for name in ("lime", "shap") for how in ("anew", "held", "pixels")]
     kinds += ["lime captum kernel", "lime l2 kernel"]
     assert list(parts) == [f"{kind} {what}" for kind in kinds for what in ("lipschitz", "faithfulness")]
     found = {kind: parts[f"{kind} lipschitz"].columns(model, x, y, keys)["lipschitz"] for kind in kinds}
     for name in ("lime", "shap"):
-        explain = explainers(subject.sizes)[name]
+        explain = explainers(trained_net.sizes)[name]
         target = predict(model, x)
         anew = LocalLipschitz(0.03, 2)(model, explain, x, target, seed=keys)
         torch.testing.assert_close(found[f"{name} anew"], anew)
@@ -262,7 +268,7 @@ def test_the_captum_kernel_weighs_coalitions_as_captum_does() -> None:
     torch.testing.assert_close(weights, torch.tensor(expected, dtype=torch.float64), rtol=1e-5, atol=0)
 
 
-def test_a_few_images_do_not_decide_what_is_more_faithful(run: Run) -> None:
+def test_a_few_images_do_not_decide_what_is_more_faithful(run: ExperimentContext) -> None:
     """Noise helps 99 of 100 images by a tenth; the hundredth has a map that happened to come near, without noise."""
     base = np.random.default_rng(0).uniform(0.4, 0.6, 100)
     less = base / 1.1
@@ -278,7 +284,7 @@ def test_a_few_images_do_not_decide_what_is_more_faithful(run: Run) -> None:
     assert means[1] > 2 * means[0]
     ratios = [results.estimates[Quantity("lenet", row, measures.RATIO)].value for row in columns]
     assert ratios == pytest.approx([1.0, 1 / 1.1])
-    verdicts = judged(read_claims(FOLDER / "claims.toml", "tan2023-figure5"), results, "orders")
+    verdicts = judge_claims(read_claims(FOLDER / "claims.toml", "tan2023-figure5"), results, "orders")
     said = {v.claim.text: v.verdict for v in verdicts if v.ours}
     assert said["hardly any noise is less faithful than some"] == "confirmed"
 
@@ -332,9 +338,13 @@ def test_figures_without_numbers_draw_nothing() -> None:
 def test_scales_hold_sizes_of_the_papers_settings() -> None:
     for name in SCALES:
         scale = read_scale(FOLDER / "scales.toml", name)
-        assert {"toy", "backbones", "resnet18"} <= set(scale.settings) <= {"toy", "backbones", *ways.SETTINGS}
+        assert (
+            {"toy", "backbones", "resnet18"}
+            <= set(scale.settings)
+            <= {"toy", "backbones", *variants.SETTINGS}
+        )
     paper = read_scale(FOLDER / "scales.toml", "paper").settings
-    assert {b: paper[b]["epochs"] for b in ways.BACKBONES} == {
+    assert {b: paper[b]["epochs"] for b in variants.BACKBONES} == {
         "swin": 400,
         "vgg16": 200,
         "resnet18": 150,
@@ -343,7 +353,7 @@ def test_scales_hold_sizes_of_the_papers_settings() -> None:
     }
     assert all(
         (paper[b]["images"], paper[b]["draws"], paper[b]["samples"]) == (1000, 50, 100)
-        for b in ways.BACKBONES
+        for b in variants.BACKBONES
     )
     assert 0.03 in sigmas_of({"levels": 2})
 

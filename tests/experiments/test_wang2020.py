@@ -16,14 +16,13 @@ from gyrograd.attacks import AttackResult, TopK
 from gyrograd.attributions import InputXGradient
 from gyrograd.errors import UserError
 from gyrograd.experiments import wang2020  # noqa: F401 - registers the experiments
-from gyrograd.experiments.claims import Order, Value, judged, read_claims
-from gyrograd.experiments.nets import Given, Net, net_key, objective_of, train_settings
-from gyrograd.experiments.nets import trained as read_or_trained
+from gyrograd.experiments.claims import Order, Value, judge_claims, read_claims
+from gyrograd.experiments.engine import HOME, ExperimentContext
+from gyrograd.experiments.nets import Net, PretrainedNet, net_key, objective_of, train_or_load, train_settings
 from gyrograd.experiments.results import Estimate, Quantity, Results, estimates, of_prefix, read_results
-from gyrograd.experiments.runs import HOME, Run
 from gyrograd.experiments.scales import SCALES, read_scale
-from gyrograd.experiments.subjects import Subject, given_or
-from gyrograd.experiments.wang2020 import measures, pictures, sweeps, ways
+from gyrograd.experiments.trained_nets import TrainedNet, given_or
+from gyrograd.experiments.wang2020 import measures, pictures, sweeps, variants
 from gyrograd.experiments.wang2020.maps import NAMES, NOISE, QUANTITY, TimesInput, maps_of
 from gyrograd.metrics.response import TopKIntersection
 from gyrograd.models import build
@@ -38,8 +37,10 @@ WHAT = [f"wang2020-{name}" for name in (*TABLES, *FIGURES)]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return Run(read_scale(FOLDER / "scales.toml", "smoke"), tmp_path_factory.mktemp("smoke"), (0,))
+def run(tmp_path_factory: pytest.TempPathFactory) -> ExperimentContext:
+    return ExperimentContext(
+        read_scale(FOLDER / "scales.toml", "smoke"), tmp_path_factory.mktemp("smoke"), (0,)
+    )
 
 
 def test_every_item_of_the_paper_is_there() -> None:
@@ -53,8 +54,10 @@ def test_what_the_paper_claims_is_what_is_measured(name: str, smoke_runs: Path) 
     results = read_results(smoke_runs / "smoke" / name)
     for claim in read_claims(FOLDER / "claims.toml", name).claims:
         for q in (claim.quantity,) if isinstance(claim, Value) else (claim.lower, claim.higher):
-            swept = q.row.removeprefix("bytes ").startswith("beta") and float(q.row.split()[-1]) in ways.BETAS
-            elsewhere = q.setting not in results.measured_in and q.setting in ways.SETTINGS
+            swept = (
+                q.row.removeprefix("bytes ").startswith("beta") and float(q.row.split()[-1]) in variants.BETAS
+            )
+            elsewhere = q.setting not in results.measured_in and q.setting in variants.SETTINGS
             assert q in results.estimates or swept or elsewhere, q
 
 
@@ -65,7 +68,7 @@ def test_the_papers_own_numbers_would_confirm_every_claim_that_can_be_compared(n
     printed = {
         q: Estimate(v.reported - 1e-4, v.reported, v.reported + 1e-4, 9) for q, v in claims.reported().items()
     }
-    for verdict in judged(claims, Results(name, "paper", {}, printed), "values"):
+    for verdict in judge_claims(claims, Results(name, "paper", {}, printed), "values"):
         alone = isinstance(verdict.claim, Order) and len(verdict.ours) < 2
         assert verdict.verdict in (("not comparable",) if alone else ("confirmed", "not comparable")), verdict
 
@@ -165,26 +168,26 @@ def test_the_map_times_the_input_can_be_differentiated_again() -> None:
     )
 
 
-def test_an_images_numbers_do_not_depend_on_its_batch(run: Run) -> None:
-    (subject,) = ways.trained(("cifar10",), ("natural",))(run)
+def test_an_images_numbers_do_not_depend_on_its_batch(run: ExperimentContext) -> None:
+    (trained_net,) = variants.nets_by_row(("cifar10",), ("natural",))(run)
     # In float32 a sign step may turn at a derivative of nearly zero, which batches of other sizes round otherwise.
-    run.train_missing([subject.net])
-    model, data = copy.deepcopy(run.net(subject.net)).double(), run.test_images("cifar10")
+    run.train_missing([trained_net.net])
+    model, data = copy.deepcopy(run.net(trained_net.net)).double(), run.test_images("cifar10")
     here, keys = data.rows(torch.arange(3)), torch.tensor([5, 6, 7])
     x, y = here.pixels().double(), here.labels
     for attack in measures.ATTACKS:
-        (part,) = measures.attacked(attack, "sm")(subject)
+        (part,) = measures.attacked(attack, "sm")(trained_net)
         whole = part.columns(model, x, y, keys)
         alone = part.columns(model, x[1:2], y[1:2], keys[1:2])
         for name, values in alone.items():
             torch.testing.assert_close(values[0], whole[name][1])
 
 
-def test_a_prediction_is_explained_not_the_label(run: Run) -> None:
-    (subject,) = ways.trained(("cifar10",), ("natural",))(run)
-    run.train_missing([subject.net])
-    model, here = run.net(subject.net), run.test_images("cifar10").rows(torch.arange(2))
-    (part,) = measures.attacked("top_k", "sm")(subject)
+def test_a_prediction_is_explained_not_the_label(run: ExperimentContext) -> None:
+    (trained_net,) = variants.nets_by_row(("cifar10",), ("natural",))(run)
+    run.train_missing([trained_net.net])
+    model, here = run.net(trained_net.net), run.test_images("cifar10").rows(torch.arange(2))
+    (part,) = measures.attacked("top_k", "sm")(trained_net)
     by_label = [part.columns(model, here.pixels(), torch.full((2,), y), torch.tensor([1, 2])) for y in (0, 1)]
     assert all(torch.equal(by_label[0][key], by_label[1][key]) for key in by_label[0])
 
@@ -221,7 +224,7 @@ SIZES = {"data": {"name": "shapes"}, "model": {"name": "resnet20"}, "epochs": 50
 
 def test_ways_are_the_recipes() -> None:
     natural, ssr, madry, ig = (
-        ways.way_net(SIZES, way, 3) for way in ("natural", "ssr", "adversarial", "ig_norm")
+        variants.way_net(SIZES, way, 3) for way in ("natural", "ssr", "adversarial", "ig_norm")
     )
     assert natural.terms == {}
     assert ssr.terms == {"ssr": {"weight": 0.3, "settings": {}}}
@@ -241,29 +244,29 @@ def test_ways_are_the_recipes() -> None:
 )
 def test_the_clean_loss_has_its_share(way: str, clean: float) -> None:
     """beta s lambda + (1 - beta) CE, and half of each for adversarial training."""
-    assert objective_of(ways.way_net(SIZES, way, 0)).clean_weight == clean
+    assert objective_of(variants.way_net(SIZES, way, 0)).clean_weight == clean
 
 
 def test_sweeps_change_one_thing() -> None:
-    net = ways.ssr_net(SIZES, 0.7, 0)
+    net = variants.ssr_net(SIZES, 0.7, 0)
     assert net.terms["ssr"]["weight"] == 0.7
     assert net.recipe["cross_entropy"] == pytest.approx(0.3)
     assert train_settings(net).epochs == 25
-    assert ways.ball_net(SIZES, 2.0, 0).terms["adversarial"]["settings"] == {"norm": "l2", "eps": 2.0}
-    assert ways.way_net(SIZES, "robust", 0).terms["adversarial"]["settings"]["norm"] == "linf"
+    assert variants.ball_net(SIZES, 2.0, 0).terms["adversarial"]["settings"] == {"norm": "l2", "eps": 2.0}
+    assert variants.way_net(SIZES, "robust", 0).terms["adversarial"]["settings"]["norm"] == "linf"
 
 
-def test_figure_6_has_eleven_nets_unless_its_scale_has_fewer(run: Run) -> None:
-    assert [subject.seed for subject in sweeps.repeated(run, "ssr")] == [0, 1]
-    paper = Run(read_scale(FOLDER / "scales.toml", "paper"), run.out, (0,))
-    assert len({subject.net.seed for subject in sweeps.repeated(paper, "ssr")}) == 11
+def test_figure_6_has_eleven_nets_unless_its_scale_has_fewer(run: ExperimentContext) -> None:
+    assert [trained_net.seed for trained_net in sweeps.repeated(run, "ssr")] == [0, 1]
+    paper = ExperimentContext(read_scale(FOLDER / "scales.toml", "paper"), run.out, (0,))
+    assert len({trained_net.net.seed for trained_net in sweeps.repeated(paper, "ssr")}) == 11
 
 
-def test_rows_left_out_are_not_trained(run: Run) -> None:
+def test_rows_left_out_are_not_trained(run: ExperimentContext) -> None:
     some = replace(run, rows=("ssr", "beta 0.9"))
-    assert [s.way for s in ways.trained(("cifar10",), tuple(ways.WAYS))(some)] == ["ssr"]
+    assert [s.way for s in variants.nets_by_row(("cifar10",), tuple(variants.WAYS))(some)] == ["ssr"]
     assert [s.way for s in sweeps.over_betas(some)] == ["beta 0.9"]
-    assert ways.trained(("cifar10",), ("ssr",))(replace(run, settings=("flowers",))) == []
+    assert variants.nets_by_row(("cifar10",), ("ssr",))(replace(run, settings=("flowers",))) == []
 
 
 def test_given_weights_take_the_place_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,17 +275,17 @@ def test_given_weights_take_the_place_of_training(tmp_path: Path, monkeypatch: p
     torch.save(core.state_dict(), tmp_path / "core.pt")
     model = {"name": "lenet", "num_classes": 4, "image_size": 8, "weights": {"natural": "core.pt"}}
     sizes = {**SIZES, "model": model}
-    found, other = ways.way_net(sizes, "natural", 0), ways.way_net(sizes, "ssr", 0)
-    assert isinstance(found, Given)
+    found, other = variants.way_net(sizes, "natural", 0), variants.way_net(sizes, "ssr", 0)
+    assert isinstance(found, PretrainedNet)
     assert isinstance(other, Net)
     assert "weights" not in other.model
     x = torch.rand(2, 3, 8, 8)
-    torch.testing.assert_close(read_or_trained(found, tmp_path)(x), core.eval()(x))
+    torch.testing.assert_close(train_or_load(found, tmp_path)(x), core.eval()(x))
 
 
 def test_weights_that_are_not_there_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
-    net = ways.way_net(SIZES, "natural", 0)
+    net = variants.way_net(SIZES, "natural", 0)
     assert isinstance(net, Net)
     sizes = {"model": {"name": "resnet20", "weights": {"natural": "gone.pt"}}}
     with pytest.raises(UserError, match=r"no weights at .*gone\.pt; put them there, or set GYROGRAD_DATA"):
@@ -310,16 +313,16 @@ def test_an_image_the_net_is_sure_of_does_not_decide_how_bright_a_map_is() -> No
         row.removeprefix("natural "): lambda model, x, y, size=size: size.expand_as(x)
         for row, size in sizes.items()
     }
-    subject = Subject("cifar10", "natural", 0, ways.way_net(SIZES, "natural", 0), {})
+    trained_net = TrainedNet("cifar10", "natural", 0, variants.way_net(SIZES, "natural", 0), {})
     model, x = build("lenet", image_size=8).eval(), torch.rand(20, 3, 8, 8)
     found = [
         ("cifar10", part.row, 0, Record(part.what, {}, list(range(20)), columns))
-        for part in pictures.looks_of(lambda setting, sizes: maps, beside="sm")(subject)
+        for part in pictures.looks_of(lambda setting, sizes: maps, beside="sm")(trained_net)
         for measured in (part.columns(model, x, torch.zeros(20, dtype=torch.int64), torch.arange(20)),)
         for columns in ({name: values.tolist() for name, values in measured.items()},)
     ]
     results = Results("wang2020-figure10", "small", {}, estimates(found))
-    verdicts = judged(read_claims(FOLDER / "claims.toml", "wang2020-figure10"), results, "orders")
+    verdicts = judge_claims(read_claims(FOLDER / "claims.toml", "wang2020-figure10"), results, "orders")
     said = {v.claim.text: v.verdict for v in verdicts if v.ours}
     assert said["a large radius makes the map dark"] == "confirmed"
 
@@ -327,7 +330,7 @@ def test_an_image_the_net_is_sure_of_does_not_decide_how_bright_a_map_is() -> No
 def test_scales_hold_sizes_of_the_papers_settings() -> None:
     for name in SCALES:
         scale = read_scale(FOLDER / "scales.toml", name)
-        assert {"cifar10", "flowers", "imagenet"} <= set(scale.settings) <= set(ways.SETTINGS)
+        assert {"cifar10", "flowers", "imagenet"} <= set(scale.settings) <= set(variants.SETTINGS)
     paper = read_scale(FOLDER / "scales.toml", "paper").settings
     assert all((s["draws"], s["steps"]) == (50, 50) and "levels" not in s for s in paper.values())
     assert measures.EPS == (2, 4, 8, 16)

@@ -56,9 +56,8 @@ from gyrograd.reporting import read_card, write_report
 from gyrograd.reporting.pictures import attack_pictures, load_arrays
 from gyrograd.reporting.values import read_values
 from gyrograd.training import settings_from, snapshots
-from gyrograd.training.loop import Average
+from gyrograd.training.loop import Average, TrainingProgress
 from gyrograd.training.settings import read_tree
-from gyrograd.training.snapshots import TrainingProgress
 
 SECONDS = 10
 PATIENCE = 60

@@ -126,7 +126,7 @@ TESTS = {
     "attacks/objectives.py": "oracles/test_attacks_objectives oracles/test_attacks_loops",
     "attacks/settings.py": "unit/test_attacks_settings oracles/test_attacks_loops",
     "attacks/result.py": "unit/test_attacks_loop unit/test_attacks_settings",
-    "attacks/runs.py": (
+    "attacks/engine.py": (
         "unit/test_attacks_loop unit/test_attacks_settings unit/test_attacks_memory unit/test_attacks_twin "
         "oracles/test_attacks_loops"
     ),

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import gyrograd as gg
 from gyrograd.attacks import auto as driver
 from gyrograd.attacks.auto import COLUMNS, Auto
+from gyrograd.attacks.engine import derivative
 from gyrograd.attacks.objectives import Scene
-from gyrograd.attacks.runs import derivative
 
 GRADIENT = gg.attribution("gradient")
 EPS = 0.05

@@ -11,6 +11,7 @@ from small_attributions import ONE_OF_EACH, small
 from torch import Tensor
 
 import gyrograd as gg
+from gyrograd.attacks.engine import derivative, look
 from gyrograd.attacks.objectives import (
     Scene,
     away_from,
@@ -25,7 +26,6 @@ from gyrograd.attacks.objectives import (
     toward,
     with_penalty,
 )
-from gyrograd.attacks.runs import derivative, look
 from gyrograd.numerics.maps import top_k_mask
 
 METHODS = [name for name, entry in ONE_OF_EACH.items() if entry.differentiable]

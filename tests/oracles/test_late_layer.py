@@ -36,8 +36,8 @@ class Head(nn.Module):
         return logits
 
 
-def places_of(model: nn.Module) -> list[late_layer.Place | None]:
-    return list(late_layer._PLACES[model].values())
+def places_of(model: nn.Module) -> list[late_layer.LayerSite | None]:
+    return list(late_layer._SITES[model].values())
 
 
 def residual_with_relus_in_place() -> nn.Module:
@@ -72,16 +72,16 @@ def test_a_map_is_the_same_with_and_without_a_graph(name, method):
 @pytest.mark.parametrize("name", ["relus in place, called twice", "overwritten"])
 def test_most_models_are_recorded_once_of_two_images(name, monkeypatch):
     model, (x, target) = NETS[name](), batch(5)
-    recorded = []
+    from_record = []
 
     def counted(model: nn.Module, x: Tensor, *, create_graph: bool) -> replay.Tape:
-        recorded.append(len(x))
+        from_record.append(len(x))
         return replay.record(model, x, create_graph=create_graph)
 
     monkeypatch.setattr(cam, "record", counted)
     for _ in range(3):
         gg.attribution("grad_cam")(model, x, target)
-    assert recorded == [2]
+    assert from_record == [2]
     assert places_of(model)[0] is not None
     assert not torch.nn.modules.module._global_forward_hooks
 
@@ -109,7 +109,7 @@ def test_a_model_that_was_changed_is_recorded_again():
 
 def test_modules_of_other_threads_are_not_heard():
     model, (x, _) = net("lenet"), batch(2)
-    with replay.heard_modules(model, lambda *_: None) as heard:
+    with replay.watch_modules(model, lambda *_: None) as heard:
         other = Thread(target=model, args=(x,))
         other.start()
         other.join()
@@ -131,8 +131,8 @@ def test_a_model_is_freed_after_its_map():
 def test_half_precision_is_always_recorded():
     model, (x, target) = Head().to(torch.bfloat16), batch(2)
     gg.attribution("grad_cam")(model, x.to(torch.bfloat16), target)
-    assert model not in late_layer._PLACES
+    assert model not in late_layer._SITES
     with torch.autocast("cpu", torch.bfloat16):
         single = Head().float()
         gg.attribution("grad_cam")(single, x.float(), target)
-    assert single not in late_layer._PLACES
+    assert single not in late_layer._SITES

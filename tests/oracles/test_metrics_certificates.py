@@ -208,7 +208,7 @@ def test_random_and_steepest_changes_of_a_net_break_no_certificate():
         moved = x + radius * direction / length
         again = CertifiedPixels(sigma=0.15)
         around = certificates._Draws(again, model, explain, moved, target, seed=7)
-        share = again._counted(around, torch.arange(len(x)), slice(0, 200)) / 200
+        share = again._count_in_top(around, torch.arange(len(x)), slice(0, 200)) / 200
         agreeing = torch.where(found.in_top, share, 1 - share)[sure]
         # A true share of a half or more shows as less than .3 in 200 draws once in 10^8.
         assert (agreeing > 0.3).all()

@@ -17,7 +17,7 @@ import gyrograd as gg
 from gyrograd.audit import PRESETS
 from gyrograd.metrics import TopKIntersection, TopKNearby, transformations
 from gyrograd.numerics.similarity import top_k_nearby
-from gyrograd.reporting import found_audits
+from gyrograd.reporting import find_audits
 from gyrograd.reporting.table import counts, grouped_columns
 
 GEOMETRIC = ("shift_similarity", "rotation_similarity")
@@ -262,7 +262,7 @@ def test_an_audit_shows_them_in_a_group_of_their_own_and_counts_who_is_left_out(
     (method,) = card.document["methods"]
     assert method["columns"]["brightness_similarity"]["n"] == 1  # the first image's class changes
     assert method["columns"]["shift_similarity"]["n"] == 2
-    (audit,) = found_audits(tmp_path)[0]
+    (audit,) = find_audits(tmp_path)[0]
     assert counts(audit.card)["brightness_similarity"] == "1 image"
     assert "Under everyday changes" in (tmp_path / "report.html").read_text()
 

@@ -94,10 +94,10 @@ def test_the_two_normal_numbers_of_a_pair_are_unrelated():
 
 @pytest.mark.parametrize("word", [0, 0xFFFFFFFF])
 def test_normal_numbers_are_finite_at_the_extreme_words(word: int, monkeypatch: pytest.MonkeyPatch):
-    def every_word(*columns: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(np.full_like(column, word) for column in columns[:4])
+    def every_word(_: np.ndarray, keys: np.ndarray, *counters: int) -> tuple[np.ndarray, ...]:
+        return tuple(np.full(len(keys) * counters[1], word, np.uint64) for _ in range(4))
 
-    monkeypatch.setattr(random, "_rounds", every_word)
+    monkeypatch.setattr(random, "_block", every_word)
     assert random.uniform(torch.zeros(1, dtype=torch.int64), (4,)).eq((word >> 8) / 2**24).all()
     assert random.normal(torch.zeros(1, dtype=torch.int64), (4,)).isfinite().all()
 

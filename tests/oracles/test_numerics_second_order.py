@@ -50,6 +50,27 @@ def test_softplus(beta: float, threshold: float, seed: int) -> None:
     assert_same(lambda z: F.softplus(z, beta, threshold), [draw(seed, 2, 5)])
 
 
+@pytest.mark.parametrize("beta", [1, 3.0, 20.0])
+def test_softplus_on_a_cpu_in_single_precision(beta: float) -> None:
+    """Values and three derivatives, and the second one without a graph, against torch's own in double precision."""
+    z, v = 4 * draw(0, 3, 40), draw(1, 3, 40)
+
+    def layer(z: Tensor) -> Tensor:
+        return F.softplus(z, beta)
+
+    def curved(z: Tensor) -> Tensor:
+        leaf = z.clone().requires_grad_()
+        slope = torch.autograd.grad(layer(leaf).sin().sum(), leaf, create_graph=True)[0]
+        return torch.autograd.grad((slope * v.to(z)).sum(), leaf)[0]
+
+    expected = [*derivatives(layer, [z]), curved(z)]
+    with made_for_second_derivatives(torch.zeros(1)):
+        found = [*derivatives(layer, [z.float()]), curved(z.float())]
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=2e-5 * float(other.detach().abs().max()))
+
+
 @settings(deadline=None, max_examples=30)
 @given(weighted=st.booleans(), sides=st.integers(0, 3), seed=st.integers(0, 99))
 def test_batch_normalisation_by_running_statistics(weighted: bool, sides: int, seed: int) -> None:
@@ -132,13 +153,18 @@ def test_a_maps_derivative_is_the_same(name: str, attribution: str) -> None:
 
 
 def test_on_a_cpu_torchs_own_layers_stay_but_for_those_that_pay() -> None:
-    """Those are convolutions whose weights are held and batch normalisation by running statistics."""
+    """Those are convolutions whose weights are held, batch normalisation by running statistics and Softplus."""
     held = torch.ones(3, 3, 1, 1)
     trained = held.clone().requires_grad_()
     with made_for_second_derivatives(torch.zeros(1)):
         z = torch.rand(2, 3, 4, 4, requires_grad=True)
-        own = (F.softplus(z), F.max_pool2d(z, 2), F.conv2d(z, trained), F.conv2d(z, weight=trained))
-        ours = (F.conv2d(z, held), F.conv2d(z, weight=held), F.batch_norm(z, torch.zeros(3), torch.ones(3)))
+        own = (F.softplus(z.double()), F.max_pool2d(z, 2), F.conv2d(z, trained), F.conv2d(z, weight=trained))
+        ours = (
+            F.conv2d(z, held),
+            F.conv2d(z, weight=held),
+            F.batch_norm(z, torch.zeros(3), torch.ones(3)),
+            F.softplus(z),
+        )
     kinds = [
         "SoftplusBackward0",
         "MaxPool2DWithIndicesBackward0",
@@ -146,7 +172,9 @@ def test_on_a_cpu_torchs_own_layers_stay_but_for_those_that_pay() -> None:
         "ConvolutionBackward0",
     ]
     assert [layer.grad_fn.name() for layer in own] == kinds
-    assert [layer.grad_fn.name() for layer in ours] == ["_ConvolutionBackward"] * 2 + ["AddcmulBackward0"]
+    assert [layer.grad_fn.name() for layer in ours] == [
+        *["_ConvolutionBackward"] * 2, "AddcmulBackward0", "_GatedSoftplusBackward",
+    ]  # fmt: skip
     assert F.softplus in second_order._LAYERS
 
 

@@ -36,7 +36,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient, top_eigenvalue
 from gyrograd.smoothing import Gaussian, Laplace, Smoothed, Uniform
 from gyrograd.theory import bounds as b
-from gyrograd.theory import measured as m
+from gyrograd.theory import estimates as m
 
 SEEDS = st.integers(0, 10_000)
 SIZES = st.integers(2, 5)

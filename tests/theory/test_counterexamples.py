@@ -18,8 +18,8 @@ from gyrograd.attributions import Gradient, smoothgrad
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.smoothing import Gaussian, Uniform, smoothed
 from gyrograd.theory import bounds as b
+from gyrograd.theory import estimates as m
 from gyrograd.theory import interior_optimum
-from gyrograd.theory import measured as m
 
 
 class Wave(nn.Module):

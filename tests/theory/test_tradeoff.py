@@ -15,7 +15,7 @@ from gyrograd.attributions import Gradient, InputXGradient, smoothgrad
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import bootstrap_interval
 from gyrograd.theory import compare, interior_optimum, pareto, recommend, sweep
-from gyrograd.theory import measured as m
+from gyrograd.theory import estimates as m
 from gyrograd.theory.toy import TwoVariableToy, toy_smoothgrad
 from gyrograd.theory.tradeoff import Point
 

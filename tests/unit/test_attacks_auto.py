@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attacks import auto as driver
-from gyrograd.attacks.auto import Auto, Duel, Judged, softened
+from gyrograd.attacks.auto import Auto, Duel, Evaluation, soften
+from gyrograd.attacks.engine import asker, look, shared_clean_looks
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
-from gyrograd.attacks.objectives import Scene, overlap_with, swapped
-from gyrograd.attacks.runs import asker, look, shared_clean_looks
+from gyrograd.attacks.objectives import Scene, overlap_with, soft_overlap
 from gyrograd.attacks.squares import try_squares
 from gyrograd.attacks.twin import guide_for
 from gyrograd.metrics import MapSimilarity, RankCorrelation, TopKIntersection
@@ -74,6 +74,16 @@ def test_the_column_falls_with_the_radius_on_every_image_and_the_prediction_stay
     assert near.prediction_kept.all()
     assert far.prediction_kept.all()
     assert far.value.mean() < near.value.mean() - 0.05
+
+
+def test_images_that_are_settled_at_a_radius_stay_as_they_are_at_larger_ones():
+    x, y = pictures("test", 12)
+    near, far = Auto(eps=(2 / 255, EPS), steps=6, settled=0.5)(trained(), GRADIENT, x, y, seed=0)
+    settled = near.value <= 0.5
+    assert 0 < settled.sum() < 12
+    assert torch.equal(far.x[settled], near.x[settled])
+    assert torch.equal(far.steps[settled], near.steps[settled])
+    assert (far.value[~settled] < near.value[~settled]).any()
 
 
 def test_more_steps_find_more():
@@ -153,6 +163,56 @@ def test_images_whose_column_can_fall_no_further_are_left_alone(monkeypatch):
     assert torch.equal(far.x[done], near.x[done])
 
 
+def test_within_a_search_nothing_is_asked_about_an_image_that_is_done():
+    """The third settles at step 1 and the first at step 2; a trace, which has a column for each image, asks on."""
+    settles, asked = torch.tensor([2, 9, 1]), []
+    x = X[:1].expand(3, -1, -1, -1)
+    clean = Verdict(x.new_ones(3), x.new_ones(3).bool())
+
+    def ask(z: Tensor, step: int, *, slope: bool, verdict: bool, among: Tensor | None = None) -> Answer:
+        asked.append([0, 1, 2] if among is None else among.nonzero()[:, 0].tolist())
+        return Answer(torch.ones_like(z), Verdict((settles > step).double(), clean.kept))
+
+    def steps(**further) -> list[int]:
+        asked.clear()
+        how = Search(4, 0.1, stop_at=0.0, open_end=True, **further)
+        return search(x, how, ball("linf", 1.0), Box(), ask, clean, keys(0, 3)).steps.tolist()
+
+    assert steps() == [2, 4, 1]
+    assert asked == [[0, 1, 2], [0, 1, 2], [0, 1], [1]]
+    assert steps(trace=True) == [2, 4, 1]
+    assert asked == [[0, 1, 2]] * 4
+
+
+@pytest.mark.parametrize("name", ["lenet", "functional_relu"])
+def test_what_is_answered_about_some_images_is_what_is_answered_about_all(name):
+    (x, target), model = batch(4), net(name)
+    plan, among = Auto(eps=0.1, steps=2).plan(), torch.tensor([True, False, True, False])
+    ask, _ = asker(plan, model, GRADIENT, guide_for(model, x, "auto"), scene_of(model, x, target))
+    every, some = (ask(x + 0.01, 1, slope=True, verdict=True, **rows) for rows in ({}, {"among": among}))
+    for one, two in (
+        (every.gradient, some.gradient),
+        (every.objective, some.objective),
+        (every.verdict.value, some.verdict.value),
+        (every.verdict.kept, some.verdict.kept),
+    ):
+        torch.testing.assert_close(one[among], two[among])
+    assert not some.gradient[~among].any()
+    assert some.verdict.value[~among].isinf().all()
+    assert not some.verdict.kept[~among].any()
+
+
+def test_a_short_search_takes_more_steps_where_it_begins_at_x(monkeypatch):
+    """At the smallest of several radii; a long one has enough everywhere."""
+    radii = {0.02, 0.03, 0.05}
+    at_the_smallest = {1: 1, 2: 3, 3: 4, 7: 10, 9: 10, 11: 11, 20: 20}
+    assert {steps: driver.steps_at(steps, radii, 0.02) for steps in at_the_smallest} == at_the_smallest
+    assert all(driver.steps_at(steps, radii, 0.03) == steps for steps in at_the_smallest)
+    assert driver.steps_at(7, {0.02}, 0.02) == 7
+    calls, _ = spied(monkeypatch, eps=(0.03, 0.0, 0.02))
+    assert [(eps, how.steps) for how, _, _, eps in calls] == [(0.02, 4), (0.03, 3)]
+
+
 def test_attacks_on_the_same_images_look_at_them_once_where_clean_looks_are_shared():
     """And only there; other attributions, classes and images are looked at afresh, with the same results."""
     x, target = batch(2)
@@ -196,7 +256,7 @@ def test_an_audit_asks_once_for_the_guide_of_a_model_and_whether_a_map_has_a_der
         guided.append(model)
         return guide_for(model, *given)
 
-    monkeypatch.setattr("gyrograd.attacks.runs.guide_for", guide)
+    monkeypatch.setattr("gyrograd.attacks.engine.guide_for", guide)
     models, images = [net("lenet"), net("lenet")], [(x, target), (x.flip(0), target.flip(0))]
 
     def attack_all():
@@ -334,7 +394,7 @@ def test_a_search_begins_where_it_is_told_to_and_inside_the_ball():
 def test_the_smooth_stand_in_falls_when_a_pixel_leaves_the_top_and_its_slope_says_which_way():
     clean = torch.arange(1.0, 17.0, dtype=torch.float64).view(1, 1, 4, 4)
     mask = top_k_mask(clean[:, 0], 4)
-    stand_in, column = swapped(mask, "abs_sum"), overlap_with(mask, "abs_sum")
+    stand_in, column = soft_overlap(mask, "abs_sum"), overlap_with(mask, "abs_sum")
     map = clean.clone().requires_grad_()
     (slope,) = torch.autograd.grad(stand_in(map, clean).sum(), map)
     # Pixels of the old top must shrink and the best of the others grow, those at the threshold most.
@@ -381,7 +441,7 @@ def test_challengers_hold_the_prediction_too_and_a_lost_prediction_never_counts(
     assert (hit.value < hit.start).any()
 
 
-def offers(monkeypatch) -> list[tuple[str, Tensor, Tensor, Judged]]:
+def offers(monkeypatch) -> list[tuple[str, Tensor, Tensor, Evaluation]]:
     """What every search of the runs that follow offers, as it was judged."""
     offered, judge, offer = [], Duel._judge, Duel._offer
     seen = []
@@ -521,18 +581,20 @@ def test_an_objective_that_falls_while_the_column_does_not_is_a_flag(explain, mi
 
 
 def test_a_map_attacked_through_one_that_moves_otherwise_is_misled_too():
-    """What is searched through falls; the map that is judged knows nothing of the model."""
+    """What is searched through falls; the map that is judged is the same for every image."""
     x, y = pictures("test", 8)
-    hit = Auto(eps=0.02, steps=3, transfer_from="gradient")(trained(), Painted(), x, y)
+    hit = Auto(eps=0.02, steps=3, transfer_from="gradient")(trained(), Painted(shades=0), x, y)
     assert any(flag.startswith("misled on") for flag in hit.flags)
 
 
 @dataclass(frozen=True)
 class Painted:
-    """The image itself, in three shades: no model, and no derivative."""
+    """The image itself, in few shades: no model, and no derivative."""
+
+    shades: int = 2
 
     def __call__(self, model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
-        return (x * 2).round() + 0 * x + torch.arange(16, dtype=x.dtype) / 100
+        return (x * self.shades).round() + 0 * x + torch.arange(16, dtype=x.dtype) / 100
 
 
 def test_a_map_without_a_derivative_that_nothing_moved_has_no_value():
@@ -570,11 +632,11 @@ def test_a_mean_over_draws_in_eight_bits_has_no_derivative_and_is_flagged():
 
 def test_a_softer_copy_shares_the_weights_and_leaves_the_model_as_it_was():
     model = with_activation(trained(), "softplus", 50, example=torch.zeros(1, 3, 16, 16))
-    soft = softened(model)
+    soft = soften(model)
     assert {m.beta for m in soft.modules() if isinstance(m, nn.Softplus)} == {5.0}
     assert {m.beta for m in model.modules() if isinstance(m, nn.Softplus)} == {50.0}
     assert all(a is b for a, b in zip(model.parameters(), soft.parameters(), strict=True))
-    assert softened(with_activation(model, "softplus", 3, example=torch.zeros(1, 3, 16, 16))) is None
+    assert soften(with_activation(model, "softplus", 3, example=torch.zeros(1, 3, 16, 16))) is None
 
 
 @pytest.mark.parametrize(

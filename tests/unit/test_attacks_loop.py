@@ -8,7 +8,7 @@ from nets import batch, net
 from torch import Tensor, nn
 
 import gyrograd as gg
-from gyrograd.attacks import runs
+from gyrograd.attacks import engine
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, search
 from gyrograd.numerics import autograd
 from gyrograd.numerics.balls import ball
@@ -35,7 +35,7 @@ def run(
     def value(z: Tensor) -> Tensor:
         return (z - goal).square().flatten(1).sum(1)
 
-    def ask(z: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
+    def ask(z: Tensor, step: int, *, slope: bool, verdict: bool, among: Tensor | None = None) -> Answer:
         gradient = derivative(z, step) if slope else None
         return Answer(gradient, Verdict(value(z), kept(z)) if verdict else None)
 
@@ -207,7 +207,7 @@ def test_layers_made_for_second_derivatives_find_the_same_attack(monkeypatch):
     for name in ("gradient", "guided_backprop", "lrp"):
         plain = attack(model, gg.attribution(name), x, y, seed=0)
         with monkeypatch.context() as patched:
-            for place in (runs, autograd):
+            for place in (engine, autograd):
                 patched.setattr(place, "made_for_second_derivatives", lambda _: all_layers())
             fast = attack(model, gg.attribution(name), x, y, seed=0)
         torch.testing.assert_close(fast.x, plain.x)

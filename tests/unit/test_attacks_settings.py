@@ -238,7 +238,8 @@ def test_saving_writes_a_pair_of_pictures_for_image_and_map_and_a_record(tmp_pat
     assert np.array_equal(pixels, (hit.x[1] * 255).round().byte().permute(1, 2, 0).numpy())
     grey = np.asarray(Image.open(tmp_path / "hits" / "00007_map_clean.png"))
     map = hit.map_clean[0].abs().sum(0)
-    assert np.array_equal(grey, (map / map.max() * 255).round().byte().numpy())
+    shown = 255 * (map / map.flatten().quantile(0.995)).clamp(0, 1)
+    assert np.abs(grey - shown.numpy()).max() < 0.51  # bytes
 
 
 def test_the_record_holds_every_number_the_settings_and_the_flags(tmp_path):

@@ -12,7 +12,7 @@ from gyrograd.audit import PRESETS, audit
 from gyrograd.audit.certificates import STATES, certified_methods
 from gyrograd.audit.methods import Method
 from gyrograd.errors import UserError
-from gyrograd.reporting import boards, found_audits
+from gyrograd.reporting import boards, find_audits
 from gyrograd.reporting.card import contents, html_report
 from gyrograd.reporting.schema import checked
 
@@ -77,7 +77,7 @@ def test_the_page_and_the_leaderboard_show_what_is_certified(certified):
     assert "What is certain" in page.text
     assert "0.46/255 per value" in page.text
     assert "shown the top 25 % of the segments" in page.text
-    board = boards(found_audits(out)[0])[0]
+    board = boards(find_audits(out)[0])[0]
     assert {"certified_pixels", "soft_stability"} <= {column["key"] for column in board.ordered}
 
 

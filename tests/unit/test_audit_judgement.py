@@ -14,14 +14,13 @@ from small_audits import SMALL, small_images, small_net
 from torch import nn
 
 import gyrograd as gg
+from gyrograd.audit.card import summary
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
-from gyrograd.audit.plane import choice, plane, spoken
+from gyrograd.audit.plane import choice, plane, point_in_words
 from gyrograd.audit.presets import PRESETS, Preset
 from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturated, challenges, masked, suspects
-from gyrograd.audit.steady import steady_radius
-from gyrograd.audit.summary import summary
-from gyrograd.audit.table import card_columns, eps_curves, stat, worst
+from gyrograd.audit.table import card_columns, eps_curves, stat, steady_radius, worst
 from gyrograd.audit.theorems import Promise, constants, promises
 from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
@@ -245,7 +244,7 @@ def test_the_plane_marks_what_nothing_beats() -> None:
     assert drawn["recommended"]["setting"] == 0.1
     assert [p["setting_name"] for p in drawn["points"]] == [None, "sigma", "sigma"]
     assert [p["label"] for p in drawn["points"]] == ["Gradient", "SmoothGrad", "SmoothGrad"]
-    assert [spoken(p) for p in placed] == [
+    assert [point_in_words(p) for p in placed] == [
         "Gradient",
         "SmoothGrad with sigma 0.1",
         "SmoothGrad with sigma 0.5",
@@ -314,7 +313,7 @@ def test_the_summary_fits_a_terminal_and_names_what_is_missing() -> None:
         "note: untrained",
     ):
         assert part in text
-    assert "lrp: constant_map. Look at the maps." in text
+    assert "lrp: constant map. Look at the maps." in text
     images = next(line.split() for line in text.splitlines() if line.startswith("  images"))
     assert images == ["images", str(measured(0.8)["n"]), "-"]
     assert max(map(len, text.splitlines())) <= 120
@@ -427,6 +426,8 @@ def test_at_a_single_radius_the_map_that_keeps_most_is_chosen_and_its_share_is_t
         lrp, columns(0.4, 0.8), found, SMALL, against=GRADIENT, before={"top_k_kept": measured(0.1)}
     )
     assert told[0].startswith("Use LRP: 40 %")
+    unsafe = sentences(lrp, columns(0.1, 0.3), found, SMALL, against=GRADIENT)
+    assert unsafe[0].startswith("The best here is LRP: 40 %")
     assert "of its top pixels stay under an attack of 8/255 (Gradient: 10 %" in told[0]
     assert "radius" not in " ".join(told)
     assert "steady_radius" not in {column["key"] for column in card_columns(PRESETS["glance"])}
@@ -470,11 +471,11 @@ def test_a_map_is_not_called_steady_after_a_search_too_short_to_be_challenged() 
     assert "too short to call it steady" in sentences(GRADIENT, steady, None, brief)[0]
 
 
-def test_radii_that_reach_the_last_one_measured_are_said_to_be_at_least_that() -> None:
+def test_radii_that_reach_the_last_one_measured_are_said_to_be_the_largest_tried() -> None:
     placed = [point("gradient", None, [0.9] * 4, [0.5] * 4)]
     found = choice(placed, GRADIENT, set(), None, {("gradient", None): measured(8.0)})
     told = sentences(GRADIENT, columns(0.7, 0.9), found, SMALL)
-    assert "up to at least 8.0/255" in told[0]
+    assert "(the largest tried)" in told[0]
     assert "nothing measured holds further" in told[0]
 
 

@@ -11,7 +11,7 @@ import torch
 from small_audits import SMALL, small_images, small_net
 
 from gyrograd.audit import audit
-from gyrograd.audit.precision import GRADED, in_random_order, measured_until_precise, sequential_stat
+from gyrograd.audit.precision import GRADED, in_random_order, measure_until_precise, sequential_stat
 from gyrograd.audit.presets import preset_of
 from gyrograd.errors import UserError
 from gyrograd.measurement import Sample, Table
@@ -90,7 +90,7 @@ def test_each_method_is_measured_until_it_is_known_well_enough_or_images_end(
         return Kept(values, limits)
 
     preset = preset_of("quick", precision=0.06)
-    table: Any = measured_until_precise(measured, list(values), range(2000), preset)
+    table: Any = measure_until_precise(measured, list(values), range(2000), preset)
     first, last = asked[0], asked[-1]
     assert first == {"steady": preset.shard, "wild": preset.shard}
     assert last["steady"] < last["wild"] < 2000
@@ -98,7 +98,7 @@ def test_each_method_is_measured_until_it_is_known_well_enough_or_images_end(
         found = sequential_stat(GRADED, table.columns[name][GRADED], range(2000))
         assert found is not None
         assert (found["high"] - found["low"]) / 2 <= 0.06
-    measured_until_precise(measured, ["wild"], range(100), preset)
+    measure_until_precise(measured, ["wild"], range(100), preset)
     assert asked[-1] == {"wild": 100}
 
 

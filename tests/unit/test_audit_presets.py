@@ -83,7 +83,8 @@ def test_audits_that_searched_longer_are_no_rivals() -> None:
         return [c["detail"] for c in card_columns(preset) if c["key"] in ("attack_cosine", "top_k_kept")]
 
     quick = attacked(PRESETS["quick"])
-    assert all("11 steps (7 for maps averaged over passes, at most 8 of them)" in detail for detail in quick)
+    words = "11 steps (7, 10 at the smallest radius, for maps averaged over passes, at most 8 of them)"
+    assert all(words in detail for detail in quick)
     for other in (
         preset_of("quick", steps=9),
         preset_of("quick", mean_steps=4),
@@ -147,7 +148,7 @@ def test_the_card_says_how_long_the_attacks_searched_and_that_this_guarantees_no
         (ONE, "took 1 step, and"),
         (
             replace(ONE, mean_steps=3, search_rows=5),
-            "(3 for maps averaged over passes, at most 5 of them), and",
+            "(3, 4 at the smallest radius, for maps averaged over passes, at most 5 of them), and",
         ),
     ):
         (told,) = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 
 import gyrograd as gg
 from gyrograd import cli, registry
-from gyrograd.cli.catalogue import Listed, catalogue, listed
+from gyrograd.cli.names import Listed, catalogue, listed
+from gyrograd.cli.terminal import print_table
 from gyrograd.errors import UserError
 
 
@@ -88,3 +90,17 @@ def test_a_package_without_source_is_an_error_and_no_empty_list(package):
 def test_an_unknown_kind_names_the_nearest():
     with pytest.raises(UserError, match="no kind 'kernle': did you mean 'kernel'"):
         catalogue("kernle")
+
+
+def test_a_table_that_does_not_fit_wraps_at_spaces(monkeypatch, capsys):
+    point = "l2_cosine.l2=0.01 l2_cosine.cosine=0.5"
+    row = (point, "1", "0.134 [0.104, 0.164]", "0.868 [0.861, 0.874]", "+0.000 [-0.008, +0.008]", "chosen")
+    heads = ("point", "seeds", "accuracy", "Grad RPS", "RPS - CE", "")
+    print_table(heads, [row])
+    assert len(capsys.readouterr().out.splitlines()) == 2  # a file or a program gets a row as one line
+    monkeypatch.setenv("COLUMNS", "72")
+    monkeypatch.setattr("gyrograd.cli.terminal.Console.is_terminal", True)
+    print_table(heads, [row])
+    said = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)
+    assert max(map(len, said.splitlines())) <= 72
+    assert all(word in said.split() for cell in row for word in cell.split())

@@ -200,7 +200,7 @@ def test_an_unexpected_error_is_a_sentence_that_says_it_is_a_defect(monkeypatch,
     monkeypatch.setattr(cli, "foreign_code", lambda error: None)  # this test is no part of gyrograd
     assert cli.main(["list"]) == 70
     err = capsys.readouterr().err
-    assert err.startswith("gyrograd: This is a defect of gyrograd, not of yours: JSONDecodeError: ")
+    assert err.startswith("gyrograd: This is a bug in gyrograd, not in your code: JSONDecodeError: ")
     assert "--debug" in err
     assert len(err.strip().splitlines()) == 1
     assert cli.main(["list", "--debug"]) == 70

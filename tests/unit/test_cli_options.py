@@ -10,8 +10,8 @@ import pytest
 
 from gyrograd import cli
 from gyrograd.cli.error_messages import sentence, usage
+from gyrograd.cli.inputs import USUAL, Opening
 from gyrograd.cli.options import arguments, is_word, options, texts
-from gyrograd.cli.subject import USUAL, Opening
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def test_every_method_is_listed() -> None:
 
 ZERO_IS_FINE = {
     "metric certified_pixels radius", "metric certified_cosine radius", "metric top_k_nearby window", "ridge",
-    "ratio", "l2", "cosine", "metric pointing_game tolerance", "metric road sigma",
+    "ratio", "l2", "cosine", "settled", "metric pointing_game tolerance", "metric road sigma",
     "attribution grad_cam_plus_plus eps", "attribution gradient_shap sigma",
 }  # fmt: skip
 LOOKED_AT_WHEN_USED = {"attribution lime grid", "attribution shap grid", "metric top_k_intersection k"}

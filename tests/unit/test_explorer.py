@@ -22,9 +22,19 @@ from torch import nn
 import gyrograd as gg
 from gyrograd.cli import explore as verb
 from gyrograd.data import Dataset
-from gyrograd.data.opening import Opened
+from gyrograd.data.opening import NamedData
 from gyrograd.errors import UserError
-from gyrograd.explorer import Net, Plan, Stopped, attacked, compared, explained, markup, opened_stage, staged
+from gyrograd.explorer import (
+    Net,
+    Plan,
+    Stopped,
+    attack_image,
+    compare_models,
+    explain_image,
+    make_stage,
+    markup,
+    open_stage,
+)
 from gyrograd.explorer.page import KEPT_ANSWERS, OWN_CHOICE, Answers, Wish, gradio, watch_of
 from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, array_of
 from gyrograd.explorer.scenes import ON_THE_WAY, opening_image
@@ -34,10 +44,10 @@ from gyrograd.explorer.watching import Watched
 from gyrograd.explorer.wording import (
     MEANINGS,
     NAMES,
+    attack_sentence,
     figures,
     flag_sentence,
     percent,
-    reading,
     verdict,
 )
 from gyrograd.metrics import MapSimilarity, TopKIntersection
@@ -55,19 +65,19 @@ def small_net(seed: int, activation: type[nn.Module] = nn.Softplus) -> nn.Module
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(6 * SIDE * SIDE, 4)).eval()
 
 
-def small_data(classes: tuple[str, ...] = ("ant", "bee", "cow", "dog")) -> Opened:
+def small_data(classes: tuple[str, ...] = ("ant", "bee", "cow", "dog")) -> NamedData:
     """Blocks of colour, which LIME and SHAP can tell apart."""
     blocks = torch.randint(
         0, 256, (5, 3, 4, 4), generator=torch.Generator().manual_seed(3), dtype=torch.uint8
     )
     images = blocks.repeat_interleave(SIDE // 4, 2).repeat_interleave(SIDE // 4, 3)
     data = Dataset(images, torch.arange(5) % 4, classes, "farm")
-    return Opened(data, tuple(f"farm {number}" for number in range(5)), tuple(range(5)))
+    return NamedData(data, tuple(f"farm {number}" for number in range(5)), tuple(range(5)))
 
 
 @pytest.fixture
 def stage():
-    return staged({"soft": small_net(0), "other": small_net(1)}, small_data(), seed=7)
+    return make_stage({"soft": small_net(0), "other": small_net(1)}, small_data(), seed=7)
 
 
 @pytest.fixture
@@ -82,7 +92,7 @@ def x(stage):
 
 @pytest.fixture
 def scene(net, x):
-    return attacked(net, x, None, PLAN, seed=7)
+    return attack_image(net, x, None, PLAN, seed=7)
 
 
 @pytest.fixture
@@ -96,13 +106,13 @@ def flat():
 
 def held(net: Net, x: torch.Tensor, kept: float, name: str = "a", same: bool = True):
     """A scene whose numbers are given."""
-    scene = attacked(net, x, None, replace(PLAN, eps=0.0))
+    scene = attack_image(net, x, None, replace(PLAN, eps=0.0))
     hit = replace(scene.hit, prediction_kept=torch.tensor([same]))
     return replace(scene, kept=kept, hit=hit, net=replace(net, name=name))
 
 
 def test_maps_are_those_of_the_library_for_the_predicted_class(net, x):
-    found = explained(net, x, None, ["gradient", "smoothgrad"])
+    found = explain_image(net, x, None, ["gradient", "smoothgrad"])
     choice = net.model(x).argmax(1)
     assert found.target.number == int(choice)
     for name in ("gradient", "smoothgrad"):
@@ -111,7 +121,7 @@ def test_maps_are_those_of_the_library_for_the_predicted_class(net, x):
 
 def test_a_chosen_class_is_explained_in_place_of_the_prediction(net, x):
     other = (int(net.model(x).argmax()) + 1) % 4
-    found = explained(net, x, other, ["gradient"])
+    found = explain_image(net, x, other, ["gradient"])
     map = reduce(gg.attribution("gradient")(net.model, x, torch.tensor([other])))[0]
     assert torch.equal(found.maps["gradient"], map)
     assert found.target.label == net.classes[other]
@@ -122,7 +132,7 @@ def test_a_chosen_class_is_explained_in_place_of_the_prediction(net, x):
 
 
 def test_a_method_that_cannot_explain_leaves_its_sentence_and_the_others_go_on(flat, x):
-    found = explained(flat, x, None, ["guided_backprop", "gradient"])
+    found = explain_image(flat, x, None, ["guided_backprop", "gradient"])
     assert list(found.maps) == ["gradient"]
     assert "Guided Backprop is left out: " in markup.maps_page(found)
 
@@ -130,7 +140,7 @@ def test_a_method_that_cannot_explain_leaves_its_sentence_and_the_others_go_on(f
 @pytest.mark.parametrize("name", sorted(gg.available("attack")))
 def test_every_attack_gives_the_numbers_of_its_own_call(name, net, x):
     plan = replace(PLAN, attack=name)
-    found = attacked(net, x, None, plan, seed=7)
+    found = attack_image(net, x, None, plan, seed=7)
     steps = {} if name == "random" else {"steps": plan.steps}
     gradient, choice = gg.attribution("gradient"), net.model(x).argmax(1)
     hit = gg.attack(name, eps=plan.eps, **steps)(net.model, gradient, x, choice, seed=7)
@@ -147,13 +157,13 @@ def test_every_attack_gives_the_numbers_of_its_own_call(name, net, x):
 
 def test_the_seed_is_that_of_the_attack(net, x):
     plan = replace(PLAN, attack="random")
-    one, same, other = (attacked(net, x, None, plan, seed=seed).hit.x for seed in (1, 1, 2))
+    one, same, other = (attack_image(net, x, None, plan, seed=seed).hit.x for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
 def test_a_map_without_derivative_is_attacked_through_the_gradient(net, x):
-    found = attacked(net, x, None, replace(PLAN, method="lime"), seed=7)
+    found = attack_image(net, x, None, replace(PLAN, method="lime"), seed=7)
     lime = gg.attribution("lime")
     attack = gg.attack("targeted_map", eps=PLAN.eps, steps=3, transfer_from="gradient")
     hit = attack(net.model, lime, x, net.model(x).argmax(1), seed=7)
@@ -171,7 +181,7 @@ def test_the_way_leads_from_the_clean_map_to_the_attacked_one(scene):
 
 
 def test_nothing_moves_at_eps_zero(net, x):
-    found = attacked(net, x, None, replace(PLAN, eps=0.0))
+    found = attack_image(net, x, None, replace(PLAN, eps=0.0))
     assert torch.equal(found.hit.x, x)
     assert (found.kept, found.prediction_kept, float(found.hit.budget_used)) == (1.0, True, 0.0)
     assert found.cosine == pytest.approx(1.0, rel=1e-5)
@@ -183,23 +193,23 @@ def test_a_search_without_a_derivative_claims_nothing(flat, stage, x):
     flat = Net(
         "flat", nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 4)).eval(), ("a", "b", "c", "d")
     )
-    found = attacked(flat, x, None, PLAN)
+    found = attack_image(flat, x, None, PLAN)
     assert (found.kept, found.cosine) == (None, None)
     html = markup.attack_page(found)
     assert "no sign of robustness" in html
     assert "says nothing about how steady" in html
     assert re.search(r'data-number="kept" data-model="0"><b>–</b>', html)
-    assert "No comparison: on flat" in verdict((found, attacked(stage.nets[0], x, None, PLAN)))
+    assert "No comparison: on flat" in verdict((found, attack_image(stage.nets[0], x, None, PLAN)))
 
 
 def test_a_net_with_kinks_is_said_to_be_searched_on_a_twin(x):
-    kinked = staged({"relu": small_net(0, nn.ReLU)}, small_data()).nets[0]
-    assert "so it was searched on a Softplus twin" in markup.attack_page(attacked(kinked, x, None, PLAN))
+    kinked = make_stage({"relu": small_net(0, nn.ReLU)}, small_data()).nets[0]
+    assert "so it was searched on a Softplus twin" in markup.attack_page(attack_image(kinked, x, None, PLAN))
 
 
 def test_every_model_is_attacked_for_itself(stage, x):
-    both = compared(stage.nets, x, None, PLAN, seed=7)
-    alone = [attacked(net, x, None, PLAN, seed=7) for net in stage.nets]
+    both = compare_models(stage.nets, x, None, PLAN, seed=7)
+    alone = [attack_image(net, x, None, PLAN, seed=7) for net in stage.nets]
     for one, other in zip(both, alone, strict=True):
         assert torch.equal(one.hit.x, other.hit.x)
         assert figures(one) == figures(other)
@@ -208,7 +218,7 @@ def test_every_model_is_attacked_for_itself(stage, x):
 
 def test_progress_rises_to_the_end_and_names_the_model(stage, x):
     told = []
-    compared(stage.nets, x, None, PLAN, watch=lambda share, what: told.append((share, what)))
+    compare_models(stage.nets, x, None, PLAN, watch=lambda share, what: told.append((share, what)))
     shares = [share for share, _ in told]
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, 1.0)
@@ -218,7 +228,7 @@ def test_progress_rises_to_the_end_and_names_the_model(stage, x):
 
 def test_progress_of_a_transferred_attack_does_not_fall_back(net, x):
     shares = []
-    attacked(net, x, None, replace(PLAN, method="shap"), watch=lambda share, _: shares.append(share))
+    attack_image(net, x, None, replace(PLAN, method="shap"), watch=lambda share, _: shares.append(share))
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
 
@@ -229,11 +239,11 @@ def test_a_stop_ends_the_attack_and_leaves_the_model_as_it_was(net, x):
             raise Stopped(what)
 
     with pytest.raises(Stopped, match="step 2 of 50"):
-        attacked(net, x, None, replace(PLAN, steps=50), watch=stop_at_two)
+        attack_image(net, x, None, replace(PLAN, steps=50), watch=stop_at_two)
     assert all(weight.requires_grad for weight in net.model.parameters())
     assert not net.model._forward_hooks
-    before = attacked(net, x, None, PLAN, seed=7)
-    assert figures(before) == figures(attacked(net, x, None, PLAN, seed=7))
+    before = attack_image(net, x, None, PLAN, seed=7)
+    assert figures(before) == figures(attack_image(net, x, None, PLAN, seed=7))
 
 
 def test_watching_keeps_the_record_of_the_attribution():
@@ -249,7 +259,7 @@ def test_small_pictures_are_enlarged_by_whole_pixels():
 
 
 def test_archives_hold_pictures_and_record_and_repeat(net, x, scene, stage):
-    maps = archive_of_maps(explained(net, x, None, ["gradient", "lrp"]))
+    maps = archive_of_maps(explain_image(net, x, None, ["gradient", "lrp"]))
     names = ["image.png", "gradient.png", "gradient_overlay.png", "lrp.png", "lrp_overlay.png"]
     assert zipfile.ZipFile(io.BytesIO(maps)).namelist() == names
     attack = archive_of_attacks((scene,))
@@ -257,7 +267,7 @@ def test_archives_hold_pictures_and_record_and_repeat(net, x, scene, stage):
         zipfile.ZipFile(io.BytesIO(attack)).namelist()
     )
     assert attack == archive_of_attacks((scene,))
-    both = archive_of_attacks(compared(stage.nets, x, None, PLAN))
+    both = archive_of_attacks(compare_models(stage.nets, x, None, PLAN))
     assert {"soft/record.json", "other/record.json"} <= set(zipfile.ZipFile(io.BytesIO(both)).namelist())
 
 
@@ -269,9 +279,9 @@ def test_no_name_can_leave_the_folder_of_an_archive(scene):
 
 def test_pages_are_valid_and_fetch_nothing(stage, x, net, scene, tmp_path):
     shown = [
-        markup.maps_page(explained(net, x, None, ["gradient"])),
+        markup.maps_page(explain_image(net, x, None, ["gradient"])),
         markup.attack_page(scene),
-        markup.comparison_page(compared(stage.nets, x, None, PLAN)),
+        markup.comparison_page(compare_models(stage.nets, x, None, PLAN)),
         markup.meanings_page(),
         Answers(stage, Sessions(tmp_path)).preview(1, None),
     ]
@@ -281,10 +291,12 @@ def test_pages_are_valid_and_fetch_nothing(stage, x, net, scene, tmp_path):
 
 def test_hostile_names_stay_text(x):
     classes = tuple(f"{HOSTILE}{number}" for number in range(4))
-    wild = staged({HOSTILE: small_net(0), f"b{HOSTILE}": small_net(1)}, small_data(classes), notes=(HOSTILE,))
-    both = compared(wild.nets, x, None, PLAN)
+    wild = make_stage(
+        {HOSTILE: small_net(0), f"b{HOSTILE}": small_net(1)}, small_data(classes), notes=(HOSTILE,)
+    )
+    both = compare_models(wild.nets, x, None, PLAN)
     shown = [
-        markup.maps_page(explained(wild.nets[0], x, None, ["gradient"])),
+        markup.maps_page(explain_image(wild.nets[0], x, None, ["gradient"])),
         markup.attack_page(both[0]),
         markup.comparison_page(both),
         markup.notes_page(wild),
@@ -309,7 +321,7 @@ def test_the_exact_numbers_stand_in_the_page(scene):
 def test_a_map_of_zeros_is_said_to_be_one(x):
     still = small_net(0)
     still[-1].weight.data.zero_()
-    found = explained(staged({"still": still}, small_data()).nets[0], x, None, ["gradient"])
+    found = explain_image(make_stage({"still": still}, small_data()).nets[0], x, None, ["gradient"])
     assert found.empty == ("gradient",)
     assert "map of zeros" in markup.maps_page(found)
 
@@ -321,9 +333,9 @@ def test_a_probability_below_one_is_never_written_as_certain(share):
 
 def test_one_image_is_read_with_care(net, x):
     moved, stayed, lost = held(net, x, 0.2), held(net, x, 0.8), held(net, x, 0.2, same=False)
-    assert "cannot be trusted" in reading(moved)
-    assert "stayed where they were" in reading(stayed)
-    assert "prediction changed" in reading(lost)
+    assert "cannot be trusted" in attack_sentence(moved)
+    assert "stayed where they were" in attack_sentence(stayed)
+    assert "prediction changed" in attack_sentence(lost)
 
 
 def test_the_verdict_names_the_stiller_model_only_where_the_gap_is_plain(net, x):
@@ -338,7 +350,7 @@ def test_the_verdict_names_the_stiller_model_only_where_the_gap_is_plain(net, x)
 
 def test_maps_of_different_classes_are_not_compared_without_a_word(net, x):
     plan = replace(PLAN, eps=0.0)
-    one, other = (attacked(net, x, number, plan) for number in (0, 1))
+    one, other = (attack_image(net, x, number, plan) for number in (0, 1))
     assert "different classes (ant, bee)" in verdict((one, other))
     assert "different" not in verdict((one, one))
 
@@ -365,9 +377,9 @@ def sentence_of(act):
 def test_mistakes_on_the_page_are_sentences_that_name_the_fix(stage, net, x, tmp_path):
     broken = tmp_path / "photo.png"
     broken.write_bytes(b"not a picture")
-    assert "one from 0 to 3" in sentence_of(lambda: explained(net, x, 9, ["gradient"]))
-    assert "one from 0 to 3" in sentence_of(lambda: attacked(net, x, 4, PLAN))
-    assert "at least one" in sentence_of(lambda: explained(net, x, None, []))
+    assert "one from 0 to 3" in sentence_of(lambda: explain_image(net, x, 9, ["gradient"]))
+    assert "one from 0 to 3" in sentence_of(lambda: attack_image(net, x, 4, PLAN))
+    assert "at least one" in sentence_of(lambda: explain_image(net, x, None, []))
     assert "did you mean 'soft'" in sentence_of(lambda: stage.net("sof"))
     assert "0 to 4" in sentence_of(lambda: stage.image(5))
     assert "0 to 4" in sentence_of(lambda: stage.image(-1))
@@ -398,12 +410,12 @@ def test_buttons_pass_their_controls_on(stage, tmp_path):
         lambda share, what: None, 2, None, OWN_CHOICE, "other", "gradient", "", "top_k", 16, 3
     )
     plan = Plan("gradient", "top_k", 16 / 255, 3)
-    scene = attacked(stage.net("other"), stage.image(2), None, plan, seed=7)
+    scene = attack_image(stage.net("other"), stage.image(2), None, plan, seed=7)
     assert html == markup.attack_page(scene)
     assert archive == archive_of_attacks((scene,))
     html, _ = answers.explain(lambda share, what: None, 2, None, 1, "soft", ["gradient"])
-    assert html == markup.maps_page(explained(stage.net("soft"), stage.image(2), 1, ["gradient"]))
-    path = answers.kept(archive, "attack.zip")
+    assert html == markup.maps_page(explain_image(stage.net("soft"), stage.image(2), 1, ["gradient"]))
+    path = answers.write_archive(archive, "attack.zip")
     assert zipfile.ZipFile(path).testzip() is None
 
 
@@ -411,7 +423,7 @@ def test_settings_of_methods_reach_the_maps(stage, net, x, tmp_path):
     answers = Answers(stage, Sessions(tmp_path))
     word = "smoothgrad(sigma=0.3, draws=2)"
     plan = Plan(word, "targeted_map", 16 / 255, 3)
-    scene = attacked(net, x, None, plan, seed=7)
+    scene = attack_image(net, x, None, plan, seed=7)
     noisy = gg.attribution("smoothgrad", sigma=0.3, draws=2)
     choice = net.model(x).argmax(1)
     assert torch.equal(scene.hit.map_clean, noisy(net.model, x, choice))
@@ -422,7 +434,7 @@ def test_settings_of_methods_reach_the_maps(stage, net, x, tmp_path):
     html, packed = answers.explain(
         lambda share, what: None, 2, None, OWN_CHOICE, "soft", ["gradient", "smoothgrad"], word
     )
-    assert html == markup.maps_page(explained(net, x, None, ["gradient", word]))
+    assert html == markup.maps_page(explain_image(net, x, None, ["gradient", word]))
     assert "smoothgrad_sigma_0.3__draws_2.png" in zipfile.ZipFile(io.BytesIO(packed)).namelist()
     assert "check its box" in sentence_of(
         lambda: answers.explain(print, 2, None, OWN_CHOICE, "soft", ["gradient"], word)
@@ -434,7 +446,8 @@ def test_the_page_opens_on_an_image_that_is_labelled_rightly_and_moves_far(stage
     x = stage.data.pixels(torch.arange(5))
     plan = Plan(eps=64 / 255, steps=3)
     kept = [
-        attacked(net, x[place : place + 1], None, replace(plan, steps=10), seed=7).kept for place in range(5)
+        attack_image(net, x[place : place + 1], None, replace(plan, steps=10), seed=7).kept
+        for place in range(5)
     ]
     order = sorted(range(5), key=lambda place: kept[place])
     assert kept[order[0]] < kept[order[1]] < kept[order[2]]
@@ -477,7 +490,7 @@ def test_work_that_is_out_of_date_ends(net, x):
 def test_labels_are_named_where_they_mean_something(stage):
     assert stage.label(1) == "bee"
     assert stage.nets[0].classes == ("ant", "bee", "cow", "dog")
-    drawings = opened_stage(["lenet"], None)
+    drawings = open_stage(["lenet"], None)
     assert drawings.label(0) is None
     assert drawings.nets[0].classes[3] == "class 3"
     said = markup.notes_page(drawings)
@@ -486,11 +499,11 @@ def test_labels_are_named_where_they_mean_something(stage):
 
 
 def test_models_must_be_told_apart(tmp_path):
-    assert "named twice" in sentence_of(lambda: opened_stage(["lenet", "lenet"], "shapes"))
+    assert "named twice" in sentence_of(lambda: open_stage(["lenet", "lenet"], "shapes"))
     assert "fits one model" in sentence_of(
-        lambda: opened_stage(["lenet", "mlp"], "shapes", weights=tmp_path / "w.pt")
+        lambda: open_stage(["lenet", "mlp"], "shapes", weights=tmp_path / "w.pt")
     )
-    assert "such as cifar10/lenet-ce" in sentence_of(lambda: opened_stage([], "shapes"))
+    assert "such as cifar10/lenet-ce" in sentence_of(lambda: open_stage([], "shapes"))
 
 
 def test_a_missing_library_names_the_extra(monkeypatch):
@@ -529,7 +542,7 @@ def served(monkeypatch, tmp_path):
         return gg.model("lenet", activation="softplus", seed=seed)
 
     monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
-    monkeypatch.setattr(verb, "_trained", untrained)
+    monkeypatch.setattr(verb, "_train_net", untrained)
     monkeypatch.setattr(
         "gyrograd.explorer.server.serve", lambda stage, **how: found.update(stage=stage, **how)
     )
@@ -550,7 +563,7 @@ def test_without_words_two_nets_are_trained_on_drawings_once(served):
 
 def test_with_cifar10_on_disk_the_zoo_is_shown(served, monkeypatch, tmp_path):
     asked = {}
-    monkeypatch.setattr("gyrograd.explorer.opened_stage", lambda *words, **how: asked.update(words=words))
+    monkeypatch.setattr("gyrograd.explorer.open_stage", lambda *words, **how: asked.update(words=words))
     (tmp_path / "cifar-10-batches-bin").mkdir()
     verb.explore([], port=7861)
     assert asked["words"] == (["cifar10/lenet-ce", "cifar10/lenet-l2-cosine"], "cifar10")

@@ -13,10 +13,10 @@ from torch import nn
 
 import gyrograd as gg
 from gyrograd.data import Dataset
-from gyrograd.data.opening import Opened
-from gyrograd.explorer import Net, Plan, Stopped, attacked, compared, explained, staged
+from gyrograd.data.opening import NamedData
+from gyrograd.explorer import Net, Plan, Stopped, attack_image, compare_models, explain_image, make_stage
 from gyrograd.explorer.page import Wish, _in_a_sentence, answered, watch_of
-from gyrograd.explorer.watching import Place, at_every_pass, unwatched
+from gyrograd.explorer.watching import ProgressReporter, at_every_pass, unwatched
 
 SIDE = 16
 METHODS = sorted(ONE_OF_EACH)
@@ -35,7 +35,7 @@ def net(request) -> Net:
     )
     images = blocks.repeat_interleave(SIDE // 4, 2).repeat_interleave(SIDE // 4, 3)
     data = Dataset(images, torch.arange(2), ("ant", "bee", "cow"), "farm")
-    stage = staged({"net": small_net(request.param)}, Opened(data, ("a", "b"), (0, 1)))
+    stage = make_stage({"net": small_net(request.param)}, NamedData(data, ("a", "b"), (0, 1)))
     return stage.nets[0]
 
 
@@ -66,11 +66,11 @@ class Passes:
 def test_no_attack_takes_another_pass_after_a_stop(attack, method, net, x):
     plan = Plan(method, attack, eps=2 / 255, steps=4)
     whole = Passes(net, 10**6)
-    attacked(net, x, None, plan, watch=whole)
+    attack_image(net, x, None, plan, watch=whole)
     for enough in {3, whole.count // 2, whole.count - 2}:
         passes = Passes(net, enough)
         with pytest.raises(Stopped):
-            attacked(net, x, None, plan, watch=passes)
+            attack_image(net, x, None, plan, watch=passes)
         assert passes.after == 0
     assert not net.model._forward_pre_hooks
     assert all(weight.requires_grad for weight in net.model.parameters())
@@ -78,19 +78,19 @@ def test_no_attack_takes_another_pass_after_a_stop(attack, method, net, x):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_takes_another_pass_after_a_stop(method, net, x):
-    explained(net, x, None, [method], watch=lambda *_: None)  # a net that is new takes more passes
+    explain_image(net, x, None, [method], watch=lambda *_: None)  # a net that is new takes more passes
     whole = Passes(net, 10**6)
-    explained(net, x, None, [method, "gradient"], watch=whole)
+    explain_image(net, x, None, [method, "gradient"], watch=whole)
     passes = Passes(net, whole.count - 1)
     with pytest.raises(Stopped):
-        explained(net, x, None, [method, "gradient"], watch=passes)
+        explain_image(net, x, None, [method, "gradient"], watch=passes)
     assert passes.after == 0
     assert not net.model._forward_pre_hooks
 
 
 def told_of(net: Net, x: torch.Tensor, **plan: object) -> list[tuple[float, str]]:
     told: list[tuple[float, str]] = []
-    attacked(net, x, None, Plan(**plan), watch=lambda share, what: told.append((share, what)))
+    attack_image(net, x, None, Plan(**plan), watch=lambda share, what: told.append((share, what)))
     return told
 
 
@@ -107,7 +107,9 @@ def test_noise_has_no_steps_to_tell_of(net, x):
 
 def test_watching_every_pass_changes_no_number(net, x):
     plan = Plan("smoothgrad", "pgd", eps=16 / 255, steps=3)
-    one, other = (attacked(net, x, None, plan, seed=2, watch=w).hit for w in (unwatched, Passes(net, 10**6)))
+    one, other = (
+        attack_image(net, x, None, plan, seed=2, watch=w).hit for w in (unwatched, Passes(net, 10**6))
+    )
     alone = gg.attack("pgd", eps=16 / 255, steps=3)(
         net.model, gg.attribution("smoothgrad"), x, net.model(x).argmax(1), seed=2
     )
@@ -144,7 +146,7 @@ def test_a_copy_forgets_the_watch_with_the_block(net, x):
 
 def test_a_place_is_told_again_once_there_is_one():
     told = []
-    place = Place(lambda share, what: told.append((share, what)))
+    place = ProgressReporter(lambda share, what: told.append((share, what)))
     place.again()
     assert told == []
     place(0.5, "half")
@@ -205,5 +207,5 @@ def test_work_runs_if_and_only_if_no_stop_came_after_its_button(presses):
 def test_two_models_compared_stop_in_the_first(net, x):
     passes = Passes(net, 5)
     with pytest.raises(Stopped, match="net: step"):
-        compared([net, net], x, None, Plan(steps=50), watch=passes)
+        compare_models([net, net], x, None, Plan(steps=50), watch=passes)
     assert passes.after == 0

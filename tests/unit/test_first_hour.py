@@ -5,7 +5,9 @@ from __future__ import annotations
 import doctest
 import io
 from dataclasses import replace
+from functools import partial
 
+import captum.attr
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,9 @@ from PIL import Image
 import gyrograd as gg
 from gyrograd.attacks import auto
 from gyrograd.attributions import function, settings
+from gyrograd.audit.methods import methods_of
+from gyrograd.audit.presets import PRESETS
+from gyrograd.numerics.checks import check_rows
 from gyrograd.reporting import sheet
 
 
@@ -167,11 +172,87 @@ def test_an_attack_shows_itself_in_a_notebook(net, x):
     assert "tensor(" not in html
 
 
+def test_results_print_in_a_line_and_name_classes(x):
+    """A notebook keeps the text beside the picture, and a terminal shows nothing else."""
+    model = gg.load("cifar10/lenet-ce")
+    hit = gg.attack("random", eps=8 / 255)(model, gg.attribution("gradient"), x, TARGET)
+    assert repr(hit).startswith("AttackResult(random, eps 8/255: ")
+    assert repr(hit).endswith(" of 3)")
+    assert repr(gg.show(hit)) == "Sheet()"
+    assert "explained: automobile" in hit._repr_html_()
+    rows = torch.rand(3, 5)
+    table = gg.attack("random", eps=0.1)(torch.nn.Linear(5, 3), gg.attribution("gradient"), rows, TARGET)
+    assert table._repr_html_() is None  # no pictures: the line is shown
+
+
+def test_a_single_bright_pixel_does_not_leave_an_attacked_map_black(net, x):
+    hit = gg.attack("random", eps=8 / 255)(net, gg.attribution("gradient"), x, TARGET)
+    map = torch.full_like(hit.map, 0.5)
+    map[:, :, 0, 0] = 100
+    shown = replace(hit, map_clean=map, map=map)._pictures(0)
+    assert shown["map_clean"].median() > 0.9
+    assert shown["map_attacked"].median() > 0.9
+
+
+class Whole:
+    """An object that is called, without create_graph."""
+
+    def __call__(self, model, x, target):
+        return saliency(model, x, target)
+
+
+def test_an_attack_takes_a_function_or_an_object_as_it_is_and_other_things_are_refused(net, x):
+    attack = gg.attack("auto", eps=8 / 255, steps=1)
+    expected = attack(net, gg.attribution("gradient"), x, TARGET).map_clean
+    for method in (saliency, partial(saliency), Whole()):
+        torch.testing.assert_close(attack(net, method, x, TARGET).map_clean, expected)
+    for wrong, why in (
+        (captum.attr.Saliency(net), r"lambda model, x, target: Saliency\(model\)"),
+        (3, "a name or a function"),
+        (lambda model, x: x, r"does not take \(model, x, target\)"),
+    ):
+        with pytest.raises(gg.UserError, match=why):
+            function.as_attribution(wrong)
+    with pytest.raises(gg.UserError, match="Settings go with a name"):
+        gg.attribution(saliency, steps=3)
+
+
+def test_the_methods_of_an_audit_come_one_or_several_by_name_or_as_functions(net, x):
+    def labels(methods):
+        found, _ = methods_of(methods, PRESETS["glance"], net, x, TARGET, max_batch=8)
+        return [method.label for method in found]
+
+    assert labels("lrp") == labels(["lrp"]) == ["LRP"]
+    assert labels(saliency) == labels([saliency]) == ["saliency"]
+    assert labels([saliency, "smoothgrad"]) == ["saliency", "SmoothGrad"]  # the first one is compared with
+    assert labels({"mine": partial(saliency), "other": "lrp"}) == ["mine", "other"]
+
+
+def test_shapes_that_are_easily_mistaken_are_named(x):
+    model = gg.load("cifar10/lenet-ce")  # normalises
+    plain = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, 10)
+    )
+    for other in (plain, model):
+        with pytest.raises(gg.UserError, match=r"give x\[None\]"):
+            gg.predict(other, x[0])
+        with pytest.raises(gg.UserError, match=r"give x\[None\]"):
+            gg.attribution("lrp")(other, x[0], torch.tensor([0, 1, 2, 3]))
+        with pytest.raises(gg.UserError, match=r"give x\.permute\(0, 3, 1, 2\)"):
+            gg.predict(other, x.permute(0, 2, 3, 1))
+    with pytest.raises(gg.UserError, match="write eps=8 / 255"):
+        gg.attack("random", eps=8)(model, gg.attribution("gradient"), x, TARGET)
+    with pytest.raises(gg.UserError, match=r"x\.float\(\) / 255"):
+        check_rows((255 * x).byte())
+
+
 def test_what_cannot_be_shown_is_told_in_a_sentence(x):
     for wrong, why in (
         ({"x": x}, "no maps to show"),
         ({"x": x, "maps": x[:1]}, "maps shaped like the images"),
-        ({"x": x[0], "maps": x[0]}, "give batch, channels"),
+        ({"x": x[0], "maps": x[0]}, r"give x\[None\]"),
+        ({"x": x[0, 0], "maps": x[0, 0]}, "give batch, channels"),
+        ({"x": 255 * x, "maps": x}, "divide by 255"),
         ({"x": x, "maps": x, "labels": ["one"]}, "1 labels for 3 images"),
     ):
         with pytest.raises(gg.UserError, match=why):

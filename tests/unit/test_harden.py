@@ -26,9 +26,9 @@ from gyrograd.audit import Preset
 from gyrograd.cli import harden as verb
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
-from gyrograd.hardening import card, harden, runs
+from gyrograd.hardening import card, harden, pipeline
 from gyrograd.hardening.card import Outcome, _overlap, card_of, card_text
-from gyrograd.hardening.judging import Held
+from gyrograd.hardening.scores import MethodScore
 from gyrograd.hardening.search import Try, best_of, next_strength, objective_settings, with_strength
 from gyrograd.metrics import TopKIntersection
 from gyrograd.models import load_state
@@ -127,8 +127,8 @@ def audits_at_hand(done, monkeypatch):
     """The audits of `done` in place of new ones, for what an audit does not decide: the same try is the best."""
     best = f"{done.card['chosen']:.6g}"
     monkeypatch.setattr(
-        runs,
-        "judged",
+        pipeline,
+        "run_audit",
         lambda model, data, preset, out, **_: done.after if out.parent.name == best else done.before,
     )
 
@@ -205,8 +205,9 @@ def test_the_card_is_on_disk_in_both_forms_and_says_what_was_gained_at_what_pric
     assert page.complaints == []
     shown = " ".join(page.text.split())
     assert shown.index(done.card["verdict"][0]) < shown.index("Before and after")
-    for name in ("as it came", "hardened"):
-        assert re.search(rf"Gradient on \S+, {name} attacked: \d+ % of its top pixels stay", shown)
+    for name in ("the net as it came", "the hardened net"):
+        assert re.search(rf"Gradient on {name} attacked: \d+ % of its top pixels stay", shown)
+    assert not re.search(r"\bimage \d", shown)  # the images have their names
     said = " ".join(done.card["verdict"])
     assert "hold better under attack: averaged over the radii attacked, with Gradient" in said
     assert re.search(r"Half of them stay up to \S+ .*, before up to ", said)
@@ -299,14 +300,14 @@ def test_strength_is_the_radius_of_the_adversarial_term_or_the_weight_of_others(
 
 
 def harden_until_killed(model, out, place):
-    call = runs.Watch.__call__
+    call = pipeline.EpochReporter.__call__
 
     def judged(watch, entry, net):
         call(watch, entry, net)
         if (watch.number, entry["epoch"]) == place:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    runs.Watch.__call__ = judged
+    pipeline.EpochReporter.__call__ = judged
     without_pages(setattr)
     harden(model, TRAIN, test=TEST, out=out, epochs=4, **HOW)
 
@@ -332,14 +333,14 @@ def test_killed_after_an_epoch_of_any_try_it_ends_with_the_same_bytes(model, don
 def test_an_interrupt_ends_it_with_a_checkpoint_and_the_call_goes_on(
     model, done, tmp_path, monkeypatch, audits_at_hand
 ):
-    call = runs.Watch.__call__
+    call = pipeline.EpochReporter.__call__
 
     def interrupted(watch, entry, net):
         os.kill(os.getpid(), signal.SIGINT)
         return call(watch, entry, net)
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs.Watch, "__call__", interrupted)
+        patch.setattr(pipeline.EpochReporter, "__call__", interrupted)
         with pytest.raises(Stopped, match="run it again") as stopped:
             harden(model, TRAIN, test=TEST, out=tmp_path, epochs=4, **HOW)
     assert stopped.value.exit_code == 130
@@ -351,7 +352,7 @@ def test_a_finished_run_is_read_and_nothing_is_trained_again(model, done, monkey
     def work(*_, **__):
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(runs, "fit", work)
+    monkeypatch.setattr(pipeline, "fit", work)
     again = harden(model, TRAIN, test=TEST, out=done.path.parent, epochs=4, **HOW)
     assert untimed(again.card) == untimed(done.card)
 
@@ -580,8 +581,8 @@ def outcome(done, before: list[float], after: list[float]) -> Outcome:
     """What a run would have found with these accuracies, image by image."""
     chosen = Try(8.0, sum(after) / len(after), True)
     return Outcome(
-        "net", Split(TRAIN, TEST, "as given"), done.card["settings"], runs.yardstick(JUDGE, 20), 0.2, [chosen], chosen,
-        done.before, done.after, (before, after), 1.0, [], {8.0: 0.5},
+        "net", Split(TRAIN, TEST, "as given"), done.card["settings"], pipeline.audit_preset(JUDGE, 20), 0.2,
+        [chosen], chosen, done.before, done.after, (before, after), 1.0, [], {8.0: 0.5},
     )  # fmt: skip
 
 
@@ -596,7 +597,9 @@ def test_a_fall_of_accuracy_is_called_a_fall(done):
 def test_a_gain_that_may_be_chance_is_none(done, monkeypatch):
     values = {id(done.before): [0.1, 0.5, 0.3, 0.4], id(done.after): [0.5, 0.1, 0.6, 0.4]}
     monkeypatch.setattr(
-        card, "best_held", lambda found, _: Held("gradient", "Gradient", None, values[id(found)], [0.5] * 4)
+        card,
+        "best_score",
+        lambda found, _: MethodScore("gradient", "Gradient", None, values[id(found)], [0.5] * 4),
     )
     found = outcome(done, [1.0] * 4, [1.0] * 4)
     assert found.gain.value > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor
 
 from gyrograd import records
-from gyrograd.audit.engine import shard_of
+from gyrograd.audit.engine import rows_per_pass, shard_of
 from gyrograd.audit.presets import PRESETS
-from gyrograd.audit.steady import steady_radius
+from gyrograd.audit.table import steady_radius
 from gyrograd.errors import UserError
 from gyrograd.measurement import Cell, run_cells
 from gyrograd.measurement.cells import COLUMNAR_FROM
@@ -103,3 +104,16 @@ def test_a_shard_holds_so_many_images_as_memory_allows_and_never_fewer_than_the_
     assert 200 <= large <= 250
     assert large == shard_of(quick, (1_280_000, 3, 224, 224))
     assert shard_of(quick, (50_000, 3, 4000, 4000)) == quick.shard
+    # Where only many images fill a pass, a shard holds as many; an audit of single images keeps to one.
+    assert shard_of(quick, (1000, 3, 224, 224), at_once=120) == 120
+    assert shard_of(quick, (1000, 3, 224, 224), at_once=1000) == large
+    assert shard_of(PRESETS["glance"], (4, 3, 224, 224), at_once=120) == 1
+
+
+def test_a_larger_gpu_takes_more_images_per_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = 3 * 224 * 224
+    assert rows_per_pass(torch.device("cpu"), photo) == 2
+    for gigabytes, rows in ((8, 41), (24, 41), (139, 242)):
+        there = SimpleNamespace(total_memory=gigabytes << 30)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _, there=there: there)
+        assert rows_per_pass(torch.device("cuda"), photo) == rows

@@ -186,7 +186,7 @@ def test_records_of_other_settings_are_left_alone_and_said_so(
     measure(small_net(), sample(2), plan(**few), tmp_path)
     assert capsys.readouterr().err == ""
     measure(small_net(1), sample(2), plan(**few), tmp_path)
-    assert "measuring anew" in capsys.readouterr().err
+    assert "measuring again" in capsys.readouterr().err
 
 
 def test_the_settings_of_a_metric_tell_two_measurements_apart(tmp_path: Path) -> None:

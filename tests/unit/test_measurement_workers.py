@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from gyrograd.audit import audit
 from gyrograd.errors import UserError
-from gyrograd.measurement import Cell, run_cells
-from gyrograd.measurement.cells import Task, Watch
-from gyrograd.measurement.workers import MAX_DEATHS, Pool, Processes, Reply, packed, unpacked
+from gyrograd.measurement import Cell, machine, run_cells, workers
+from gyrograd.measurement.cells import Task, Watch, in_this_process
+from gyrograd.measurement.workers import MAX_DEATHS, Pool, Processes, ProcessesIfLong, Reply, packed, unpacked
 from gyrograd.records import Record
 
 
@@ -184,6 +184,77 @@ def test_a_script_travels_and_what_cannot_travel_is_one_sentence() -> None:
 def _locked() -> Cell:
     lock = threading.Lock()
     return Cell("b", {}, lambda positions: {"v": lock})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cores", "gigabytes", "started"),
+    [(89, 8, 64, 0), (1000, 1, 64, 0), (1000, 8, 2, 0), (95, 8, 64, 4), (1000, 2, 64, 2), (1000, 8, 5, 3)],
+)
+def test_long_work_is_shared_among_the_cores_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    seconds: float,
+    cores: int,
+    gigabytes: int,
+    started: int,
+) -> None:
+    counts: list[int] = []
+
+    def processes(count: int) -> Any:
+        counts.append(count)
+        return in_this_process
+
+    monkeypatch.setattr(workers, "Processes", processes)
+    monkeypatch.setattr(workers, "usable_cores", lambda: cores)
+    monkeypatch.setattr(workers, "free_memory", lambda: gigabytes << 30)
+    cell = Cell("a", {}, lambda positions: {"v": positions.double()})
+    asked = [Task(0, (i,), 0, ("", 100.0)) for i in range(10)]
+    found = dict(ProcessesIfLong(seconds / 1000)([cell], asked))
+    assert found == dict(in_this_process([cell], asked))
+    assert counts == [started] * (started > 0)
+    told = capsys.readouterr().err
+    assert told == (
+        f"gyrograd: {started} processes measure (--workers 1: only this one).\n" if started else ""
+    )
+
+
+def test_what_cannot_travel_is_measured_here_if_nobody_asked_for_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workers, "usable_cores", lambda: 2)
+    monkeypatch.setattr(workers, "free_memory", lambda: 64 << 30)
+    lock = threading.Lock()
+
+    def measured(positions: Tensor) -> dict[str, Tensor]:
+        with lock:
+            return {"v": positions.double()}
+
+    found = dict(ProcessesIfLong(1000.0)([Cell("a", {}, measured)], tasks(3)))
+    assert [found[i].values["v"] for i in range(3)] == [[0.0], [1.0], [2.0]]
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({}, 8),
+    ],
+)
+def test_a_containers_share_of_the_processors_is_kept_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(machine, "_own_cores", lambda: 8)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+    (tmp_path / "cpu").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert machine.usable_cores(tmp_path) == cores
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert machine.usable_cores(tmp_path) == 1
 
 
 def test_no_workers_is_one_sentence() -> None:

@@ -72,7 +72,7 @@ def test_a_plug_in_is_found_at_the_first_look_up_and_listed_with_its_package(hal
     assert rows["left_half"]["package"] == "gyrograd_halves"
     assert rows["left_half"]["label"] == "Left Half"
     assert cli.main(["list", "attribution"]) == 0
-    assert "package gyrograd_halves" in capsys.readouterr().out
+    assert "package gyrograd_halves" in " ".join(capsys.readouterr().out.split())  # a row may be wrapped
 
 
 def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halves):
@@ -91,7 +91,7 @@ def test_an_audit_takes_a_plug_ins_method_and_files_its_metric_under_other(halve
     card = gg.audit(model, images, preset="quick", **asked, **few)
     (row,) = card.document["methods"]
     assert row["label"] == "Left Half"
-    assert row["columns"]["left_mass"]["value"] == 1.0
+    assert row["columns"]["left_mass"]["value"] == pytest.approx(1.0, rel=1e-5)
     assert "left_half under left_shift" in card.records
     assert card.document["rerun"]["versions"]["gyrograd-halves"] == "1.0"
     assert card.records["left_half"].settings["plugins"] == {"gyrograd-halves": "1.0"}

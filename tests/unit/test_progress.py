@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gyrograd as gg
 from gyrograd import progress
-from gyrograd.progress import Effort, Pace, spoken, track
+from gyrograd.progress import Effort, Pace, duration_in_words, track
 
 
 @dataclass
@@ -91,7 +91,7 @@ def test_more_items_than_were_announced_break_nothing() -> None:
      (725.0, "12 minutes"), (5.5 * 3600, "5.5 hours"), (86400 * 3.0, "3.0 days")],
 )  # fmt: skip
 def test_times_are_said_as_people_say_them(seconds: float, said: str) -> None:
-    assert spoken(seconds) == said
+    assert duration_in_words(seconds) == said
 
 
 @pytest.fixture
@@ -155,21 +155,31 @@ def test_work_within_work_says_nothing_of_its_own(clock: Clock, capsys: pytest.C
     assert "later" in capsys.readouterr().err
 
 
-def test_a_notebook_has_one_line_that_counts_and_is_wiped(
+class ZMQInteractiveShell:
+    """The shell of a notebook's kernel, by its name."""
+
+
+def test_a_notebook_has_one_line_that_counts_and_is_empty_at_the_end(
     clock: Clock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class ZMQInteractiveShell:
-        pass
+    outputs: list[list[str]] = []
 
-    kernel = SimpleNamespace(get_ipython=lambda: ZMQInteractiveShell())
+    def display(shown: dict[str, str], **_: bool) -> SimpleNamespace:
+        own = [shown["text/plain"]]
+        outputs.append(own)
+        return SimpleNamespace(update=lambda shown, **_: own.append(shown["text/plain"]))
+
+    kernel = SimpleNamespace(get_ipython=ZMQInteractiveShell)
     monkeypatch.setitem(sys.modules, "IPython", kernel)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     taking(clock, track([10.0] * 4, 4, "auditing"))
-    lines = capsys.readouterr().err.split("\r")
-    assert lines[1] == "auditing: 1/4, about 30 seconds left"
-    assert lines[3].rstrip() == "auditing: 3/4, about 10 seconds left"
-    assert lines[-2].strip() == lines[-1] == ""
+    (line,) = outputs
+    assert line[0] == "auditing: 1/4, about 30 seconds left"
+    assert line[2] == "auditing: 3/4, about 10 seconds left"
+    assert line[-1] == ""
     taking(clock, track([0.1] * 4, 4, "soon done"))
-    assert capsys.readouterr().err == ""
+    assert len(outputs) == 1
+    assert capsys.readouterr() == ("", "")
 
 
 def test_an_attack_shows_how_far_it_is(

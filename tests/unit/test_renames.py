@@ -30,13 +30,41 @@ class Settings:
 OLD = {
     "gyrograd": {"predicted": "gyrograd.predict"},
     "gyrograd.attributions": {"predicted": "gyrograd.predict"},
-    "gyrograd.metrics": {"suspicions": "gyrograd.metrics.raised_flags"},
+    "gyrograd.experiments": {
+        "Found": "gyrograd.experiments.ExperimentOutput",
+        "Given": "gyrograd.experiments.PretrainedNet",
+        "Judged": "gyrograd.experiments.ClaimVerdict",
+        "Run": "gyrograd.experiments.ExperimentContext",
+        "Subject": "gyrograd.experiments.TrainedNet",
+        "judged": "gyrograd.experiments.judge_claims",
+        "picked": "gyrograd.experiments.pick_evenly",
+        "trained": "gyrograd.experiments.train_or_load",
+    },
+    "gyrograd.explorer": {
+        "Attacked": "gyrograd.explorer.AttackScene",
+        "Explained": "gyrograd.explorer.MapsScene",
+        "attacked": "gyrograd.explorer.attack_image",
+        "compared": "gyrograd.explorer.compare_models",
+        "explained": "gyrograd.explorer.explain_image",
+        "opened_stage": "gyrograd.explorer.open_stage",
+        "staged": "gyrograd.explorer.make_stage",
+    },
+    "gyrograd.metrics": {
+        "suspicions": "gyrograd.metrics.raised_flags",
+        "PixelGame": "gyrograd.metrics.InsertionCurve",
+    },
     "gyrograd.metrics.suspicion": {"zero_derivative": "gyrograd.metrics.sanity_checks.zero_derivative"},
     "gyrograd.models": {"opened": "gyrograd.models.open_model", "rebuilt": "gyrograd.models.rebuild"},
     "gyrograd.occupancy": {
         "sole_writer": "gyrograd.occupancy.exclusive_folder",
         "in_turn": "gyrograd.occupancy.wait_for_lock",
     },
+    "gyrograd.reporting": {
+        "compared": "gyrograd.reporting.compare_audits",
+        "found_audits": "gyrograd.reporting.find_audits",
+    },
+    "gyrograd.theory": {"measured": "gyrograd.theory.estimates"},
+    "gyrograd.theory.measured": {"steepest": "gyrograd.theory.estimates.steepest"},
     "gyrograd.training.harden": {"harden": "gyrograd.hardening.harden"},
 }
 """What was renamed, by the module that had the old name."""

@@ -16,7 +16,14 @@ from hypothesis import strategies as st
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import bootstrap_interval, paired_difference
-from gyrograd.reporting import boards, compared, comparison_page, found_audits, leaderboard_page, write_values
+from gyrograd.reporting import (
+    boards,
+    compare_audits,
+    comparison_page,
+    find_audits,
+    leaderboard_page,
+    write_values,
+)
 from gyrograd.reporting.comparison import independent_difference, table_rows, verdict_of
 from gyrograd.reporting.leaderboard import document, report_link, terminal_rows
 from gyrograd.reporting.values import read_values, values_behind
@@ -38,7 +45,7 @@ def two(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(two):
-    return compared(*two)
+    return compare_audits(*two)
 
 
 def change(comparison, method, key):
@@ -85,12 +92,15 @@ def test_the_steady_radius_of_the_pair_comes_before_any_other_number(tmp_path):
             own = radius if method["recommended"] else 20.0 - radius
             method["columns"]["steady_radius"] = {"value": own, "low": own - 0.5, "high": own + 0.5, "n": 16}
         places.append(written(tmp_path / name, card))
-    sentence = compared(*places).sentence
+    sentence = compare_audits(*places).sentence
     assert sentence.startswith(
-        "steady holds further: SmoothGrad on steady keeps half of its top pixels up to at least 8.0/255 [7.5, 8.5] "
-        "under attack; Gradient on plain keeps half of its top pixels up to 2.7/255 [2.2, 3.2] under attack; accuracy"
+        "steady holds further: SmoothGrad on steady keeps half of its top pixels up to 8.0/255 [7.5, 8.5] (the largest "
+        "tried) under attack; Gradient on plain keeps half of its top pixels up to 2.7/255 [2.2, 3.2] under attack; "
+        "accuracy"
     )
-    assert compared(*places[::-1]).sentence.startswith("plain holds less far: Gradient on plain keeps half")
+    assert compare_audits(*places[::-1]).sentence.startswith(
+        "plain holds less far: Gradient on plain keeps half"
+    )
 
 
 def test_what_improved_and_what_got_worse_is_told_with_the_methods(tmp_path):
@@ -101,7 +111,7 @@ def test_what_improved_and_what_got_worse_is_told_with_the_methods(tmp_path):
         for method, other, shift in zip(one["methods"], two["methods"], by, strict=True):
             method["columns"][key] = cards.stat(0.5, 0.01)
             other["columns"][key] = cards.stat(0.5 + shift, 0.01)
-    found = compared(written(tmp_path / "a", one), written(tmp_path / "b", two))
+    found = compare_audits(written(tmp_path / "a", one), written(tmp_path / "b", two))
     improved, worse, mixed = found.findings.values()
     assert [finding.column["key"] for finding in improved] == ["top_k_kept"]
     assert [finding.column["key"] for finding in worse] == ["deletion"]
@@ -117,7 +127,7 @@ def test_what_improved_and_what_got_worse_is_told_with_the_methods(tmp_path):
 
 
 def test_the_other_way_round_it_holds_less_far(two, found):
-    turned = compared(two[1], two[0])
+    turned = compare_audits(two[1], two[0])
     assert turned.sentence.startswith(f"{NAMES[0]} holds less far: SmoothGrad on {NAMES[0]}")
     for one, other in zip(found.changes, turned.changes, strict=True):
         assert one.change["value"] == pytest.approx(-other.change["value"])
@@ -126,12 +136,12 @@ def test_the_other_way_round_it_holds_less_far(two, found):
 
 def test_models_named_alike_are_told_apart_by_their_folders(tmp_path):
     a, b = (written(tmp_path / name, cards.card()) for name in ("plain", "again"))
-    assert compared(a, b).names == ("cifar10/lenet-ce (plain)", "cifar10/lenet-ce (again)")
-    assert len(set(compared(a, a).names)) == 2
+    assert compare_audits(a, b).names == ("cifar10/lenet-ce (plain)", "cifar10/lenet-ce (again)")
+    assert len(set(compare_audits(a, a).names)) == 2
 
 
 def test_an_audit_against_itself_has_no_clear_change(two):
-    same = compared(two[0], two[0])
+    same = compare_audits(two[0], two[0])
     assert {each.verdict for each in same.changes} == {"no clear change"}
     assert same.sentence.startswith(
         "Neither holds clearly further: SmoothGrad on cifar10/lenet-ce (a), first keeps"
@@ -154,7 +164,7 @@ def test_examples_only_one_audit_has_are_left_out(tmp_path, two):
         write_values(
             b, name, {key: dict(zip(range(50, 100), column, strict=True)) for key, column in row.items()}
         )
-    each = change(compared(two[0], b), "gradient", "attack_cosine")
+    each = change(compare_audits(two[0], b), "gradient", "attack_cosine")
     before = cards.example_values()["gradient"]["attack_cosine"][50:]
     assert each.change["n"] == 50
     assert each.change["value"] == pytest.approx(np.mean(half["gradient"]["attack_cosine"]) - np.mean(before))
@@ -165,7 +175,7 @@ def test_values_of_an_older_audit_are_not_taken(tmp_path, two):
     card = cards.card(gain=0.2)
     card["methods"][0]["columns"]["rps"]["value"] += 0.01
     written(b, card)
-    comparison = compared(two[0], b)
+    comparison = compare_audits(two[0], b)
     assert not change(comparison, "gradient", "rps").paired
     assert change(comparison, "gradient", "insertion").paired
 
@@ -190,7 +200,7 @@ def test_methods_whose_names_look_alike_keep_their_own_values(tmp_path):
 
 def test_without_values_the_means_are_independent(tmp_path):
     a, b = written(tmp_path / "a", cards.card()), written(tmp_path / "b", cards.card(seed=5, gain=0.2))
-    each = change(compared(a, b), "gradient", "attack_cosine")
+    each = change(compare_audits(a, b), "gradient", "attack_cosine")
     assert not each.paired
     one, two = each.a, each.b
     down = math.sqrt((two["value"] - two["low"]) ** 2 + (one["high"] - one["value"]) ** 2)
@@ -232,7 +242,7 @@ def test_lower_is_better_where_the_column_says_so(tmp_path):
             method["columns"]["deletion"] = cards.stat(value)
         card["columns"] = [c for c in card["columns"] if c["key"] == "deletion"]
         card["accuracy"] = None
-    comparison = compared(written(tmp_path / "a", one), written(tmp_path / "b", two))
+    comparison = compare_audits(written(tmp_path / "a", one), written(tmp_path / "b", two))
     assert {each.verdict for each in comparison.changes} == {"better"}
     assert comparison.sentence.startswith(
         "Of 6 numbers that both audits have, cifar10/lenet-ce (b) is better in 6"
@@ -243,7 +253,7 @@ def test_other_images_are_never_paired_and_are_said_to_be_other(tmp_path, two):
     card = cards.card(gain=0.2)
     card["data"] |= {"source": "shapes", "sha256": "c" * 64}
     b = cards.write_audit(tmp_path / "b", gain=0.2)
-    comparison = compared(two[0], written(b, card))
+    comparison = compare_audits(two[0], written(b, card))
     assert not any(each.paired for each in comparison.changes)
     told = "(a) was measured on cifar10 (100 images, sha256 bbbbbbbb) and cifar10/lenet-ce (b) on shapes"
     assert told in comparison.notes[0]
@@ -257,7 +267,7 @@ def test_what_cannot_be_compared_says_why(tmp_path, two):
     card["methods"][0]["settings"] = {"steps": 3}
     card["methods"][1]["columns"]["insertion"] = None
     card["complete"] = False
-    comparison = compared(two[0], written(tmp_path / "b", card))
+    comparison = compare_audits(two[0], written(tmp_path / "b", card))
     assert change(comparison, "lime", "rps").why.startswith("measured differently: cosine to the clean map")
     assert change(comparison, "gradient", "insertion").why == "only in cifar10/lenet-ce (a)"
     assert change(comparison, "integrated_gradients", "insertion").why == "only in cifar10/lenet-ce (a)"
@@ -272,7 +282,7 @@ def test_what_cannot_be_compared_says_why(tmp_path, two):
 
 def test_audits_with_nothing_in_common_say_so(tmp_path, two):
     card = cards.card() | {"methods": [], "columns": [], "accuracy": None}
-    comparison = compared(two[0], written(tmp_path / "b", card))
+    comparison = compare_audits(two[0], written(tmp_path / "b", card))
     assert "nothing can be compared" in comparison.sentence
     assert pages.read(comparison_page(comparison)).complaints == []
 
@@ -287,7 +297,7 @@ def test_the_page_begins_with_one_image_under_the_recommended_map_of_each_model(
         arrays = cards.pictures()
         best = {f"best_{key}": arrays[key] for key in ("attacked", "map_clean", "map_attacked")}
         np.savez(folder / "pictures.npz", **arrays | best)
-    found = compared(*two)
+    found = compare_audits(*two)
     page = pages.read(comparison_page(found))
     assert page.complaints == []
     text = " ".join(page.text.split())
@@ -301,7 +311,7 @@ def test_audits_without_pictures_are_compared_all_the_same(tmp_path):
     one, two = cards.write_audit(tmp_path / "a"), cards.write_audit(tmp_path / "b", gain=0.1)
     (one / "pictures.npz").unlink()
     (two / "pictures.npz").unlink()
-    found = compared(one, two)
+    found = compare_audits(one, two)
     assert found.pictures is None
     assert pages.read(comparison_page(found)).complaints == []
 
@@ -320,7 +330,7 @@ def test_hostile_names_stay_text_when_compared(tmp_path):
     name = "<script>alert(1)</script>\"'$\\frac{"
     card["model"]["source"] = card["methods"][0]["label"] = card["columns"][0]["label"] = name
     a = written(tmp_path / "a", card)
-    page = pages.read(comparison_page(compared(a, written(tmp_path / "b", cards.card()))))
+    page = pages.read(comparison_page(compare_audits(a, written(tmp_path / "b", cards.card()))))
     assert page.complaints == []
     assert "script" not in [tag for tag, _ in page.tags]
 
@@ -342,7 +352,7 @@ def house(tmp_path):
 
 
 def test_only_audits_measured_alike_on_the_same_images_are_ranked_together(house):
-    audits, troubles = found_audits(house)
+    audits, troubles = find_audits(house)
     tables = boards(audits)
     members = [sorted(a.card["model"]["source"] for a in board.audits) for board in tables]
     assert members == [
@@ -359,18 +369,18 @@ def test_images_of_unknown_hash_stand_alone(tmp_path):
         card = cards.card()
         card["data"]["sha256"] = None
         written(tmp_path / name, card)
-    assert len(boards(found_audits(tmp_path)[0])) == 2
+    assert len(boards(find_audits(tmp_path)[0])) == 2
 
 
 def test_the_table_is_sorted_without_a_script(house):
-    board = boards(found_audits(house)[0])[0]
+    board = boards(find_audits(house)[0])[0]
     values = [place.stats["attack_cosine"]["value"] for place in board.places()]
     assert values == sorted(values, reverse=True)
     assert len(values) == 18
     assert [row[:3] for row in terminal_rows(board)] == [
         (str(rank), place.audit.name, place.label) for rank, place in enumerate(board.places(), 1)
     ]
-    audits, troubles = found_audits(house)
+    audits, troubles = find_audits(house)
     page = leaderboard_page(boards(audits), troubles, house)
     order = re.findall(r'<td class="rank" data-label="Rank">(\d+)</td><td class="model">([^<]+)<', page)
     assert [int(rank) for rank, _ in order[:18]] == list(range(1, 19))
@@ -386,7 +396,7 @@ def test_a_column_where_lower_is_better_ranks_upward_and_the_unknown_come_last(t
             method["columns"]["deletion"] = None if value is None else cards.stat(value)
         card["methods"][2]["columns"]["deletion"] = None if value is None else cards.stat(value - 0.05)
         written(tmp_path / name, card)
-    board = boards(found_audits(tmp_path)[0])[0]
+    board = boards(find_audits(tmp_path)[0])[0]
     assert [p.audit.card["model"]["source"] for p in board.places()][::6] == ["b", "a", "c"]
     leading = {p.audit.card["model"]["source"]: p.method for p in board.places() if p.lead}
     assert leading == {"a": "integrated_gradients", "b": "integrated_gradients", "c": "gradient"}
@@ -397,7 +407,7 @@ def test_the_leaderboard_page_is_valid_and_leads_to_the_reports(house):
     odd = house / "l2" / "a:b #1"
     written(odd, cards.card(source="<script>alert(1)</script>"))
     (odd / "report.html").write_text("report")
-    audits, troubles = found_audits(house)
+    audits, troubles = find_audits(house)
     page = pages.read(leaderboard_page(boards(audits), troubles, house))
     assert page.complaints == []
     assert [tag for tag, _ in page.tags].count("script") == 1
@@ -409,7 +419,7 @@ def test_the_leaderboard_page_is_valid_and_leads_to_the_reports(house):
 
 
 def test_the_document_of_a_leaderboard_is_plain(house):
-    tables = json.loads(json.dumps(document(boards(found_audits(house)[0]))))
+    tables = json.loads(json.dumps(document(boards(find_audits(house)[0]))))
     assert [table["ranked_by"] for table in tables] == ["attack_cosine"] * 3
     assert tables[0]["rows"][0]["model"] == "cifar10/lenet-cosine"
     assert sum(row["recommended"] for row in tables[0]["rows"]) == 3
@@ -417,9 +427,9 @@ def test_the_document_of_a_leaderboard_is_plain(house):
 
 def test_a_folder_without_audits_is_one_sentence(tmp_path):
     with pytest.raises(UserError, match="There is no audit below"):
-        found_audits(tmp_path)
+        find_audits(tmp_path)
     with pytest.raises(UserError, match="There is no folder"):
-        found_audits(tmp_path / "none")
+        find_audits(tmp_path / "none")
     (tmp_path / "card.json").write_text("[]")
     with pytest.raises(UserError, match="that can be read"):
-        found_audits(tmp_path)
+        find_audits(tmp_path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import re
 import sys
 
 import pytest
@@ -308,17 +308,15 @@ def test_without_ray_a_cluster_is_refused_with_a_sentence(images, tmp_path, monk
         sweep(base(images), {"terms.l2.weight": [1]}, out=tmp_path, ray="local", measuring=QUICK)
 
 
-def test_the_names_of_points_are_folded_and_never_cut():
-    from rich.console import Console
+def test_the_names_of_points_are_folded_and_never_cut(capsys, monkeypatch):
+    from gyrograd.cli.terminal import print_table
 
-    from gyrograd.cli.sweep import rich_table
-    from gyrograd.reporting import Table
-
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr("gyrograd.cli.terminal.Console.is_terminal", True)
     names = [f"terms.l2_cosine.l2=0.1,terms.l2_cosine.cosine={weight}" for weight in (1, 3)]
     rows = tuple((name, "1", "0.812 [0.790, 0.834]", "0.901 [0.890, 0.912]") for name in names)
-    console = Console(width=50, record=True, file=io.StringIO())
-    console.print(rich_table(Table(("point", "seeds", "accuracy", "Grad RPS"), rows)))
-    shown = console.export_text()
+    print_table(("point", "seeds", "accuracy", "Grad RPS"), rows)
+    shown = re.sub(r"\x1b\[\d+m", "", capsys.readouterr().out)
     assert "…" not in shown
     for name in names:
         assert name in "".join(line[:17].split(" ")[0] for line in shown.splitlines()), shown

@@ -19,7 +19,7 @@ import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.models.checkpoints import facts
 from gyrograd.training import Stopped, TrainSettings, fit, read_log, runs, snapshots
-from gyrograd.training.loop import Step
+from gyrograd.training.loop import Step, TrainingProgress
 from gyrograd.training.runs import LOG, PAUSE, FilesOnDisk
 from gyrograd.training.snapshots import NAME, Snapshot, finite, read
 
@@ -309,7 +309,7 @@ def test_one_number_that_is_none_is_found_wherever_it_stands(dtype, shape, bad, 
 def test_what_is_taken_does_not_change_with_the_run():
     model = net().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    place = snapshots.TrainingProgress()
+    place = TrainingProgress()
     now = snapshots.take(
         model, optimizer, None, place, small_training.settings(), snapshots.fingerprint(pictures())
     )
@@ -331,7 +331,7 @@ def test_an_optimizer_read_from_a_file_has_its_state_laid_out_as_the_weights(kin
     torch.nn.functional.cross_entropy(model(data.pixels()), data.labels).backward()
     optimizer.step()
     settings, mark = small_training.settings(), snapshots.fingerprint(data)
-    now = snapshots.take(model, optimizer, None, snapshots.TrainingProgress(), settings, mark)
+    now = snapshots.take(model, optimizer, None, TrainingProgress(), settings, mark)
     fresh = net().to(memory_format=torch.channels_last)
     restored = kind(fresh.parameters(), lr=0.1, **options)
     snapshots.restore(now, fresh, restored, None)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from small_training import net, pictures
 
 import gyrograd as gg
-from gyrograd.data.batches import zoom_in
+from gyrograd.data.dataset import zoom_in
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.training import Objective, Term, TrainSettings, objective_of

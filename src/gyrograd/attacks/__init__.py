@@ -1,8 +1,8 @@
-"""Attacks on explanations: changes no eye can see that move the map and leave the prediction alone.
+"""Attacks on explanations: invisible changes of an image that move the map and keep the prediction.
 
-Files: loop (the one search), objectives (what is minimised), twin (derivatives of piecewise linear nets), settings
-(what attacks are declared with), named (the attacks), auto (the one to judge by), self_checks (when not to
-trust it), squares (a search without derivatives), runs (from settings to result), result.
+Files: settings (the base classes of attacks), named (the attacks of the papers), auto (the attack to judge by),
+self_checks (its reasons for doubt), objectives (functions to minimise), loop (the gradient search), squares (a search
+without derivatives), twin (smooth copies of piecewise linear nets), runs (from settings to result), result.
 """
 
 from gyrograd.attacks.auto import Auto

@@ -1,34 +1,35 @@
-"""Attack what is reported: the attack to judge an explanation by. It has one knob, `steps`.
+"""The attack to judge an explanation by: it minimises the reported number. Its one setting is `steps`.
 
-A robustness number is only as good as the attack behind it. `auto` minimises the very column a report shows (the share
-of the top pixels kept, say) for the method, class, k and reduction that are judged. For each radius, from the smallest
-to the largest:
+A robustness number is only as good as the attack behind it. `auto` minimises exactly the column that a report shows
+(for example the share of the top pixels kept), for the same method, class, k and reduction. For each radius, smallest
+first:
 
-1. descend a smooth stand-in of the column with momentum, in steps as long as the ball at first and falling to zero;
-   begin where the smaller radius ended, stretched to the new one;
-2. let challengers try to beat what was found: noise, the gradient map in place of the map itself and a softer copy of
-   the model, on images whose column has hardly fallen; at the largest radius, unless steps is small, all of them on all
-   images, and a search without derivatives, another objective from a random start, and more steps;
-3. keep, for each image, the point with the lowest column among those that keep the prediction. The column is always
-   that of the method itself on the model itself, whatever the search went through.
+1. descend a smooth surrogate of the column ("stand-in") with momentum; steps start at the size of the ball and fall to
+   zero; the start is the result of the smaller radius, scaled to the new one;
+2. let challengers try to beat the result. On images whose column has hardly fallen: noise, the gradient map in place of
+   the map, and a softer copy of the model. At the largest radius, unless steps is small, all of these on all images,
+   and a search without derivatives, another objective from a random start, and more steps;
+3. keep, per image, the point with the lowest column among those that keep the prediction. The column is always computed
+   with the method itself on the model itself, whatever the search used.
 
-What a challenger finds counts. If challengers often win, or if what is descended falls and the column does not, a flag
-says that the main search is not to be trusted. Images whose column can fall no further are left out of what follows, so
-that the time goes to those that still move.
+Results of challengers count. If challengers often win, or if the stand-in falls and the column does not, a flag says
+that the main search cannot be trusted. Images whose column cannot fall further are dropped, so that the time goes to
+the others.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.loop import Found, Search, search
+from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, asker, look
+from gyrograd.attacks.loop import Search, SearchResult, search
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
     Aim,
@@ -41,15 +42,14 @@ from gyrograd.attacks.objectives import (
     mass_on,
     overlap_with,
     rank_order,
-    softly_inserted,
+    soft_insertion,
+    soft_overlap,
     steepness,
-    swapped,
     the_goal,
     toward,
     unlike,
 )
 from gyrograd.attacks.result import AttackResult
-from gyrograd.attacks.runs import STAND_IN, Attacked, AttackPlan, asker, look
 from gyrograd.attacks.self_checks import MISLED_COLUMN, MISLED_FALL, WIN_MARGIN, raised_flags
 from gyrograd.attacks.settings import BallAttack, check_goal, plan_of
 from gyrograd.attacks.squares import try_squares
@@ -64,28 +64,30 @@ from gyrograd.registry import make, register
 from gyrograd.types import Attribution, Flags, Images, Inputs, Labels, Model, PerExample, Seed
 
 FIRST_STEP, TWIN_STEP, WARM_STEP = 2.0, 1.0, 0.5
-"""First step of a descent in radii of the ball: from x across all of it; through a twin half of that, since the twin's
-slopes and the model's part with the distance; from a point that is good already, less."""
+"""First step of a descent, in radii of the ball: from x across the whole ball; through a twin half of that, because the
+twin's gradients differ more from the model's with distance; from a good point less."""
+ENOUGH = 10
+"""Steps that a search from x needs: what a shorter one misses, the larger radii that start from it do not make up."""
 UNJUDGED = 2 / 3
-"""Share of a descent's steps, the first ones, that are not judged where that takes a pass of its own."""
+"""Share of a descent's first steps whose iterates are not evaluated if that takes an extra pass."""
 CHALLENGE = 4
 """Steps of the main search per step of a challenger; a challenger takes at least two."""
 SOFT_BETA = 5.0
-"""Sharpness of the softer copy: a quarter of the twin's own."""
+"""Sharpness (beta) of the softer copy: a quarter of the twin's."""
 AFRESH = {"noise", "transfer", "another start"}
-"""Challengers that do not begin at the best point found so far."""
+"""Challengers that do not start from the best point so far."""
 NOISE = 1 << 34
-"""The stream that noise is drawn from, apart from those of starts."""
+"""Random stream of the noise challenger, distinct from those of starts."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A number that a report shows of an attacked map, lower for the attacker.
+    """A reported number of an attacked map; lower is better for the attacker.
 
-    `judge` is the number itself, `stand_ins` differentiable ones that fall with it, the best first. At `floor` it can
-    fall no further. `flat_at_x`: the stand-in's slope vanishes at the clean image, so that a search begins beside it.
-    `relative`: it has no scale of its own, so that changes count as shares of it. `stepper`, `projection`: of the
-    search. `needs`: the setting without which it means nothing.
+    judge: the number itself. stand_ins: differentiable surrogates, the best first. floor: its smallest possible value.
+    flat_at_x: the stand-in's gradient is zero at the clean image, so the search starts at a random point. relative: it
+    has no natural scale, so changes are measured relative to it. stepper, projection: of the search. needs: the setting
+    it requires.
     """
 
     judge: Callable[[Scene, Auto], Objective]
@@ -98,7 +100,7 @@ class Column:
     needs: str | None = None
 
     def by(self, share: float, value: Tensor) -> Tensor:
-        """A change that counts: so much, or so much of the value."""
+        """The smallest change that counts: `share`, or that share of the value if the column is relative."""
         return share * (value.abs() if self.relative else torch.ones_like(value))
 
 
@@ -113,21 +115,22 @@ class Column:
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Auto(BallAttack):
-    """The strongest attack here, aimed at the number that is reported; judge explanations by this one.
+    """The strongest attack: minimises the reported number. Judge explanations by this one.
 
-    column, the number that is made small:
+    column, the number to minimise:
 
     - "top_kept": share of the `top_fraction` of pixels ranked highest that stays there;
     - "cosine", "rank_correlation": to the clean map;
-    - "insertion": mean probability as the clean image's pixels are put in, in the attacked map's order, at the shares
+    - "insertion": mean probability as the clean image's pixels are inserted in the attacked map's order, at the shares
       `ratios` (the metric adversarial_insertion);
     - "local_lipschitz": minus |map' - map| / |x' - x|, so that the quotient grows;
     - "distance_to_goal": half the squared distance to a goal map (`goal` as in `targeted_map`);
-    - "mass_in_mask": share of the map's mass inside `mask` (h w, or one for each image): the map leaves the object.
+    - "mass_in_mask": share of the map's mass inside `mask` (h w, or one per image): the map leaves the object.
 
-    steps: at each radius, 11 for a quick look, 20 or more for a report. With several `eps` what was found at smaller
-    ones is taken up at larger ones. transfer_from: the attribution to search through, if the map itself has no
-    derivative (then the gradient unless set) or costs too much.
+    steps: per radius; 11 for a quick look, 20 or more for a report. With several `eps` a larger radius starts from the
+    result of the smaller one, and a search of fewer than 10 steps takes half as many again at the smallest.
+    transfer_from: the attribution to search through, if the map has no derivative (default: the gradient) or is too
+    expensive.
 
     >>> import gyrograd as gg, torch
     >>> model, x = gg.model("lenet", num_classes=3, seed=0), torch.rand(2, 3, 32, 32)
@@ -144,9 +147,12 @@ class Auto(BallAttack):
     goal: str | Tensor = "frame"
     mask: Tensor | None = None
     transfer_from: str | Attribution | None = None
+    settled: float = 0.0
     max_batch: int = MAX_BATCH
 
     def check(self) -> None:
+        if not 0 <= self.settled <= 1:
+            raise UserError(f"settled is {self.settled}; give a small share such as 0.01, or 0.")
         if isinstance(self.ratios, list):
             object.__setattr__(self, "ratios", tuple(self.ratios))
         check_name("column", self.column, COLUMNS)
@@ -159,19 +165,19 @@ class Auto(BallAttack):
             )
         if self.mask is None and COLUMNS[self.column].needs == "mask":
             raise UserError(f"{self.column} needs the pixels that count; give mask=, of shape h w or b h w.")
-        self.curve()  # refuses ratios that are no shares
+        self.curve()  # checks the ratios
 
     def every_radius(
         self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
-        """One result for each radius, with the flags that it raises about its own search."""
+        """One result per radius, including flags about the search itself."""
         if self.mask is not None:
             check_mask(self.mask, x)
         results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed)
         return tuple(replace(r, flags=(*r.flags, *raised_flags(r))) for r in results)
 
     def plan(self) -> AttackPlan:
-        """What a run needs; the searches are made in `attack_every_radius`."""
+        """The plan of the run; `attack_every_radius` does the searches."""
         needs = COLUMNS[self.column].needs
         return plan_of(
             self,
@@ -185,17 +191,17 @@ class Auto(BallAttack):
         )
 
     def aim(self, scene: Scene, stand_in: int = 0) -> Aim:
-        """What is descended and what judges."""
+        """The objective to descend and the column that evaluates."""
         column = COLUMNS[self.column]
         return Aim(column.stand_ins[stand_in](scene, self), column.judge(scene, self))
 
     def top(self, scene: Scene) -> Tensor:
-        """The pixels of the clean map that are ranked highest."""
+        """Mask of the top pixels of the clean map."""
         old = reduce(scene.map, self.reduce).abs()
         return top_k_mask(old, max(1, round(self.top_fraction * old[0].numel())))
 
     def curve(self) -> Any:
-        """The insertion metric of the same reduction and shares."""
+        """The insertion metric with the same reduction and shares."""
         return make("metric", "insertion", ratios=self.ratios, reduce=self.reduce, max_batch=self.max_batch)
 
 
@@ -203,7 +209,7 @@ COLUMNS: dict[str, Column] = {
     "top_kept": Column(
         judge=lambda scene, auto: overlap_with(auto.top(scene), auto.reduce),
         stand_ins=(
-            lambda scene, auto: swapped(auto.top(scene), auto.reduce),
+            lambda scene, auto: soft_overlap(auto.top(scene), auto.reduce),
             lambda scene, auto: mass_on(auto.top(scene), auto.reduce),
         ),
     ),
@@ -220,14 +226,14 @@ COLUMNS: dict[str, Column] = {
         judge=lambda scene, auto: rank_order(scene.map, auto.reduce),
         stand_ins=(
             lambda scene, auto: like_ranks(scene.map, auto.reduce),
-            lambda scene, auto: swapped(auto.top(scene), auto.reduce),
+            lambda scene, auto: soft_overlap(auto.top(scene), auto.reduce),
         ),
         floor=-1.0,
     ),
     "insertion": Column(
         judge=lambda scene, auto: in_insertion_order(scene, auto.curve()),
         stand_ins=(
-            lambda scene, auto: softly_inserted(scene, auto.curve(), auto.reduce),
+            lambda scene, auto: soft_insertion(scene, auto.curve(), auto.reduce),
             lambda scene, auto: like_ranks(scene.map, auto.reduce),
         ),
     ),
@@ -240,14 +246,14 @@ COLUMNS: dict[str, Column] = {
         floor=-math.inf,
         flat_at_x=True,
         relative=True,
-        # Steps along the sign fill the corners of the ball, where x' is furthest from x.
+        # Sign steps end in the corners of the ball, where x' is furthest from x and the quotient smallest.
         stepper="along",
         projection="rescale",
     ),
     "distance_to_goal": Column(
         judge=lambda scene, auto: toward(the_goal(scene), auto.reduce),
         stand_ins=(
-            # The distance itself looks at the largest pixel above all: the way there is rough.
+            # The distance is scaled by the largest pixel, which makes it rough to descend.
             lambda scene, auto: unlike(the_goal(scene), auto.reduce),
             lambda scene, auto: toward(the_goal(scene), auto.reduce),
         ),
@@ -266,7 +272,7 @@ COLUMNS: dict[str, Column] = {
 
 
 def check_mask(mask: Tensor, x: Images) -> None:
-    """One mask for all images or one for each, of their height and width."""
+    """Refuse a mask that is not `h w`, or one `h w` per image."""
     h, w = x.shape[2:]
     if (
         mask.shape[-2:] != (h, w)
@@ -278,40 +284,53 @@ def check_mask(mask: Tensor, x: Images) -> None:
         )
 
 
-def attack_every_radius(auto: Auto, plan: AttackPlan, under: Attacked) -> list[Found]:
-    """The whole story, for a part of the batch: main search and challengers at each radius, smallest first."""
-    case = Case.opened(auto, plan, under)
+def attack_every_radius(auto: Auto, plan: AttackPlan, under: AttackBatch) -> list[SearchResult]:
+    """Main search and challengers at each radius, smallest first, for a part of the batch."""
+    case = Case.of(auto, plan, under)
     best, reached = case.clean(), 0.0
-    found: dict[float, Found] = {}
+    found: dict[float, SearchResult] = {}
+    positive = {eps for eps in plan.eps if eps > 0}
     for eps in sorted(set(plan.eps)):
-        duel = Duel(case, eps, best)
+        duel = Duel(case, eps, best, steps_at(auto.steps, positive, eps))
         if eps > 0:
             duel.search(best.delta * (eps / reached) if reached else None)
             last, long = eps == max(plan.eps), auto.steps >= 2 * CHALLENGE
             if auto.steps >= CHALLENGE:
-                # In the end every image that a report could still call steady is tried, in a long search every one.
+                # At the last radius: every image that a report could still call steady, or all in a long search.
                 doubtful = duel.hardly_moved(1 / 2 if last else 1 / 4) | (last and long)
                 duel.noise(doubtful)
                 duel.transfer(doubtful)
-                duel.softer_model(doubtful | last)  # often the stronger one, where there is one
+                duel.softer_model(
+                    doubtful | last
+                )  # often the strongest challenger, if there is a softer model
             duel.squares(case.blind.found, looks=auto.steps)
             if last and long:
-                if not case.through_a_cheaper_map:  # there each look would cost as much as many steps
+                if not case.through_a_cheaper_map:  # else each evaluation would cost as much as many steps
                     duel.squares(~case.blind.found, looks=auto.steps // CHALLENGE)
                 duel.another_start()
                 duel.more_steps()
             best, reached = duel.best, eps
-        found[eps] = duel.found()
+        found[eps] = duel.result()
     return [found[eps] for eps in plan.eps]
+
+
+def steps_at(steps: int, radii: Collection[float], eps: float) -> int:
+    """Steps of the main search at one of several radii.
+
+    The smallest radius starts from x, the others from its result: a short search takes half as many steps again there,
+    up to `ENOUGH`.
+    """
+    smallest = len(radii) > 1 and eps == min(radii)
+    return max(steps, min(ENOUGH, steps + steps // 2)) if smallest else steps
 
 
 @dataclass(frozen=True)
 class Case:
-    """What stays the same from radius to radius. `start`: the column at x; `searched`: that of the surrogate's map."""
+    """What all radii share. `start`: the column at x; `searched`: the column of the surrogate's map at x."""
 
     auto: Auto
     plan: AttackPlan
-    under: Attacked
+    under: AttackBatch
     column: Column
     start: PerExample
     searched: PerExample
@@ -319,29 +338,29 @@ class Case:
     soft: Model | None
 
     @classmethod
-    def opened(cls, auto: Auto, plan: AttackPlan, under: Attacked) -> Case:
-        """The clean images, judged once."""
+    def of(cls, auto: Auto, plan: AttackPlan, under: AttackBatch) -> Case:
+        """The case for these clean images, which are evaluated once."""
 
         def judged(scene: Scene) -> PerExample:
             return auto.aim(scene).judge(scene.map, scene.logits, scene.x)
 
         start = judged(under.scene)
         searched = start if under.searched is under.scene else judged(under.searched)
-        soft = softened(under.guide.model)
+        soft = soften(under.guide.model)
         return cls(auto, plan, under, COLUMNS[auto.column], start, searched, Blind(under), soft)
 
-    def clean(self) -> Found:
-        """The clean images, as the best that is known before a search."""
+    def clean(self) -> SearchResult:
+        """The clean images as the best known result before any search."""
         scene = self.under.scene
         none = torch.zeros(len(scene.x), dtype=torch.bool, device=scene.x.device)
         steps, still = none.to(torch.int64), torch.zeros_like(scene.x)
-        return Found(
+        return SearchResult(
             still, self.start, steps, none, none, start=self.start, map=scene.map, logits=scene.logits
         )
 
     @property
     def through_a_cheaper_map(self) -> bool:
-        """The search goes through a map of the same kind that takes fewer passes."""
+        """True if the search uses a cheaper map of the same kind, with fewer passes."""
         surrogate, attribution = self.under.surrogate, self.under.attribution
         return surrogate is not attribution and type(surrogate) is type(attribution)
 
@@ -349,13 +368,13 @@ class Case:
 class Blind:
     """Images whose map has no derivative. Testing costs a step, so only images that did not move are tested."""
 
-    def __init__(self, under: Attacked) -> None:
+    def __init__(self, under: AttackBatch) -> None:
         self.under = under
         self.found = torch.zeros(len(under.scene.x), dtype=torch.bool, device=under.scene.x.device)
         self._asked = self.found
 
     def ask(self, suspects: Flags) -> None:
-        """Find the blind ones among these."""
+        """Test these images, unless they were tested before."""
         rows = (suspects & ~self._asked).nonzero()[:, 0]
         if len(rows):
             self.found = self.found.index_copy(0, rows, self.under.blind(rows))
@@ -363,9 +382,11 @@ class Blind:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What the method itself on the model itself says of perturbed images. `value` is infinite where the label is lost:
-    such points do not count."""
+class Evaluation:
+    """Map, logits and column of perturbed images, by the method itself on the model itself.
+
+    `value` is infinite if the label is lost, because such points do not count.
+    """
 
     map: Tensor
     logits: Tensor
@@ -374,8 +395,11 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
-    """How to descend: in `steps` steps, the first of length `first_step` x eps; from x unless `begin` or `start` say
-    otherwise; along the stand-in of this number; with the slopes of `guide`, through the map of `through`, if given."""
+    """Settings of one descent.
+
+    The first step has length `first_step` x eps. It starts at x unless `begin` or `start` is set, descends stand-in
+    number `stand_in`, takes gradients from `guide` and maps from `through`, if given.
+    """
 
     steps: int
     first_step: float = FIRST_STEP
@@ -387,13 +411,15 @@ class Descent:
 
 
 class Duel:
-    """One radius: searches one after the other, each on the images that still move, the best point of each kept."""
+    """The searches at one radius, each on the images that can still improve; keeps the best point per image."""
 
-    def __init__(self, case: Case, eps: float, best: Found) -> None:
-        self.case, self.eps, self.best = case, eps, best
+    def __init__(self, case: Case, eps: float, best: SearchResult, steps: int) -> None:
+        self.case, self.eps, self.best, self.steps = case, eps, best, steps
         self.under, self.column, self.ball = case.under, case.column, ball(case.plan.norm, eps)
         self.few = max(2, case.auto.steps // CHALLENGE)
         self.main = best.value
+        # What a smaller radius left could fall by no more than this, and its point lies in this ball too.
+        self.unsettled = best.value > self.column.floor + case.auto.settled
         self.misled = torch.zeros_like(best.broken)
         self.beaten_by: dict[str, Flags] = {}
 
@@ -401,7 +427,7 @@ class Duel:
         """The main search, at full length."""
         through_twin = self.under.guide.model is not self.under.model
         first = WARM_STEP if begin is not None else TWIN_STEP if through_twin else FIRST_STEP
-        found = self.descend("main", Descent(steps=self.case.auto.steps, begin=begin, first_step=first))
+        found = self.descend("main", Descent(steps=self.steps, begin=begin, first_step=first))
         self.main = self.best.value
         if found is not None:
             rows, one = found
@@ -410,7 +436,7 @@ class Duel:
             self.misled = self._misled(rows, one)
 
     def noise(self, only: Flags) -> None:
-        """One draw of noise of the same size: an attacker could have drawn it too."""
+        """Try one draw of noise of the same size."""
         rows = self._moving(only)
         if len(rows):
             x = self.under.scene.x[rows]
@@ -419,23 +445,23 @@ class Duel:
             self._offer("noise", rows, delta)
 
     def transfer(self, only: Flags) -> None:
-        """The gradient map in place of a map whose own slope may mislead; at full length where it has none."""
+        """Search through the gradient map, in case the map's own gradient misleads; with all steps if it has none."""
         if not isinstance(self.under.surrogate, Gradient):
             gradient, blind = make("attribution", STAND_IN), self.case.blind.found
             self.descend("transfer", Descent(steps=self.few, through=gradient), only & ~blind)
             self.descend("transfer", Descent(steps=self.case.auto.steps, through=gradient), blind)
 
     def softer_model(self, only: Flags) -> None:
-        """The same through a copy whose activations bend more softly, where they are so sharp that slopes vanish."""
+        """Search on a copy with softer activations, if those of the model are so sharp that gradients vanish."""
         if self.case.soft is not None:
             self.descend("softer model", self._from_best(Guide(self.case.soft)), only)
 
     def another_start(self) -> None:
-        """Another objective, from a random point."""
+        """Search with another stand-in from a random start."""
         self.descend("another start", Descent(steps=self.few, start="random", stand_in=1))
 
     def more_steps(self) -> None:
-        """Further from the best point, in small steps."""
+        """Continue from the best point with small steps."""
         self.descend("more steps", self._from_best())
 
     def squares(self, only: Flags, looks: int) -> None:
@@ -453,8 +479,10 @@ class Duel:
             delta, _ = try_squares(*where, judge, self.under.streams[rows], looks)
             self._offer("squares", rows, delta)
 
-    def descend(self, name: str, how: Descent, only: Flags | None = None) -> tuple[Tensor, Found] | None:
-        """One descent, and the offer of what it found; the rows that were searched and the search's own account."""
+    def descend(
+        self, name: str, how: Descent, only: Flags | None = None
+    ) -> tuple[Tensor, SearchResult] | None:
+        """Run one descent and offer its result; returns the searched rows and the search's own result."""
         rows = self._moving(only)
         if not len(rows):
             return None
@@ -487,7 +515,7 @@ class Duel:
         self.best = best.updated(
             rows, steps=best.steps[rows] + one.steps, broken=best.broken[rows] | one.broken
         )
-        # Steps shrink, so that the last iterate is mostly the best; where it is not, the best of the others may be.
+        # Steps shrink, so the last iterate is usually the best; the best of the others is offered as well.
         self._offer(name, rows, one.delta if one.last is None else one.last)
         exact = how.through is None and under.surrogate is under.attribution
         unmoved = self.best.value[rows] == best.value[rows]
@@ -496,13 +524,13 @@ class Duel:
         return rows, one
 
     def hardly_moved(self, share: float = 1 / 4) -> Flags:
-        """Images whose column has fallen by less than this share of the way: steady, or a search that was misled."""
+        """Images whose column fell by less than this share of its range: steady, or the search was misled."""
         start = self.case.start
         whole = torch.ones_like(start) if math.isinf(self.column.floor) else start - self.column.floor
         return start - self.best.value < share * whole
 
-    def found(self) -> Found:
-        """As a result of a run. A map without a derivative that nothing moved says nothing: `stuck`."""
+    def result(self) -> SearchResult:
+        """The result at this radius. Images without a derivative that nothing moved are `stuck`."""
         best, flat = self.best, self.under.scene.map.flatten(1)
         constant = flat.amax(1) == flat.amin(1)
         unmoved = (best.delta == 0).flatten(1).all(1)
@@ -513,25 +541,25 @@ class Duel:
         return Descent(steps=self.few, begin=self.best.delta, first_step=WARM_STEP, guide=guide)
 
     def _moving(self, only: Flags | None = None) -> Tensor:
-        """The rows whose column can still fall."""
-        moving = self.best.value > self.column.floor
+        """Row numbers of the images whose column can still fall."""
+        moving = self.unsettled & (self.best.value > self.column.floor)
         return (moving if only is None else moving & only).nonzero()[:, 0]
 
-    def _judge(self, rows: Tensor, delta: Images) -> Judged:
-        """What the method itself on the model itself says."""
+    def _judge(self, rows: Tensor, delta: Images) -> Evaluation:
+        """Evaluate these perturbations with the method itself on the model itself."""
         scene = self.under.scene.rows(rows)
         x = scene.x + delta
         if not len(rows):
-            return Judged(scene.map, scene.logits, scene.x.new_zeros(0))
+            return Evaluation(scene.map, scene.logits, scene.x.new_zeros(0))
         map, logits = look(self.under.model, self.under.attribution, x, scene.target, graph=False)
         value = self.case.auto.aim(scene).judge(map, logits, x)
         kept = logits.argmax(1) == scene.logits.argmax(1)
-        return Judged(map, logits, torch.where(kept, value, math.inf))
+        return Evaluation(map, logits, torch.where(kept, value, math.inf))
 
     def _offer(self, name: str, rows: Tensor, delta: Images) -> None:
-        """Look at what was found, take what is better, and note on which images a challenger clearly won.
+        """Evaluate a result, keep what is better, and note the images on which a challenger clearly won.
 
-        One that began at the best point has to improve on that, any other on what the main search found.
+        A challenger that started at the best point must beat that point, any other the main search.
         """
         judged = self._judge(rows, delta)
         if name != "main":
@@ -543,20 +571,20 @@ class Duel:
         point = {"delta": delta, "value": judged.value, "map": judged.map, "logits": judged.logits}
         self.best = self.best.updated(rows[better], **{name: new[better] for name, new in point.items()})
 
-    def _misled(self, rows: Tensor, one: Found) -> Flags:
-        """Where the main search's objective fell and the column did not."""
+    def _misled(self, rows: Tensor, one: SearchResult) -> Flags:
+        """Images on which the main search's objective fell and the column did not."""
         start = self.case.start[rows]
         fall = torch.zeros_like(start) if one.fall is None else one.fall.nan_to_num(0.0, posinf=0.0)
         stood = start - self.best.value[rows] < self.column.by(MISLED_COLUMN, start)
         return torch.zeros_like(self.misled).index_copy(0, rows, (fall > MISLED_FALL) & stood)
 
 
-def softened(model: Model) -> Model | None:
-    """A copy with every Softplus as soft as `SOFT_BETA`; None where none is sharper."""
+def soften(model: Model) -> Model | None:
+    """A copy with every sharper Softplus set to `SOFT_BETA`; None if there is no sharper one."""
     sharp = [module for module in model.modules() if isinstance(module, nn.Softplus)]
     if not any(module.beta > SOFT_BETA for module in sharp):
         return None
-    # Weights are shared with the model: the copy is only differentiated to x.
+    # The copy shares the model's weights, because it is only differentiated to x.
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     soft = copy.deepcopy(model, shared)
     for module in soft.modules():

@@ -1,8 +1,8 @@
-"""The one loop behind every attack: step, project, judge, keep.
+"""The gradient search behind every attack: step, project, evaluate, keep the best.
 
-It knows no maps and no models. It asks for the derivative of what is minimised at a perturbed image, and for
-what the image is worth and whether the label held. Every line treats each example alone, so results do not
-depend on the batch.
+It does not know about maps and models: a function `ask` returns the derivative of the objective at a perturbed image,
+its value, and whether the label is kept. Every line treats each example separately, so results do not depend on the
+batch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ Stepper: TypeAlias = Callable[[Tensor, Ball, Memory, int], tuple[Tensor, Memory]
 
 @dataclass(frozen=True)
 class Search:
-    """How to search: the settings of the loop, all of them decided. `open_end`: the last iterate is handed back as
-    `Found.last`, unjudged, for a caller who looks at it anyway. `judge_from`: steps before this one are not judged if
-    that would take a pass of its own."""
+    """Settings of the loop, without open choices.
+
+    open_end: return the last iterate as `SearchResult.last`, not evaluated, for callers that evaluate it themselves.
+    judge_from: iterates before this step are not evaluated if that takes an extra pass.
+    """
 
     steps: int
     step_size: float | None = None
@@ -45,29 +47,33 @@ class Search:
     judge_from: int = 0
 
     def length(self, eps: float | Tensor) -> float | Tensor:
-        """The step size in pixel units: as set, or 4 eps / steps for Adam (joo2023's code) and 2.5 eps / steps."""
+        """The step size in pixel units; default 4 eps / steps for Adam (joo2023's code), else 2.5 eps / steps."""
         if self.step_size is not None:
             return self.step_size
         return PACE[self.stepper] * eps / max(1, self.steps)
 
     def pace(self, step: int) -> float:
-        """The share of the step size that this step takes: all of it, or with `decay` less and less to zero."""
+        """Factor of the step size at this step: 1, or with `decay` falling linearly to zero."""
         return 1 - step / self.steps if self.decay else 1.0
 
     def judges(self, step: int) -> bool:
-        """Whether anything depends on this iterate."""
+        """True if this iterate must be evaluated."""
         by_value = (self.selection, self.constraint) != ("last", "soft")
         every = by_value or self.stop_at is not None or self.trace
         return step == self.steps or (every and step >= self.judge_from)
 
+    def leaves_out(self, active: Flags) -> bool:
+        """True if some examples have reached `stop_at`: they need no further passes. Never with a trace."""
+        return self.stop_at is not None and not self.trace and not bool(active.all())
+
     def may_end(self, active: Flags) -> bool:
-        """Early exit: every example has reached `stop_at` (a trace is kept whole, whatever the batch holds)."""
+        """True if every example has reached `stop_at`; never with a trace, which must be complete."""
         return self.stop_at is not None and not self.trace and not bool(active.any())
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What perturbed images are worth (lower is better for the attacker) and whether the label held."""
+    """Value of perturbed images (lower is better for the attacker), and whether they keep the label."""
 
     value: PerExample
     kept: Flags
@@ -75,25 +81,47 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was asked about perturbed images: the derivative to them, the verdict on them, or both.
+    """Derivative at perturbed images, verdict on them, or both.
 
-    `objective`: the value of what was differentiated, infinite where the label is lost."""
+    `objective`: the value of the differentiated function, infinite if the label is lost.
+    """
 
     gradient: Images | None
     verdict: Verdict | None
     objective: PerExample | None = None
 
+    def spread(self, rows: Tensor, among: Flags) -> Answer:
+        """The answer for all examples, from one for these rows: no derivative and infinite values elsewhere."""
+
+        def everywhere(column: Tensor | None, fill: float) -> Tensor | None:
+            if column is None:
+                return None
+            return column.new_full((len(among), *column.shape[1:]), fill).index_copy(0, rows, column)
+
+        verdict = None
+        if self.verdict is not None:
+            value = among.new_full(among.shape, torch.inf, dtype=self.verdict.value.dtype)
+            kept = among.index_copy(0, rows, self.verdict.kept)
+            verdict = Verdict(value.index_copy(0, rows, self.verdict.value), kept)
+        return Answer(everywhere(self.gradient, 0.0), verdict, everywhere(self.objective, torch.inf))
+
 
 @runtime_checkable
 class Ask(Protocol):
-    """At these perturbed images, at this step: the derivative if `slope`, the verdict if `verdict`."""
+    """Evaluates perturbed images at a step: the derivative if `slope`, the verdict if `verdict`.
 
-    def __call__(self, perturbed: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer: ...
+    `among`: the examples to evaluate, if not all; answers for the others are ignored. Only a search with `stop_at`
+    passes it.
+    """
+
+    def __call__(
+        self, perturbed: Tensor, step: int, *, slope: bool, verdict: bool, among: Flags | None = None
+    ) -> Answer: ...
 
 
 @dataclass(frozen=True)
 class Box:
-    """The pixels an image may take: [0, 1], a narrower range that holds x, or (`open`) any."""
+    """The allowed range of pixels: [0, 1], a narrower range that contains x, or (`open`) any value."""
 
     low: Float[Tensor, "#b 1 1 1"] | None = None
     high: Float[Tensor, "#b 1 1 1"] | None = None
@@ -101,22 +129,22 @@ class Box:
 
     @classmethod
     def of(cls, name: str, x: Images) -> Box:
-        """[0, 1] ("unit"), or the range of the pixels of each "image" or (joo2023's code) of the whole "batch"; or
-        "none", for inputs that are no pixels."""
+        """The box by name: "unit" is [0, 1], "image" the range of each, "batch" that of the batch (joo2023's code);
+        "none" is for inputs that are not pixels."""
         if name in {"unit", "none"}:
             return cls(open=name == "none")
         flat = x.flatten(1) if name == "image" else x.reshape(1, -1)
         return cls(flat.amin(1).view(-1, 1, 1, 1), flat.amax(1).view(-1, 1, 1, 1))
 
     def rows(self, part: slice | Tensor, b: int) -> Box:
-        """The box of these rows of b."""
+        """The box of these rows of a batch of b."""
         low, high = (
             None if edge is None else edge.expand(b, 1, 1, 1)[part] for edge in (self.low, self.high)
         )
         return Box(low, high, self.open)
 
     def cut(self, x: Images, delta: Images) -> Images:
-        """delta cut so that x + delta lies in the box; no entry gets longer."""
+        """delta shortened so that x + delta lies in the box."""
         if self.open:
             return delta
         if self.low is not None and self.high is not None:
@@ -125,14 +153,16 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a search came back with. `value`: the verdict on x + delta; `stuck`: every derivative was zero; `broken`:
-    one was not finite; `fall`: by how much what was differentiated fell from where the search began, as a
-    share of it if it was above 1 there.
+class SearchResult:
+    """Result of a search.
 
-    Of `auto` also: `beaten_by`, where a challenger did better than the main search; `misled`, where the objective fell
-    and the column did not; `start`, the verdict's value at x, and `map` and `logits` at x + delta, so that nobody looks
-    again."""
+    value: the verdict's value at x + delta. stuck: every derivative was zero. broken: a derivative was not finite.
+    fall: decrease of the objective since the start of the search, relative to it if it was above 1.
+
+    Only from `auto`: beaten_by: images on which a challenger beat the main search. misled: images on which the
+    objective fell and the column did not. start: the value at x. map, logits: at x + delta, so that they need not be
+    computed again.
+    """
 
     delta: Images
     value: PerExample
@@ -148,10 +178,10 @@ class Found:
     map: Images | None = None
     logits: Logits | None = None
 
-    def rows(self, part: slice) -> Found:
-        """What was found for these rows; a trace, which has a row for each step, is not taken along."""
+    def rows(self, part: slice) -> SearchResult:
+        """The result of these rows, without the trace, whose rows are steps."""
         fall, last = (None if column is None else column[part] for column in (self.fall, self.last))
-        return Found(
+        return SearchResult(
             self.delta[part],
             self.value[part],
             self.steps[part],
@@ -161,8 +191,8 @@ class Found:
             last=last,
         )
 
-    def updated(self, rows: Tensor, **columns: Tensor) -> Found:
-        """The same, with other values in these columns for these rows."""
+    def updated(self, rows: Tensor, **columns: Tensor) -> SearchResult:
+        """A copy with new values in these columns for these rows."""
         return replace(
             self, **{name: getattr(self, name).index_copy(0, rows, new) for name, new in columns.items()}
         )
@@ -177,12 +207,12 @@ def search(
     clean: Verdict,
     keys: Keys,
     begin: Images | None = None,
-) -> Found:
-    """The perturbation the selection rule picks, x itself being the first candidate.
+) -> SearchResult:
+    """Search for a perturbation; x itself is the first candidate.
 
-    "best" takes the lowest value, "last" the last iterate; under a hard constraint only iterates that keep the
-    label count. Every restart begins as `start` says, at a point of its own; after a clean start, at random. `begin`
-    is the perturbation at which the first one begins instead.
+    "best" selects the lowest value, "last" the last iterate; under a hard constraint only iterates that keep the label
+    count. Every restart has its own start, chosen by `start`; restarts of a clean start are random. `begin` replaces
+    the start of the first run.
     """
     found, value = torch.zeros_like(x), clean.value
     eps = _radius(ball, x)
@@ -204,7 +234,8 @@ def search(
             end = step == how.steps
             if end and how.open_end:
                 break
-            here = ask(x + delta, step, slope=not end, verdict=how.judges(step))
+            among = {"among": active} if how.leaves_out(active) else {}
+            here = ask(x + delta, step, slope=not end, verdict=how.judges(step), **among)
             verdict = here.verdict
             if verdict is not None:
                 counts = verdict.kept | (how.constraint == "soft")
@@ -231,7 +262,7 @@ def search(
         first = objectives[0]
         fall = (first - torch.stack(objectives).amin(0)) / first.abs().clamp_min(1)
     trace, last = torch.stack(rows) if how.trace else None, delta if how.open_end else None
-    return Found(found, value, taken, stuck, broken, trace, fall, last)
+    return SearchResult(found, value, taken, stuck, broken, trace, fall, last)
 
 
 def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0) -> Images:
@@ -244,7 +275,7 @@ def first_delta(x: Images, start: str, ball: Ball, keys: Keys, restart: int = 0)
 
 
 def _radius(ball: Ball, x: Images) -> float | Tensor:
-    """The radius as a number, or one for each example as a column."""
+    """The radius as a number, or one per example as a column."""
     return column(ball.eps, x) if isinstance(ball.eps, Tensor) else float(ball.eps)
 
 
@@ -266,7 +297,7 @@ def _adam(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor,
 
 
 def _momentum(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
-    """The steepest step along a sum of gradients of size one, older ones counting less (Dong et al. 2018)."""
+    """The steepest step along a decaying sum of normalised gradients (Dong et al. 2018)."""
     size = gradient.abs().flatten(1).sum(1).view(-1, *[1] * (gradient.dim() - 1))
     even = gradient / torch.where(size > 0, size, 1)
     total = even if memory is None else MOMENTUM * memory[0] + even
@@ -274,13 +305,13 @@ def _momentum(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Ten
 
 
 def _along(gradient: Tensor, ball: Ball, memory: Memory, t: int) -> tuple[Tensor, Memory]:  # noqa: ARG001
-    """The gradient itself, its largest entry one: unlike the steepest step it keeps the direction in any ball."""
+    """The gradient scaled to a largest entry of one; unlike the steepest step it keeps the direction in any ball."""
     largest = gradient.abs().flatten(1).amax(1).view(-1, *[1] * (gradient.dim() - 1))
     return gradient / torch.where(largest > 0, largest, 1), None
 
 
 MOMENTUM = 0.5
-"""How much of the sum of earlier gradients a step keeps."""
+"""Decay of the sum of earlier gradients."""
 STEPPERS: dict[str, Stepper] = {
     "sign": _sign,
     "steepest": _steepest,

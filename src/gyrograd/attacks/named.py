@@ -1,8 +1,8 @@
-"""The attacks by name. An attack on maps is a search and an objective: each declares the settings and the words it adds
-to those of `MapSearch`, the protocols it was published under, and what it makes small.
+"""The attacks by name. An attack on maps is a search and an objective: each class declares its own settings, their
+allowed words, the published protocols, and the objective to minimise; `MapSearch` has the rest.
 
 joo2023's `reference` protocol is its AAM code. wang2020's `paper` is its supplement and CIFAR code, which agree; its
-`reference` the code for ImageNet. `reference` of `manipulate` is the code of Dombrowski et al. 2019, whose learning
+`reference` is the code for ImageNet. `reference` of `manipulate` is the code of Dombrowski et al. 2019, whose learning
 rate of 2e-4 in normalised units is 4.5e-5 here, at a standard deviation of 0.225.
 """
 
@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from gyrograd.attacks.engine import AttackPlan, transferred
 from gyrograd.attacks.loop import Search
 from gyrograd.attacks.objectives import (
     Aim,
@@ -31,7 +32,6 @@ from gyrograd.attacks.objectives import (
     toward,
 )
 from gyrograd.attacks.result import AttackResult
-from gyrograd.attacks.runs import AttackPlan, transferred
 from gyrograd.attacks.settings import (
     BallAttack,
     MapSearch,
@@ -67,7 +67,7 @@ _HELD_OUTPUT = {"penalty": 1e6, "penalty_on": "probabilities"}
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TargetedMap(MapSearch):
-    """Move the map to a goal map: least 0.5 |h - h_t|^2, h = sizes summed over channels, over their largest.
+    """Move the map to a goal map: minimise 0.5 |h - h_t|^2, h the map's magnitude per pixel over its largest.
 
     `goal`: "frame" (1 on a border of 5/32 of the side), a map `h w` or `b h w`, or images whose own maps are
     the goal. paper: sign steps, only images that keep the label (joo2023's problem as printed; its distance is
@@ -104,9 +104,9 @@ class TargetedMap(MapSearch):
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class UntargetedMap(MapSearch):
-    """Make the map as unlike the clean one as can be: least cosine, or (`measure="l2"`) least -0.5 |h - h_0|^2.
+    """Move the map away from the clean one: minimise the cosine, or (`measure="l2"`) -0.5 |h - h_0|^2.
 
-    Starts at a random point, since at x the derivative of both is zero.
+    Starts at a random point, because the derivative of both is zero at x.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -138,7 +138,7 @@ class UntargetedMap(MapSearch):
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TopK(MapSearch):
-    """Drain the k pixels that mattered most: least share of the map's mass on them (Ghorbani et al. 2019).
+    """Drain the top k pixels: minimise the share of the map's mass on them (Ghorbani et al. 2019).
 
     k: 2 % of the pixels unless given (20 of 32 x 32, 1000 of 224 x 224: wang2020). mask: "fixed" from the clean
     map, or "recomputed" from each iterate's own map (wang2020's notebooks). judged_by: "mass", or "overlap"
@@ -193,9 +193,9 @@ class TopK(MapSearch):
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MassCenter(MapSearch):
-    """Push the map's centre of mass away: least minus its squared distance from the clean one, in pixels^2.
+    """Push the map's centre of mass away: minimise minus its squared distance from the clean one, in pixels^2.
 
-    truncated: the clean centre cut to whole pixels, as in the code of Ghorbani et al. and wang2020. Without it
+    truncated: round the clean centre down to whole pixels, as the code of Ghorbani et al. and wang2020 does. Without it
     the derivative at x is zero, so `own` starts at a random point.
 
     >>> import gyrograd as gg
@@ -229,7 +229,7 @@ class MassCenter(MapSearch):
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Manipulate(MapSearch):
-    """Move the map to a goal and hold the output: least 1e11 MSE(h, h_t) + 1e6 MSE(softmax, clean softmax).
+    """Move the map to a goal and keep the output: minimise 1e11 MSE(h, h_t) + 1e6 MSE(softmax, clean softmax).
 
     Dombrowski et al. 2019, as wang2020 runs it. scale: h over its sum (Dombrowski), over its average pixel
     ("area", wang2020) or its largest ("max"). `goal` as in `targeted_map`; both papers use the map of another
@@ -274,11 +274,11 @@ class Manipulate(MapSearch):
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Noise(BallAttack):
-    """Noise of the same budget, no gradient: the yardstick every attack must beat.
+    """Random noise of the same budget: the baseline that every attack must beat.
 
-    like: the attack whose objective judges it. fill: "surface" (full budget: the sign of normal noise in the
-    l-inf ball, a random direction in the l2 ball) or "volume" (uniform in the ball). draws=1 takes the noise as
-    it comes, whatever it does to the label; n > 1 the best of n that keep it, and x itself if none does better.
+    like: the attack whose objective evaluates it. fill: "surface" (full budget: the sign of normal noise in the l-inf
+    ball, a random direction in the l2 ball) or "volume" (uniform in the ball). draws=1 returns the noise even if the
+    label changes; n > 1 returns the best of n that keep it, or x if none is better.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -300,7 +300,7 @@ class Noise(BallAttack):
         self.judging_attack()
 
     def judging_attack(self) -> MapSearch:
-        """The attack whose objective judges the noise."""
+        """The attack whose objective evaluates the noise."""
         if isinstance(self.like, MapSearch):
             return self.like
         known = {
@@ -314,9 +314,9 @@ class Noise(BallAttack):
         return judging
 
     def plan(self) -> AttackPlan:
-        """The plan of the attack it is judged by, with the search replaced by starting points alone.
+        """The plan of the evaluating attack, with the search reduced to its starting points.
 
-        One is taken as it comes, of several the best.
+        A single draw is returned unconditionally; of several the best is.
         """
         start = "surface" if self.fill == "surface" else "random"
         selection, constraint = ("last", "soft") if self.draws == 1 else ("best", "hard")
@@ -333,7 +333,7 @@ class Noise(BallAttack):
 
 
 def is_map_search(factory: object) -> bool:
-    """True for the class of an attack that can judge noise."""
+    """True for a class of attack that can evaluate noise."""
     return isinstance(factory, type) and issubclass(factory, MapSearch)
 
 
@@ -349,11 +349,11 @@ def is_map_search(factory: object) -> bool:
 )
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pgd(BallAttack):
-    """Change the prediction, not the map: projected gradient ascent on the loss of the target.
+    """Attack the prediction, not the map: projected gradient ascent on the loss of the target.
 
     loss: "cross_entropy", or "margin" (the class's logit over the best other one, below zero when changed).
-    steps 7 and the best iterate as in Madry et al.'s code; tan2023 has eps 8/255 and step_size 2/255. The maps
-    of the result are for show. `images` gives the attacked images alone, for training.
+    7 steps and the best iterate as in Madry et al.'s code; tan2023 uses eps 8/255 and step_size 2/255. The maps of the
+    result play no part in the search. `images` returns only the attacked images, for training.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -385,7 +385,7 @@ class Pgd(BallAttack):
         return self.every_radius(model, _no_map, x, target, seed=seed)[0].x
 
     def plan(self) -> AttackPlan:
-        """On the model itself: its logits have a derivative, with or without kinks."""
+        """The plan, without a twin: logits have a derivative, with or without kinks."""
         return plan_of(self, search_of(self, constraint="soft"), self.aim, sees_maps=False)
 
     def aim(self, scene: Scene) -> Aim:
@@ -396,7 +396,7 @@ class Pgd(BallAttack):
 
 
 def _no_map(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001
-    """Stands where an attribution is asked for and none is wanted."""
+    """A dummy attribution for callers that need no map."""
     return x * 0
 
 
@@ -410,9 +410,9 @@ def transfer(
     *,
     seed: Seed = 0,
 ) -> dict[str, AttackResult]:
-    """Attack one attribution and see what it does to others (wang2020 Table 6): a result for each by name.
+    """Attack one attribution and evaluate others on the same images (wang2020 Table 6); one result per name.
 
-    start and value are the attack's objective as each attribution sees it, with its own clean map.
+    `start` and `value` are the attack's objective for each attribution, with its own clean map.
     """
     if isinstance(attack.eps, tuple):
         raise UserError("transfer takes one eps at a time; give the attack one radius.")

@@ -1,7 +1,4 @@
-"""What attacks minimise: a few lines each, from the map (b c h w) and the logits (b k) to one number per example.
-
-`reading` is how a map is looked at: channels put together, then brought to a scale.
-"""
+"""Objectives of attacks: functions from the map (b c h w) and the logits (b k) to one number per example."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ from gyrograd.numerics.similarity import cosine, l2_distance, pearson, spearman
 from gyrograd.types import Attribution, Images, Inputs, Labels, Logits, Model, PerExample
 
 Objective: TypeAlias = Callable[..., Tensor]
-"""(map, logits, perturbed images) to one number for each example; the attack makes it small."""
+"""Maps (map, logits, perturbed images) to one number per example, which the attack minimises."""
 PixelMaps: TypeAlias = Float[Tensor, "b h w"]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What an objective may be built from: the clean images and what the model and the attribution say of them."""
+    """The clean side of an objective: images, classes, maps and logits, and the goal map if the attack has one."""
 
     x: Images
     target: Labels
@@ -45,7 +42,7 @@ class Scene:
 
 @runtime_checkable
 class PixelCurve(Protocol):
-    """The insertion metric, as far as an objective needs it: metrics are made by name, above this folder."""
+    """The part of the insertion metric that an objective needs; this folder may not import metrics."""
 
     def curve_of_map(self, model: Model, map: Images, x: Images, target: Labels) -> Tensor: ...
 
@@ -54,20 +51,20 @@ class PixelCurve(Protocol):
 
 @dataclass(frozen=True)
 class Aim:
-    """`descend` is differentiated; `judge` picks the iterate and is reported. Mostly the same function."""
+    """`descend` is differentiated; `judge` selects the iterate and is reported. Usually the same function."""
 
     descend: Objective
     judge: Objective
 
 
-def reading(map: Images, how: str, scale: str) -> PixelMaps:
-    """One number for each pixel, on a scale: "max" (joo2023), "sum" (Dombrowski et al.), "area" (wang2020)."""
+def scaled_map(map: Images, how: str, scale: str) -> PixelMaps:
+    """One number per pixel, normalised: "max" (joo2023), "sum" (Dombrowski et al.) or "area" (wang2020)."""
     return normalize(reduce(map, how), scale)
 
 
 def toward(goal: PixelMaps, how: str, scale: str = "max") -> Objective:
     """Half the squared distance to the goal map (joo2023 AAM; its text writes the distance itself)."""
-    return lambda map, *_: 0.5 * (reading(map, how, scale) - goal).square().flatten(1).sum(1)
+    return lambda map, *_: 0.5 * (scaled_map(map, how, scale) - goal).square().flatten(1).sum(1)
 
 
 def unlike(goal: PixelMaps, how: str) -> Objective:
@@ -76,21 +73,21 @@ def unlike(goal: PixelMaps, how: str) -> Objective:
 
 
 def away_from(clean: Images, how: str, measure: str) -> Objective:
-    """How like the clean map it still is: the cosine, or minus half the squared distance of max-scaled maps."""
-    old = reading(clean, how, "max")
+    """Similarity to the clean map: the cosine, or minus half the squared distance of max-normalised maps."""
+    old = scaled_map(clean, how, "max")
     if measure == "cosine":
         return lambda map, *_: cosine(reduce(map, how), old)
-    return lambda map, *_: -0.5 * (reading(map, how, "max") - old).square().flatten(1).sum(1)
+    return lambda map, *_: -0.5 * (scaled_map(map, how, "max") - old).square().flatten(1).sum(1)
 
 
 def mass_on(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
     """Share of the map's mass on these pixels: k-in as wang2020's supplement writes it (Evaluation Metrics)."""
-    return lambda map, *_: (reading(map, how, "sum").abs() * mask).flatten(1).sum(1)
+    return lambda map, *_: (scaled_map(map, how, "sum").abs() * mask).flatten(1).sum(1)
 
 
 def mass_on_own_top(k: int, how: str) -> Objective:
     """Share of the mass on the map's own k largest pixels (the mask of wang2020's notebooks)."""
-    return lambda map, *_: reading(map, how, "sum").abs().flatten(1).topk(k, dim=1).values.sum(1)
+    return lambda map, *_: scaled_map(map, how, "sum").abs().flatten(1).topk(k, dim=1).values.sum(1)
 
 
 def overlap_with(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
@@ -105,20 +102,20 @@ def overlap_with(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
 
 
 SHARPNESS = 0.4
-"""Width of the step in `swapped`, as a share of the k-th largest pixel: a sharper one sees few pixels."""
+"""Width of the sigmoid in `soft_overlap`, relative to the k-th largest pixel; a narrower one would see few pixels."""
 
 
-def swapped(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
-    """`overlap_with`, smoothed: soft membership in the top k, of the mask's pixels less that of all others.
+def soft_overlap(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
+    """Smooth version of `overlap_with`: soft membership in the top k of the mask's pixels minus that of all others.
 
-    A pixel's membership is the sigmoid of its lead over the k-th largest, so that the slope looks at the pixels about
-    to change sides: those of the mask are pushed under that threshold, others over it.
+    A pixel's membership is the sigmoid of its lead over the k-th largest, so the gradient acts on pixels near that
+    threshold: those of the mask are pushed below it, others above it.
     """
     inside = mask.flatten(1)
     k = int(mask[0].sum())
 
     def swap(map: Tensor, *_: Tensor) -> Tensor:
-        pixels = reading(map, how, "area").abs().flatten(1)
+        pixels = scaled_map(map, how, "area").abs().flatten(1)
         threshold = pixels.detach().topk(k, dim=1).values[:, -1:]
         width = SHARPNESS * torch.where(threshold > 0, threshold, 1)
         member = torch.sigmoid((pixels - threshold) / width)
@@ -128,11 +125,11 @@ def swapped(mask: Bool[Tensor, "b h w"], how: str) -> Objective:
 
 
 def like_ranks(clean: Images, how: str) -> Objective:
-    """`rank_order`, smoothed: correlation of the logarithm of the pixels with the ranks of the clean ones."""
+    """Smooth version of `rank_order`: correlation of the logarithm of the pixels with the clean ranks."""
     ranks = reduce(clean, how).flatten(1).argsort(1).argsort(1).to(clean.dtype)
 
     def alike(map: Tensor, *_: Tensor) -> Tensor:
-        pixels = reading(map, how, "area").flatten(1)
+        pixels = scaled_map(map, how, "area").flatten(1)
         return pearson((pixels.abs() + 0.05).log() * pixels.sign(), ranks)
 
     return alike
@@ -145,7 +142,7 @@ def rank_order(clean: Images, how: str) -> Objective:
 
 
 def steepness(clean: Images, x: Images) -> Objective:
-    """Minus the slope of the map from x: -|map' - map| / |x' - x|, both l2 over all elements; 0 at x itself."""
+    """Minus the slope of the map: -|map' - map| / |x' - x|, both l2 over all elements; 0 at x itself."""
 
     def slope(map: Tensor, _: Tensor, perturbed: Tensor) -> Tensor:
         walked = l2_distance(perturbed, x)
@@ -155,29 +152,32 @@ def steepness(clean: Images, x: Images) -> Objective:
 
 
 def map_change(clean: Images) -> Objective:
-    """Minus the change of the map. Its slope lies along J^T (map' - map): a step along it, brought back to the ball, is
-    a step of the power iteration for the direction in which the map is steepest."""
+    """Minus the change of the map.
+
+    Its gradient lies along J^T (map' - map), so a step along it, projected to the ball, is a step of the power
+    iteration for the direction in which the map is steepest.
+    """
     return lambda map, *_: -l2_distance(map, clean)
 
 
 def in_insertion_order(scene: Scene, curve: PixelCurve) -> Objective:
-    """Insertion: mean probability as the clean image's pixels are put in, in the map's order. Not differentiable."""
+    """Insertion: mean probability as the clean image's pixels are inserted in the map's order. Not differentiable."""
     return lambda map, *_: curve.curve_of_map(_model(scene), map, scene.x, scene.target).mean(1)
 
 
 SOFT_SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
-"""The points of the insertion curve that `softly_inserted` looks at."""
+"""The points of the insertion curve that `soft_insertion` uses."""
 
 
-def softly_inserted(scene: Scene, curve: PixelCurve, how: str) -> Objective:
-    """`in_insertion_order`, smoothed: a pixel is put in by its soft membership in the top m, as in `swapped`."""
+def soft_insertion(scene: Scene, curve: PixelCurve, how: str) -> Objective:
+    """Smooth version of `in_insertion_order`: soft membership in the top m inserts pixels, as in `soft_overlap`."""
     model = _model(scene)
     empty = curve.empty_image(model, scene.x)
     content, n = scene.x - empty, len(SOFT_SHARES)
     target = scene.target.repeat_interleave(n)
 
     def inserted(map: Tensor, *_: Tensor) -> Tensor:
-        pixels = reading(map, how, "area").flatten(1)
+        pixels = scaled_map(map, how, "area").flatten(1)
         places = [max(1, round(share * pixels.shape[1])) - 1 for share in SOFT_SHARES]
         thresholds = pixels.detach().sort(dim=1, descending=True).values[:, places, None]
         width = SHARPNESS * torch.where(thresholds != 0, thresholds.abs(), 1)
@@ -189,14 +189,14 @@ def softly_inserted(scene: Scene, curve: PixelCurve, how: str) -> Objective:
 
 
 def the_goal(scene: Scene) -> PixelMaps:
-    """The scene's goal map; a scene of an attack that has a goal always holds one."""
+    """The scene's goal map, which attacks with a goal always have."""
     if scene.goal is None:
         raise UserError("This objective needs a goal map; call the attack itself, which makes one.")
     return scene.goal
 
 
 def _model(scene: Scene) -> Model:
-    """The model of the scene; a scene made by a run always holds it."""
+    """The model of the scene, which scenes of a run always have."""
     if scene.model is None:
         raise UserError("Insertion needs the model; call the attack itself, which passes it on.")
     return scene.model
@@ -209,7 +209,7 @@ def far_from(center: Float[Tensor, "b 2"], how: str) -> Objective:
 
 def mean_square_to(goal: PixelMaps, how: str, scale: str, weight: float) -> Objective:
     """weight times the mean squared difference to the goal map (Dombrowski et al. 2019, with weight 1e11)."""
-    return lambda map, *_: weight * (reading(map, how, scale) - goal).square().flatten(1).mean(1)
+    return lambda map, *_: weight * (scaled_map(map, how, scale) - goal).square().flatten(1).mean(1)
 
 
 def with_penalty(objective: Objective, weight: float, clean: Logits, on: str) -> Objective:
@@ -241,10 +241,10 @@ def margin(target: Labels) -> Objective:
 def goal_maps(
     goal: str | Tensor, model: Model, attribution: Attribution, x: Images, how: str, scale: str
 ) -> PixelMaps:
-    """The map to aim at, for each example: "frame" (joo2023: 5 pixels of 32), maps `h w` or `b h w`, or images.
+    """The goal map per example, from "frame" (joo2023: 5 pixels of 32), maps `h w` or `b h w`, or images.
 
-    Images (`c h w` with a batch axis before it: one for all, or one for each x) stand for their own maps under
-    the same attribution, of the class the model predicts for them (Dombrowski et al.).
+    For images (`1 c h w` or `b c h w`) the goal is their map under the same attribution, for the class that the model
+    predicts (Dombrowski et al.).
     """
     h, w = x.shape[2:]
     if isinstance(goal, str):

@@ -1,4 +1,4 @@
-"""What an attack did, example by example, and how it is kept on disk."""
+"""The result of an attack, one row per example, and how it is saved."""
 
 from __future__ import annotations
 
@@ -25,20 +25,23 @@ from gyrograd.types import Flags, Inputs, Labels, PerExample
 COLUMNS = ("start", "value", "prediction_kept", "stuck", "linf", "l2", "budget_used", "steps")
 MOST_SHOWN = 8
 """Examples a notebook shows."""
+SCALE_END = 0.995
+"""Share of a map's pixels below the brightest."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttackResult:
-    """One row for each example.
+    """Result of an attack, one row per example.
 
-    x: the attacked images; x_clean: as they were; target: the class explained. map_clean and map: the maps of
-    both. start and value: the objective at x_clean and at x, lower is better for the attacker; value is NaN
-    where the search had no derivative to follow (`stuck`), for then it says nothing about robustness.
-    prediction_kept: the model's class at x is that at x_clean. linf, l2: sizes of the change in pixel units;
-    budget_used: its size over eps. steps: gradient steps taken, over all restarts. trace: objective of every
-    iterate, restarts one after the other, if asked for. flags: what a reader must know of the run. beaten_by: by
-    name, where a challenger clearly did better than the main search; misled: where what was descended fell and the
-    value did not (both of `auto`; what a challenger found counts).
+    x, x_clean: attacked and clean images. target: the explained class. map, map_clean: their maps. start, value: the
+    objective at x_clean and at x, lower is better for the attacker; value is NaN if the search had no derivative to
+    follow (`stuck`), because that says nothing about robustness. prediction_kept: True if the predicted class is
+    unchanged. linf, l2: size of the change in pixel units. budget_used: its size over eps. steps: gradient steps, over
+    all restarts. trace: objective of every iterate, restarts one after the other, if requested. flags: remarks that a
+    reader must know.
+    beaten_by: by challenger, the images on which it clearly beat the main search. misled: images on which the objective
+    fell and the value did not. (The last two only from `auto`; results of challengers count.) class_names: those that
+    the model carries.
     """
 
     x: Inputs
@@ -63,16 +66,31 @@ class AttackResult:
     settings: JsonObject = field(default_factory=dict)
     beaten_by: Mapping[str, Flags] = field(default_factory=dict)
     misled: Flags | None = None
+    class_names: tuple[str, ...] | None = None
+
+    def __repr__(self) -> str:
+        """One line: the tensors of all fields would fill pages."""
+        kept = f"prediction kept for {int(self.prediction_kept.sum())} of {len(self)}"
+        return f"AttackResult({self.name}, eps {eps_text(self.eps)}: {self._column}{self._moved()}, {kept})"
+
+    @property
+    def _column(self) -> str:
+        return str(self.settings.get("column", "objective")).replace("_", " ")
+
+    def _moved(self, row: int | slice = slice(None)) -> str:
+        """Start and value, on average over the examples the search could move."""
+        start, value = (float(column[row].nanmean()) for column in (self.start, self.value))
+        return f" {start:.3f} to {value:.3f}"
 
     def __len__(self) -> int:
         return len(self.x)
 
     def save(self, folder: Path | str, examples: Sequence[int] | None = None) -> Path:
-        """Write clean and attacked image and map of each example as PNG, then `record.json`; returns its path.
+        """Write images and maps, clean and attacked, as PNG, then `record.json`; returns its path.
 
-        `examples` names the rows (their index in the data set). Each file is written whole or not at all, and
-        the record last, so a folder with a record is complete. PNG holds bytes: a change below 1/510 is not
-        in the picture; the numbers of the record are those of the exact images.
+        `examples` are the rows' indices in the data set. Files are written atomically and the record last, so a folder
+        with a record is complete. PNG stores bytes, so changes below 1/510 are not visible in it; the numbers of the
+        record belong to the exact images.
         """
         if self.x.dim() != 4:
             raise UserError(
@@ -101,8 +119,10 @@ class AttackResult:
         settings = {**self.settings, "eps": self.eps}
         return records.Record(f"attack {self.name}", settings, [int(i) for i in examples], values, facts)
 
-    def _repr_html_(self) -> str:
-        """For notebooks: each example's images and maps before and after, and its numbers in words."""
+    def _repr_html_(self) -> str | None:
+        """HTML for notebooks: images and maps before and after, and the numbers of each example."""
+        if self.x.dim() != 4:
+            return None  # __repr__ is shown
         shown = range(min(MOST_SHOWN, len(self)))
         rows = "".join(f"<tr>{self._html_row(row)}</tr>" for row in shown)
         heads = (
@@ -125,16 +145,20 @@ class AttackResult:
             for what, picture in self._pictures(row).items()
         )
         kept = "kept" if bool(self.prediction_kept[row]) else "changed"
-        number = str(self.settings.get("column", "objective")).replace("_", " ")
-        moved = f"{number}: {float(self.start[row]):.3f} to {float(self.value[row]):.3f}"
+        moved = f"{self._column}:{self._moved(row)}"
         if bool(self.stuck[row]):
-            moved = "no derivative to follow: says nothing of robustness"
-        words = f"class explained {int(self.target[row])}<br>prediction {kept}<br>{moved}"
+            moved = "no derivative to follow: says nothing about robustness"
+        target = int(self.target[row])
+        explained = f"class {target}" if self.class_names is None else escape(self.class_names[target])
+        words = f"explained: {explained}<br>prediction {kept}<br>{moved}"
         return f'{cells}<td style="text-align: left">{words}</td>'
 
     def _pictures(self, row: int) -> dict[str, Tensor]:
-        """Both maps on the scale of their own largest pixel."""
-        maps = normalize(reduce(torch.stack([self.map_clean[row], self.map[row]])), "max")
+        """The four pictures of an example. Each map has its own scale, whose end one pixel in 200 exceeds."""
+        # Divided by its largest pixel, a map with one outlier would be black.
+        maps = normalize(reduce(torch.stack([self.map_clean[row], self.map[row]])).float(), "max")
+        ends = maps.flatten(1).quantile(SCALE_END, dim=1)[:, None, None]
+        maps = maps / torch.where(ends > 0, ends, 1)
         return {
             "clean": self.x_clean[row],
             "attacked": self.x[row],
@@ -146,23 +170,23 @@ class AttackResult:
 PER_EXAMPLE = tuple(
     f.name
     for f in fields(AttackResult)
-    if f.name not in {"eps", "trace", "flags", "name", "settings", "beaten_by", "misled"}
+    if f.name not in {"eps", "trace", "flags", "name", "settings", "beaten_by", "misled", "class_names"}
 )
 
 
 def in_shape_of(x: Inputs, result: AttackResult) -> AttackResult:
-    """A result that was searched in another shape, in the shape of x."""
+    """The result with its images and maps reshaped like x."""
     names = ("x", "x_clean", "map_clean", "map")
     return replace(result, **{name: getattr(result, name).reshape(x.shape) for name in names})
 
 
-def joined(parts: Sequence[AttackResult]) -> AttackResult:
-    """The parts of one batch, one after the other."""
+def concatenate_results(parts: Sequence[AttackResult]) -> AttackResult:
+    """The results of the parts of a batch as one."""
     columns: dict[str, Any] = {
         name: torch.cat([getattr(part, name) for part in parts]) for name in PER_EXAMPLE
     }
     traces = [part.trace for part in parts if part.trace is not None]
-    # A challenger that was not needed in one part has beaten nothing there.
+    # A challenger that did not run in a part won on none of its images.
     names = dict.fromkeys(name for part in parts for name in part.beaten_by)
     beaten_by = {
         name: torch.cat([part.beaten_by.get(name, torch.zeros_like(part.stuck)) for part in parts])
@@ -179,7 +203,7 @@ def joined(parts: Sequence[AttackResult]) -> AttackResult:
 
 
 def _png(pixels: Float[Tensor, "c h w"]) -> bytes:
-    """Grey or colour by the number of channels."""
+    """The image as PNG, grey or colour by its number of channels."""
     levels = (pixels.detach().clamp(0, 1) * 255).round().byte().cpu()
     if len(levels) not in (1, 3):
         levels = levels[:1]

@@ -1,4 +1,4 @@
-"""What `auto` checks of its own search: when a number under attack may be too kind, and what to do about it."""
+"""Self-checks of `auto`: when a number under attack may be too optimistic, and what to do about it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from gyrograd.attacks.result import AttackResult
 WIN_MARGIN = 0.05
 """A challenger beats the main search on an image if its column is lower by more than this."""
 FLAGGED_SHARE = 0.1
-"""The share of images on which a challenger must win for a flag."""
+"""Share of images on which a challenger must win to raise a flag."""
 MISLED_FALL, MISLED_COLUMN = 0.2, 0.02
-"""A search is misled on an image if what it descends falls by more than the first, and the column by less than the
-second."""
+"""A search is misled if its objective falls by more than the first number and the column by less than the second."""
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """One reason why a number under attack may be too kind: raised if, explanation, what to do."""
+    """A reason why a number under attack may be too optimistic: raised if, explanation, what to do."""
 
     raised_if: str
     explanation: str
@@ -61,7 +60,7 @@ BEATEN_BY = {
         ),
     )
 }
-"""What it means that a challenger wins, by its name."""
+"""What a win of each challenger means."""
 MISLED = SelfCheck(
     f"what is descended fell by more than {MISLED_FALL:g} and the column by less than {MISLED_COLUMN:g} on more than "
     f"{FLAGGED_SHARE:.0%} of the images",
@@ -69,11 +68,11 @@ MISLED = SelfCheck(
     "attribution, a twin, or another computation with create_graph=True.",
     "Do not call this map steady; search through a map nearer to it (transfer_from=), or let both be one computation.",
 )
-"""What it means that the objective falls and the column does not."""
+"""What it means if the objective falls and the column does not."""
 
 
 def raised_flags(result: AttackResult) -> Iterator[str]:
-    """A sentence for each challenger that won often, and one if the search was often misled."""
+    """One sentence per challenger that won often, and one if the search was often misled."""
     found = [(f"beaten by {name}", won, BEATEN_BY[name]) for name, won in result.beaten_by.items()]
     if result.misled is not None:
         found.append(("misled", result.misled, MISLED))

@@ -1,8 +1,8 @@
-"""What attacks are declared with: the settings they share, the protocols they were published under, and the checks.
+"""Base classes of attacks: shared settings, published protocols, and checks.
 
-A protocol gives values to settings that were left open (None). `own` is this package's choice and the default; `paper`
-the text; `reference` public code where it differs from the text. A setting that is given wins over its protocol, and
-the attack's `repr` shows all that was decided.
+A protocol fills in settings that are None. `own` is this package's choice and the default; `paper` follows the text;
+`reference` public code where it differs from the text. A given setting overrides the protocol, and the attack's `repr`
+shows the resulting values.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from gyrograd.attacks import loop
+from gyrograd.attacks.engine import AttackPlan, run
 from gyrograd.attacks.loop import Search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, with_penalty
 from gyrograd.attacks.result import AttackResult
-from gyrograd.attacks.runs import AttackPlan, run
 from gyrograd.attacks.twin import TwinBeta, check_twin_beta
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.settings import same_settings, settings_hash
@@ -29,7 +29,7 @@ from gyrograd.registry import Settings, name_of
 from gyrograd.types import Attribution, Inputs, Labels, Model, Seed
 
 Radii = float | int | tuple[float, ...] | list[float]
-"""One radius, or several: then the attack returns one result for each."""
+"""One radius, or several; the attack returns one result per radius."""
 Results = AttackResult | tuple[AttackResult, ...]
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -43,7 +43,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "box": ("unit", "image", "batch", "none"),
     "reduce": tuple(REDUCTIONS),
 }
-"""Settings that are one of a few words. An attack adds those of its own in `choices`."""
+"""Allowed words of settings; an attack adds those of its own in `choices`."""
 LEFT_OPEN: Settings = {
     "steps": 50,
     "stepper": "steepest",
@@ -57,12 +57,12 @@ LEFT_OPEN: Settings = {
     "explained": "target",
     "box": "unit",
 }
-"""Values of the settings of `MapSearch` that neither the caller nor the protocol decides."""
+"""Values of `MapSearch` settings that neither the caller nor the protocol sets."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BallAttack:
-    """What every attack here has: the radii of a ball, a plan, and one way to be run."""
+    """Base of every attack: the radii of a ball, a plan, and the call that runs it."""
 
     eps: Radii = 8 / 255
     norm: str = "linf"
@@ -79,14 +79,14 @@ class BallAttack:
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> Results:
-        """The result of one radius, or all of several."""
+        """The result, or a tuple of results if there are several radii."""
         results = self.every_radius(model, attribution, x, target, seed=seed)
         return results if isinstance(self.eps, tuple) else results[0]
 
     def every_radius(
         self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
-        """One result for each radius, also if there is only one."""
+        """A tuple with one result per radius, even if there is only one."""
         return run(self.plan(), model, attribution, x, target, seed=seed)
 
     def plan(self) -> AttackPlan:
@@ -94,11 +94,11 @@ class BallAttack:
         raise UserError(f"The attack {self.name} has no plan; derive it from MapSearch, or write plan(self).")
 
     def check(self) -> None:
-        """Refuse settings that cannot be meant."""
+        """Refuse invalid settings."""
 
     @property
     def name(self) -> str:
-        """As registered."""
+        """The registered name."""
         return name_of("attack", self)
 
     __eq__ = same_settings
@@ -107,23 +107,23 @@ class BallAttack:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MapSearch(BallAttack):
-    """An attack on a map is this and an `objective`. None leaves a choice to the protocol.
+    """Base of attacks on maps, which add an `objective`. A setting of None is filled in by the protocol.
 
-    eps: radius in pixel units (8 / 255), or several. norm: "linf" or "l2". steps, step_size (pixel units; open:
-    2.5 eps / steps, for Adam 4 eps / steps), stepper ("sign", "steepest", "adam"), projection ("clip",
-    "rescale"), start ("clean", "random", "surface"), restarts, selection ("best", "last"), constraint ("hard":
-    only images that keep the label count; "soft": all count), restore (an image that has lost its label steps back
-    towards it before it goes on; off in the papers), penalty (weight of the mean squared change of
-    `penalty_on`: "logits" or "probabilities"), explained ("target", or the model's "prediction"), box ("unit",
-    or the range of each "image" or of the "batch"), stop_at (an example that reaches this value stops; off),
-    trace (keep every iterate's value), twin_beta (see `twin`), transfer_from (attribution to search through),
-    reduce (how channels become one number), max_batch (rows of the model in one pass).
+    eps: radius in pixel units (8 / 255), or several. norm: "linf" or "l2". steps, step_size: in pixel units; default
+    2.5 eps / steps, for Adam 4 eps / steps. stepper: "sign", "steepest" or "adam". projection: "clip" or "rescale".
+    start: "clean", "random" or "surface". restarts: number of runs. selection: "best" or "last". constraint: "hard",
+    only images that keep the label count, or "soft", all count. restore: an image that lost its label first steps back
+    towards it (off in the papers). penalty: weight of the mean squared change of `penalty_on`, "logits" or
+    "probabilities". explained: "target", or the model's "prediction". box: "unit", or the range of each "image" or of
+    the "batch". stop_at: an example that reaches this value stops (off). trace: keep the value of every iterate.
+    twin_beta: see `twin`. transfer_from: the attribution to search through. reduce: how channels are merged. max_batch:
+    rows of the model per pass.
     """
 
     protocols: ClassVar[Mapping[str, Mapping[str, Any]]] = {"own": {"restore": True}}
     """By name, the settings that differ from `LEFT_OPEN` and from the first of `choices`."""
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {}
-    """The words that the attack's own settings may be, first the one that is taken if nobody decides."""
+    """Allowed words of the attack's own settings; the first is the default."""
 
     protocol: str = "own"
     steps: int | None = None
@@ -147,11 +147,11 @@ class MapSearch(BallAttack):
     max_batch: int = MAX_BATCH
 
     def objective(self, scene: Scene) -> Objective:  # noqa: ARG002
-        """What is made small, as a function of the map."""
+        """The function of the map to minimise."""
         raise UserError(f"The attack {self.name} has no objective; write objective(self, scene).")
 
     def judge(self, scene: Scene) -> Objective | None:
-        """What picks the iterate and is reported, if that is not the objective."""
+        """The function that selects the iterate and is reported, if it is not the objective."""
 
     def aim(self, scene: Scene) -> Aim:
         """Objective and judge, both with the penalty."""
@@ -177,7 +177,7 @@ class MapSearch(BallAttack):
         check_goal(getattr(self, "goal", "frame"))
 
     def _fill_in(self) -> None:
-        """Give every setting that was left open the value of the protocol."""
+        """Fill in settings that are None from the protocol."""
         if self.protocol not in self.protocols:
             raise UserError(
                 f"{self.name} has no protocol '{self.protocol}': {did_you_mean(self.protocol, self.protocols)}"
@@ -185,12 +185,12 @@ class MapSearch(BallAttack):
         first = {setting: words[0] for setting, words in self.choices.items()}
         for setting, value in {**LEFT_OPEN, **first, **self.protocols[self.protocol]}.items():
             if getattr(self, setting) is None:
-                # The one place where a frozen attack is written to: while it is being made.
+                # The only write to a frozen attack, during its construction.
                 object.__setattr__(self, setting, value)
 
 
 def plan_of(attack: Any, search: Search, aim: Any, **further: Any) -> AttackPlan:
-    """A plan with the attack's own settings wherever the two share a name."""
+    """A plan whose fields are taken from the attack's settings of the same name."""
     own = {f.name: getattr(attack, f.name) for f in fields(attack)}
     shared = {f.name: own[f.name] for f in fields(AttackPlan) if f.name in own}
     decided = {
@@ -204,7 +204,7 @@ def plan_of(attack: Any, search: Search, aim: Any, **further: Any) -> AttackPlan
 
 
 def search_of(attack: Any, **further: Any) -> Search:
-    """The search with the attack's own settings."""
+    """A `Search` whose fields are taken from the attack's settings of the same name."""
     own = {f.name: getattr(attack, f.name) for f in fields(attack)}
     return Search(**({f.name: own[f.name] for f in fields(Search) if f.name in own} | further))
 
@@ -226,7 +226,7 @@ def _plain(value: Any) -> Any:
 
 
 def check_words(attack: BallAttack, own: Mapping[str, tuple[str, ...]]) -> None:
-    """Every setting that is a name must be one that exists."""
+    """Refuse words that a setting does not allow."""
     for setting, known in {**CHOICES, **own}.items():
         value = getattr(attack, setting, known[0])
         if value not in known:
@@ -234,7 +234,7 @@ def check_words(attack: BallAttack, own: Mapping[str, tuple[str, ...]]) -> None:
 
 
 def check_search(attack: Any) -> None:
-    """Counts of at least one, a step that moves, restarts only where the best is kept."""
+    """Refuse counts below one, a step size of zero, and restarts without selection='best'."""
     check_counts(steps=attack.steps, restarts=attack.restarts, max_batch=attack.max_batch)
     if attack.step_size is not None and not attack.step_size > 0:
         raise UserError(
@@ -245,6 +245,6 @@ def check_search(attack: Any) -> None:
 
 
 def check_goal(goal: str | Tensor) -> None:
-    """A goal by name is the frame; a tensor is compared with the images when they are there."""
+    """Refuse an unknown name of a goal; tensors are checked against the images later."""
     if isinstance(goal, str):
         check_name("goal", goal, ("frame",))

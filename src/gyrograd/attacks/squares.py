@@ -1,4 +1,4 @@
-"""A search that needs no derivative: try a square, keep it if it helps (after Andriushchenko et al. 2020)."""
+"""A search without derivatives: try random squares and keep those that help (after Andriushchenko et al. 2020)."""
 
 from __future__ import annotations
 
@@ -13,22 +13,28 @@ from gyrograd.numerics.balls import Ball
 from gyrograd.numerics.random import Keys, integers, signs
 from gyrograd.types import Flags, Images, PerExample
 
-Judged = tuple[PerExample, PerExample, Flags]
-"""Of perturbed images: the stand-in, the column, and whether the label held."""
+Evaluation = tuple[PerExample, PerExample, Flags]
+"""Stand-in, column and "label kept" of perturbed images."""
 
 STREAM = 1 << 33
-"""Draws of squares are streams of their own, apart from those of starts and noise."""
+"""Random stream of the squares, distinct from those of starts and noise."""
 LARGEST, SMALLEST = 0.5, 0.1
-"""Side of the first and of the last square, as a share of the image's."""
+"""Side of the first and the last square, as a share of the image's side."""
 
 
 def try_squares(
-    x: Images, begin: Images, ball: Ball, box: Box, judge: Callable[[Tensor], Judged], keys: Keys, looks: int
+    x: Images,
+    begin: Images,
+    ball: Ball,
+    box: Box,
+    judge: Callable[[Tensor], Evaluation],
+    keys: Keys,
+    looks: int,
 ) -> tuple[Images, PerExample]:
-    """The best perturbation by the column among those that keep the label, and its value.
+    """The perturbation with the lowest column among those that keep the label, and its value.
 
-    A square of pixels goes to one end of the ball in each channel. It stays if the stand-in falls, which also tells
-    apart points that the column, a count, holds to be equal. Squares shrink from look to look.
+    A square of pixels is set to one end of the ball per channel. It is kept if the stand-in falls, which also
+    distinguishes points with an equal column, since that is a count. Squares shrink with each try.
     """
     delta = begin
     soft, value, kept = judge(x + delta)
@@ -44,7 +50,7 @@ def try_squares(
 
 
 def _square(x: Images, keys: Keys, number: int, looks: int) -> Images:
-    """1 or -1 for each channel inside a square at a random place, 0 outside."""
+    """1 or -1 per channel inside a square at a random position, 0 outside."""
     _, c, h, w = x.shape
     share = LARGEST * (SMALLEST / LARGEST) ** (number / max(1, looks - 1))
     side = max(1, round(share * min(h, w)))

@@ -1,11 +1,11 @@
-"""Where the derivative comes from: the model itself, or a Softplus twin of a piecewise linear one.
+"""The model to differentiate: the attacked model itself, or a Softplus twin of a piecewise linear one.
 
-The gradient map of a ReLU net is piecewise constant, so its derivative to x is zero almost everywhere and an
-attack that follows it stands still: a "robust" number that means nothing. joo2023, wang2020 and Dombrowski et
-al. all search on a copy with Softplus in place of ReLU; what is found is judged on the model itself. Nets of
-ReLU6, LeakyReLU and others made of ReLUs get a twin too (`models.piecewise`). Where none can be made of a net
-whose second derivative is zero, the result says so: maps that have a derivative of another kind, such as input x
-gradient, would be attacked along it alone.
+The gradient map of a ReLU net is piecewise constant, so its derivative to x is zero almost everywhere: an attack that
+follows it does not move, and its "robust" number means nothing. joo2023, wang2020 and Dombrowski et al. search on a
+copy with Softplus in place of ReLU and evaluate the result on the model itself. Nets of ReLU6, LeakyReLU and other
+activations made of ReLUs get a twin, too (`models.piecewise`). If no twin can be made of a net whose second derivative
+is zero, the result says so: a map with another kind of derivative, such as input x gradient, would be attacked along
+that alone.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from gyrograd.smoothing import Smoothed
 from gyrograd.types import Model
 
 BETA = 20.0
-"""Sharpness of the twin unless set: joo2023's. (wang2020's and Ghorbani et al.'s code have 1.)"""
+"""Default sharpness of the twin, joo2023's. (The code of wang2020 and of Ghorbani et al. uses 1.)"""
 FLAT = (
     "no second derivative and no twin to search on, so that the search cannot see slopes change: "
     "a small effect is no sign of robustness"
 )
 
 TwinBeta = float | int | tuple[float | int, float | int] | str | None
-"""A sharpness, two of them (grows from the first to the last, geometrically), "auto", or None: no twin."""
+"""A sharpness, a pair (geometric growth from the first to the last), "auto", or None for no twin."""
 
 
 @dataclass(frozen=True)
 class Guide:
-    """The model that is differentiated. `note` says what it is if it is not the model; `refusal` why not."""
+    """The model to differentiate. `note` describes it if it is a twin; `refusal` says why there is none."""
 
     model: Model
     note: str = ""
@@ -44,7 +44,7 @@ class Guide:
     growth: tuple[float | int, float | int] | None = None
 
     def set_step(self, step: int, steps: int) -> None:
-        """Sharpen a growing twin to its beta at this step: geometric, as Dombrowski et al. do."""
+        """Set the beta of a growing twin for this step, geometrically as in Dombrowski et al."""
         if self.growth is None:
             return
         low, high = self.growth
@@ -55,11 +55,11 @@ class Guide:
 
 
 def guide_for(model: Model, x: Tensor, twin_beta: TwinBeta) -> Guide:
-    """The twin where one is asked for, or where "auto" finds a ReLU or what is made of ReLUs; else the model itself.
+    """A twin if a sharpness is given, or if "auto" finds activations made of ReLUs; else the model itself.
 
-    The twin shares the model's weights. A model that was smooth from the start is left alone by "auto", and so is
-    one that bends by itself between its kinks (Hardswish alone). None makes no twin; what is left without a second
-    derivative is noted all the same.
+    The twin shares the model's weights. "auto" makes no twin of a smooth model, nor of one whose only kinked activation
+    is Hardswish, which has a second derivative. With None there is no twin, but a missing second derivative is still
+    noted.
     """
     guide = Guide(model) if twin_beta is None else _twin_or_model(model, x, twin_beta)
     doubt = _doubt(guide.model, x[:1])
@@ -84,9 +84,9 @@ def _twin_or_model(model: Model, x: Tensor, twin_beta: TwinBeta) -> Guide:
 
 
 def _doubt(model: Model, x: Tensor) -> str:
-    """What a reader must know if the logits have no second derivative at x, along a random direction.
+    """A remark if the logits have no second derivative at x, tested along a random direction; else empty.
 
-    Asked of the logits and not of a map: input x gradient has a derivative even where no slope changes.
+    Tested on the logits, not on a map: input x gradient has a derivative even if no gradient changes.
     """
     streams = random.keys(0, len(x), x.device)
     along = random.normal(streams, tuple(x.shape[1:]), dtype=x.dtype)
@@ -99,13 +99,15 @@ def _doubt(model: Model, x: Tensor) -> str:
 
     try:
         bends = bool(hessian_vector_product(mixed, x, along).any())
-    except RuntimeError as wrong:  # an operation that can be differentiated once only; some maps need no more
+    except (
+        RuntimeError
+    ) as wrong:  # an operation that can be differentiated only once, which suffices for some maps
         return f"whether the model has a second derivative is not known ({str(wrong).partition(chr(10))[0]})"
     return "" if bends else FLAT
 
 
 def check_twin_beta(twin_beta: TwinBeta) -> None:
-    """Refuse what is not a sharpness."""
+    """Refuse anything but a sharpness, a pair of them, "auto" or None."""
     betas = twin_beta if isinstance(twin_beta, tuple) else (twin_beta,)
     numbers = [beta for beta in betas if isinstance(beta, float | int)]
     if twin_beta not in ("auto", None) and (
@@ -117,7 +119,7 @@ def check_twin_beta(twin_beta: TwinBeta) -> None:
 
 
 def _softplus(model: Model, x: Tensor, beta: float) -> Model:
-    """The swap goes inside a smoothed model: that one recomputes in backward, where a swap of calls is off."""
+    """The twin. Of a smoothed model the core is swapped, because recomputation in backward sees no swapped calls."""
     if isinstance(model, Smoothed):
         core = _softplus(model.core, x, beta)
         return Smoothed(core, model.kernel, model.draws, model.seed, model.max_batch).train(model.training)

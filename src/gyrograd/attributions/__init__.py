@@ -3,7 +3,7 @@
 from gyrograd.attributions.attention import AttentionRollout, GradientXAttention
 from gyrograd.attributions.cam import GradCAM, GradCAMPlusPlus, HiResCAM, LayerCAM
 from gyrograd.attributions.deep_lift import DeepLift, DeepShap
-from gyrograd.attributions.function import FunctionAttribution
+from gyrograd.attributions.function import FunctionAttribution, as_attribution
 from gyrograd.attributions.gradient import Gradient, InputXGradient
 from gyrograd.attributions.gradient_shap import GradientShap
 from gyrograd.attributions.guided_backprop import GuidedBackprop
@@ -38,6 +38,7 @@ __all__ = [
     "OnSmoothed",
     "Rise",
     "Shap",
+    "as_attribution",
     "predict",
     "smoothgrad",
     "unigrad",

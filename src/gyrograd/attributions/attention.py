@@ -137,7 +137,7 @@ def _attention_map(
     draws = rows_per_example(model)
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
-        tape = _taped(model, x, create_graph)
+        tape = _record(model, x, create_graph)
         logits = check_logits(tape.logits.value, x)
         if not create_graph:
             check_target(target, *logits.shape)
@@ -157,7 +157,7 @@ def _attention_map(
     )
 
 
-def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:
+def _record(model: Model, x: Tensor, create_graph: bool) -> Tape:
     if x.dim() != 4:
         raise UserError(
             f"Attention maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or 'integrated_gradients'."

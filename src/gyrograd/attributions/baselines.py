@@ -29,7 +29,7 @@ def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:
     check_baseline(baseline)
     if isinstance(baseline, str):
         return _named(x, baseline)
-    return _colour(x, baseline) if isinstance(baseline, tuple) else _given(x, baseline)
+    return _colour(x, baseline) if isinstance(baseline, tuple) else _broadcast(x, baseline)
 
 
 def examples_of(x: Inputs, baseline: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def _colour(x: Tensor, baseline: tuple[float, ...]) -> Tensor:
     return colour.reshape(-1, *[1] * (x.dim() - 2)).expand_as(x)
 
 
-def _given(x: Tensor, baseline: float | Tensor) -> Tensor:
+def _broadcast(x: Tensor, baseline: float | Tensor) -> Tensor:
     """A number everywhere, or a tensor that broadcasts to x."""
     fill = torch.as_tensor(baseline, dtype=x.dtype, device=x.device)
     try:

@@ -93,7 +93,7 @@ def explain_in_parts(
 
     bar = iter(track(range(len(x)), len(x), "explaining"))
     with eval_mode(model), graph_if(create_graph):
-        maps = [_counted(bar, map) for map in in_parts(part, len(x), max(1, budget // rows))]
+        maps = [_advance_bar(bar, map) for map in in_parts(part, len(x), max(1, budget // rows))]
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 
@@ -116,7 +116,8 @@ def graph_if(wanted: bool) -> torch.set_grad_enabled:
     return torch.set_grad_enabled(wanted or torch.is_grad_enabled())
 
 
-def _counted(bar: Iterator[int], part: Tensor) -> Tensor:
+def _advance_bar(bar: Iterator[int], part: Tensor) -> Tensor:
+    """Advance the bar by the rows of the part, and return the part."""
     for _ in part:
         next(bar)
     return part

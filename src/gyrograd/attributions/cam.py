@@ -2,7 +2,7 @@
 
 Grad-CAM, Grad-CAM++, Layer-CAM and HiRes-CAM differ in one line each, the weights. The rest is one mechanism: the
 model is recorded (`replay`), so that functional nets and in-place activations are seen and no hook stays behind.
-Without a graph only the calls after the layer are differentiated, in a plain pass where one will do (`late_layer`).
+Without a graph only the calls after the layer are differentiated, if possible in a plain pass (`late_layer`).
 
 With A the feature maps `c h w` of the layer and g the gradient of the explained number to them, the map is a sum over
 channels of weights times A, cut at zero, enlarged to the image (bilinear) and divided evenly among the colour channels:
@@ -26,14 +26,14 @@ from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per
 from gyrograd.attributions.feature_maps import FeatureMaps, candidates, find_module, named_maps, no_layer
 from gyrograd.attributions.late_layer import (
     LayerGradient,
-    Place,
+    LayerSite,
     Score,
-    forget_place,
-    gives,
+    forget_site,
     is_exact_type,
-    place_for,
-    place_of,
+    known_site,
+    matches_record,
     plain_gradient,
+    site_of,
 )
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
@@ -222,7 +222,7 @@ def _activation_map(
 def _layer(
     settings: ActivationMap, model: Model, x: Tensor, target: Tensor, create_graph: bool
 ) -> LayerGradient:
-    """The layer and the gradient to it: out of a plain pass where that is known to be the same as out of a record."""
+    """The layer and the gradient to it, from a plain pass if that is known to match the record, else from a record."""
 
     def score(logits: Tensor) -> Tensor:
         few = target[: len(logits)]
@@ -230,30 +230,30 @@ def _layer(
             check_target(few, *check_logits(logits, x[: len(few)]).shape)
         return quantity_of(logits, few, settings.quantity)
 
-    def recorded(x: Tensor) -> tuple[Tape, FeatureMaps, LayerGradient]:
+    def from_record(x: Tensor) -> tuple[Tape, FeatureMaps, LayerGradient]:
         leaf = x.detach().requires_grad_() if create_graph and not x.requires_grad else x
         tape = record(model, leaf, create_graph=create_graph)
-        found, gradient = _found(settings, model, tape, len(x), score, create_graph)
+        found, gradient = _find_layer(settings, model, tape, len(x), score, create_graph)
         return tape, found, LayerGradient(found.fold(found.at.value), found.fold(gradient))
 
-    def place() -> Place | None:
+    def find_site() -> LayerSite | None:
         few = x[:2]
-        tape, found, expected = recorded(few)
-        place = place_of(found, tape)
-        return place if place is not None and gives(place, expected, model, few, score) else None
+        tape, found, expected = from_record(few)
+        site = site_of(found, tape)
+        return site if site is not None and matches_record(site, expected, model, few, score) else None
 
     if not create_graph and is_exact_type(x):
         key = (tuple(x.shape[1:]), x.dtype, settings.layer, settings.quantity)
-        known = place_for(model, key, place)
+        known = known_site(model, key, find_site)
         plain = None if known is None else plain_gradient(model, x, known, score)
         if plain is not None:
             return plain
         if known is not None:
-            forget_place(model, key)
-    return recorded(x)[2]
+            forget_site(model, key)
+    return from_record(x)[2]
 
 
-def _found(
+def _find_layer(
     settings: ActivationMap, model: Model, tape: Tape, examples: int, score: Score, create_graph: bool
 ) -> tuple[FeatureMaps, Tensor]:
     """The layer in the record, and the gradient of the score to it."""
@@ -276,7 +276,7 @@ def _layer_in_words(settings: ActivationMap, model: Model, x: Images) -> str:
     _check_is_image(x)
     with eval_mode(model):
         tape = record(model, x[:1], create_graph=False)
-        return str(_found(settings, model, tape, 1, score, create_graph=False)[0])
+        return str(_find_layer(settings, model, tape, 1, score, create_graph=False)[0])
 
 
 def _check_is_image(x: Tensor) -> None:

@@ -53,7 +53,7 @@ def find_module(model: Model, name: str) -> nn.Module:
 
 
 def named_maps(tape: Tape, module: nn.Module, name: str, rows: int) -> FeatureMaps:
-    """What the module of this name returned last."""
+    """The feature maps that the named module returned last."""
     at = next((value for known, value in reversed(tape.returned) if known is module), None)
     if at is None or at.call not in tape.path:
         raise UserError(
@@ -96,8 +96,8 @@ def _folded(at: Traced, tape: Tape, rows: int) -> FeatureMaps | None:
     last = _is_grid(shape[1:3], image)
     # A layer norm over one axis normalises the channels, so that axis holds them.
     if _is_grid(shape[2:], image) and not (last and _normalises_last_axis(at.call)):
-        return FeatureMaps(at, _as_it_is)
-    return FeatureMaps(at, _channels_first) if last else None
+        return FeatureMaps(at, lambda value: value)
+    return FeatureMaps(at, lambda value: value.movedim(-1, 1)) if last else None
 
 
 def token_grid(at: Traced, tape: Tape, tokens: int) -> tuple[int, tuple[int, int]]:
@@ -146,14 +146,6 @@ def _is_grid(sides: tuple[int, ...], image: Images) -> bool:
 
 def _normalises_last_axis(call: Call | None) -> bool:
     return call is not None and call.name in {"layer_norm", "rms_norm"}
-
-
-def _as_it_is(value: Tensor) -> Tensor:
-    return value
-
-
-def _channels_first(value: Tensor) -> Tensor:
-    return value.movedim(-1, 1)
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gyrograd.errors import UserError
-from gyrograd.types import Images, Model
+from gyrograd.registry import make
+from gyrograd.types import Attribution, Images, Model
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,14 @@ class FunctionAttribution:
 
     def __post_init__(self) -> None:
         try:
-            parameters = list(inspect.signature(self.function).parameters.values())
-        except (TypeError, ValueError):  # a compiled function without a signature
-            parameters = []
-        takes = any(p.name == "create_graph" or p.kind is p.VAR_KEYWORD for p in parameters)
-        object.__setattr__(self, "takes_create_graph", takes)
+            inspect.signature(self.function).bind("model", "x", "target")
+        except TypeError:
+            raise UserError(
+                f"{self.__name__} does not take (model, x, target), as every method does; give a function that does."
+            ) from None
+        except ValueError:  # a compiled function without a signature
+            pass
+        object.__setattr__(self, "takes_create_graph", _takes_create_graph(self.function))
 
     def __call__(self, model: Model, x: Images, target: Tensor, *, create_graph: bool = False) -> Images:
         name = self.__name__
@@ -66,3 +71,34 @@ class FunctionAttribution:
                 "create_graph out."
             )
         return map
+
+
+def as_attribution(method: Any) -> Attribution:
+    """What a user gave as a method: a name is built, a function completed, an attribution returned as it is.
+
+    >>> as_attribution("gradient")
+    Gradient(quantity='logit', max_batch=512)
+    """
+    if isinstance(method, str):
+        made: Attribution = make("attribution", method)
+        return made
+    if callable(method):
+        whole = _takes_create_graph(method) and not inspect.isroutine(method)
+        given: Attribution = method if whole else FunctionAttribution(method)
+        return given
+    kind = type(method).__name__
+    if hasattr(method, "attribute"):  # as Captum's classes have
+        call = f"lambda model, x, target: {kind}(model).attribute(x, target=target)"
+        raise UserError(f"{kind} is a class of another library, made for one model; give a function: {call}.")
+    raise UserError(
+        f"A method is a name or a function of (model, x, target), and this is of type {kind}; "
+        "gyrograd.available('attribution') lists the names."
+    )
+
+
+def _takes_create_graph(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a compiled function without a signature
+        return False
+    return any(p.name == "create_graph" or p.kind is p.VAR_KEYWORD for p in parameters)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
 from gyrograd.attributions.layout import in_fast_layout
-from gyrograd.attributions.replay import Tape, pulled_back, record, refuse_unknown
+from gyrograd.attributions.replay import Tape, hooked_gradient, record, refuse_unknown
 from gyrograd.attributions.rules import (
     ACTIVATIONS,
     FUNCTIONS,
@@ -61,10 +61,10 @@ class GuidedBackprop:
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            tape = _taped(model, x, create_graph)
+            tape = _record(model, x, create_graph)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
-            return pulled_back(tape, Tensor.relu, ACTIVATIONS, start, create_graph=create_graph)
+            return hooked_gradient(tape, Tensor.relu, ACTIVATIONS, start, create_graph=create_graph)
 
         return explain_in_parts(
             explain,
@@ -77,14 +77,14 @@ class GuidedBackprop:
         )
 
 
-def _taped(model: Model, x: Tensor, create_graph: bool) -> Tape:
+def _record(model: Model, x: Tensor, create_graph: bool) -> Tape:
     if create_graph:
         return record(model, x if x.requires_grad else x.detach().requires_grad_(), create_graph=True)
 
-    def taped(x: Tensor) -> Tape:
+    def record_apart(x: Tensor) -> Tape:
         return record(model, x, create_graph=False, apart=True)
 
-    return in_fast_layout(model, x, taped, taped)
+    return in_fast_layout(model, x, record_apart, record_apart)
 
 
 def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: bool) -> Logits:

@@ -1,15 +1,16 @@
-"""The values of a late layer and the gradient of a score to them, out of one plain pass of the model.
+"""The values of a late layer and the gradient of a score to them, from one plain pass of the model.
 
-A record (`replay`) finds the layer but costs Python time for every operation: on a GPU several times the pass itself.
-So the record is made once per model and image size, of two images, to find the module that returns the layer. Later
-passes run without gradients up to that module and with gradients after it.
+A record (`replay`) finds the layer but costs Python time per operation: on a GPU several times the pass itself. So the
+model is recorded once per image size, on two images, to find the module call that returns the layer. Later passes run
+without gradients up to that call and with gradients after it.
 
-The shortcut counts only if it is sure to be the same thing. On the two images its gradient has to be the record's, and
-in every pass the model's modules have to be called in the same order; otherwise the record is used.
+The shortcut is used only if it is sure to be equivalent: on the two images its gradient must equal the record's, and in
+every pass the model must call its modules in the same order. Otherwise the record is used.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.attributions.feature_maps import FeatureMaps
-from gyrograd.attributions.replay import Tape, heard_modules
+from gyrograd.attributions.replay import Tape, watch_modules
 from gyrograd.errors import UserError
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.smoothing import in_one_pass
@@ -38,74 +39,76 @@ class LayerGradient(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
-    """Where a layer is returned: by which of the modules' calls. `modules`: those called in a pass, in order, but for
-    the model itself, which would never be freed."""
+class LayerSite:
+    """The module call that returns a layer: call `number` of the `modules` that return in a pass, in order.
+
+    The model itself is not among them: a reference to it would keep it in memory.
+    """
 
     number: int
     modules: tuple[nn.Module, ...]
     fold: Fold
 
 
-_PLACES: WeakKeyDictionary[Model, dict[Any, Place | None]] = WeakKeyDictionary()
-"""Places that were found; None where the shortcut is not the same as the record."""
+_SITES: WeakKeyDictionary[Model, dict[Any, LayerSite | None]] = WeakKeyDictionary()
+"""Known sites per model; None if the shortcut does not match the record."""
 
 
 def is_exact_type(x: Tensor) -> bool:
-    """Whether a shortcut can be compared with the record: rounding in half precision would hide a difference."""
+    """True if the shortcut can be compared with the record; in half precision rounding would hide a difference."""
     return x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)
 
 
-def place_for(model: Model, key: Any, find: Callable[[], Place | None]) -> Place | None:
-    """The place that is known for the model and the key; `find` is called if none is."""
-    known = _PLACES.setdefault(model, {})
+def known_site(model: Model, key: Any, find: Callable[[], LayerSite | None]) -> LayerSite | None:
+    """The cached site of a model and key; `find` is called for a new key."""
+    known = _SITES.setdefault(model, {})
     if key not in known:
         known[key] = find()
     return known[key]
 
 
-def forget_place(model: Model, key: Any) -> None:
+def forget_site(model: Model, key: Any) -> None:
     """Let the next map look for the layer again."""
-    _PLACES.get(model, {}).pop(key, None)
+    _SITES.get(model, {}).pop(key, None)
 
 
-def plain_gradient(model: Model, x: Tensor, place: Place, score: Score) -> LayerGradient | None:
-    """The layer at this place and the gradient to it; None if the pass took another way."""
+def plain_gradient(model: Model, x: Tensor, site: LayerSite, score: Score) -> LayerGradient | None:
+    """The layer at this site and the gradient to it; None if the pass called its modules in another order."""
     at: list[Tensor] = []
 
     def cut(number: int, returned: Any) -> Tensor | None:
-        if number != place.number or not isinstance(returned, Tensor):
+        if number != site.number or not isinstance(returned, Tensor):
             return None
         at.append(returned.detach().requires_grad_())
         torch.set_grad_enabled(True)
         return at[0].clone()  # a later layer may write into it
 
-    with torch.no_grad(), ExitStack() as modes, heard_modules(model, cut) as heard:
+    with torch.no_grad(), ExitStack() as modes, watch_modules(model, cut) as heard:
         modes.enter_context(in_one_pass(model))
         if x.device.type == "cpu":
             modes.enter_context(ExactNormalization())
         logits = model(x)
-    same_way = len(heard) == len(place.modules) and all(map(_is, heard, place.modules))
-    if not (same_way and at and isinstance(logits, Tensor) and logits.requires_grad):
+    same_order = len(heard) == len(site.modules) and all(map(operator.is_, heard, site.modules))
+    if not (same_order and at and isinstance(logits, Tensor) and logits.requires_grad):
         return None
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(score(logits).sum(), at[0], allow_unused=True)
     if gradient is None:
         return None
-    return LayerGradient(place.fold(at[0].detach()), place.fold(gradient))
+    return LayerGradient(site.fold(at[0].detach()), site.fold(gradient))
 
 
-def place_of(found: FeatureMaps, tape: Tape) -> Place | None:
-    """Where the layer found in a record is returned first, if a module returns it."""
+def site_of(found: FeatureMaps, tape: Tape) -> LayerSite | None:
+    """The first module call that returns the recorded layer, or None."""
     modules = tuple(module for module, _ in tape.returned)
     numbers = (number for number, (_, value) in enumerate(tape.returned) if value is found.at)
-    return next((Place(number, modules, found.fold) for number in numbers), None)
+    return next((LayerSite(number, modules, found.fold) for number in numbers), None)
 
 
-def gives(place: Place, expected: LayerGradient, model: Model, x: Tensor, score: Score) -> bool:
-    """Whether the shortcut through this place gives the values and the gradient of the record."""
+def matches_record(site: LayerSite, expected: LayerGradient, model: Model, x: Tensor, score: Score) -> bool:
+    """True if the shortcut through this site gives the values and the gradient of the record."""
     try:
-        plain = plain_gradient(model, x, place, score)
+        plain = plain_gradient(model, x, site, score)
     except (RuntimeError, UserError):
         return False
     return plain is not None and all(map(_close, plain, expected))
@@ -117,7 +120,3 @@ def _close(one: Tensor, other: Tensor) -> bool:
         return False
     tolerance = 1000 * torch.finfo(other.dtype).eps
     return bool((one - other).abs().amax() <= tolerance * other.abs().amax())
-
-
-def _is(one: nn.Module, other: nn.Module) -> bool:
-    return one is other

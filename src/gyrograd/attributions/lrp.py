@@ -42,24 +42,24 @@ class LRP(Shares):
         return cls(**(VARIANTS[name] | changes))
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        return _explained(lambda _: self, model, x, target, self.max_batch, create_graph)[0]
+        return _propagate(lambda _: self, model, x, target, self.max_batch, create_graph)[0]
 
     def conserved(self, model: Model, x: Inputs, target: Targets) -> PerExample:
-        """The share of the relevance put in at the logits that arrives at the input; 1 where none is lost or made.
+        """Relevance that arrives at the input, as a share of the relevance at the logits; 1 if it is conserved.
 
-        What is put in is 1 for a logit, and its value for start="value". A probability or a loss starts from
-        relevance that sums to zero, of which there is no share: NaN or a number without meaning.
+        The relevance at the logits is 1, or the logit for start="value". For a probability or a loss it sums to zero,
+        so the share is NaN or meaningless.
         """
-        return conservation(*_explained(lambda _: self, model, x, target, self.max_batch, False))
+        return conservation(*_propagate(lambda _: self, model, x, target, self.max_batch, False))
 
 
 @dataclass(frozen=True)
 class AutoLRP:
     """LRP in the variant that suits the model: `attnlrp` if it has attention, else `paper`.
 
-    Attention is a matrix product of two values that both depend on x. Of inputs that are no images the first layer has
-    the rule of the others: the z-box rule is for pixels between 0 and 1. `changes` replace settings of the variant;
-    `chosen` says which it is.
+    Attention means a matrix product of two values that both depend on x. For inputs that are not images the first layer
+    uses the same rule as the others, because the z-box rule is for pixels between 0 and 1. `changes` replace settings
+    of the variant; `chosen` returns its name.
     """
 
     changes: tuple[tuple[str, Any], ...] = ()
@@ -72,20 +72,20 @@ class AutoLRP:
     def chosen(self, model: Model, x: Inputs) -> str:
         """The name of the variant for this model."""
         with eval_mode(model):
-            return _suited(record(model, x[:1], create_graph=False))
+            return _variant_for(record(model, x[:1], create_graph=False))
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        return _explained(self._choice(model, x), model, x, target, self.max_batch, create_graph)[0]
+        return _propagate(self._choice(model, x), model, x, target, self.max_batch, create_graph)[0]
 
     def conserved(self, model: Model, x: Inputs, target: Targets) -> PerExample:
         """As `LRP.conserved`, for the chosen variant."""
-        return conservation(*_explained(self._choice(model, x), model, x, target, self.max_batch, False))
+        return conservation(*_propagate(self._choice(model, x), model, x, target, self.max_batch, False))
 
     def _choice(self, model: Model, x: Inputs) -> Callable[[Tape], LRP]:
         check_tensor(x)
         images = x.dim() == 4 and all(getattr(module, "takes_images", True) for module in model.modules())
         usual = {} if images else {"first": "same"}
-        return lambda tape: self._variant(_suited(tape), **usual)
+        return lambda tape: self._variant(_variant_for(tape), **usual)
 
     def _variant(self, name: str, **usual: str) -> LRP:
         return LRP.variant(
@@ -93,12 +93,12 @@ class AutoLRP:
         )
 
 
-def _suited(tape: Tape) -> str:
+def _variant_for(tape: Tape) -> str:
     attends = any(call.name in AFFINE and len(call.inputs) == 2 for call in tape.path)
     return "attnlrp" if attends else "paper"
 
 
-def _explained(
+def _propagate(
     choose: Callable[[Tape], LRP],
     model: Model,
     x: Inputs,

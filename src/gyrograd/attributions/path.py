@@ -107,8 +107,8 @@ class IntegratedGradients:
         positions, weights = path_points(self.rule, self.steps)
         at_once = copies_at_once(self.max_batch, x, model)
         mean = torch.zeros_like(x)
-        # At the baseline itself the gradient depends on weights alone: where they are held it needs no graph, which
-        # costs several times as much.
+        # The gradient at the baseline itself depends only on the weights: if those are frozen it needs no graph, which
+        # would cost several times as much.
         held = not (start.requires_grad or any(weight.requires_grad for weight in model.parameters()))
         fixed = int(create_graph and positions[0] == 0 and held)
         starts = [*range(fixed), *range(fixed, len(positions), at_once)]

@@ -8,8 +8,8 @@ linear map contains only its coefficients, and those are part of the graph of th
 differentiated again, to x and to every weight, exactly. The replay reads the record and does not run the model again:
 this is cheaper, and a model that branches on its values stays on its path.
 
-Guided backprop changes the gradients that arrive at activations and nothing else, so `pulled_back` goes back through
-the graph of the true run, with hooks that are removed before anyone differentiates again.
+Guided backprop changes the gradients that arrive at activations and nothing else, so `hooked_gradient` goes back
+through the graph of the true run, with hooks that are removed before anyone differentiates again.
 
 A `TorchFunctionMode` sees the operations, so modules, functions, in-place and reused activations are treated alike. An
 operation without a rule is an error. Attention and other large operations are recorded as the small ones they consist
@@ -89,7 +89,7 @@ class Call:
     def hold(self, items: Container[Traced]) -> None:
         """Treat these inputs as constants from now on, at their true values."""
         if any(item in items for item in self.inputs):
-            self.args, self.kwargs = _changed(
+            self.args, self.kwargs = _map_leaves(
                 (self.args, self.kwargs),
                 lambda item: item.value if isinstance(item, Traced) and item in items else item,
             )
@@ -101,7 +101,7 @@ class Call:
 
     def run_with(self, change: Callable[[Any], Any]) -> Any:
         """The same operation with each argument changed."""
-        args, kwargs = _changed((self.args, self.kwargs), change)
+        args, kwargs = _map_leaves((self.args, self.kwargs), change)
         return self.func(*args, **kwargs)
 
     def forget(self) -> None:
@@ -122,8 +122,10 @@ Rule: TypeAlias = Callable[[Call, Values], Any]
 
 @dataclass(frozen=True, eq=False)
 class Tape:
-    """The calls that lead from x to the logits, in order. `returned`: the modules in the order in which they returned,
-    with what they returned where it was computed from x."""
+    """The calls that lead from x to the logits, in order.
+
+    `returned`: the modules in the order in which they returned, each with its output if that was computed from x.
+    """
 
     x: Traced
     logits: Traced
@@ -138,7 +140,7 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
         model: the model.
         x: its input.
         create_graph: keep the graph of the run, so that the map can be differentiated.
-        apart: keep a graph for `pulled_back` that the model does not see: its own no_grad() and custom functions do
+        apart: keep a graph for `hooked_gradient` that the model does not see: its own no_grad() and custom functions do
             not cut it, and nothing of it remains on x.
     """
     if torch.is_inference_mode_enabled() or x.is_inference():
@@ -153,7 +155,7 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
         missing_derivatives(),
         ExactNormalization(),
         interpret_scripts(model) as seen,
-        heard_modules(model, recorder.note_returned) as modules,
+        watch_modules(model, recorder.note_returned) as modules,
         recorder,
     ):
         returned = seen(start)
@@ -161,16 +163,16 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
 
 
 @contextmanager
-def heard_modules(model: Model, hear: Callable[[int, Any], Any]) -> Iterator[list[nn.Module]]:
-    """The modules inside the model in the order in which they return, while they do.
+def watch_modules(model: Model, hear: Callable[[int, Any], Any]) -> Iterator[list[nn.Module]]:
+    """Yield a list that fills with the model's submodules in the order in which they return, for the block.
 
-    `hear` gets the number of each and what it returned, and may return something else in its place.
+    `hear` gets the position and the output of each, and may return a replacement for the output.
     """
     own, thread = {id(module) for module in model.modules() if module is not model}, get_ident()
     heard: list[nn.Module] = []
 
     def note(module: nn.Module, _: Any, returned: Any) -> Any:
-        # One hook for all is cheap, but hears the modules of other models and other threads, too.
+        # One global hook is cheap, but it also sees the modules of other models and of other threads.
         if id(module) not in own or get_ident() != thread:
             return None
         heard.append(module)
@@ -202,7 +204,9 @@ def modified_gradient(tape: Tape, rule: Rule, cotangent: Tensor, *, create_graph
         values = {tape.x: leaf}
         for call in tape.path:
             values.update(zip(call.outputs, _tensors(rule(call, values)), strict=True))
-        (map,) = torch.autograd.grad(values[tape.logits], leaf, cotangent, create_graph=create_graph)
+        # A scalar: given a cotangent, torch imports sympy, which takes a second.
+        weighted = (values[tape.logits] * cotangent).sum()
+        (map,) = torch.autograd.grad(weighted, leaf, create_graph=create_graph)
     return map
 
 
@@ -234,7 +238,7 @@ def _again_from(tape: Tape, at: Traced, inside: Tensor) -> Tensor:
     return moved[tape.logits]
 
 
-def pulled_back(
+def hooked_gradient(
     tape: Tape,
     change: Callable[[Tensor], Tensor],
     where: Container[str],
@@ -321,7 +325,7 @@ class _Recorder(TorchFunctionMode):
         if func in DECOMPOSITIONS:
             with self:
                 return DECOMPOSITIONS[func](*args, **given)
-        called, named = _changed((args, given), self._traced)
+        called, named = _map_leaves((args, given), self._as_traced)
         call = Call(func, called, named, self._count, self._layer)
         if not call.inputs:
             return func(*args, **given)
@@ -331,7 +335,7 @@ class _Recorder(TorchFunctionMode):
         self._count += 1
         self._calls.append(call)
         overwrites = whole_copy or _make_out_of_place(call)
-        result = self._carried_out(call)
+        result = self._execute(call)
         if not isinstance(result, Tensor) and not _tensors(result):
             return _plain(result, call)
         if call.name in _MAKES_CONSTANTS and len(call.inputs) == 1:
@@ -339,7 +343,7 @@ class _Recorder(TorchFunctionMode):
         self._refuse_hidden_graph(call)
         return self._overwrite(args, given, result, call) if overwrites else self._keep(args, result, call)
 
-    def _carried_out(self, call: Call) -> Any:
+    def _execute(self, call: Call) -> Any:
         values = {item: item.value for item in call.inputs}
         if not self._apart or torch.is_grad_enabled():
             return call.run(values)
@@ -361,7 +365,7 @@ class _Recorder(TorchFunctionMode):
         tensors = _tensors(returned)
         self._returned.append(self._known.get(id(tensors[0]), (None, None))[1] if tensors else None)
 
-    def _traced(self, item: Any) -> Any:
+    def _as_traced(self, item: Any) -> Any:
         """The argument, or its `Traced` if it depends on x."""
         if not isinstance(item, Tensor):
             return item
@@ -385,10 +389,10 @@ class _Recorder(TorchFunctionMode):
             return next(item for item in names if self._known[id(item)][1] is unchanged[id(result)])
         if isinstance(result, tuple) and type(result) is not tuple:
             # A named tuple, as torch.max returns: its type takes one sequence.
-            return type(result)([self._noted(item, call) for item in result])
-        return _changed(result, lambda item: self._noted(item, call))
+            return type(result)([self._add_output(item, call) for item in result])
+        return _map_leaves(result, lambda item: self._add_output(item, call))
 
-    def _noted(self, item: Any, call: Call) -> Any:
+    def _add_output(self, item: Any, call: Call) -> Any:
         """Add an output to the record and return it as the model will see it."""
         if not isinstance(item, Tensor):
             return item
@@ -527,16 +531,16 @@ def _memory(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _changed(item: Any, change: Callable[[Any], Any]) -> Any:
+def _map_leaves(item: Any, change: Callable[[Any], Any]) -> Any:
     """Nested tuples, lists and dicts with each leaf changed."""
     if isinstance(item, dict):
         return {
-            key: _changed(part, change) if isinstance(part, _NESTS) else change(part)
+            key: _map_leaves(part, change) if isinstance(part, _NESTS) else change(part)
             for key, part in item.items()
         }
     if type(item) in (tuple, list):
         return type(item)(
-            [_changed(part, change) if isinstance(part, _NESTS) else change(part) for part in item]
+            [_map_leaves(part, change) if isinstance(part, _NESTS) else change(part) for part in item]
         )
     return change(item)
 

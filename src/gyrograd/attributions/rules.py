@@ -195,7 +195,7 @@ def from_winners(call: Call, values: Values) -> Tensor:
 
 
 def padded_with_zeros(call: Call, values: Values) -> Tensor:
-    """Padding with zeros in place of its constant: any other constant would make it affine."""
+    """Padding with zeros instead of its constant: any other constant would make it affine, not linear."""
     given = arguments(call)
     inside = given.pop("input")
     if given.get("mode", "constant") == "constant":

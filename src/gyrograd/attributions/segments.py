@@ -58,7 +58,7 @@ def segment(
     B.3), "grid" grid x grid cells, "pixels" each pixel alone; a tensor `b h w` or `h w` is taken as given.
     """
     if isinstance(how, Tensor):
-        return _given(x, how)
+        return _checked_labels(x, how)
     if how == "grid":
         return _cells(x, grid)
     if how == "pixels":
@@ -99,7 +99,7 @@ def _cells(x: Tensor, grid: int) -> Tensor:
     return (row[:, None] * grid + column).repeat(b, 1, 1)
 
 
-def _given(x: Tensor, labels: Tensor) -> Tensor:
+def _checked_labels(x: Tensor, labels: Tensor) -> Tensor:
     b, _, h, w = x.shape
     if labels.is_floating_point() or labels.is_complex() or tuple(labels.shape) not in {(h, w), (b, h, w)}:
         raise UserError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gyrograd.numerics.checks import check_inputs, try_model
+from gyrograd.numerics.checks import check_fits, check_inputs, try_model
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Inputs, Labels, Model
 
@@ -21,6 +21,8 @@ def predict(model: Model, x: Inputs) -> Labels:
     torch.Size([2])
     """
     check_inputs(x)
+    if x.dim() == 3:  # an image without a batch axis, or several time series
+        check_fits(model, x)
     try_model(model, x)
     with eval_mode(model):
         classes: Labels = model(x).argmax(1)

@@ -64,16 +64,16 @@ reference   joo2023's code: the positive part of the bias takes a share, so rele
             passed over; z-box only in the net without BatchNorm (its LeNet). Deviations: its stabiliser is
             1e-8 (1e-6 for z-box and pools), and its ImageNet blocks drop the relevance of plain skip
             connections by mistake.
-conserving  the paper's, mended wherever it loses relevance, so that the map sums to what was put in: an output
-            that no input excites shares evenly, sums and pools share by the size of their summands, softmax
-            weights are constants, class tokens and padding get nothing, and the stabiliser is too small to
-            swallow anything.
+conserving  the paper's, changed wherever it loses relevance, so that the map sums to the relevance at the logits:
+            an output that no input excites shares evenly, sums and pools share by the magnitude of their summands,
+            softmax weights are constants, class tokens and padding get nothing, and the stabiliser is too small to
+            absorb anything.
 epsilon     a W over its sum, bias included, in every layer; sums by signed parts (Bach et al. 2015).
 gamma       W + 0.25 W+ with bias, z-box first; sums by signed parts (Montavon et al. 2019).
 attnlrp     AttnLRP (Achtibat et al. 2024) as they use it for vision transformers: gamma in layers, softmax by
             its Taylor rule, half of the relevance to each factor of a product, the division of a LayerNorm by
-            its spread passes relevance on (its mean and affine part are linear layers), and what is handed back
-            is the logit itself, so that a positive share speaks for the class.
+            its spread passes relevance on (its mean and affine part are linear layers), and the relevance at the
+            logits is the logit itself, so that a positive share speaks for the class.
 cplrp       CP-LRP (Ali et al. 2022): epsilon in layers, softmax weights and gates are constants, LayerNorm is a
             linear layer whose denominator is a constant.
 """
@@ -92,31 +92,29 @@ class Shares:
                 BatchNorm)
     bias        drop: only inputs get a share; keep: the bias takes the share the rule gives it, and it is
                 lost
-    batchnorm   merge: part of the layer before it (where there is none it is passed over, or a linear layer as
-                `norm` says); pass: identity
-    residual    a sum or difference is split by the positive parts of its terms (lost where there are none), by
+    batchnorm   merge: part of the layer before it (without one, identity or a linear layer as `norm` says);
+                pass: identity
+    residual    a sum or difference is split by the positive parts of its terms (lost if there are none), by
                 their absolute or by their signed values
     pool        the same for average pools, means and sums over axes
-    product     half: each factor of an element-wise product gets one half; gate: the factor that is smaller or,
-                of two of one size, the only one that saturates (sigmoid, tanh, softmax) is a constant, and the
-                other gets all; where neither is, half
+    product     half: each factor of an element-wise product gets one half; gate: the smaller tensor or, if both
+                are equally large, the only one that saturates (sigmoid, tanh, softmax) is a constant, and the
+                other gets all; if neither is a gate, half
     softmax     taylor: R_i = x_i (R_i - s_i sum_j R_j); constant: its weights are constants
-    norm        LayerNorm, GroupNorm, RMSNorm and their like. identity: passes relevance on; linear: a linear
+    norm        LayerNorm, GroupNorm, RMSNorm and similar. identity: passes relevance on; linear: a linear
                 layer (mean subtracted, scaled) whose denominator is a constant, by signed shares
-    constants   pass: a constant that is added gets no share, and what falls on class tokens and padding is lost;
-                share: what is added (position embeddings, attention biases) takes the share of a summand, and
-                it is lost, but for the normalisation of the image; skip: none of them gets any, the others
-                share it
+    constants   pass: an added constant gets no share, and the relevance of class tokens and padding is lost;
+                share: an added constant (position embedding, attention bias; not the image's normalisation)
+                takes the share of a summand, which is lost; skip: no constant gets any, the others share it
     start       one: the explained number's gradient to the logits (for a logit: 1); value: that times the
                 logits
     gamma       of the gamma rule
-    stabilizer  moves each denominator away from zero, to its own side; swallows relevance where it is not
-                small
+    stabilizer  moves each denominator away from zero, keeping its sign; absorbs relevance unless it is small
 
-    Activations, other functions of one value, and dropout pass relevance on; max-pools give it to the winner; norms
-    of vectors share by squares; the denominator of a quotient is a constant; what only moves values (reshapes, slices,
-    concatenations, padding, windows) sends relevance back to where the value came from. Over draws (a sum over the
-    first axis, as in a smoothed model) the map is linear: the mean of the draws' maps.
+    Activations, other functions of one value, and dropout pass relevance on; max-pools give it to the maximum; norms of
+    vectors share by squares; the denominator of a quotient is a constant; operations that only move values (reshapes,
+    slices, concatenations, padding, windows) send relevance back to where each value came from. Over draws (a sum over
+    the first axis, as in a smoothed model) the map is linear: the mean of the draws' maps.
     """
 
     rule: str = "zplus"

@@ -1,10 +1,10 @@
-"""The audit: one call that tells whether a model's explanations can be trusted.
+"""The audit: measures whether a model's explanations can be trusted.
 
-Files, in the order an audit visits them: engine (all of it in order), presets (how much), methods (of what), plans
-(what `measurement.measure` is asked for; theorems, certificates and precision add to it), growing (the page
-meanwhile), table (measured columns to the card's numbers; steady: how far a map holds), sanity_checks (flags), plane
-(what to recommend), verdict, pictures, identity (what a rerun needs), card, summary. features is the same for tables,
-series and volumes, submission for `gyrograd submit` and `verify`.
+Files, in the order in which an audit uses them: engine (the whole audit), presets (how much to measure), methods (the
+explanations), plans (what `measurement.measure` runs; theorems, certificates and precision add to it), growing (the
+page of an unfinished audit), table (from measured columns to the card's numbers, the steady radius among them),
+sanity_checks (flags), plane (the recommendation), verdict, pictures, identity (what a rerun needs), card. features: the
+audit of tables, series and volumes. submission: `gyrograd submit` and `verify`.
 """
 
 import sys
@@ -20,7 +20,7 @@ __all__ = ["PRESETS", "Card", "FeatureCard", "Preset", "audit"]
 
 
 class _CallableModule(ModuleType):
-    """`gyrograd.audit` is this folder as soon as it is imported; called, it is the function all the same."""
+    """Makes `gyrograd.audit(...)` work although importing this package replaces the function by the module."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Card | FeatureCard:
         return audit(*args, **kwargs)

@@ -1,8 +1,8 @@
-"""Certified numbers beside attacked ones: what no change within a Euclidean radius can do to the smoothed maps.
+"""Certificates in an audit: bounds for every change within a Euclidean radius, beside the attacked numbers.
 
-Certificates take a thousand draws per image and method, so an audit has them on request alone (`certified_images`), and
-of methods that take one pass: of the others every draw would cost as much as a map. Methods with segments (LIME, SHAP)
-have a certificate of their own, soft stability, whose draws are passes of the model, not maps.
+Certificates take a thousand draws per image and method, so they are optional (`certified_images`) and only for methods
+of one pass; for others every draw would cost as much as a whole map. Methods with segments (LIME, SHAP) have another
+certificate, soft stability, whose draws are passes of the model, not maps.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from gyrograd.reporting.schema import Certificates, CertifiedPicture, CertifiedR
 
 LOOKS = 4
 PICTURED = 3
-"""Methods whose certified pixels are drawn, of one image."""
+"""Most methods whose certified pixels are drawn (for one image)."""
 STATES = "-.+x"
-"""Of a pixel: certainly not in the top, undecided, certainly in the top, refuted (its place does change)."""
+"""State of a pixel: certainly not in the top, undecided, certainly in the top, refuted (it does change)."""
 COLUMNS = ("certified_pixels", "certified_cosine", "soft_stability")
 """Certified numbers by their keys on the card."""
 
@@ -51,7 +51,7 @@ def row_of(method: str) -> str:
 
 
 def metrics_of(inputs: AuditInputs) -> tuple[CertifiedPixels, CertifiedCosine, SoftStability]:
-    """The certificates as audits make them; a tenth as many draws guess what the others test."""
+    """The certificate metrics with an audit's settings; the guess uses a tenth as many draws as the test."""
     draws, most = inputs.preset.certified_draws, inputs.max_batch
     settings: dict[str, Any] = {
         "draws": draws,
@@ -67,7 +67,7 @@ def metrics_of(inputs: AuditInputs) -> tuple[CertifiedPixels, CertifiedCosine, S
 
 
 def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Plan]:
-    """The certificates of every method that has any, over the first images."""
+    """Plans of the certificates of all methods that have one, on the first images."""
     preset = inputs.preset
     pixels, cosine, stable = metrics_of(inputs)
 
@@ -76,7 +76,7 @@ def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Pl
         by_angle = cosine.certificate(at.model, at.attribution, at.x, at.target, seed=at.seed)
         return {
             "certified_pixels": by_pixel.share(pixels.radius),
-            # Nothing is certain: as a cosine that is 0, so that means can be taken.
+            # -1 means that nothing is certain; counted as 0, so that means make sense.
             "certified_cosine": by_angle.cosine(cosine.radius).clamp_min(0),
             "draws": (by_pixel.draws + by_angle.draws).double(),
         }
@@ -112,7 +112,7 @@ def certificate_plans(inputs: AuditInputs, methods: Sequence[Method]) -> list[Pl
 
 
 def certified_columns(table: Table, method: str) -> dict[str, Column]:
-    """A method's certified numbers by their keys on the card; none if it was not certified."""
+    """A method's certified columns by their keys on the card; empty if it was not certified."""
     return {
         key: table.of(method=row_of(method), metric=key)
         for key in COLUMNS
@@ -123,7 +123,7 @@ def certified_columns(table: Table, method: str) -> dict[str, Column]:
 def card_certificates(
     inputs: AuditInputs, table: Table, methods: Sequence[Method], *, pictures: bool
 ) -> Certificates | None:
-    """The card's section: certified beside attacked, and one image's pixels."""
+    """The card's section of certificates: certified beside attacked numbers, and the pixels of one image."""
     preset, shape = inputs.preset, tuple(inputs.sample.x.shape[1:])
     certified, segmented = certified_methods(methods, preset), segment_methods(methods, preset)
     if not certified and not segmented:
@@ -163,7 +163,7 @@ def card_certificates(
 def _pictures(
     inputs: AuditInputs, methods: Sequence[Method], metric: CertifiedPixels
 ) -> Iterator[CertifiedPicture]:
-    """The first image's pixels, one character each."""
+    """The pixels of the first image, one character each."""
     x, target, seed = inputs.rows(inputs.sample.index[:1])
     for method in methods:
         at = (inputs.model, method.attribution, x, target)

@@ -1,4 +1,4 @@
-"""The audit: measure, doubt, judge, recommend."""
+"""The audit: measure, check the numbers, grade, recommend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -26,14 +26,13 @@ from gyrograd.audit.certificates import (
 )
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features
 from gyrograd.audit.growing import write_growing_page
-from gyrograd.audit.methods import Method, methods_of
+from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.pictures import Pictures, most_damaging
 from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
-from gyrograd.audit.precision import in_random_order, measured_until_precise, sequential_stat, shortfall
+from gyrograd.audit.precision import in_random_order, measure_until_precise, sequential_stat, shortfall
 from gyrograd.audit.presets import Preset, preset_of
 from gyrograd.audit.sanity_checks import audit_flags, challenges, masked, suspects
-from gyrograd.audit.steady import steady_radius
 from gyrograd.audit.table import (
     STEADY,
     card_columns,
@@ -44,6 +43,7 @@ from gyrograd.audit.table import (
     pixel_curves,
     searched,
     stat,
+    steady_radius,
 )
 from gyrograd.audit.theorems import promises
 from gyrograd.audit.verdict import NOT_JUDGED, Grade, grade_of, sentences
@@ -54,6 +54,7 @@ from gyrograd.errors import UserError
 from gyrograd.measurement import Interrupted, Plan, Sample, Table, Workers, mean_over, measure
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.run import data_hash, model_hash
+from gyrograd.measurement.workers import ProcessesIfLong
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names
 from gyrograd.models.opening import UNTRAINED
@@ -67,18 +68,19 @@ from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
 from gyrograd.reporting.values import write_values
 from gyrograd.reporting.wording import counted_images
 from gyrograd.theory import Point
-from gyrograd.types import Attribution, Model, Targets
+from gyrograd.types import Model, Targets
 
-ROWS = {"cpu": 128, "cuda": 2048}
-"""Images of 3 x 32 x 32 in one pass; of larger images fewer, so that memory stays the same."""
+ROWS, ROWS_ON_GPU, GPU_BYTES = 128, 2048, 24 << 30
+"""Images of 3 x 32 x 32 per pass; fewer if they are larger, so that memory stays the same. On a GPU of more than 24 GB
+more: with 41 images of 224 pixels per pass an H200 waits for Python."""
 MOST_SHARDS, LARGEST_SHARD = 50, 1000
-"""Files of a cell that many images are cut into, and images in one of them: 50,000 images are 50 files."""
+"""Most files per cell if there are many images, and most images per file: 50,000 images are 50 files."""
 SHARD_NUMBERS = 1 << 25
-"""Pixel values in a shard, whose images are in memory at once: 128 MB, some 200 images of 224 pixels."""
+"""Most pixel values per shard, whose images are in memory at once: 128 MB, about 200 images of 224 pixels."""
 MIN_IMAGES_FOR_CI = 10
 """With fewer images a bootstrap interval is far too narrow: with two it is just their range."""
 ALWAYS = {"random_perturbation_similarity", "insertion", "deletion", "adversarial_insertion"}
-"""Metrics every audit measures; naming them changes nothing."""
+"""Metrics that every audit measures; naming them has no effect."""
 
 
 def audit(
@@ -87,7 +89,7 @@ def audit(
     labels: Targets | None = None,
     *,
     preset: str | Preset = "quick",
-    methods: Sequence[str] | Mapping[str, Attribution] | None = None,
+    methods: Methods | None = None,
     attacks: Sequence[str] | None = None,
     metrics: Sequence[str] | None = None,
     eps: float | None = None,
@@ -101,7 +103,7 @@ def audit(
     index: Sequence[int] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
-    workers: int | Workers | None = None,
+    workers: int | Workers | Literal["auto"] | None = None,
     cluster: str | None = None,
     **changes: Any,
 ) -> Card | FeatureCard:
@@ -112,20 +114,21 @@ def audit(
         images: `b c h w` in [0, 1], or a data set.
         labels: the classes to explain; without them each image is explained for its predicted class.
         preset: how much is measured: "glance", "quick", "standard", "thorough", or a `Preset`.
-        methods: attributions by name, or objects by any name you like; the preset's if left out.
-        attacks, metrics: by name; the preset's if left out.
+        methods: one or several names or functions, or a dictionary that names them; default: the preset's.
+        attacks, metrics: by name; default: the preset's.
         eps: radius of the attacks, such as 8 / 255.
         out: folder for the card, records, pictures and the page. Results are written as they are made: the same call
             continues an interrupted audit.
-        seed: of the noise and the attacks.
-        fresh: measure again what `out` already holds.
-        model_name, data_name, classes, names: what the card calls the model, the data, the classes (found by itself
-            where the model carries them) and the images, such as their files.
+        seed: seed of the noise and the attacks.
+        fresh: discard earlier results in `out`.
+        model_name, data_name, classes, names: names on the card of the model, the data, the classes (default: those of
+            the model) and the images, such as their files.
         index: numbers of the images, if they are part of a larger set.
         notes: sentences printed with the verdict.
         command: the command line to print on the card.
-        workers: how many processes measure, each with its share of the processors or a GPU; the numbers stay the same.
-        cluster: "ray" (of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm": workers there.
+        workers: number of processes, each with its share of the processors or a GPU; the numbers stay the same. "auto":
+            one per core if the audit takes longer than some 90 seconds of CPU time, else this process alone.
+        cluster: where the workers run: "ray" (on this machine, or at $RAY_ADDRESS), "ray:ADDRESS" or "slurm".
         changes: any other setting of `Preset`, such as `steps=50`.
 
     Tables `b d`, time series `b c t` and volumes `b c d h w` get a card of their own (`audit.features`): `eps` is then
@@ -166,10 +169,14 @@ def audit(
     }
     card_of = partial(_card, inputs, tried, settings, command, started)
     place = None if out is None else Path(out)
+    if workers == "auto":
+        # On a GPU one process keeps it busy; audits of single images keep their attacks for the pictures.
+        alone = cluster is not None or x.is_cuda or chosen.shard == 1
+        workers = None if alone else ProcessesIfLong(_cpu_seconds_per_pass(model, x))
     who = workers_of(workers, cluster, place)
 
-    def measured(limits: Mapping[str, int] | None) -> Table:
-        """Limits grow from call to call, and what an earlier call measured is read, also with `fresh`."""
+    def measure_table(limits: Mapping[str, int] | None) -> Table:
+        """The table with these limits, which grow from call to call; earlier results are read, even if `fresh`."""
         nonlocal fresh
         anew, fresh = fresh, False
         return measure(
@@ -177,7 +184,7 @@ def audit(
             inputs.sample,
             every_plan(inputs, tried, limits),
             store,
-            shard=shard_of(chosen, inputs.sample.x.shape),
+            shard=shard_of(chosen, inputs.sample.x.shape, inputs.max_batch if x.is_cuda else 1),
             fresh=anew,
             what="auditing",
             identity=inputs.identity,
@@ -191,7 +198,7 @@ def audit(
         store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
             names_tried = [method.name for method in tried]
-            table = measured_until_precise(measured, names_tried, inputs.sample.index, chosen)
+            table = measure_until_precise(measure_table, names_tried, inputs.sample.index, chosen)
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
@@ -206,10 +213,38 @@ def audit(
     return card
 
 
-def shard_of(preset: Preset, shape: Sequence[int]) -> int:
-    """Images in one file: the preset's number, of many images more, so that files stay few, while memory allows it."""
+def _cpu_seconds_per_pass(model: Model, x: Tensor) -> float:
+    """CPU seconds per unit of effort: half those of a forward pass, since estimates of effort are twice too high."""
+    few = x[:1].expand(TIMED_ROWS, *x.shape[1:]).contiguous()
+    with torch.no_grad(), eval_mode(model):
+        model(few)
+        began = time.process_time()
+        model(few)
+    return (time.process_time() - began) / TIMED_ROWS / 2
+
+
+TIMED_ROWS = 8
+
+
+def rows_per_pass(device: torch.device, numbers: int) -> int:
+    """Images per pass on this device, each of so many pixel values."""
+    rows = ROWS
+    if device.type == "cuda":
+        rows = max(
+            ROWS_ON_GPU, ROWS_ON_GPU * torch.cuda.get_device_properties(device).total_memory // GPU_BYTES
+        )
+    return max(1, rows * 3 * 32 * 32 // numbers)
+
+
+def shard_of(preset: Preset, shape: Sequence[int], at_once: int = 1) -> int:
+    """Images per file: the preset's number, or more for many images, to keep the number of files small.
+
+    `at_once`: images that fill a pass, if the device is idle with fewer; an audit of single images keeps to one.
+    """
     images, *one = shape
-    return max(preset.shard, min(LARGEST_SHARD, images // MOST_SHARDS, SHARD_NUMBERS // math.prod(one)))
+    most = min(LARGEST_SHARD, SHARD_NUMBERS // math.prod(one))
+    full = at_once if preset.shard > 1 else 1
+    return max(preset.shard, min(most, max(images // MOST_SHARDS, full)))
 
 
 def _warnings(n: int, preset: Preset) -> list[str]:
@@ -228,8 +263,11 @@ def _warnings(n: int, preset: Preset) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Judgement:
-    """What an audit makes of its numbers: `columns` and `grades` by method, the points of the plane, the method that
-    comes out best. `chosen` is None if nothing is recommended, as of a model without trained weights."""
+    """The conclusions of an audit.
+
+    columns, grades: by method. points: of the plane. best: the steadiest method. chosen: the recommendation, or None,
+    for example for a model without trained weights.
+    """
 
     columns: dict[str, dict[str, Stat | None]]
     grades: dict[str, Grade | None]
@@ -242,22 +280,22 @@ class Judgement:
 def _judgement(
     inputs: AuditInputs, methods: list[Method], table: Table, flags: Sequence[CardFlag]
 ) -> Judgement:
-    """Grades of every method, the one to use, and the sentences that say so."""
+    """Grade every method, choose the one to use, and write the verdict."""
     preset, first, hollow = inputs.preset, methods[0], suspects(flags) | masked(flags)
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
     passes = dict.fromkeys(preset.sweep, preset.sweep_draws) | {m.name: m.passes for m in methods}
-    # At a single radius there is no steady radius, and what stays there is compared.
+    # With a single radius there is no steady radius; compare the share kept there.
     yardstick = STEADY if has_radius(preset) else "top_k_kept" if "auto" in preset.attacks else None
     held = {key: stats[yardstick] for key, stats in own.items()} if yardstick else {}
     faithful = {key: mean_over(table.curve(method=key[0], metric="insertion")) for key in own}
     chosen = choice(placed, first, hollow, passes, held, faithful, by_radius=yardstick == STEADY)
     best = next((method for method in methods if chosen and chosen.point.method == method.name), None)
     judged = best if best is not None and chosen is not None and chosen.held is not None else first
-    # What an attack leaves of the chosen map, if it is one that was attacked.
+    # The share of the chosen map that an attack leaves, if it was attacked.
     attacked = chosen and own.get((chosen.point.method, chosen.point.setting))
-    told = sentences(
+    verdict_sentences = sentences(
         judged,
         columns[judged.name],
         chosen,
@@ -272,8 +310,8 @@ def _judgement(
         for name, stats in columns.items()
     }
     if UNTRAINED in model_notes(inputs.model):
-        grades, told, chosen = dict.fromkeys(grades), NOT_JUDGED, None
-    verdict: Verdict = {"grade": grades[judged.name], "sentences": told}
+        grades, verdict_sentences, chosen = dict.fromkeys(grades), NOT_JUDGED, None
+    verdict: Verdict = {"grade": grades[judged.name], "sentences": verdict_sentences}
     return Judgement(columns, grades, verdict, placed, best, chosen)
 
 
@@ -287,7 +325,7 @@ def _card(
     *,
     complete: bool = True,
 ) -> Card:
-    """The card of a table; of an unfinished run without flags, which need the model again, and with one picture."""
+    """The card of a table. The card of an unfinished run has one picture and no flags, which need further passes."""
     preset, names = inputs.preset, [method.name for method in methods]
     flags: list[CardFlag] = []
     if complete:
@@ -361,7 +399,7 @@ def _card(
 def every_plan(
     inputs: AuditInputs, methods: list[Method], limits: Mapping[str, int] | None = None
 ) -> list[Plan]:
-    """All that an audit measures."""
+    """Everything that an audit measures."""
     certified = certificate_plans(inputs, methods) if inputs.preset.certified_images else []
     return audit_plans(inputs, methods, limits) + certified
 
@@ -393,7 +431,7 @@ def _inputs(
     preset: Preset,
     seed: int,
 ) -> AuditInputs:
-    """Images and classes, checked before anything long is begun."""
+    """The audit's inputs, checked before any long computation."""
     of_data: Sequence[str] | None = None
     if isinstance(images, Dataset):
         known = is_labelled(images)
@@ -413,8 +451,7 @@ def _inputs(
     try_model(model, first)
     with torch.no_grad(), eval_mode(model):
         logits = logits_of(model, first)
-    # Memory stays the same for larger images.
-    max_batch = max(1, ROWS.get(weight.device.type, ROWS["cpu"]) * 3072 // first[0].numel())
+    max_batch = rows_per_pass(weight.device, first[0].numel())
     if labels is None:
         target = torch.cat([predict(model, part.to(weight.device)).cpu() for part in x.split(max_batch)])
     else:
@@ -448,7 +485,7 @@ def _inputs(
 
 
 def _names(attacks: Sequence[str]) -> tuple[str, ...]:
-    """The attacks by their own names; noise is always there and is no attack."""
+    """The registered names of the attacks; noise is always measured and must not be named."""
     names = tuple(lookup("attack", name).name for name in attacks)
     if "random" in names or len(set(names)) < len(names):
         raise UserError(

@@ -1,8 +1,8 @@
-"""The audit of tables, time series and volumes: the questions of the audit of images, in standard deviations.
+"""The audit of tables, time series and volumes, in standard deviations of the features.
 
-Features have units of their own, so the model is made one of standardised features first (`Standardized`): noise and
-attacks move every feature by at most `eps` of its standard deviations over the given examples, and maps are compared
-in those units. What is measured is a plan like any other; the card has a page of its own.
+Features have different units, so the model is first turned into one of standardised features (`Standardized`): noise
+and attacks move every feature by at most `eps` standard deviations over the given examples, and maps are compared in
+those units. It is measured by plans, like an audit of images; the card has its own page.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,11 +23,10 @@ from gyrograd import records as disk
 from gyrograd.attributions import predict
 from gyrograd.audit import identity
 from gyrograd.audit.card import Card
-from gyrograd.audit.methods import Method, methods_of
+from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.plans import MODEL, NOISE
 from gyrograd.audit.presets import Preset
-from gyrograd.audit.steady import steady_radius
-from gyrograd.audit.table import stat, worst
+from gyrograd.audit.table import stat, steady_radius, worst
 from gyrograd.audit.verdict import OPENINGS, grade_of
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.measurement import (
@@ -57,12 +56,12 @@ from gyrograd.numerics.wording import interval_text
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.reporting.features import COLUMNS, cells, feature_page
 from gyrograd.reporting.values import write_values
-from gyrograd.types import Attribution, Inputs, Model, Targets
+from gyrograd.types import Inputs, Model, Targets
 
 EPS = 0.1
-"""Standard deviations: less than the error of most measurements that tables hold."""
+"""Default radius in standard deviations: less than the error of most measured features."""
 DEPTHS = {"quick": (9, 5, 64), "standard": (20, 7, 200), "thorough": (50, 10, 1000)}
-"""Steps of an attack, steps where a map is a mean over many passes, and examples attacked."""
+"""Steps of an attack, steps for maps averaged over many passes, and number of attacked examples."""
 FORMS = {2: "table", 3: "series", 5: "volume"}
 METHODS = ("gradient", "lrp", "integrated_gradients", "smoothgrad")
 OF_TABLES = ("lime", "shap")
@@ -80,13 +79,15 @@ NO_GUARANTEE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FeatureCard(Card):
-    """What an audit of tables, series or volumes found. `values`: by method and column, a number per example;
-    `records`: the same, as they are written."""
+    """Result of an audit of tables, series or volumes.
+
+    values: by method and column, one number per example. records: the same, as written to disk.
+    """
 
     values: dict[str, dict[str, Column]] = field(default_factory=dict)
-    examples: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    examples: list[dict[str, Any]] = field(default_factory=list)
 
     def summary(self, width: int | None = None) -> str:  # noqa: ARG002 - a table is never folded
         """Verdict and table of methods as text."""
@@ -125,7 +126,7 @@ def audit_features(
     labels: Targets | None = None,
     *,
     preset: str | Preset = "quick",
-    methods: Sequence[str] | Mapping[str, Attribution] | None = None,
+    methods: Methods | None = None,
     eps: float | None = None,
     out: Path | str | None = None,
     seed: int = 0,
@@ -137,15 +138,15 @@ def audit_features(
     steps: int | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
-    workers: int | Workers | None = None,
+    workers: int | Workers | Literal["auto"] | None = None,
     cluster: str | None = None,
     **of_images: Any,
 ) -> FeatureCard:
-    """The card of a model of `b d` tables, `b c t` series or `b c d h w` volumes, in standard deviations.
+    """Audit a model of `b d` tables, `b c t` series or `b c d h w` volumes, in standard deviations.
 
-    `eps` (0.1) is the largest radius; half and a quarter of it are attacked too, and noise has twice its size.
-    `features`: their names, one for each column of a table. `steps`: of each attack, in place of the preset's. Other
-    settings are those of `audit`; one that only images have (`of_images`) is refused.
+    `eps` (0.1) is the largest radius; half and a quarter of it are attacked as well, and noise has twice its size.
+    `features`: one name per column of a table. `steps`: steps of each attack, instead of the preset's. Other settings
+    are those of `audit`; settings that only apply to images (`of_images`) are refused.
     """
     started = time.monotonic()
     eps = EPS if eps is None else eps
@@ -170,7 +171,7 @@ def audit_features(
     tried, left_out = methods_of(
         methods, depth, standard, one, sample.target[:1].to(one.device), max_batch=MAX_BATCH
     )
-    # Three numbers of a small table count as the top of a map, a tenth of anything larger.
+    # The top of a map is three features of a small table, or a tenth of the features.
     top = max(min(3, d - 1), round(0.1 * d))
     radii = (eps / 4, eps / 2, eps)
     searches = {
@@ -185,7 +186,7 @@ def audit_features(
         for method in tried
     }
     place = None if out is None else Path(out)
-    who = workers_of(workers, cluster, place)
+    who = workers_of(None if workers == "auto" else workers, cluster, place)
     with nullcontext() if place is None else exclusive_folder(place):
         table = measure(
             standard,
@@ -233,7 +234,7 @@ def audit_features(
 def _check_asked(
     x: Inputs, preset: str, eps: float, features: Sequence[str] | None, of_images: Mapping[str, Any]
 ) -> None:
-    """Refuse what an audit of features does not have, before anything is computed."""
+    """Refuse unsupported settings and invalid inputs before any computation."""
     for name, value in of_images.items():
         if value is not None and value is not False:
             known = [*(audit_features.__kwdefaults__ or ())]
@@ -253,7 +254,7 @@ def _check_asked(
 
 
 def _standardized(model: Model, x: Inputs, labels: Targets | None) -> tuple[Standardized, Sample]:
-    """The model of standardised features, and the examples with the classes explained."""
+    """The model of standardised features, and the standardised examples with their explained classes."""
     weight = next((p for p in model.parameters() if p.is_floating_point()), x)
     check_fits(model, x.to(weight))
     standard, u = Standardized.of(model, x.detach().to("cpu", torch.float64))
@@ -273,7 +274,7 @@ def _standardized(model: Model, x: Inputs, labels: Targets | None) -> tuple[Stan
 def feature_plans(
     methods: Sequence[Method], searches: Mapping[str, Condition], top: int, seed: int
 ) -> list[Plan]:
-    """What is measured: of the model whether it is right, of each method the same numbers clean and moved."""
+    """Plans of the audit: accuracy of the model, and for each method the same numbers on clean and moved examples."""
     search = searches[methods[0].name]
     eps = search.radii[-1]
     metrics = (
@@ -296,13 +297,13 @@ def feature_plans(
 
 
 def kept_share(top: int, at: Look) -> Tensor:
-    """The share of the top of the clean map that is in the top of the attacked one."""
+    """Share of the clean map's top that is in the top of the attacked map."""
     before, after = (top_k_mask(map.abs().flatten(1), top) for map in (at.attack.map_clean, at.attack.map))
     return (before & after).sum(1).double() / top
 
 
 def shares(map: Tensor) -> Tensor:
-    """The share of each feature, time step or slice in the size of each map."""
+    """Share of each feature, time step or slice in the total magnitude of each map."""
     sizes = map.detach().abs().double()
     if sizes.dim() > 2:
         sizes = sizes.sum([axis for axis in range(1, sizes.dim()) if axis != 2])
@@ -311,7 +312,7 @@ def shares(map: Tensor) -> Tensor:
 
 
 def _method_columns(table: Table, method: str, eps: float) -> dict[str, Column]:
-    """Every number of a method by its key on the card."""
+    """All columns of a method by their keys on the card."""
 
     def at(condition: str, metric: str) -> Column:
         return table.of(method=method, condition=condition, eps=eps, metric=metric)
@@ -342,7 +343,7 @@ def _facts(
     names: Sequence[str] | None,
     classes: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """What the card says of the model and the data."""
+    """The card's facts about the model and the data."""
     return {
         "schema": 1,
         "kind": "feature audit",
@@ -366,7 +367,7 @@ def _facts(
 def _row(
     table: Table, method: Method, columns: Mapping[str, Column], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A method of the card."""
+    """The card's entry of a method."""
     radii, name = settings["radii"], method.name
     stats: dict[str, Stat | None] = {key: stat(column) for key, column in columns.items()}
     kept = [table.of(method=name, condition="auto", eps=eps, metric="kept") for eps in radii]
@@ -375,7 +376,7 @@ def _row(
     examples = list(moved[0])
 
     def mean(column: Column, instead: Column) -> float:
-        """Over the examples attacked; a search that stood still left the clean map."""
+        """Mean over the attacked examples; a search without a derivative leaves the clean map, so its clean value."""
         values = [instead[e] if column[e] is None else column[e] for e in examples]
         return sum(value or 0.0 for value in values) / len(values)
 
@@ -394,14 +395,18 @@ def _row(
 
 
 def _still(standard: Standardized, names: Sequence[str] | None) -> list[str]:
-    """A note if features, or channels, never vary."""
+    """A note if some features or channels are constant."""
     still = (standard.std == 0).flatten().nonzero().flatten().tolist()
-    told = [names[i] if names else f"channel {i}" for i in still[:10]]
-    return [f"Never different in these examples, so nothing moves them: {', '.join(told)}."] if told else []
+    constant = [names[i] if names else f"channel {i}" for i in still[:10]]
+    return (
+        [f"Never different in these examples, so nothing moves them: {', '.join(constant)}."]
+        if constant
+        else []
+    )
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The grade of the steadiest method, and what it holds against."""
+    """The grade of the steadiest method, and sentences about it."""
 
     def share(row: Mapping[str, Any], key: str) -> str:
         return interval_text(row["columns"][key], ".0f", scale=100, unit=" %")
@@ -411,10 +416,10 @@ def _verdict(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> 
         max(rows, key=lambda row: (row["columns"]["top_k_kept"] or {"value": -1.0})["value"]),
     )
     if best["grade"] is None:
-        told = (
+        sentence = (
             "No attack found a derivative to follow, so nothing is said of these explanations under attack."
         )
-        return {"grade": None, "sentences": [told]}
+        return {"grade": None, "sentences": [sentence]}
     sentences = [
         f"{OPENINGS[best['grade']]}: moved by at most {settings['eps']:g} standard deviations with the prediction "
         f"unchanged, {best['label']}, the steadiest map measured, keeps {share(best, 'top_k_kept')} of its top "
@@ -434,7 +439,7 @@ def _most_damaged(
     eps: float,
     seed: int,
 ) -> list[dict[str, Any]]:
-    """The lowest cosines under attack, each example once, attacked again to be drawn."""
+    """The examples with the lowest cosines under attack, each once, attacked again for the page."""
     found = []
     for method in methods:
         cosines, same = (

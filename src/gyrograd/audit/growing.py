@@ -1,4 +1,4 @@
-"""The report while it grows: what is known so far, in a page that loads itself again until the report replaces it."""
+"""The page of an unfinished audit: the numbers so far; it reloads itself until the report replaces it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
 from gyrograd.audit.table import stat, worst
 from gyrograd.measurement import Table, mean_over
 from gyrograd.numerics.statistics import Stat
+from gyrograd.reporting.wording import counted_images
 
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta http-equiv="refresh" content="10">
 <meta name="viewport" content="width=device-width"><title>{title}: being measured</title>
-<style>body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }}
+<style>:root {{ color-scheme: light dark }}
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }}
 td, th {{ padding: .2em 1em .2em 0; text-align: left }} td + td {{ font-variant-numeric: tabular-nums }}</style>
 <h1>{title}</h1>
 <p>This audit is being measured. What is known so far; the finished report will stand here.</p>
@@ -34,7 +36,7 @@ HEADS = {
 
 
 def write_growing_page(folder: Path, inputs: AuditInputs, methods: Sequence[Method], table: Table) -> None:
-    """Replace the report by what is known so far."""
+    """Write the page with the numbers so far."""
     cells = [
         [method.label, *(_text(found.get(key)) for key in HEADS)]
         for method in methods
@@ -50,7 +52,7 @@ def write_growing_page(folder: Path, inputs: AuditInputs, methods: Sequence[Meth
 
 
 def known_so_far(inputs: AuditInputs, table: Table, method: str) -> Iterator[tuple[str, Stat | None]]:
-    """The numbers of a method that are measured on some images at least."""
+    """The numbers of a method that were measured on at least some images."""
     preset = inputs.preset
     for key in ("insertion", "rps"):
         if table.has(method=method, metric=key):
@@ -62,11 +64,11 @@ def known_so_far(inputs: AuditInputs, table: Table, method: str) -> Iterator[tup
             if table.has(method=method, condition=name, eps=preset.eps, metric="kept")
         ]
         if columns:
-            # Of an attack that goes on, an upper bound.
+            # An upper bound while the attack is still running.
             yield key, stat(worst(columns))
 
 
 def _text(found: Stat | None) -> str:
     if found is None or found["value"] is None:
         return ""
-    return f"{found['value']:.2f} ({found['n']} images)"
+    return f"{found['value']:.2f} ({counted_images(found['n'] or 0)})"

@@ -1,4 +1,4 @@
-"""Which model, which data, which machine: what a rerun needs to know."""
+"""Names of model, data and machine, for a rerun."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gyrograd.types import Model
 
 
 def model_name(model: Model) -> str:
-    """The backbone's name, or the class's."""
+    """The name of the backbone, or of the class."""
     spec = spec_of(model)
     return spec.name if spec else type(model).__name__
 
@@ -22,23 +22,23 @@ def model_description(model: Model) -> str:
 
 
 def parameters(model: Model) -> int:
-    """How many numbers the model learned."""
+    """Number of parameters."""
     return sum(p.numel() for p in model.parameters())
 
 
 def peak_memory_mb() -> float | None:
-    """The most main memory this process has held; None where the system does not say."""
+    """Peak memory of this process; None if the system does not report it."""
     try:
         import resource
     except ImportError:
-        # Windows has no such module, and a card does without the number.
+        # Windows has no such module; the card then omits the number.
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1024 * 1024 if sys.platform == "darwin" else 1024), 1)
 
 
 def rerun(model: Model, command: str | None, seconds: float, seed: int) -> Rerun:
-    """The card's last section."""
+    """The card's section about running it again."""
     return {
         "command": command or "gyrograd.audit(model, images, labels)",
         "versions": versions(),

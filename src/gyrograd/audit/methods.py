@@ -1,26 +1,31 @@
-"""The explanations under audit: built by name, tried on the model, and what an attack searches through."""
+"""The explanation methods of an audit: built by name, tried on the model, with the map that attacks differentiate."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
 
-from gyrograd.attacks.runs import STAND_IN
-from gyrograd.attributions import FunctionAttribution
+from gyrograd.attacks.engine import STAND_IN
+from gyrograd.attributions import as_attribution
 from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
 from gyrograd.registry import lookup, make
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
+OneMethod = str | Callable[..., Any]
+"""A registered name, or `f(model, x, target)`."""
+Methods = OneMethod | Sequence[OneMethod] | Mapping[str, OneMethod]
+"""What a user may give as the methods of an audit; a dictionary names them."""
+
 
 @dataclass(frozen=True)
 class Method:
-    """One explanation. `search` is what an attack differentiates (None: the map itself); `notes` say so."""
+    """One explanation method. `search`: the attribution that an attack differentiates, None for the method itself."""
 
     name: str
     label: str
@@ -32,7 +37,7 @@ class Method:
 
 
 def methods_of(
-    named: Sequence[str] | Mapping[str, Attribution] | None,
+    named: Methods | None,
     preset: Preset,
     model: Model,
     x: Inputs,
@@ -40,12 +45,11 @@ def methods_of(
     *,
     max_batch: int,
 ) -> tuple[list[Method], dict[str, str]]:
-    """The methods, each tried on one example; and why others of the preset are left out.
+    """The methods, each tried on one example, and the reasons for those that are left out.
 
-    A method that was asked for and cannot explain this model is an error; one that merely belongs to the preset
-    is left out.
+    If a method cannot explain this model, it is an error if the caller named it, and left out if the preset did.
     """
-    asked = preset.methods if named is None else named
+    asked = preset.methods if named is None else _by_name(named)
     found: list[Method] = []
     left_out: dict[str, str] = {}
     for name in asked:
@@ -69,28 +73,41 @@ def methods_of(
     return found, left_out
 
 
+def _by_name(methods: Methods) -> Sequence[str] | Mapping[str, OneMethod | None]:
+    """One method or several, names or functions; functions go by their own name, names by None."""
+    if isinstance(methods, Mapping):
+        return methods
+    several = list(methods) if isinstance(methods, Sequence) and not isinstance(methods, str) else [methods]
+    names = [one for one in several if isinstance(one, str)]
+    if len(names) == len(several):
+        return names  # as a list, in which a name that stands twice is noticed
+    own = [None if isinstance(one, str) else one for one in several]
+    called = [
+        one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in several
+    ]
+    return dict(zip(called, own, strict=True))
+
+
 def _named(name: str, preset: Preset, max_batch: int) -> Method:
     entry = lookup("attribution", name)
     settings = dict(preset.method_settings.get(entry.name, {}))
-    attribution = built(entry.name, settings, max_batch)
+    attribution = build_attribution(entry.name, settings, max_batch)
     passes = passes_of(attribution)
     if not entry.differentiable:
         note = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
-        search = built(STAND_IN, {}, max_batch)
+        search = build_attribution(STAND_IN, {}, max_batch)
         return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
     count = entry.passes if isinstance(entry.passes, str) else None
     if count is None or passes <= preset.search_rows:
         return Method(entry.name, entry.label, attribution, settings, None, passes)
-    search = built(entry.name, {**settings, count: preset.search_rows}, max_batch)
+    search = build_attribution(entry.name, {**settings, count: preset.search_rows}, max_batch)
     note = f"attacked through {preset.search_rows} {count} in place of {passes}, judged with all"
     return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
 
 
-def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model: Model) -> Method:
-    """A method that is no name: whether it has a derivative shows when it is asked for one."""
-    settings = {"repr": repr(attribution)}
-    if inspect.isroutine(attribution):
-        attribution = FunctionAttribution(attribution)
+def _given(name: str, given: OneMethod, x: Tensor, target: Tensor, model: Model) -> Method:
+    """The method of a given function or object; whether it has a derivative is found out by trying."""
+    settings, attribution = {"repr": repr(given)}, as_attribution(given)
     try:
         attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
     except UserError:
@@ -100,8 +117,8 @@ def _given(name: str, attribution: Attribution, x: Tensor, target: Tensor, model
     return Method(name, name, attribution, settings, None, passes_of(attribution))
 
 
-def built(name: str, settings: Mapping[str, Any], max_batch: int) -> Attribution:
-    """The attribution, at most `max_batch` rows at once where it has that setting."""
+def build_attribution(name: str, settings: Mapping[str, Any], max_batch: int) -> Attribution:
+    """Build the attribution, with `max_batch` if it has that setting."""
     parameters = inspect.signature(lookup("attribution", name).factory).parameters
     budget = {"max_batch": max_batch} if "max_batch" in parameters else {}
     made: Attribution = make("attribution", name, **(budget | dict(settings)))

@@ -1,6 +1,6 @@
-"""The most damaging attacks found, made again one image at a time to be looked at.
+"""Pictures of the most damaging attacks.
 
-Beside each stands the recommended method on the same image, attacked in its turn.
+Each is run again on its image alone; beside it is the recommended method, attacked on the same image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Arrays = dict[str, NDArray[np.float32]]
 
 
 class Damage(NamedTuple):
-    """One attack on one example at the audit's eps: the share of top pixels it left in place, and the cosine."""
+    """One attack on one example at the audit's eps: the share of top pixels kept, and the cosine."""
 
     kept: float
     cosine: float
@@ -39,8 +39,7 @@ class Damage(NamedTuple):
 
 
 def most_damaging(table: Table, methods: Sequence[Method], preset: Preset) -> list[Damage]:
-    """The attacks that left the fewest top pixels in place, and the prediction alone; each example once, as many as
-    are shown."""
+    """The attacks that keep the prediction and the fewest top pixels, each example once, as many as are shown."""
     chosen: dict[int, Damage] = {}
     for damage in sorted(each for method in methods for each in damages(table, method, preset)):
         chosen.setdefault(damage.example, damage)
@@ -48,7 +47,7 @@ def most_damaging(table: Table, methods: Sequence[Method], preset: Preset) -> li
 
 
 def damages(table: Table, method: Method, preset: Preset) -> list[Damage]:
-    """Every attack on a method at the audit's eps that left the prediction alone."""
+    """All attacks on a method at the audit's eps that keep the prediction."""
     found = []
     for attack in preset.searches:
         kept, cosines, same = (
@@ -63,7 +62,7 @@ def damages(table: Table, method: Method, preset: Preset) -> list[Damage]:
 
 
 class Pictures:
-    """The pictures of one audit. An attack that was made again once is not made again as the page grows."""
+    """The pictures of one audit; an attack is rerun only once, even if the page is written several times."""
 
     def __init__(self, inputs: AuditInputs, methods: Sequence[Method]) -> None:
         self.inputs = inputs
@@ -75,8 +74,8 @@ class Pictures:
     ) -> tuple[list[WorstAttack], Arrays]:
         """Rows of the card and their arrays; `best` is the recommended method.
 
-        Each attack is run again on its image alone, so that the picture does not depend on which part of the audit
-        was read from disk; the last digits can differ from the record's, which came from a batch.
+        Each attack is run again on its image alone, so that the picture does not depend on which results were read from
+        disk; the last digits can differ from the record's, which was measured in a batch.
         """
         beside = [] if best is None else sorted(damages(table, best, self.inputs.preset))
         rows: list[WorstAttack] = []
@@ -128,11 +127,11 @@ class Pictures:
 
 
 def picture_arrays(hits: Sequence[AttackOutcome]) -> Arrays:
-    """Images and maps before and after attacks, a row for each image, as `reporting.pictures` draws them."""
+    """Images and maps before and after attacks, one row per image, as `reporting.pictures` draws them."""
     if not hits:
         return {}
     clean, moved = (torch.cat(maps) for maps in ([h.map_clean for h in hits], [h.map for h in hits]))
-    # Three channels: a grey image three times, of any other number the first three (or the first, grey).
+    # Three channels: a grey image is repeated; of other images the first three channels (or the first, as grey).
     image, attacked = (
         (x[:, :3] if x.shape[1] >= 3 else x[:, :1].expand(-1, 3, -1, -1)).permute(0, 2, 3, 1)
         for x in (torch.cat([h.x_clean for h in hits]), torch.cat([h.x for h in hits]))
@@ -149,7 +148,7 @@ def picture_arrays(hits: Sequence[AttackOutcome]) -> Arrays:
 
 
 def _best_arrays(hits: Sequence[AttackResult], pairs: Sequence[AttackResult | None]) -> Arrays:
-    """The recommended method's arrays, zeros where it has none; nothing if it has none anywhere."""
+    """The arrays of the recommended method, with zeros for images without one; empty if there is none at all."""
     if not any(pair is not None for pair in pairs):
         return {}
     found = picture_arrays([hit if pair is None else pair for hit, pair in zip(hits, pairs, strict=True)])

@@ -1,4 +1,4 @@
-"""Robust or faithful: every method and smoothing width as a point, and which one to use."""
+"""The plane of robustness and faithfulness, with methods and smoothing widths as points, and the recommendation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,12 @@ Key = tuple[str, float | None]
 
 @dataclass(frozen=True)
 class Choice:
-    """The point to use, what it gains and costs against the first method, why, whether it is that method, how many
-    passes of the model a map takes, and how far it holds under attack: its steady radius (of 255) or, if it was
-    attacked at a single radius, the share of its top pixels kept."""
+    """The recommended point.
+
+    gain, price: paired differences of robustness and insertion to the first method. stay: True if it is the first
+    method. passes: model passes per map. held: how far it holds under attack: its steady radius in 1/255 or, if it was
+    attacked at a single radius (`by_radius` False), the share of its top pixels kept.
+    """
 
     point: Point
     gain: Interval
@@ -39,10 +42,10 @@ class Choice:
     @property
     def name(self) -> str:
         """Such as "SmoothGrad with sigma 0.1"."""
-        return spoken(self.point)
+        return point_in_words(self.point)
 
 
-def spoken(point: Point) -> str:
+def point_in_words(point: Point) -> str:
     """A point in words."""
     label = label_of("attribution", point.method)
     if point.setting is None:
@@ -54,10 +57,10 @@ def spoken(point: Point) -> str:
 def plane_points(
     table: Table, methods: Sequence[Method], sweep: Sequence[SweepPoint], preset: Preset
 ) -> list[Point]:
-    """Similarity under noise against insertion, on the images of the sweep and with its number of draws.
+    """The points: similarity under noise and insertion, on the images of the sweep and with its number of draws.
 
-    A method whose width is among the swept ones is there once: as a point of the sweep where that took other draws,
-    else as itself, and then it is not measured as a point of the sweep.
+    A method whose width is also swept appears once: as a point of the sweep if that used other draws, else as the
+    method.
     """
     made = []
     shared = list(table.of(method=sweep[0].name, metric="rps")) if sweep else None
@@ -76,7 +79,7 @@ def plane_points(
 
 
 def own_setting(method: Method) -> float | None:
-    """The width of a smoothed gradient; None for a method that has none."""
+    """The width of a method that smooths, or None."""
     entry = available("attribution").get(method.name)
     width = getattr(getattr(method.attribution, "kernel", None), entry.width if entry else "", None)
     return None if width is None else float(width)
@@ -85,7 +88,7 @@ def own_setting(method: Method) -> float | None:
 def _point(
     method: str, setting: float | None, rps: Column, insertion: Column, shared: Sequence[int] | None
 ) -> Point | None:
-    """None where a value is missing: pairs of unequal examples cannot be compared."""
+    """The point of a method, or None if a value is missing, because points are compared in pairs."""
     shared = list(rps) if shared is None else shared
     rows = [(rps[example], insertion[example]) for example in shared]
     robust = tuple(r for r, _ in rows if r is not None)
@@ -105,26 +108,26 @@ def choice(
     *,
     by_radius: bool = True,
 ) -> Choice | None:
-    """The steadiest point among those not measurably less faithful than the most faithful one, nor than the first.
+    """The steadiest point among those not significantly less faithful than the most faithful one, nor than the first.
 
-    `held` says how far methods (name and width) that were attacked hold: then the one that holds furthest is taken,
-    among those not measurably less faithful than the first; else similarity under noise decides. `faithful` has the
-    insertion of methods on every image, as the table of the card has it: the plane may rest on fewer.
+    If `held` gives how far attacked methods (name and width) hold, the one that holds furthest is chosen, among those
+    not significantly less faithful than the first; else similarity under noise decides. `faithful` has the insertion of
+    methods on all images, as in the card's table; the plane may use fewer.
 
-    Within a method the most faithful width is tan2023 Theorem 5.2's; across methods the Pareto set holds it.
-    Methods under suspicion (maps that ignore model or image) are steady for free and are not recommended.
+    Within a method the most faithful width is the choice of tan2023 Theorem 5.2; across methods it is in the Pareto
+    set. `suspects` (methods whose maps ignore the model or the image) are trivially steady and never recommended.
     """
     known = [point for point in placed if point.method not in suspects]
     own = (first.name, own_setting(first))
     start = next((point for point in placed if (point.method, point.setting) == own), None)
     if not known or start is None:
         return None
-    told = recommend(known, robust="higher is better")
-    peak = max(told.best.values(), key=lambda point: point.faithfulness_mean.value)
+    advice = recommend(known, robust="higher is better")
+    peak = max(advice.best.values(), key=lambda point: point.faithfulness_mean.value)
     attacked = {key: found for key, found in (held or {}).items() if found is not None}
 
     def price(point: Point) -> Interval:
-        """Insertion of this point less that of the first method, on every image that both were measured on."""
+        """Insertion of this point minus that of the first method, over the images that both have."""
         columns = [(faithful or {}).get((p.method, p.setting)) for p in (point, start)]
         if columns[0] is None or columns[1] is None:
             return paired_difference(point.faithfulness, start.faithfulness)
@@ -143,31 +146,34 @@ def choice(
     gain = paired_difference(best.robustness, start.robustness)
     times = (passes or {}).get(best.method, 1)
     far = attacked.get((best.method, best.setting))
-    why = _why(best, peak, told.at_edge, far, by_radius)
+    why = _why(best, peak, advice.at_edge, far, by_radius)
     return Choice(best, gain, price(best), why, best is start, times, far, by_radius)
 
 
 def _why(best: Point, peak: Point, at_edge: Sequence[str], held: Stat | None, by_radius: bool) -> str:
-    """Why this point: how far it holds under attack, or if nobody knows, how steady it is under noise."""
+    """The reason in a sentence: how far the point holds under attack or, if unknown, its steadiness under noise."""
     if held is not None:
         value = held["value"] or 0.0
         far = f"half of its top pixels stay up to {value:.1f}/255 under attack, the furthest"
         if not by_radius:
             far = f"{value * 100:.0f} % of its top pixels stay under attack, the most"
-        return f"{spoken(best)}: {far} of what was attacked and is not measurably less faithful than the first method."
+        return (
+            f"{point_in_words(best)}: {far} of what was attacked and is not measurably less faithful than the first "
+            "method."
+        )
     reason = f"it has the highest insertion on the {len(peak.faithfulness)} images of this chart"
     if best is not peak:
         reason = (
-            f"it is the steadiest whose insertion is not measurably below that of {spoken(peak)}, the highest on the "
-            f"{len(peak.faithfulness)} images of this chart"
+            f"it is the steadiest whose insertion is not measurably below that of {point_in_words(peak)}, the highest "
+            f"on the {len(peak.faithfulness)} images of this chart"
         )
     edge = best.method in at_edge and best.setting is not None
     hint = "; its best width lies at the edge of the sweep, so a wider sweep may find better" if edge else ""
-    return f"{spoken(best)}: {reason}{hint}."
+    return f"{point_in_words(best)}: {reason}{hint}."
 
 
 def plane(placed: Sequence[Point], chosen: Choice | None, preset: Preset) -> Plane:
-    """The plane as the card holds it."""
+    """The plane for the card."""
     front = recommend(placed, robust="higher is better").pareto if placed else ()
     recommended: Recommended | None = None
     if chosen is not None:

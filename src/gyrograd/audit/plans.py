@@ -1,10 +1,10 @@
-"""What an audit measures, as plans.
+"""The plans of an audit.
 
 model           correct, probability, chance (insertion of a random order)
 each method     clean: rps, insertion, deletion, and metrics asked for
                 under noise and each attack, at each radius: cosine, kept, prediction_kept; adversarial_insertion at eps
 sweep           rps and insertion of smoothed gradients: the points of the plane
-bounds          constants of the theorems and what was measured
+bounds          constants of the theorems and the bounded quantities
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.self_checks import BEATEN_BY
 from gyrograd.attributions.settings import passes_of
-from gyrograd.audit.methods import Method, built
+from gyrograd.audit.methods import Method, build_attribution
 from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.audit.theorems import constants
 from gyrograd.errors import UserError
@@ -37,8 +37,8 @@ from gyrograd.measurement import (
 )
 from gyrograd.measurement.plan import described, having
 from gyrograd.metrics import (
+    InsertionCurve,
     MapSimilarity,
-    PixelGame,
     RandomPerturbationSimilarity,
     TopKIntersection,
     deletion,
@@ -50,11 +50,11 @@ from gyrograd.types import Attribution, Labels, Model
 
 NOISE = "noise"
 MODEL, BOUNDS = "model", "bounds"
-"""Rows of the table that are of the model alone."""
+"""Rows of the table about the model alone."""
 
-# Guessed costs, for the progress bar, in forward passes of one image: a gradient is about three, a step of an attack
-# about twelve (a map with its graph, that graph's derivative, the verdict). What a pass takes, and what a second
-# derivative takes beside it, differs from net to net by factors of two to three: the bar measures both kinds.
+# Estimated costs for the progress bar, in forward passes per image: a gradient is about three, a step of an attack
+# about twelve (a map with its graph, that graph's derivative, the verdict). The ratio of first and second derivatives
+# differs between nets by factors of two to three, so the bar measures the pace of both kinds.
 GRADIENT, STEP = 3, 12
 ATTACK, OTHER = "attack", "other"
 
@@ -65,9 +65,9 @@ Attack = tuple[int, str, str]
 
 @dataclass(frozen=True, eq=False)
 class AuditInputs:
-    """A model, images with the class explained of each, how they are called, and how much is measured.
+    """The inputs of an audit: model, images with their explained classes, names, and settings.
 
-    `identity` names model and data by their hashes; max_batch is the number of images in one pass.
+    `identity` has the hashes of model and data; `max_batch` is the number of images per pass.
     """
 
     model: Model
@@ -81,12 +81,12 @@ class AuditInputs:
     labelled: bool
     classes: tuple[str, ...] | None
     names: Mapping[int, str] = field(default_factory=dict)
-    """What the images are called, by example: their files, or their set and number."""
+    """Names of the images by example: their files, or their set and number."""
     hits: dict[Attack, AttackResult] = field(default_factory=dict, repr=False)
-    """Attacks on single images, kept for the pictures."""
+    """Attacks on single images, stored for the pictures."""
 
     def remember(self, method: str, at: Look) -> None:
-        """Keep an attack on one image alone at the audit's eps: made again, it would be the same to the last digit."""
+        """Store an attack on a single image at the audit's eps, because running it again would give the same result."""
         hit = at.attack
         if len(at.x) == 1 and hit.eps == self.preset.eps:
             aimed = [name for name, column in AIMED.items() if column == hit.settings.get("column")]
@@ -95,29 +95,29 @@ class AuditInputs:
 
     @cached_property
     def examples_by_stream(self) -> dict[int, int]:
-        """Which example a random stream belongs to."""
+        """The example of each random stream."""
         keys = streams(self.seed, torch.tensor(self.sample.index))
         return dict(zip(keys.tolist(), self.sample.index, strict=True))
 
     def class_name(self, number: int) -> str:
-        """The name of a class, or its number where nobody knows names."""
+        """The name of a class, or its number if there are no names."""
         known = self.classes is not None and number < len(self.classes)
         return self.classes[number] if known and self.classes else f"class {number}"
 
     def rows(self, examples: Sequence[int]) -> tuple[Tensor, Labels, Tensor]:
-        """Images, classes and random streams of these examples, where the model is."""
+        """Images, classes and random streams of these examples, on the model's device."""
         device = next((p.device for p in self.model.parameters()), self.sample.x.device)
         return self.sample.rows(examples, self.seed, device)
 
     @property
     def top(self) -> int:
-        """How many pixels count as the top of a map."""
+        """Number of pixels in the top of a map."""
         return max(1, round(self.preset.top_fraction * self.sample.x.shape[2:].numel()))
 
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A smoothed gradient of one width; `name` is its row of the table."""
+    """A smoothed gradient with one width."""
 
     method: str
     setting: float
@@ -125,14 +125,14 @@ class SweepPoint:
 
     @property
     def name(self) -> str:
-        """Such as "smoothgrad at sigma 0.1"."""
+        """Its row of the table, such as "smoothgrad at sigma 0.1"."""
         return f"{self.method} at {swept_setting(self.method)} {self.setting:.6g}"
 
 
 def audit_plans(
     inputs: AuditInputs, methods: Sequence[Method], limits: Mapping[str, int] | None = None
 ) -> list[Plan]:
-    """Every plan of an audit, cheap ones and those of the first method first. `limits`: images of each method."""
+    """All plans of an audit; cheap ones and those of the first method come first. `limits`: images per method."""
     preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
     game = insertion(ratios=preset.ratios, max_batch=inputs.max_batch)
@@ -161,7 +161,7 @@ def audit_plans(
 
 
 def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condition, ...]:
-    """Clean, under noise, under each attack; with what each is guessed to cost."""
+    """The conditions of a method: clean, noise, and each attack, with their estimated costs."""
     preset = inputs.preset
     look = GRADIENT * method.passes + preset.points
     clean = GRADIENT * method.passes * (1 + preset.draws) + 2 * preset.points
@@ -180,12 +180,13 @@ def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condi
 
 
 def search(inputs: AuditInputs, method: Method, attack: str, radii: tuple[float, ...]) -> Condition:
-    """An attack on a method with the audit's settings, as far as it has them."""
+    """The condition of an attack on a method, with those of the audit's settings that the attack has."""
     preset, name = inputs.preset, "auto" if attack in AIMED else attack
     given = {
         "steps": steps_of(preset, method, attack),
         "column": AIMED.get(attack, "top_kept"),
         "top_fraction": preset.top_fraction,
+        "settled": preset.settled,
         "ratios": preset.ratios,
         "transfer_from": method.search,
         "max_batch": max(1, inputs.max_batch // 2),
@@ -195,21 +196,21 @@ def search(inputs: AuditInputs, method: Method, attack: str, radii: tuple[float,
 
 
 def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
-    """The radii an attack is run at, of the method with this number."""
+    """The radii of an attack on the method with this number."""
     curve = attack == "auto" or ("auto" not in preset.attacks and number < preset.curve_methods)
     return preset.radii if curve else (preset.eps,)
 
 
 def steps_of(preset: Preset, method: Method, attack: str) -> int:
-    """How many steps an attack on this method takes: fewer where each looks at many passes, and half where `auto` is
-    not aimed at the top pixels, by which maps are graded."""
+    """Steps of an attack on this method: fewer for maps of many passes, and half if `auto` does not minimise the top
+    pixels, by which maps are graded."""
     many = passes_of(method.search or method.attribution) > 1
     steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
     return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
 
 
 def swept_setting(method: str) -> str:
-    """The setting of a method's width, which is swept on the plane."""
+    """The name of the setting that holds a method's width, which the plane sweeps."""
     widths = {entry.name: entry.width for entry in in_order("attribution") if entry.width}
     if method not in widths:
         known = ", ".join(widths)
@@ -218,14 +219,16 @@ def swept_setting(method: str) -> str:
 
 
 def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPoint]:
-    """The points of the plane that are measured as such: not those that are one of the methods, draw for draw."""
+    """The points of the sweep that must be measured, without those that are identical to one of the methods."""
     preset = inputs.preset
     known = {described(repr(method.attribution)) for method in methods}
     every = [
         SweepPoint(
             name,
             width,
-            built(name, {swept_setting(name): width, "draws": preset.sweep_draws}, inputs.max_batch),
+            build_attribution(
+                name, {swept_setting(name): width, "draws": preset.sweep_draws}, inputs.max_batch
+            ),
         )
         for name, widths in preset.sweep.items()
         for width in widths
@@ -233,8 +236,8 @@ def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPo
     return [point for point in every if described(repr(point.attribution)) not in known]
 
 
-def _right_and_chance(game: PixelGame, max_batch: int, at: Look) -> dict[str, Tensor]:
-    """Whether the model is right, how sure it is, and what insertion gives for a random order of pixels."""
+def _right_and_chance(game: InsertionCurve, max_batch: int, at: Look) -> dict[str, Tensor]:
+    """Accuracy and confidence of the model, and insertion with a random order of pixels."""
     logits = logits_in_parts(at.model, at.x, max_batch)
     probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
     chance = game.chance(at.model, at.x, at.target, seed=at.seed)
@@ -242,11 +245,11 @@ def _right_and_chance(game: PixelGame, max_batch: int, at: Look) -> dict[str, Te
 
 
 def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
-    """Still under noise, and true to the model? RPS of every draw, curves of insertion and deletion."""
+    """Metrics of clean images: RPS of every draw, curves of insertion and deletion, and requested ones."""
     preset, most = inputs.preset, inputs.max_batch
     rps = RandomPerturbationSimilarity(eps=preset.noise_eps, draws=preset.draws, max_batch=most)
 
-    def curve(name: str, game: PixelGame) -> Metric:
+    def curve(name: str, game: InsertionCurve) -> Metric:
         return Metric(
             name,
             lambda at: game.curve_of_map(at.model, at.map, at.x, at.target),
@@ -267,7 +270,7 @@ def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
 
 
 def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]:
-    """What an attack did to the map; all look at the same attacked images."""
+    """Metrics of attacked images."""
     preset, most = inputs.preset, inputs.max_batch
     game = insertion(ratios=preset.ratios, max_batch=most)
     cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
@@ -288,9 +291,8 @@ def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]
     )
 
 
-def _adversarial_insertion(game: PixelGame, eps: float, at: Look) -> Tensor:
-    """Insertion in the attacked map's order. The card shows it at the preset's eps; elsewhere it is not measured, since
-    a curve costs as much as a step of an attack."""
+def _adversarial_insertion(game: InsertionCurve, eps: float, at: Look) -> Tensor:
+    """Insertion in the attacked map's order, only at the preset's eps: a curve costs as much as an attack step."""
     hit = at.attack
     if hit.settings.get("column") == "insertion":
         return hit.value
@@ -300,7 +302,7 @@ def _adversarial_insertion(game: PixelGame, eps: float, at: Look) -> Tensor:
 
 
 def _self_checks(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tensor]:
-    """Where a challenger of `auto` beat its main search, or that was misled; one that did not run has not."""
+    """Columns of `auto`'s self-checks: images on which a challenger won, or the search was misled."""
     hit = at.attack
     if remember is not None:
         remember(at)
@@ -312,7 +314,7 @@ def _self_checks(remember: Callable[[Look], None] | None, at: Look) -> dict[str,
 
 
 def _sweep_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
-    """Robustness and faithfulness of a point of the plane, with fewer draws than the methods have."""
+    """Metrics of a point of the sweep, with fewer draws than for the methods."""
     preset, most = inputs.preset, inputs.max_batch
     rps = RandomPerturbationSimilarity(eps=preset.noise_eps, draws=preset.sweep_noise, max_batch=most)
     game = insertion(ratios=preset.ratios, max_batch=most)

@@ -1,9 +1,9 @@
-"""Measuring until the numbers are known well enough: `--precision 0.02`, and not a fixed number of images.
+"""Measure until the numbers are precise enough (`--precision 0.02`), instead of a fixed number of images.
 
-Images are measured in a random order, shard after shard, and each method until the interval of the share of top pixels
-it keeps under attack, by which maps are graded, reaches no further than `precision` to either side. Whoever looks at an
-interval again and again and stops when it pleases would fool himself with one made for a fixed number of images; these
-are confidence sequences, which hold at all numbers of images at once (`numerics.statistics.confidence_sequence`).
+Images are measured in random order, shard after shard. Each method stops when the interval of its share of top pixels
+kept under attack, by which maps are graded, has a half-width of at most `precision`. Stopping as soon as an interval
+looks narrow would invalidate one made for a fixed number of images; these are confidence sequences, which hold for all
+numbers of images at once (`numerics.statistics.confidence_sequence`).
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ SHARES = {"rps", "noise_kept", "attack_cosine", GRADED, "prediction_kept", "inse
 }
 """Columns of the card whose values lie between 0 and 1."""
 GROWTH = 1.5
-"""How many times as many images are looked at next."""
+"""Factor by which the number of images grows between two looks."""
 ORDER = 1 << 35
-"""The stream the order of the images is drawn from."""
+"""Random stream of the order of the images."""
 
 
 def in_random_order(sample: Sample, seed: int) -> Sample:
-    """The same images in an order fixed by the seed: those of a folder come class by class."""
+    """The images in an order drawn by the seed, because those of a folder are sorted by class."""
     order = random.permutation(random.keys(seed, 1), len(sample.x), stream=ORDER)[0]
     index = tuple(sample.index[i] for i in order.tolist())
     x = sample.x.rows(order) if isinstance(sample.x, Streamed) else sample.x[order]
     return Sample(x, sample.target[order], index)
 
 
-def measured_until_precise(
-    measured: Callable[[Mapping[str, int] | None], Table],
+def measure_until_precise(
+    measure: Callable[[Mapping[str, int] | None], Table],
     methods: Sequence[str],
     images: Sequence[int],
     preset: Preset,
 ) -> Table:
-    """The table, each method over as many images as the precision takes; without one, over all of them.
+    """The table with as many images per method as the precision takes; without a precision, with all images.
 
-    `measured` takes the number of images of each method.
+    `measure` takes the number of images per method.
     """
     if preset.precision is None:
-        return measured(None)
+        return measure(None)
     limits = dict.fromkeys(methods, min(preset.shard, len(images)))
     while True:
-        table = measured(limits)
+        table = measure(limits)
         wide = [
             name
             for name in methods
             if limits[name] < len(images)
-            # None: no attack had anything to follow, and more images change nothing.
+            # None: no attack had a derivative to follow, and more images would not change that.
             and (graded := sequential_stat(GRADED, method_columns(table, name, preset)[GRADED], images))
             and _half_width(graded) > preset.precision
         ]
@@ -69,7 +69,7 @@ def measured_until_precise(
 
 
 def sequential_stat(key: str, values: Column, images: Sequence[int]) -> Stat | None:
-    """A column's mean and its confidence sequence; `images` are all of the audit, in the order of measuring."""
+    """A column's mean and confidence sequence; `images` are all images of the audit, in the order of measuring."""
     present = [v for i in images if (v := values.get(i)) is not None]
     if key not in SHARES or not present:
         return stat(values)
@@ -77,7 +77,7 @@ def sequential_stat(key: str, values: Column, images: Sequence[int]) -> Stat | N
 
 
 def shortfall(columns: Mapping[str, Mapping[str, Stat | None]], precision: float) -> str | None:
-    """A note if the images did not suffice."""
+    """A note if there were too few images for the precision."""
     graded = [stats[GRADED] for stats in columns.values() if stats.get(GRADED)]
     widest = max((_half_width(found) for found in graded if found), default=0.0)
     if widest <= precision:

@@ -21,26 +21,28 @@ class Preset:
 
     Args:
         methods: attributions by name; `method_settings` are theirs.
-        attacks: on the map, `steps` each, of the first `attacked_images` images. `auto` lowers the share of top pixels
-            kept at every radius of `curve` and, in half the steps, the cosine and the insertion at `eps` (`aims` names
-            which of the three). Others attack the first `curve_methods` methods at every radius, the rest at `eps`.
-        search_rows: most passes through which a map that is a mean over several (points of a path, random draws) is
+        attacks: attacks on the map, with `steps` steps, on the first `attacked_images` images. `auto` minimises the
+            share of top pixels kept at every radius of `curve` and, with half the steps, the cosine and the insertion
+            at `eps` (`aims` selects among the three). Other attacks use every radius for the first `curve_methods`
+            methods and `eps` for the rest.
+        search_rows: most passes through which a map that averages several (points of a path, random draws) is
             attacked, in `mean_steps` steps (None: `steps`). Few steps through every pass find more than many through
-            some: an attack on six of eight draws leaves what the other two show (results/attacks/auto.md). Every image
-            that is found is judged by the map itself.
-        noise_eps, draws: of the noise of RPS.
-        metrics: further ones by name.
-        points: of the insertion and deletion curves.
+            some: an attack on six of eight draws leaves what the other two show (results/attacks/auto.md). Every
+            result is evaluated with the map itself.
+        settled: `auto` does not search an image at larger radii once no more than this is left of its column.
+        noise_eps, draws: radius and number of draws of the noise of RPS.
+        metrics: further metrics by name.
+        points: points of the insertion and deletion curves.
         sweep: settings of SmoothGrad (sigma) and UniGrad (eps) on the plane, over `sweep_images` images with
             `sweep_draws` draws of smoothing and `sweep_noise` of RPS's noise.
         bound_images: images on which theorems are checked (0: none), at `bound_sigma`.
-        flag_images: images that the sanity checks look at.
+        flag_images: images for the sanity checks.
         certified_images: images whose maps are certified, with `certified_draws` draws per method and certificate; only
             methods of one pass.
         pictures: attacked images shown.
         top_fraction: the fraction of pixels that counts as the top.
         precision: if given, each method is attacked on as many images as it takes to know its share of top pixels kept
-            to this much (audit/precision.py), whatever `attacked_images` is.
+            to within this (audit/precision.py); `attacked_images` is then ignored.
     """
 
     methods: tuple[str, ...]
@@ -55,6 +57,7 @@ class Preset:
     attacked_images: int = 16
     search_rows: int = 8
     mean_steps: int | None = None
+    settled: float = 0.0
     noise_eps: float = 16 / 255
     draws: int = 3
     points: int = 11
@@ -105,12 +108,12 @@ class Preset:
 
     @property
     def is_brief(self) -> bool:
-        """Whether `auto` searches so shortly that it tries none of its challengers: too little to call a map steady."""
+        """True if `auto` has too few steps to run its challengers, and thus to call a map steady."""
         return "auto" in self.attacks and self.steps < CHALLENGED_FROM
 
     @property
     def searches(self) -> tuple[str, ...]:
-        """The attacks, one for each column they are aimed at."""
+        """The attacks, with `auto` once per column that it minimises."""
         return tuple(
             name for attack in self.attacks for name in (self.aims if attack == "auto" else (attack,))
         )
@@ -122,16 +125,16 @@ class Preset:
 
 
 AIMED = {"auto": "top_kept", "auto on cosine": "cosine", "auto on insertion": "insertion"}
-"""The searches that `auto` stands for, and the column each is aimed at."""
+"""The searches of `auto` and the column that each minimises."""
 CHALLENGED_FROM = 4
-"""Steps from which on `auto` lets challengers try to beat its search."""
+"""`auto` runs challengers from this number of steps on."""
 EXAMPLES = {"methods": "'gradient'", "attacks": "'auto'"}
 COUNTS = [
     f.name
     for f in fields(Preset)
     if str(f.type).startswith("int") and f.name not in {"points", "bound_images", "certified_images"}
 ]
-"""Settings of at least 1; `points` are at least 2, and no image need be bounded or certified."""
+"""Settings that must be at least 1; `points` must be at least 2, and the other two may be 0."""
 
 PRESETS: dict[str, Preset] = {
     "glance": Preset(
@@ -151,12 +154,13 @@ PRESETS: dict[str, Preset] = {
         shard=1,
     ),
     "quick": Preset(
-        # LRP holds furthest where a net allows it; input x gradient holds as the gradient does.
+        # LRP usually holds furthest; input x gradient would behave like the gradient.
         methods=("gradient", "lrp", "integrated_gradients", "smoothgrad"),
         method_settings={"integrated_gradients": {"steps": 8}, "smoothgrad": {"draws": 8}},
         steps=11,
         mean_steps=7,
         attacked_images=12,
+        draws=2,
         sweep_images=16,
         sweep={"smoothgrad": (0.03, 0.1, 0.2), "unigrad": (8 / 255, 32 / 255)},
     ),
@@ -177,19 +181,20 @@ PRESETS: dict[str, Preset] = {
         },
         curve=(2 / 255, 4 / 255, 16 / 255),
         steps=20,
-        attacked_images=32,
+        attacked_images=24,
         search_rows=20,
         mean_steps=7,
-        points=21,
+        settled=0.01,
+        draws=2,
         sweep={
-            "smoothgrad": (0.02, 0.05, 0.1, 0.15, 0.25),
-            "unigrad": (8 / 255, 16 / 255, 32 / 255, 64 / 255),
+            "smoothgrad": (0.03, 0.1, 0.2),
+            "unigrad": (8 / 255, 16 / 255, 32 / 255),
         },
         sweep_images=100,
         sweep_draws=20,
+        sweep_noise=1,
         bound_images=20,
         bound_draws=20,
-        flag_images=50,
         shard=25,
     ),
     "thorough": Preset(
@@ -241,12 +246,12 @@ PRESETS: dict[str, Preset] = {
     ),
 }
 """glance: four photographs of 224 pixels and an EfficientNet in a minute on two cores. A hundred 32-pixel images of a
-small net on one core: quick takes one to two minutes, standard some ten times as long, thorough hours. Measured,
+small net on one core: quick takes one to two minutes, standard some five times as long, thorough hours. Measured,
 with what each setting buys, in results/audit.md."""
 
 
 def preset_of(preset: str | Preset, **changes: Any) -> Preset:
-    """A preset by name, with some settings changed; None leaves a setting as it is."""
+    """A preset by name, with changed settings; None keeps a setting."""
     if isinstance(preset, str):
         check_name("preset", preset, PRESETS)
     chosen = PRESETS[preset] if isinstance(preset, str) else preset
@@ -260,5 +265,5 @@ def preset_of(preset: str | Preset, **changes: Any) -> Preset:
         if value is not None
     }
     if "steps" in given:
-        given = {"mean_steps": None, **given}  # whoever says how many steps means every attack's
+        given = {"mean_steps": None, **given}  # given steps apply to every attack
     return replace(chosen, **given)

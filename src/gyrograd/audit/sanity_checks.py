@@ -1,4 +1,4 @@
-"""Reasons to doubt a number: what else would give it, and what an attack thinks of its own search."""
+"""Flags of an audit: reasons to doubt a number, from sanity checks and from the attack's self-checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RAISED = {
     },
     "search_misled": ("misled", MISLED),
 }
-"""Flags by name: the metric of an attack that counts the images, and what it means."""
+"""Flags of the attack's self-checks: the metric that counts the images, and its meaning."""
 
 
 LONGER = "Search longer: --steps {longer} (now {steps})."
@@ -47,7 +47,7 @@ REMEDIES = {
     "ignores_model": "Use another method (--methods), or quote this similarity beside every number of this one.",
     "saturated": "Compare methods by the top pixels kept, which do not go by probabilities.",
 }
-"""What to do about a flag in an audit, in its own options; other flags keep the words of their check."""
+"""What to do about a flag, in terms of the audit's options; other flags keep the advice of their check."""
 SATURATED = (
     "Insertion and deletion follow the probability, so that their curves jump instead of rising. The maps are of the "
     "logit, which does not saturate."
@@ -55,7 +55,7 @@ SATURATED = (
 
 
 def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) -> list[CardFlag]:
-    """Every flag raised, of the model and of each method."""
+    """All raised flags, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
     model = inputs.model
     found: list[tuple[str, Flag | None]] = [
@@ -79,14 +79,14 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
 
 
 def _saturated(flag: Flag | None, methods: Sequence[Method]) -> Flag | None:
-    """What saturation means where logits are explained: the maps are not concerned."""
+    """The flag of saturation, reworded if logits are explained, whose maps do not saturate."""
     if flag is None or any(getattr(m.attribution, "quantity", "logit") == "probability" for m in methods):
         return flag
     return replace(flag, explanation=SATURATED)
 
 
 def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag | None]:
-    """Flags that need no further pass: of draws, of chance, of noise against attack, of searches that stood still."""
+    """Flags that need no further pass: too few draws, chance, noise against attack, searches without a derivative."""
     name, eps = method.name, inputs.preset.eps
     draws = table.curve(method=name, metric="rps")
     per_draw = torch.stack(_shared(*draws), 1)
@@ -96,7 +96,7 @@ def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag 
         sanity_checks.calm_but_empty(*_shared(mean_over(draws), insertion, chance)),
         sanity_checks.too_few_draws(per_draw) if len(per_draw) > 1 else None,
     ]
-    # The attacks alone, noise left out: the question is whether they beat it.
+    # Without noise, because the question is whether the attacks beat it.
     moved = worst(
         table.of(method=name, condition=a, eps=eps, metric="cosine") for a in inputs.preset.searches
     )
@@ -113,7 +113,7 @@ def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag 
 
 
 def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[CardFlag]:
-    """A flag for each method and each challenger that won often, at any radius, and where its search was misled."""
+    """Flags per method: challengers that won often at any radius, and misled searches."""
     if "auto" not in preset.attacks:
         return []
     found = []
@@ -130,12 +130,12 @@ def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[
 
 
 def _shared(*columns: Column) -> list[Tensor]:
-    """The columns over the examples that all of them have."""
+    """The columns restricted to the examples that all of them have."""
     common = [e for e in columns[0] if all(c.get(e) is not None for c in columns)]
     return [torch.tensor([c[e] for e in common], dtype=torch.float64) for c in columns]
 
 
-def _row(where: str, name: str, told: Any, measured: float | None, preset: Preset) -> CardFlag:
+def _row(where: str, name: str, check: Any, measured: float | None, preset: Preset) -> CardFlag:
     now = {
         "steps": preset.steps,
         "longer": 4 * preset.steps,
@@ -145,9 +145,9 @@ def _row(where: str, name: str, told: Any, measured: float | None, preset: Prese
     return {
         "name": name,
         "where": where,
-        "raised_if": told.raised_if,
-        "explanation": told.explanation,
-        "what_to_do": REMEDIES[name].format(**now) if name in REMEDIES else told.what_to_do,
+        "raised_if": check.raised_if,
+        "explanation": check.explanation,
+        "what_to_do": REMEDIES[name].format(**now) if name in REMEDIES else check.what_to_do,
         "measured": measured,
     }
 
@@ -158,5 +158,5 @@ def suspects(flags: Sequence[CardFlag]) -> set[str]:
 
 
 def masked(flags: Sequence[CardFlag]) -> set[str]:
-    """The methods that an attack along their derivative cannot judge."""
+    """Methods whose derivative misleads an attack, so that its result is no evidence."""
     return {flag["where"] or "" for flag in flags if flag["name"] in MASKED}

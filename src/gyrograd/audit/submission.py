@@ -1,15 +1,15 @@
-"""An audit that another machine can check: the folder of `gyrograd submit`, and what `gyrograd verify` finds in it.
+"""Submissions: audits that another machine can check, written by `gyrograd submit` and checked by `gyrograd verify`.
 
-The folder holds the card and its records, the model, and the images that were audited. Checking it takes four steps,
-each of which catches what the one before it cannot:
+The folder holds the card and its records, the model, and the audited images. Checking has four steps, each of which
+catches what the previous ones cannot:
 
 1. every file is the one that was submitted (sha256);
-2. model and images are those the card speaks of (their hashes on the card);
+2. model and images match the hashes on the card;
 3. the card's numbers and flags follow from the records;
-4. the records of a few images, drawn by a seed, are measured again.
+4. the records of a few images, chosen by a seed, are measured again.
 
-Somebody who changes the card and its sha256 is found in step 3, somebody who changes weights and hashes in step 4, and
-so are invented records, if the draw meets them: give `--seed` a number of your own.
+A changed card with a new sha256 fails step 3; changed weights with new hashes fail step 4, and so do invented records,
+if the sample contains them: choose your own `--seed`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from gyrograd.audit.engine import ROWS, every_plan, method_stats
+from gyrograd.audit.engine import every_plan, method_stats, rows_per_pass
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.plans import MODEL, AuditInputs
 from gyrograd.audit.presets import OLD_FIELDS, Preset
@@ -40,7 +40,7 @@ from gyrograd.errors import UserError, check_schema
 from gyrograd.measurement import Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import save, spec_of
-from gyrograd.models.opening import open_model, place_of
+from gyrograd.models.opening import open_model, resolve_device
 from gyrograd.numerics import random
 from gyrograd.records import JsonObject, read_json, replace_file, write_text
 from gyrograd.renames import with_new_names
@@ -51,15 +51,15 @@ from gyrograd.types import Model
 SCHEMA = 1
 IMAGES, CHECKPOINT = "images.safetensors", "model.safetensors"
 CLEAN_TOLERANCE, ATTACK_TOLERANCE, MEAN_TOLERANCE = 0.02, 0.25, 0.1
-"""How far a number may be off on another machine. Rounding decides pixels that are nearly level, and the steps of a
-search, which follow signs; so a number under attack may differ on one image, but not on average."""
+"""Allowed differences between machines. Rounding decides between nearly equal pixels, and changes the sign steps of a
+search, so a number under attack may differ on single images, but not on average."""
 SAME = 1e-9
-"""Numbers of one set of records, averaged again."""
+"""Tolerance for averages of the same records."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One step: what was looked at, and what is wrong with it (nothing: it holds)."""
+    """Result of one step: `wrong` says what is wrong, None if it holds."""
 
     what: str
     wrong: str | None = None
@@ -74,16 +74,16 @@ def write_submission(
     opening: Mapping[str, Any],
     facts: JsonObject,
 ) -> Path:
-    """Add to an audit's folder what checking it needs: model, images and a list of all files.
+    """Add to an audit's folder the model, the images and a list of all files, so that it can be checked.
 
     Args:
-        folder: of a finished audit.
-        model: as it was audited.
-        x: its images, with the classes explained and their numbers.
-        target: see x.
-        index: see x.
-        opening: the words that opened the model, for one that no checkpoint can hold.
-        facts: name, authors, paper, link, what the paper reports.
+        folder: folder of a finished audit.
+        model: the audited model.
+        x: its images.
+        target: the explained classes.
+        index: numbers of the images in their data set.
+        opening: the options that opened the model, for one that no checkpoint can hold.
+        facts: name, authors, paper, link, and reported values.
     """
     _refuse_precision(folder, read_card(folder / CARD))
     write_images(folder / IMAGES, x, target, index)
@@ -104,12 +104,12 @@ def write_submission(
 
 
 def _is_evidence(path: Path) -> bool:
-    """Card, records, model and images; pages and pictures can be made of them again."""
+    """True for card, records, model and images; pages and pictures can be regenerated from them."""
     return path.parts[0] in {CARD, "records", IMAGES, CHECKPOINT, "model"} and not path.name.startswith(".")
 
 
 def _copied(folder: Path, opening: Mapping[str, Any]) -> JsonObject:
-    """The files that open a model of the user's own, copied, and the words that do."""
+    """Copy the model's files into the folder, and return the options that open them there."""
     how: JsonObject = {key: opening[key] for key in ("classes", "normalize") if opening.get(key) is not None}
     word = str(opening["model"])
     for key, path in (("file", Path(word)), ("weights", opening.get("weights"))):
@@ -126,7 +126,7 @@ def _copied(folder: Path, opening: Mapping[str, Any]) -> JsonObject:
 
 
 def write_images(path: Path, x: Tensor, target: Tensor, index: tuple[int, ...]) -> None:
-    """The images, as bytes where that loses nothing."""
+    """Write the images, as bytes if that is lossless."""
     bytes_ = (x * 255).round().clamp(0, 255).to(torch.uint8)
     exact = torch.equal(bytes_.to(x.dtype) / 255, x)
     tensors = {"x": bytes_ if exact else x.contiguous(), "target": target, "index": torch.tensor(index)}
@@ -134,7 +134,7 @@ def write_images(path: Path, x: Tensor, target: Tensor, index: tuple[int, ...]) 
 
 
 def read_images(path: Path) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Images in [0, 1], the classes explained and the images' numbers."""
+    """Images in [0, 1], explained classes and numbers of the images."""
     try:
         found = load_file(path)
         x, target, index = found["x"], found["target"], found["index"]
@@ -146,12 +146,12 @@ def read_images(path: Path) -> tuple[Tensor, Tensor, tuple[int, ...]]:
 
 
 def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto") -> Iterator[Check]:
-    """Check a submission step by step; the first step that fails is the last.
+    """Check a submission step by step; stops at the first step that fails.
 
     Args:
-        folder: what `gyrograd submit` wrote.
-        sample: images that are measured again.
-        seed: draws them.
+        folder: a folder that `gyrograd submit` wrote.
+        sample: number of images to measure again.
+        seed: seed of their choice.
         device: where the model runs.
     """
     document = _document(folder)
@@ -182,7 +182,7 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
 
 
 def _refuse_precision(folder: Path, card: Mapping[str, Any]) -> None:
-    """Such an audit stops each method at another image, in an order of its own: too much to check by a sample."""
+    """Refuse an audit with a precision: its methods stop at different images, which a sample cannot check."""
     precision = (card["settings"] or {}).get("precision")
     if precision is not None:
         raise UserError(
@@ -219,7 +219,7 @@ def _document(folder: Path) -> JsonObject:
 
 
 def _changed(folder: Path, files: Mapping[str, Any]) -> Iterator[str]:
-    """A sentence for each file that is gone, changed or added."""
+    """One sentence per missing, changed or added file."""
     for name, digest in files.items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):
@@ -234,7 +234,7 @@ def _changed(folder: Path, files: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
-    """The submitted model. A file is read, never run."""
+    """Open the submitted model; its files are read, never executed."""
     file, weights = (how.get(key) for key in ("file", "weights"))
     for name in (file, weights):
         if name is not None and (
@@ -248,12 +248,12 @@ def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
         weights=folder / weights if weights else None,
         classes=how.get("classes"),
         normalize=how.get("normalize"),
-        device=place_of(device),
+        device=resolve_device(device),
     )
 
 
 def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[AuditInputs, list[Method]]:
-    """What was audited, as the card says."""
+    """The audit's inputs and methods, from the card."""
     settings = with_new_names(card["settings"] or {}, OLD_FIELDS)
     names = [field.name for field in fields(Preset)]
     try:
@@ -270,7 +270,7 @@ def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[Audi
         preset,
         seed,
         {"model": card["model"]["sha256"], "data": card["data"]["sha256"]},
-        max(1, ROWS.get(device, ROWS["cpu"]) * 3072 // sample.x[:1].numel()),
+        rows_per_pass(torch.device(device), sample.x[:1].numel()),
         card["model"]["source"],
         card["data"]["source"],
         bool(card["data"]["labelled"]),
@@ -284,14 +284,14 @@ def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[Audi
 
 
 def _frozen(value: Any) -> Any:
-    """Lists of JSON as the tuples they were."""
+    """The value with lists converted back to tuples."""
     if isinstance(value, list):
         return tuple(_frozen(item) for item in value)
     return {key: _frozen(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _recorded(folder: Path, inputs: AuditInputs, methods: list[Method]) -> Table:
-    """The table of the records; a part that is missing is measured, so that leaving it out gains nothing."""
+    """The table of the records; missing parts are measured, so that leaving them out gains nothing."""
     with tempfile.TemporaryDirectory() as place:
         if (folder / "records").is_dir():
             shutil.copytree(folder / "records", Path(place) / "records")
@@ -309,7 +309,7 @@ def _recorded(folder: Path, inputs: AuditInputs, methods: list[Method]) -> Table
 def _card_differences(
     card: Mapping[str, Any], inputs: AuditInputs, methods: list[Method], table: Table
 ) -> Iterator[str]:
-    """Where the card says something else than its records."""
+    """One sentence per difference between the card and its records."""
     preset = inputs.preset
     if inputs.labelled and _differ(card["accuracy"], stat(table.of(method=MODEL, metric="correct"))):
         yield "the card's accuracy is not that of its records"
@@ -327,14 +327,14 @@ def _card_differences(
     ):
         yield "the card's curves over eps are not those of its records"
     raised = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
-    told = {(flag["name"], flag["where"]) for flag in card["flags"] or ()}
+    recorded = {(flag["name"], flag["where"]) for flag in card["flags"] or ()}
     for flag in raised:
-        if (flag["name"], flag["where"]) not in told:
+        if (flag["name"], flag["where"]) not in recorded:
             yield f"the card does not say that {flag['name'].replace('_', ' ')} was raised for {flag['where']}"
 
 
 def _differ(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
-    """Two numbers with intervals that are not the same."""
+    """True if two numbers with intervals differ."""
     if a is None or b is None:
         return (a or {}).get("value") is not None or (b or {}).get("value") is not None
     for key in ("value", "low", "high", "n"):
@@ -348,7 +348,7 @@ def _differ(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
 
 
 def _drawn(inputs: AuditInputs, count: int, seed: int) -> list[int]:
-    """Images to measure again: half of those that were attacked, half of the others, attacked ones first."""
+    """The images to measure again: one half from the attacked images, one half from the others, attacked first."""
     index, attacked = inputs.sample.index, inputs.preset.attacked_images
     order = random.permutation(random.keys(seed, 1), len(index), stream=0)[0].tolist()
     first = [index[i] for i in order if i < attacked]
@@ -358,7 +358,7 @@ def _drawn(inputs: AuditInputs, count: int, seed: int) -> list[int]:
 
 
 def _measured_again(inputs: AuditInputs, methods: list[Method], table: Table, drawn: list[int]) -> Check:
-    """Every number of the drawn images against its record."""
+    """Compare every number of these images with its record."""
     attacked = sum(inputs.sample.index.index(i) < inputs.preset.attacked_images for i in drawn)
     x, target, _ = inputs.rows(drawn)
     few = replace(
@@ -406,7 +406,7 @@ COMPARED = {
     "kept",
     "adversarial_insertion",
 }
-"""Numbers between 0 and 1 that cards rest on."""
+"""Compared metrics, with values between 0 and 1."""
 
 
 def _again(drawn: list[int]) -> str:

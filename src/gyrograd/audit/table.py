@@ -1,14 +1,19 @@
-"""From the table of an audit to the card's numbers: columns of each method, curves, the worst an attacker found."""
+"""From the table of an audit to the card's numbers: columns per method, curves, the worst result of all attacks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast, get_args
 
+import numpy as np
+from numpy.typing import NDArray
+
+from gyrograd.attacks.auto import steps_at
 from gyrograd.audit.plans import NOISE
 from gyrograd.audit.presets import Preset
+from gyrograd.errors import UserError
 from gyrograd.measurement import Column, Table, mean_over
-from gyrograd.numerics.statistics import Stat, bootstrap_interval
+from gyrograd.numerics.statistics import NORMAL_FROM, Stat, bootstrap_interval
 from gyrograd.numerics.wording import eps_text
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import CardColumn, EpsCurves, EpsLine, Group, PixelCurves, PixelLine
@@ -18,16 +23,16 @@ NOTHING: Stat = {"value": None, "low": None, "high": None, "n": 0}
 
 
 def stat(values: Mapping[int, float | None] | None) -> Stat | None:
-    """Mean, 95 % bootstrap interval and number of examples; None where there is no value."""
+    """Mean, 95 % bootstrap interval and number of examples; None if there is no value."""
     present = [] if values is None else [v for v in values.values() if v is not None]
     return bootstrap_interval(present).plain() if present else None
 
 
 def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Column | None = None) -> Column:
-    """The lowest value any attack found for each example.
+    """The lowest value per example over all attacks.
 
-    Noise counts as an attack where it left the prediction alone: an attacker could have drawn it too. Where no
-    attack had a derivative to follow, nothing is said.
+    Noise counts as an attack if it keeps the prediction, because an attacker could have drawn it. None if no attack had
+    a derivative to follow.
     """
     attacks = list(found)
     lowest: Column = {}
@@ -71,7 +76,7 @@ def method_columns(table: Table, method: str, preset: Preset) -> dict[str, Colum
 
 
 def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) -> list[Column]:
-    """What each attack found at eps or at a smaller radius: whoever may go far may also stay near."""
+    """The results of each attack at eps and at smaller radii, which are also within eps."""
     return [
         table.of(method=method, condition=attack, eps=radius, metric=metric)
         for attack in preset.searches
@@ -81,7 +86,7 @@ def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) 
 
 
 def card_columns(preset: Preset) -> list[CardColumn]:
-    """What each column of the card is."""
+    """Key, label and description of each column of the card."""
     eps, noise = eps_text(preset.eps), eps_text(preset.noise_eps)
     top, unit = f"{preset.top_fraction:.0%} of the pixels", [0.0, 1.0]
     attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {searched(preset)}"
@@ -140,25 +145,26 @@ def card_columns(preset: Preset) -> list[CardColumn]:
 
 
 def has_radius(preset: Preset) -> bool:
-    """Whether steady radii are measured: of a single radius nobody knows what lies between it and the clean map."""
+    """True if steady radii can be computed, which takes `auto` at more than one radius."""
     return "auto" in preset.attacks and len(preset.radii) > 1
 
 
 def searched(preset: Preset) -> str:
-    """How long the attacks search: audits that searched more or less are no rivals."""
-    few = preset.mean_steps
-    through = (
-        "" if few is None else f" ({few} for maps averaged over passes, at most {preset.search_rows} of them)"
-    )
+    """The number of attack steps in words; audits with other numbers are not comparable."""
+    through = ""
+    if (few := preset.mean_steps) is not None:
+        first = steps_at(few, preset.radii, min(preset.radii))
+        more = "" if first == few else f", {first} at the smallest radius,"
+        through = f" ({few}{more} for maps averaged over passes, at most {preset.search_rows} of them)"
     return f"{preset.steps} step{'s' if preset.steps > 1 else ''}{through}"
 
 
 def kept_over_eps(
     table: Table, method: str, preset: Preset
 ) -> tuple[tuple[float, ...], list[Column], list[Column]]:
-    """The radii a method was attacked at, and the share of its top pixels kept there: under attack, and under noise.
+    """The attacked radii of a method, and the shares of its top pixels kept there under attack and under noise.
 
-    Noise may have been drawn at fewer radii; there is no column of it then.
+    Noise columns are missing at radii where no noise was drawn.
     """
     radii = table.radii(method=method, condition=preset.searches[0])
     lowest, under_noise = [], []
@@ -177,7 +183,7 @@ def kept_over_eps(
 
 
 def eps_curves(table: Table, methods: Sequence[str], preset: Preset) -> EpsCurves:
-    """Share of the top pixels kept over eps, under attack and under noise; a method attacked at one eps has no line."""
+    """Share of top pixels kept over eps, under attack and under noise, for methods attacked at several eps."""
     lines: list[EpsLine] = []
     for method in methods:
         radii, lowest, under_noise = kept_over_eps(table, method, preset)
@@ -208,10 +214,64 @@ def pixel_curves(table: Table, methods: Sequence[str], game: str, preset: Preset
 
 
 def _highest(columns: Sequence[Column]) -> Column:
-    """The worst of a measure that is better low; noise is left out."""
+    """As `worst`, for a metric where lower is better; without noise."""
     negated = [{e: None if v is None else -v for e, v in c.items()} for c in columns]
     return {e: None if v is None else -v for e, v in worst(negated).items()}
 
 
 def _higher(name: str) -> bool:
     return lookup("metric", name).direction != "lower is better"
+
+
+SHARE = 0.5
+"""Share of the top pixels that must stay: more stay than move."""
+RESAMPLES = 2000
+
+
+def steady_radius(kept: Sequence[Column], radii: Sequence[float], share: float = SHARE) -> Stat | None:
+    """The largest radius, in units of 1/255, at which at least `share` of the top pixels stays, with its interval.
+
+    `kept` has the share kept per image at each of the rising `radii`; at radius 0 all stay. The mean is interpolated
+    linearly. If it is above `share` at the largest radius, the result is that radius: the map holds at least that far.
+    The interval is a bootstrap over images. None if no image has a value at every radius.
+
+    >>> steady_radius([{0: 0.75, 1: 0.75}, {0: 0.25, 1: 0.25}], [4 / 255, 8 / 255])["value"]
+    6.0
+    """
+    if len(kept) != len(radii) or list(radii) != sorted(set(radii)) or not all(eps > 0 for eps in radii):
+        raise UserError(
+            f"There are {len(kept)} columns for the radii {list(radii)}; give one for each, rising."
+        )
+    images = [e for e in kept[0] if all(column.get(e) is not None for column in kept)]
+    if not images:
+        return None
+    curves = np.array([[column[e] for column in kept] for e in images], dtype=np.float64)
+    value = float(_crossing(curves.mean(0)[None], radii, share)[0])
+    if len(images) == 1:
+        return {"value": value, "low": None, "high": None, "n": 1}
+    low, high = np.quantile(_crossing(_resampled_means(curves), radii, share), [0.025, 0.975])
+    return {"value": value, "low": float(low), "high": float(high), "n": len(images)}
+
+
+def _resampled_means(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean curve of each bootstrap resample; for many images drawn from its normal approximation."""
+    generator, n = np.random.default_rng(0), len(curves)
+    if n >= NORMAL_FROM:
+        spread = np.atleast_2d(np.cov(curves.T)) / n
+        return generator.multivariate_normal(curves.mean(0), spread, size=RESAMPLES, method="svd")
+    rows = generator.integers(n, size=(RESAMPLES, n))
+    return np.concatenate([curves[part].mean(1) for part in np.array_split(rows, max(1, rows.size >> 22))])
+
+
+def _crossing(means: NDArray[np.float64], radii: Sequence[float], share: float) -> NDArray[np.float64]:
+    """The radius, in 1/255, at which each row of means first falls below `share`."""
+    levels: NDArray[np.float64] = np.array([0.0, *(255 * eps for eps in radii)])
+    curve = np.concatenate([np.ones((len(means), 1)), means], axis=1)
+    below = curve < share
+    first = np.where(below.any(1), below.argmax(1), len(levels) - 1)
+    row = np.arange(len(curve))
+    high, low = curve[row, first - 1], curve[row, first]
+    # Position within the last segment; its end if the curve does not fall below.
+    part = np.where(below.any(1), (high - share) / np.where(high > low, high - low, 1), 1.0)
+    crossed: NDArray[np.float64] = levels[first - 1] + part * (levels[first] - levels[first - 1])
+    return crossed

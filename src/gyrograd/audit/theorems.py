@@ -1,8 +1,7 @@
-"""What the papers promise, next to what is measured on the audited images.
+"""Bounds of the papers' theorems beside measured values on the audited images.
 
-Constants are the largest values found at the points a smoothed map looks at, so they are estimates from below:
-a bound built on them holds for those points. The mean over draws stands for the expectation the theorems
-speak of, and can exceed their bounds.
+Constants are maxima over the sample points of a smoothed map, so lower estimates: a bound built on them holds for those
+points. The theorems are about expectations; a mean over draws can exceed their bounds.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.reporting.schema import Bound
 from gyrograd.smoothing import Gaussian, smoothed
-from gyrograd.theory import bounds, measured, top_loss_curvature
+from gyrograd.theory import bounds, estimates, top_loss_curvature
 from gyrograd.types import Images, Labels, Model
 
 RADIUS = 0.05
-"""Of the l2 ball whose points are compared with x: about a change of 0.25/255 in every pixel of 32 x 32."""
+"""Radius of the l2 ball of neighbours: about a change of 0.25/255 in every value of a 3 x 32 x 32 image."""
 NEIGHBOURS = 3
 MOST_CLASSES = 50
-"""The curvature of the loss takes a backward pass for each class; with more classes it is left out."""
+"""The curvature of the loss takes one backward pass per class; it is left out if there are more classes."""
 
 
 def constants(
     model: Model, x: Images, target: Labels, seed: Tensor, sigma: float, draws: int, max_batch: int
 ) -> dict[str, Tensor]:
-    """For each example: slope and largest logit where SmoothGrad looks, and three changes near x."""
+    """Per example: largest slope and logit over SmoothGrad's sample points, and three measured changes near x."""
     with eval_mode(model):
-        near = measured.points_near(x, RADIUS, NEIGHBOURS, seed=seed)
+        near = estimates.points_near(x, RADIUS, NEIGHBOURS, seed=seed)
         looked = x + sigma * random.normal(seed, (draws, *x.shape[1:]), stream=2, dtype=x.dtype).transpose(
             0, 1
         )
@@ -47,25 +46,19 @@ def constants(
         with torch.no_grad():
             logits = [logits_in_parts(model, p, max_batch) for p in looked]
             largest = torch.stack([_at(found, target).abs() for found in logits]).amax(0)
+            head = QuantityHead(model, "probability")
+            blurred = smoothed(head, Gaussian(sigma), draws, max_batch=max_batch).eval()
+            smoothed_slope = estimates.steepest(lambda p: _at(blurred(p), target), x, near).ratio
         few = logits[0].shape[1] <= MOST_CLASSES
         curvature = top_loss_curvature(model, x) if few else x.new_full((len(x),), torch.nan)
         return {
-            "slope": measured.largest_slope(logit, looked),
+            "slope": estimates.largest_slope(logit, looked),
             "largest": largest,
-            "smoothgrad_slope": measured.steepest(lambda p: calm(model, p, target), x, near).ratio,
-            "smoothed_slope": _smoothed_slope(model, x, target, near, sigma, draws, max_batch),
+            "smoothgrad_slope": estimates.steepest(lambda p: calm(model, p, target), x, near).ratio,
+            "smoothed_slope": smoothed_slope,
             "curvature": curvature,
-            "gradient_change": measured.largest_change(lambda p: input_gradient(loss, p), x, near),
+            "gradient_change": estimates.largest_change(lambda p: input_gradient(loss, p), x, near),
         }
-
-
-def _smoothed_slope(
-    model: Model, x: Images, target: Labels, near: Tensor, sigma: float, draws: int, max_batch: int
-) -> Tensor:
-    """How steep the smoothed probability of the class is near x."""
-    calm = smoothed(QuantityHead(model, "probability"), Gaussian(sigma), draws, max_batch=max_batch).eval()
-    with torch.no_grad():
-        return measured.steepest(lambda p: _at(calm(p), target), x, near).ratio
 
 
 def _at(values: Tensor, target: Labels) -> Tensor:
@@ -74,7 +67,7 @@ def _at(values: Tensor, target: Labels) -> Tensor:
 
 @dataclass(frozen=True)
 class Promise:
-    """One theorem of one example: what it allows and what was found."""
+    """One theorem: its bound and the measured value, per example."""
 
     label: str
     reference: str
@@ -83,7 +76,7 @@ class Promise:
     found: list[float]
 
     def row(self) -> Bound:
-        """The example that comes nearest to its bound; holds if every one does."""
+        """The card's row: the example closest to its bound; holds if all examples do."""
         ratios = [f / b if b > 0 else float(f > 0) * 1e9 for f, b in zip(self.found, self.bound, strict=True)]
         nearest = max(range(len(ratios)), key=ratios.__getitem__)
         held = sum(f <= b for f, b in zip(self.found, self.bound, strict=True))
@@ -98,7 +91,7 @@ class Promise:
 
 
 def promises(found: Mapping[str, Column], sigma: float) -> list[Bound]:
-    """Every theorem whose constants are known, from what `constants` gave for each image."""
+    """The rows of all theorems whose constants are known; `found` has the columns of `constants`."""
     columns = {name: [float(v) for v in column.values() if v is not None] for name, column in found.items()}
     estimated = "constants are the largest found, so estimates from below"
     slope, smooth = columns["smoothgrad_slope"], columns["smoothed_slope"]

@@ -1,9 +1,9 @@
-"""The verdict: a grade by stated thresholds, and three sentences out of the numbers.
+"""The verdict: a grade by fixed thresholds, and three sentences from the numbers.
 
-What is graded is the pair of the model and the explanation to use: the one that holds furthest under attack, or
-where no attack tells how far, the first method. How much of the top of its map, the tenth of the pixels ranked highest,
-stays in place? Shares of pixels are graded and not cosines, since maps
-of sizes are all alike to a cosine (two unrelated ones reach 0.5 to 0.7), while two unrelated tops share a tenth.
+The grade is for the model with its recommended explanation: the one that holds furthest under attack or, if no radius
+was measured, the first method. It is based on the share of the top tenth of the pixels that stays. Shares of pixels are
+used instead of cosines because maps of absolute values always have a high cosine (0.5 to 0.7 for unrelated ones), while
+the tops of unrelated maps share a tenth.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gyrograd.numerics.wording import eps_text, interval_text, radius_text
 Grade = Literal["steady", "shaky", "unsafe"]
 
 HALF = 0.5
-"""Steady needs this much to stay under the worst attack found: more of the picture stays than goes."""
+"""Share that must stay under the worst attack for "steady": more of the top stays than moves."""
 QUARTER = 0.25
-"""Below this under attack a map is unsafe: nearer to the tenth that chance keeps than to half."""
+"""Below this share under attack a map is "unsafe": closer to chance (a tenth) than to half."""
 
 OPENINGS: dict[str, str] = {
     "steady": "The explanations of this model hold still",
@@ -37,18 +37,20 @@ NOT_JUDGED = [
     "The numbers show what an audit measures and how long it takes on this machine, and nothing else.",
     GIVE_WEIGHTS,
 ]
-"""What is said of a model as it was drawn."""
+"""The verdict on a model with random weights."""
 
 
 def grade_of(
     columns: Mapping[str, Stat | None], *, suspect: bool = False, brief: bool = False
 ) -> Grade | None:
-    """steady: at least half of the top stays under the worst attack found. unsafe: less than a quarter does, or
-    less than half under noise of the same size, without any attacker. shaky: everything between.
+    """The grade of a map.
 
-    Intervals decide, so few images give "shaky". A map under suspicion (it ignores the model or the image, or
-    ranks pixels no better than chance) is steady for free and never called so; nor is one after a `brief` search.
-    None where the attacks had nothing to follow.
+    steady: at least half of the top stays under the worst attack. unsafe: less than a quarter does, or less than half
+    under noise of the same size. shaky: everything between.
+
+    The ends of the intervals decide, so few images give "shaky". A `suspect` map (it ignores the model or the image, or
+    ranks pixels no better than chance) is trivially stable and never called steady; nor is one after a `brief` search.
+    None if the attacks had no derivative to follow.
     """
     attack, noise = columns.get("top_k_kept"), columns.get("noise_kept")
     if attack is None or noise is None:
@@ -74,14 +76,14 @@ def sentences(
     against: Method | None = None,
     before: Mapping[str, Stat | None] | None = None,
 ) -> list[str]:
-    """Can they be trusted; what noise and an attacker do; what to use instead, at which price.
+    """The sentences of the verdict: trust, effect of noise and attack, and advice with its cost.
 
-    Where it is known how far maps hold, `method` is the one to use and the advice comes first; `against` is the method
-    it is compared with, `before` its numbers.
+    If steady radii were measured, `method` is the recommended one and the advice comes first; `against` is the method
+    it is compared with, `before` that method's numbers.
     """
     grade = grade_of(columns, suspect=suspect, brief=preset.is_brief)
     if chosen is not None and chosen.held is not None:
-        lead = _use(chosen, against or method, before or {}, preset)
+        lead = _use(chosen, against or method, before or {}, preset, unsafe=grade == "unsafe")
         if grade is None:
             return [lead, _noise_alone(columns, preset)]
         return [lead, _trust(grade, method, columns, preset, suspect), _damage(columns, preset)]
@@ -119,7 +121,7 @@ def _damage(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     noise, attack = (_share(columns[key]) for key in ("noise_kept", "top_k_kept"))
     kept, stays = columns["prediction_kept"], ""
     if kept is not None and kept["value"] is not None:
-        # On how many of the attacked images, which may be fewer than all, the class stays.
+        # The share of the attacked images (not of all images) that keep their class.
         stays = f"stays on {kept['value'] * 100:.0f} % of the {kept['n']} images attacked"
         if kept["n"] == 1:
             stays = f"of the one image attacked {'stays' if kept['value'] == 1 else 'changes'}"
@@ -137,15 +139,18 @@ def _noise_alone(columns: Mapping[str, Stat | None], preset: Preset) -> str:
     )
 
 
-def _use(chosen: Choice, first: Method, before: Mapping[str, Stat | None], preset: Preset) -> str:
-    """The pair of model and explanation to use, and how far it holds."""
+def _use(
+    chosen: Choice, first: Method, before: Mapping[str, Stat | None], preset: Preset, *, unsafe: bool
+) -> str:
+    """The recommended explanation, and how far it holds; an unsafe one is called the best, not one to use."""
+    use = f"The best here is {chosen.name}" if unsafe else f"Use {chosen.name}"
     if chosen.by_radius:
         radius = radius_text(chosen.held, 255 * max(preset.radii))
-        holds = f"Use {chosen.name}: half of its top pixels stay up to {radius} under attack"
+        holds = f"{use}: half of its top pixels stay up to {radius} under attack"
     else:
         rival = "" if chosen.stay else f" ({first.label}: {_share(before.get('top_k_kept'))})"
         holds = (
-            f"Use {chosen.name}: {_share(chosen.held)} of its top pixels stay under an attack of "
+            f"{use}: {_share(chosen.held)} of its top pixels stay under an attack of "
             f"{eps_text(preset.eps)}{rival}"
         )
     if chosen.stay:
@@ -155,7 +160,7 @@ def _use(chosen: Choice, first: Method, before: Mapping[str, Stat | None], prese
 
 
 def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
-    """`kept`: what an attack leaves of the top of the chosen map, where it was attacked."""
+    """What to use. `kept`: the share of the chosen map's top that an attack leaves, if it was attacked."""
     if chosen is None:
         return "Nothing is recommended: no method here is both measured and above suspicion."
     if chosen.stay:

@@ -85,9 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     `--debug` (or GYROGRAD_DEBUG=1) also prints the traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    # Threads that wait for one another spin by default, which on a busy machine keeps the others from finishing: a
-    # forward pass of a small net takes three to five times as long. torch reads this when it is loaded, later.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     before = os.environ.get("GYROGRAD_DEBUG")
     if DEBUG in words:
         words = [word for word in words if word != DEBUG]
@@ -97,10 +94,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             return _run(words)
     except KeyboardInterrupt:
-        print("gyrograd: interrupted; what was finished is kept.", file=sys.stderr)
+        print("gyrograd: interrupted; finished results are kept.", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python would complain once more at exit about the closed pipe.
+        # The reader (`| head`) closed the pipe. Python would complain about that once more at exit.
         sys.stdout = None
         return 0
     except Exception as error:
@@ -117,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """An old option as one line, without the place in the code; other warnings as Python prints them."""
+    """Print the warning about an old option as one line, without a code location; others as Python does."""
     if issubclass(category, OldNameWarning):
         print(f"gyrograd: {printable(message)}", file=sys.stderr)
     else:
@@ -137,7 +134,9 @@ def _exit(error: Exception) -> tuple[int, str]:
             f"Code that is not gyrograd's raised {in_words(error)} ({place}); fix it there, or see {DEBUG}.",
         )
     if isinstance(error, OSError):
-        return 2, _disk_sentence(error)
+        where = f" at {error.filename}" if error.filename else ""
+        problem = f"{error.strerror or error}{where}"
+        return 2, f"{problem}; check the path, its permissions and the free space (df -h)."
     if isinstance(error, MemoryError) or _NO_ROOM.search(str(error)):
         return (
             2,
@@ -146,8 +145,8 @@ def _exit(error: Exception) -> tuple[int, str]:
     frame = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(frame.filename).name}, line {frame.lineno}"
     return 70, (
-        f"This is a defect of gyrograd, not of yours: {in_words(error)} ({where}); please report it with the "
-        f"command and what it prints with {DEBUG}."
+        f"This is a bug in gyrograd, not in your code: {in_words(error)} ({where}); please report it with the "
+        f"command and its output with {DEBUG}."
     )
 
 
@@ -170,7 +169,7 @@ def _run(words: list[str]) -> int:
         _print_overview(path, chosen)
         return 0
     settings = _arguments(chosen, path, rest)
-    with _made_quick(path.split()[1]):
+    with _quick_numbers(path.split()[1]):
         return int(chosen(**settings) or 0)
 
 
@@ -187,12 +186,13 @@ def _check_ends(word: str) -> None:
             raise UserError(f"{place} is a pipe; give a file.")
 
 
-def _made_quick(verb: str) -> AbstractContextManager[None]:
-    """Flush denormal numbers to zero for verbs that compute, if torch is installed."""
+def _quick_numbers(verb: str) -> AbstractContextManager[None]:
+    """Keep freed memory and flush denormal numbers to zero, for verbs that compute, if torch is installed."""
     if verb in READING or importlib.util.find_spec("torch") is None:
         return nullcontext()
-    from gyrograd.numerics.modes import flush_denormals
+    from gyrograd.numerics.modes import flush_denormals, keep_freed_memory
 
+    keep_freed_memory()
     return flush_denormals()
 
 
@@ -312,10 +312,3 @@ def _print_overview(path: str, folder: dict[str, Any]) -> None:
         markup=False,
     )
     console.print(table)
-
-
-def _disk_sentence(trouble: OSError) -> str:
-    where = f" at {trouble.filename}" if trouble.filename else ""
-    return (
-        f"{trouble.strerror or trouble}{where}; check the path, its permissions and the free space (df -h)."
-    )

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gyrograd.cli.parsing import make_from_text
-from gyrograd.cli.subject import (
+from gyrograd.cli.inputs import (
     USUAL,
     WHY_NOT_FINITE,
     CommandInputs,
     Opening,
     check_folder,
     check_target_word,
-    subject,
+    open_inputs,
     targets,
 )
+from gyrograd.cli.parsing import make_from_text
 from gyrograd.errors import printable
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import JsonObject
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from gyrograd.records import Record
 
 AT_ONCE = 16
-"""Images attacked before their pictures are written: what an interruption can cost."""
+"""Images per part; pictures are written after each, so an interruption loses at most one part."""
 IN_OVERVIEW = 6
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked:
-    """The numbers of the finished images, and the complete first part, to be shown."""
+class AttackProgress:
+    """The records of the finished parts, and the whole first part, for the overview."""
 
     here: CommandInputs
     settings: JsonObject
@@ -46,11 +46,11 @@ class Attacked:
 
     @property
     def count(self) -> int:
-        """Images done."""
+        """Number of finished images."""
         return sum(len(part.examples) for part in self.parts)
 
-    def and_then(self, hit: AttackResult) -> Attacked:
-        """The result with the numbers of one more part."""
+    def with_part(self, hit: AttackResult) -> AttackProgress:
+        """A copy with one more finished part."""
         index = self.here.index[self.count : self.count + len(hit)]
         record = hit.record(index)
         record = replace(record, values={**record.values, "cosine": _cosines(hit)})
@@ -73,24 +73,18 @@ def attack(
     """Attack the explanations of images; writes attacked images and the maps before and after.
 
     Args:
-        model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
-            weights), hf:OWNER/NAME or a folder of Hugging Face transformers, FILE.py:FACTORY (this runs the file), or
-            a TorchScript or torch.export file.
-        data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
-            a pattern in quotes such as 'photos/*.png'.
         attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` shows all.
         method: the attribution under attack, with settings in brackets: 'integrated_gradients(steps=20)'.
         eps: how far a pixel may move: 8/255 or 0.03.
         steps: gradient steps; default: that of the attack.
         norm: linf or l2.
-        target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
         seed: for random starts and the choice of images.
         json: print one JSON document instead of a table.
     """
     check_folder(out)
     attacker, explainer = _attack(attack, eps, steps, norm), make_from_text("attribution", method)
-    here = subject(model, data, opening)
+    here = open_inputs(model, data, opening)
     check_target_word(here, target)
     settings = {
         "model": model,
@@ -100,7 +94,7 @@ def attack(
         "seed": opening.seed,
     }
     with exclusive_folder(out):
-        done = _attacked(Attacked(here, settings), attacker, explainer, target, opening.seed, out)
+        done = _attack_images(AttackProgress(here, settings), attacker, explainer, target, opening.seed, out)
         _write_overview(out, done)
     record = _record(done)
     if json:
@@ -113,7 +107,7 @@ attack.several_positional = "data"  # type: ignore[attr-defined]
 
 
 def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
-    """The attack of this name; settings in its brackets come before the options."""
+    """Build the attack; settings in its brackets override the options."""
     from gyrograd.cli.parsing import pixel_radius, radius
 
     options: Settings = {"eps": pixel_radius(eps) if norm == "linf" else radius(eps), "norm": norm}
@@ -122,21 +116,23 @@ def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
     return make_from_text("attack", text, **options)
 
 
-def _attacked(done: Attacked, attacker: Any, explainer: Any, target: str, seed: int, out: Path) -> Attacked:
-    """Attack the images in parts and write their pictures; the record is written also if it ends early."""
+def _attack_images(
+    done: AttackProgress, attacker: Any, explainer: Any, target: str, seed: int, out: Path
+) -> AttackProgress:
+    """Attack the images in parts and write their pictures; the record is also written after an early end."""
     from gyrograd import records
     from gyrograd.numerics import random
     from gyrograd.progress import track
 
     here = done.here
-    # A key for each image of the run, so that the result does not depend on how many are attacked at once.
+    # One key per image of the run, so that the result does not depend on the size of the parts.
     streams = random.keys(seed, len(here.data), here.data.labels.device)
     starts = range(0, len(here.data), AT_ONCE)
     try:
         for first in track(starts, len(starts), "attacking"):
             hit = _part(here, attacker, explainer, target, first, streams[first : first + AT_ONCE])
             hit.save(out, here.index[first : first + len(hit)])
-            done = done.and_then(hit)
+            done = done.with_part(hit)
     finally:
         if done.parts:
             records.write(out / "record.json", _record(done))
@@ -167,7 +163,7 @@ def _part(
     return result
 
 
-def _record(done: Attacked) -> Record:
+def _record(done: AttackProgress) -> Record:
     """One record of all parts, in the order of the images' numbers."""
     from gyrograd.measurement.machine import versions
     from gyrograd.records import merge
@@ -185,7 +181,7 @@ def _record(done: Attacked) -> Record:
 
 
 def _cosines(hit: AttackResult) -> list[float | None]:
-    """Cosine of the maps before and after; None if the search could not move, which says nothing."""
+    """Cosine of the maps before and after; None if the search could not move, because its gradient was zero."""
     from gyrograd.numerics.similarity import cosine
 
     values, stuck = cosine(hit.map_clean, hit.map).tolist(), hit.stuck.tolist()
@@ -205,8 +201,8 @@ def _flags(parts: Sequence[Record]) -> list[str]:
     return [f"{key}: {count} of {whole} images" if count else key for key, count in totals.items()]
 
 
-def _write_overview(out: Path, done: Attacked) -> None:
-    """The first images: before, after, the difference, and both maps on one scale."""
+def _write_overview(out: Path, done: AttackProgress) -> None:
+    """Write a picture of the first images: before, after, the difference, and both maps on one scale."""
     from gyrograd.audit.pictures import picture_arrays
     from gyrograd.records import write_bytes
     from gyrograd.reporting.pictures import attack_sheet
@@ -249,7 +245,7 @@ def _in_words(found: Stat) -> str:
 
 
 def _document(out: Path, record: Record) -> JsonObject:
-    """The record as it was written, its summary, and where things are."""
+    """The JSON output: the record, its summary, and the paths of the files."""
     written = json_format.loads((out / "record.json").read_text(encoding="utf-8"))
     columns = written["values"]
     return {
@@ -266,23 +262,18 @@ def _document(out: Path, record: Record) -> JsonObject:
     }
 
 
-def _print(out: Path, done: Attacked, record: Record) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from gyrograd.cli.terminal import Console
+def _print(out: Path, done: AttackProgress, record: Record) -> None:
+    from gyrograd.cli.terminal import print_table, say
     from gyrograd.numerics.wording import eps_text
     from gyrograd.reporting.wording import counted_images
 
-    console = Console()
     eps = float(record.settings["eps"])
     images = counted_images(done.count)
     title = f"{record.name}, eps {eps:.4g} ({eps_text(eps)}), {images}: mean, 95 % interval"
-    table = Table("", "", title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
-    for key, found in _summary(record).items():
-        table.add_row(SUMMARY[key], escape(_in_words(found)))
-    console.print(table)
+    print_table(
+        ("", ""), [(SUMMARY[key], _in_words(found)) for key, found in _summary(record).items()], title=title
+    )
     for note in (*done.here.notes, *record.facts["flags"]):
-        console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{4 * done.count + 1} pictures; the first at a glance:", highlight=False)
+        say(f"Note: {note}", wrap=False)
+    say(f"{4 * done.count + 1} pictures; the first at a glance:")
     print(printable(out / "overview.png"))

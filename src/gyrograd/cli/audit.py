@@ -9,8 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from gyrograd.cli.inputs import USUAL, Opening, check_folder, open_inputs
 from gyrograd.cli.options import options
-from gyrograd.cli.subject import USUAL, Opening, check_folder, subject
 from gyrograd.errors import printable
 from gyrograd.registry import Settings
 
@@ -37,13 +37,8 @@ def audit(
     """Can this model's explanations be trusted? Measures, attacks, recommends, and writes a report card.
 
     Args:
-        model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
-            weights), hf:OWNER/NAME or a folder of Hugging Face transformers, FILE.py:FACTORY (this runs the file), or
-            a TorchScript or torch.export file.
-        data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
-            a pattern in quotes such as 'photos/*.png'.
         preset: how much is measured: glance (a minute for four photographs), quick (two minutes for 100 small
-            images and a small net), standard (ten times that), thorough (hours: some fifteen to twenty times standard).
+            images and a small net), standard (five times that), thorough (hours: some thirty times standard).
         methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
             is the one that is graded. Default: those of the preset.
         attacks: comma-separated; default: those of the preset. Noise of the same size is always measured.
@@ -51,15 +46,16 @@ def audit(
         eps: how far a pixel may move under attack: 8/255 or 0.03.
         steps: gradient steps of each attack.
         draws: noisy copies per image for the column 'Steady under noise'.
-        precision: measure each method until its share of top pixels kept is known to +-this, such as 0.05, on as many
-            images as needed; default: the number of images of the preset.
-        certify: number of images to certify, such as 8: bounds that hold for every change within a small radius, at
-            two thousand draws per image and method of one pass.
+        precision: measure each method on as many images as it takes to know its share of top pixels kept to within
+            this, such as 0.05; default: a fixed number of images, from the preset.
+        certify: number of images to certify, such as 8: bounds that hold for every change within a small radius;
+            costs two thousand draws per image and single-pass method.
         out: folder for the report and the records, from which a second run continues; default: out/audit/MODEL-DATA.
         images: most images; default: 100 of a registered set, all files otherwise.
         unlabelled: ignore sub-folders as labels; explain the predicted class of each image.
         seed: for noise, attacks and the choice of images.
         workers: number of processes, each with its share of the processors or one GPU; the results stay the same.
+            Default: one per core if the audit takes longer than some 90 seconds of CPU time, else 1.
         cluster: where the workers run: ray (on this machine, or at RAY_ADDRESS), ray:ADDRESS or slurm.
         fresh: measure everything again and ignore results of an earlier run in the folder.
         json: print the card as one JSON document instead of a table.
@@ -79,19 +75,20 @@ def audit(
     words = [data] if isinstance(data, str) else data
     folder = Path("out/audit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(folder)
-    here = subject(model, data, opening, from_a_set=FROM_A_SET)
+    here = open_inputs(model, data, opening, from_a_set=FROM_A_SET)
     if UNTRAINED in here.notes:
-        # The other notes stand with the results; this one is a reason not to begin.
+        # Other notes are shown with the results; this one may be a reason not to start.
         print(f"gyrograd: {UNTRAINED} Nothing will be judged. {GIVE_WEIGHTS}", file=sys.stderr)
     try:
         card = audited(
             here.model, here.data, index=here.index, names=here.names, classes=here.class_names, out=folder,
             seed=opening.seed, fresh=fresh, model_name=model, data_name=here.data.name, notes=here.notes,
-            command=command, workers=workers, cluster=cluster, **settings,
+            command=command, workers="auto" if workers is None and cluster is None else workers, cluster=cluster,
+            **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"what was measured is kept in {printable(folder)}"
-        print(f"gyrograd: interrupted; {kept}, the same command goes on from there.", file=sys.stderr)
+        print(f"gyrograd: interrupted; {kept}, the same command continues from there.", file=sys.stderr)
         return 130
     if json:
         print(json_format.dumps(card.document, indent=1))
@@ -105,7 +102,7 @@ def audit(
 audit.several_positional = "data"  # type: ignore[attr-defined]
 
 FROM_A_SET = 100
-"""Images taken of a registered set, which may hold thousands."""
+"""Default number of images of a registered set, which may hold thousands."""
 
 
 def audit_settings(
@@ -131,14 +128,14 @@ def audit_settings(
         "methods": list(known) if methods is not None else None,
         # settings in brackets on top of the preset's for that method
         "method_settings": {**usual, **{name: {**usual.get(name, {}), **own} for name, own in known.items()}},
-        "attacks": _looked_up("attack", attacks),
-        "metrics": _looked_up("metric", metrics),
+        "attacks": _lookup_names("attack", attacks),
+        "metrics": _lookup_names("metric", metrics),
         "eps": None if eps is None else radius(eps),
         "steps": steps,
     }
 
 
-def _looked_up(kind: str, text: str | None) -> list[str] | None:
+def _lookup_names(kind: str, text: str | None) -> list[str] | None:
     from gyrograd.cli.parsing import several
     from gyrograd.registry import lookup
 

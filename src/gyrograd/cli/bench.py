@@ -27,13 +27,13 @@ ALIGNED: dict[str, dict[str, Any]] = {
         "fast": True,
     },
 }
-EVERY = 4
-"""Steps of a training round, so that one of them is regularised whatever `regularize_every` says."""
+STEPS_PER_ROUND = 4
+"""Training steps per round, so that every round contains a regularised step."""
 
 
 @dataclass(frozen=True)
 class TimedWork:
-    """Something to time; `share` of a run counts as one."""
+    """A piece of work to time; its time is divided by `share`."""
 
     name: str
     run: Callable[[], Any]
@@ -62,7 +62,7 @@ def bench(
         scale: instead predict an audit of this many images, with 1, 2, 4, ... up to `workers` workers, from an audit of
             a few images here.
         workers: most workers of the prediction.
-        preset: of the audit that is predicted.
+        preset: preset of the predicted audit.
         json: print JSON for machines instead of a table.
     """
     from gyrograd.errors import check_counts
@@ -70,7 +70,7 @@ def bench(
     check_counts(batch=batch, side=side, repeats=repeats)
     if scale is not None:
         check_counts(scale=scale, workers=workers)
-        plays = _scaled(model, side, device, scale, workers, preset)
+        plays = _predict_audits(model, side, device, scale, workers, preset)
         print(json_format.dumps([asdict(row) for row in plays], indent=1)) if json else _print_scale(plays)
         return
     jobs = _jobs(model, batch, side, device)
@@ -83,11 +83,13 @@ def bench(
     )
 
 
-TRIED = 4
-"""Images of the audit that a prediction is made from."""
+TRIAL_IMAGES = 4
+"""Images of the small audit that a prediction is based on."""
 
 
-def _scaled(name: str, side: int, device: str, images: int, most: int, preset: str) -> list[Prediction]:
+def _predict_audits(
+    name: str, side: int, device: str, images: int, most: int, preset: str
+) -> list[Prediction]:
     """Audit a few random images and predict larger audits."""
     import subprocess
     import sys
@@ -98,12 +100,12 @@ def _scaled(name: str, side: int, device: str, images: int, most: int, preset: s
     from gyrograd.audit.engine import shard_of
     from gyrograd.audit.presets import preset_of
     from gyrograd.measurement.simulation import Timed, predicted
-    from gyrograd.models.opening import place_of
+    from gyrograd.models.opening import resolve_device
 
-    place, chosen = place_of(device), preset_of(preset)
+    place, chosen = resolve_device(device), preset_of(preset)
     size = {"image_size": side} if name == "lenet" else {}
     net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
-    x, y = torch.rand(TRIED, 3, side, side), torch.arange(TRIED) % 10
+    x, y = torch.rand(TRIAL_IMAGES, 3, side, side), torch.arange(TRIAL_IMAGES) % 10
     timed = Timed()
     for _ in range(2):  # the first run of anything is slower
         timed = Timed()
@@ -113,8 +115,8 @@ def _scaled(name: str, side: int, device: str, images: int, most: int, preset: s
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import gyrograd.measurement.workers"], check=False)
     start = time.perf_counter() - began
-    # Self-suspicion and pictures look at more images where there are more.
-    rest *= min(images, chosen.flag_images) / min(TRIED, chosen.flag_images)
+    # Sanity checks and pictures use more images in a larger audit.
+    rest *= min(images, chosen.flag_images) / min(TRIAL_IMAGES, chosen.flag_images)
     counts = sorted({*(1 << i for i in range(most.bit_length())), most})
     shard = shard_of(chosen, (images, *x.shape[1:]))
     return [
@@ -123,23 +125,22 @@ def _scaled(name: str, side: int, device: str, images: int, most: int, preset: s
 
 
 def _print_scale(rows: list[Prediction]) -> None:
-    from rich.table import Table
+    from gyrograd.cli.terminal import print_table
+    from gyrograd.progress import duration_in_words
 
-    from gyrograd.cli.terminal import Console
-    from gyrograd.progress import spoken
-
-    title = f"an audit of {rows[0].images} images, predicted"
-    table = Table("workers", "time", "busy", "files", "disk", "memory of the card", title=title, box=None)
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             str(row.workers),
-            spoken(row.seconds),
+            duration_in_words(row.seconds),
             f"{row.busy:.0%}",
             str(row.files),
             f"{row.disk_bytes / 1e6:.1f} MB",
             f"{row.memory_bytes / 1e6:.0f} MB",
         )
-    Console().print(table)
+        for row in rows
+    ]
+    heads = ("workers", "time", "busy", "files", "disk", "memory of the card")
+    print_table(heads, cells, title=f"an audit of {rows[0].images} images, predicted")
 
 
 def _jobs(name: str, batch: int, side: int, device: str) -> list[TimedWork]:
@@ -147,9 +148,9 @@ def _jobs(name: str, batch: int, side: int, device: str) -> list[TimedWork]:
 
     import gyrograd as gg
     from gyrograd.cli.parsing import parse_call
-    from gyrograd.models.opening import place_of
+    from gyrograd.models.opening import resolve_device
 
-    place = place_of(device)
+    place = resolve_device(device)
     size = {"image_size": side} if name == "lenet" else {}
     net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
     x, y = torch.rand(batch, 3, side, side, device=place), torch.arange(batch, device=place) % 10
@@ -182,10 +183,13 @@ def _training(
     from gyrograd.training import TrainSettings, fit
 
     images = Dataset(
-        x.cpu().repeat(EVERY, 1, 1, 1), y.cpu().repeat(EVERY), tuple("0123456789"), "random images"
+        x.cpu().repeat(STEPS_PER_ROUND, 1, 1, 1),
+        y.cpu().repeat(STEPS_PER_ROUND),
+        tuple("0123456789"),
+        "random images",
     )
     settings = TrainSettings(epochs=1, batch_size=len(x), clip=0.5, device=device, **changes)
-    return TimedWork(title, lambda: fit(copy.deepcopy(net), images, settings), EVERY)
+    return TimedWork(title, lambda: fit(copy.deepcopy(net), images, settings), STEPS_PER_ROUND)
 
 
 def _seconds(job: TimedWork) -> float:
@@ -214,16 +218,15 @@ class Timing:
 
 
 def _print(rows: list[Timing], model: str, batch: int, side: int) -> None:
-    from rich.table import Table
+    from gyrograd.cli.terminal import print_table
 
-    from gyrograd.cli.terminal import Console
-
-    table = Table("", "ms", "range", "x forward", title=f"{model}, {batch} images of {side} px", box=None)
-    for row in rows:
-        table.add_row(
+    cells = [
+        (
             row.what,
             f"{1000 * row.seconds:.1f}",
             f"{1000 * row.fastest:.1f} - {1000 * row.slowest:.1f}",
             f"{row.seconds / rows[0].seconds:.1f}",
         )
-    Console().print(table)
+        for row in rows
+    ]
+    print_table(("", "ms", "range", "x forward"), cells, title=f"{model}, {batch} images of {side} px")

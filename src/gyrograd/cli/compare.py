@@ -34,8 +34,8 @@ def compare(
         out: the page to write.
         json: print JSON for machines instead of a table.
     """
-    from gyrograd.cli.subject import check_file
-    from gyrograd.reporting import compared, comparison_page, write_page
+    from gyrograd.cli.inputs import check_file
+    from gyrograd.reporting import compare_audits, comparison_page, write_page
 
     check_file(out)
     absent = [place for place in (a, b) if not Path(place).exists()]
@@ -43,8 +43,8 @@ def compare(
         raise UserError(
             f"There is no audit at {absent[0]}; give the folder one wrote, or compare models with --data DATA."
         )
-    places = [a, b] if data is None else _audited((a, b), data, preset, images, out.parent)
-    found = compared(*map(Path, places))
+    places = [a, b] if data is None else _run_audits((a, b), data, preset, images, out.parent)
+    found = compare_audits(*map(Path, places))
     write_page(out, comparison_page(found))
     if json:
         print(json_format.dumps(found.document() | {"page": str(out)}, indent=1))
@@ -53,16 +53,16 @@ def compare(
     print(printable(out))
 
 
-def _audited(models: tuple[str, str], data: str, preset: str, images: int | None, home: Path) -> list[str]:
-    """The folders of an audit of each model. What they say is no result of this verb and goes to stderr."""
+def _run_audits(models: tuple[str, str], data: str, preset: str, images: int | None, home: Path) -> list[str]:
+    """Audit both models and return their folders; the audits' own output goes to stderr."""
     from gyrograd.cli.audit import audit, slug
-    from gyrograd.cli.subject import Opening, subject
+    from gyrograd.cli.inputs import Opening, open_inputs
     from gyrograd.numerics.modes import flush_denormals
 
     folders = [home / "audits" / slug(f"{model} {data}") for model in models]
     opening = Opening(images=images)
     for model in models:
-        subject(model, data, opening)  # a model that cannot be audited is found before the other one is
+        open_inputs(model, data, opening)  # refuse a model that cannot be audited before auditing the other
     with redirect_stdout(sys.stderr), flush_denormals():
         for model, folder in zip(models, folders, strict=True):
             audit(model, data, preset=preset, opening=opening, out=folder)
@@ -70,32 +70,26 @@ def _audited(models: tuple[str, str], data: str, preset: str, images: int | None
 
 
 def _print(found: Comparison) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import print_table, say
     from gyrograd.reporting.comparison import one_sided, shared_changes, table_rows
 
-    console = Console()
-    console.print(found.sentence, markup=False, highlight=False, style="bold")
+    say(found.sentence, style="bold")
     for note in found.notes:
-        console.print(note, markup=False, highlight=False, style="yellow")
+        say(note, style="yellow")
     for title, findings in found.findings.items():
         if findings:
-            console.print(f"{title}:", markup=False, highlight=False)
+            say(f"{title}:")
             for finding in findings:
-                console.print(f"  {finding.sentence}", markup=False, highlight=False)
+                say(f"  {finding.sentence}")
     if found.absent:
-        console.print(found.absent, markup=False, highlight=False)
+        say(found.absent)
     first, second = (
         f"{name} on {card['data']['source']}"
         for name, card in zip(found.names, (found.a, found.b), strict=True)
     )
-    console.print(f"From {first} to {second}:", markup=False, highlight=False)
-    table = Table("method", "column", "from", "to", "change", "verdict", box=None, pad_edge=False)
+    say(f"From {first} to {second}:")
     colours = {"better": "green", "worse": "red"}
-    for change, row in zip(shared_changes(found), table_rows(found), strict=True):
-        table.add_row(*(escape(cell) for cell in row), style=colours.get(change.verdict))
-    console.print(table)
+    styles = [colours.get(change.verdict) for change in shared_changes(found)]
+    print_table(("method", "column", "from", "to", "change", "verdict"), table_rows(found), styles=styles)
     for sentence in one_sided(found):
-        console.print(sentence, markup=False, highlight=False)
+        say(sentence)

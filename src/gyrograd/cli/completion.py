@@ -1,4 +1,4 @@
-"""gyrograd completion: the shell finishes verbs and options."""
+"""gyrograd completion: shell completion of verbs and options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gyrograd import registry
-from gyrograd.cli.catalogue import catalogue
+from gyrograd.cli.names import catalogue
 from gyrograd.cli.options import Verb, is_word, options
 from gyrograd.errors import check_name
 
@@ -18,7 +18,7 @@ WORDS: dict[str, Callable[[], Iterable[str]]] = {
     "data check": partial(catalogue, "dataset"),
     "data show": partial(catalogue, "dataset"),
 }
-"""What can stand after a verb, beside its options."""
+"""Words that may follow a verb, besides its options."""
 
 SCRIPT = """_gyrograd() {{
   local word="${{COMP_WORDS[COMP_CWORD]}}" path="${{COMP_WORDS[1]}} ${{COMP_WORDS[2]}}" choices=""
@@ -51,7 +51,7 @@ completion.optional_positional = "shell"  # type: ignore[attr-defined]
 
 
 def _cases(verbs: dict[str, Any]) -> list[str]:
-    """A line of the script for each verb, a folder's verbs before the folder itself."""
+    """One script line per verb; the verbs of a folder come before the folder itself."""
     lines = []
     for name, verb in verbs.items():
         if isinstance(verb, dict):

@@ -43,9 +43,9 @@ def show(
         n: examples of each class.
         path: the folder of images (folder), or where the data lives (cifar10).
     """
-    from gyrograd.cli.subject import check_file
+    from gyrograd.cli.inputs import check_file
     from gyrograd.cli.terminal import Console
-    from gyrograd.data.sheet import picture
+    from gyrograd.data.sheet import draw_sheet
     from gyrograd.errors import UserError
     from gyrograd.records import write_bytes
     from gyrograd.registry import lookup
@@ -57,7 +57,7 @@ def show(
     check_file(out)
     data = _load(name, split, path)
     drawn = BytesIO()
-    picture(data, n).save(drawn, format="PNG", optimize=True)
+    draw_sheet(data, n).save(drawn, format="PNG", optimize=True)
     try:
         write_bytes(out, drawn.getvalue())
     except OSError as wrong:
@@ -75,26 +75,24 @@ def check(name: str, path: Path | None = None) -> None:
         name: which data set.
         path: the folder of images (folder), or where the data lives (cifar10).
     """
-    from rich.table import Table
-
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import print_table
     from gyrograd.data.shapes import DIGESTS
     from gyrograd.errors import UserError
 
-    table = Table("split", "examples", "size", "classes", "smallest", "largest", "sha256", box=None)
+    rows = []
     for split in (None,) if name == "folder" else ("train", "test"):
         data = _load(name, split, path)
         counts = data.labels.bincount(minlength=len(data.classes))
         size = " x ".join(str(side) for side in data.images.shape[1:])
         digest = data.digest()
         facts = (len(data), size, len(data.classes), int(counts.min()), int(counts.max()), digest[:16])
-        table.add_row(split or "all", *map(str, facts))
+        rows.append((split or "all", *map(str, facts)))
         if name == "shapes" and digest != DIGESTS[str(split)]:
             raise UserError(
                 f"{data.name} came out different on this machine (sha256 {digest[:16]}); please report it with "
                 "your numpy version."
             )
-    Console().print(table)
+    print_table(("split", "examples", "size", "classes", "smallest", "largest", "sha256"), rows)
 
 
 def _load(name: str, split: str | None, path: Path | None) -> Any:

@@ -27,8 +27,8 @@ RECIPES = {"cross-entropy": "steady-shapes-ce", "steady": "steady-shapes"}
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One net: processor seconds of its training, and what was measured for each image."""
+class NetResult:
+    """Results of one net: CPU seconds of its training, its accuracy, and the measured values per image."""
 
     name: str
     seconds: float
@@ -37,7 +37,7 @@ class Measured:
     model: Any = None
 
     def mean(self, key: str) -> float:
-        """Over the images that have a value."""
+        """Mean over the images that have a value."""
         present = [value for value in self.values[key] if value is not None]
         return sum(present) / max(1, len(present))
 
@@ -55,8 +55,8 @@ def demo(
         seed: for weights, order, noise and attacks.
     """
     from gyrograd import dataset
-    from gyrograd.cli.subject import check_folder
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.inputs import check_folder
+    from gyrograd.cli.terminal import Console, print_table
 
     check_folder(out)
     console = Console()
@@ -66,16 +66,17 @@ def demo(
     console.print(
         f"Data: shapes, {len(learn):,} training and {len(test):,} test images, ten classes, made on the spot."
     )
-    nets = [_trained_and_measured(console, name, learn, test, shown, out, epochs, seed) for name in RECIPES]
-    _print_table(console, nets)
+    nets = [_train_and_measure(console, name, learn, test, shown, out, epochs, seed) for name in RECIPES]
+    title = "mean over images, 95 % bootstrap interval"
+    print_table(("", *(net.name for net in nets)), _rows(nets), title=title)
     for sentence in _verdict(nets):
         console.print(sentence, highlight=False)
     print(printable(_write_report(nets, shown, out, seed)))
 
 
-def _trained_and_measured(
+def _train_and_measure(
     console: Any, name: str, learn: Dataset, test: Dataset, shown: Dataset, out: Path, epochs: int, seed: int
-) -> Measured:
+) -> NetResult:
     import gyrograd as gg
     from gyrograd.models import save
     from gyrograd.reporting.wording import counted_images
@@ -83,7 +84,7 @@ def _trained_and_measured(
 
     model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
     console.print(f"Training a LeNet with {name}, {epochs} epoch{'s' if epochs != 1 else ''} ...")
-    # Time of the processor, not of the clock: what else the machine does is no part of the price.
+    # CPU time, not wall-clock time, so that other work on the machine does not count.
     started = time.process_time()
     fit(model, learn, settings_of(name, epochs, seed))
     seconds = time.process_time() - started
@@ -93,7 +94,7 @@ def _trained_and_measured(
         f"  accuracy {accuracy:.1%} after {seconds:.0f} s of one core. Attacking the explanations of "
         f"{counted_images(len(shown))} ..."
     )
-    return Measured(name, seconds, accuracy, _measurements(model, shown, seed), model)
+    return NetResult(name, seconds, accuracy, _measurements(model, shown, seed), model)
 
 
 def settings_of(name: str, epochs: int, seed: int) -> TrainSettings:
@@ -104,7 +105,7 @@ def settings_of(name: str, epochs: int, seed: int) -> TrainSettings:
 
 
 def _measurements(model: Model, data: Dataset, seed: int) -> dict[str, list[float | None]]:
-    """For each image: what the attack leaves of the map, stability under noise, faithfulness before and after."""
+    """Per image: share of the map that the attack leaves, stability under noise, faithfulness before and after."""
     import gyrograd as gg
     from gyrograd.measurement import CLEAN, Metric, Plan, attacked, measure, registered
     from gyrograd.metrics import TopKIntersection
@@ -143,7 +144,7 @@ COLUMNS = {
 }
 
 
-def _rows(nets: list[Measured]) -> list[tuple[str, ...]]:
+def _rows(nets: list[NetResult]) -> list[tuple[str, ...]]:
     from gyrograd.numerics.statistics import bootstrap_interval
     from gyrograd.numerics.wording import interval_text
 
@@ -154,27 +155,19 @@ def _rows(nets: list[Measured]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _print_table(console: Any, nets: list[Measured]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table("", *(net.name for net in nets), title="mean over images, 95 % bootstrap interval")
-    for row in _rows(nets):
-        table.add_row(*(escape(cell) for cell in row))
-    console.print(table)
-
-
-def _write_report(nets: list[Measured], data: Dataset, out: Path, seed: int) -> Path:
+def _write_report(nets: list[NetResult], data: Dataset, out: Path, seed: int) -> Path:
     from gyrograd import records
     from gyrograd.reporting import Section, Table, page, write_page
+    from gyrograd.reporting.wording import counted_images
 
     for net in nets:
         record = records.Record(net.name, {"data": "shapes"}, list(range(len(data))), net.values)
         records.write(out / f"{net.name}.json", record)
     table = Table(("", *(net.name for net in nets)), tuple(_rows(nets)))
     explained = (
-        "Means over images with 95 % bootstrap intervals. The explanation is the gradient of the label's logit; the "
-        "attack changes no pixel by more than 8/255 and looks for the change that moves the map's top pixels most."
+        f"Means over {counted_images(len(data))} with 95 % bootstrap intervals; accuracy is that on all test images. "
+        "The explanation is the gradient of the label's logit; the attack changes no pixel by more than 8/255 and "
+        "looks for the change that moves the map's top pixels most."
     )
     shown = _apart_most(nets)
     chosen = (
@@ -188,22 +181,26 @@ def _write_report(nets: list[Measured], data: Dataset, out: Path, seed: int) -> 
     return path
 
 
-def _verdict(nets: list[Measured]) -> tuple[str, ...]:
-    """What was gained and what it costs; nothing that got worse is left out."""
+def _verdict(nets: list[NetResult]) -> tuple[str, ...]:
+    """Sentences about what improved and what it cost; everything that got worse is included."""
+    from gyrograd.reporting.wording import counted_images
+
     plain, steady = nets
     share = [net.mean("kept") for net in nets]
-    points = 100 * (steady.accuracy - plain.accuracy)
+    # Of the numbers as they are printed, so that a reader who subtracts finds the same.
+    points = round(100 * steady.accuracy, 1) - round(100 * plain.accuracy, 1)
     accuracy = f"accuracy {'falls' if points < 0 else 'rises'} by {abs(points):.1f} points"
     return (
         f"An attack of at most 8/255 per pixel leaves {share[0]:.0%} of the top pixels of the plain net's explanation "
-        f"in place, and {share[1]:.0%} of the steady net's, which {_change('kept', nets)}.",
+        f"in place, and {share[1]:.0%} of the steady net's, which {_change('kept', nets)}; means of "
+        f"{counted_images(len(plain.values['kept']))}.",
         f"The price: {accuracy}, from {plain.accuracy:.1%} to {steady.accuracy:.1%}; Insertion "
         f"{_moved('Insertion', nets)}; training takes {steady.seconds / max(plain.seconds, 1e-9):.1f} times as long.",
     )
 
 
-def _change(key: str, nets: list[Measured]) -> str:
-    """Steadier or not, with the paired difference and its interval."""
+def _change(key: str, nets: list[NetResult]) -> str:
+    """Whether the steady net is steadier, with the paired difference and its interval."""
     from gyrograd.numerics.statistics import paired_difference
     from gyrograd.numerics.wording import interval_text, signed_number
 
@@ -214,7 +211,7 @@ def _change(key: str, nets: list[Measured]) -> str:
     return f"{word} ({interval_text(change, signed_number)})"
 
 
-def _moved(key: str, nets: list[Measured]) -> str:
+def _moved(key: str, nets: list[NetResult]) -> str:
     """`falls from 0.704 to 0.660 (-0.044 [-0.060, -0.028])`."""
     from gyrograd.numerics.statistics import paired_difference
     from gyrograd.numerics.wording import interval_text, signed_number
@@ -225,7 +222,7 @@ def _moved(key: str, nets: list[Measured]) -> str:
     return f"{word} from {before:.3f} to {after:.3f} ({interval_text(change, signed_number)})"
 
 
-def _apart_most(nets: list[Measured]) -> int:
+def _apart_most(nets: list[NetResult]) -> int:
     """The image whose plain map moves and whose steady map holds: the largest gap, with the class kept by both."""
     # An image that could not be searched counts as one that does not move.
     plain, steady = ([1.0 if share is None else share for share in net.values["kept"]] for net in nets)
@@ -233,8 +230,8 @@ def _apart_most(nets: list[Measured]) -> int:
     return max(range(len(plain)), key=lambda row: (same[row], steady[row] - plain[row]))
 
 
-def _pictures(nets: list[Measured], data: Dataset, row: int, seed: int) -> Showcase | None:
-    """The image, attacked again on each net, alone with the random stream it had."""
+def _pictures(nets: list[NetResult], data: Dataset, row: int, seed: int) -> Showcase | None:
+    """The image, attacked again on each net, alone, with its own random stream."""
     import torch
 
     import gyrograd as gg
@@ -254,7 +251,7 @@ def _pictures(nets: list[Measured], data: Dataset, row: int, seed: int) -> Showc
         image, alt, caption = at["image"], f"A made-up image of a {name}", (f"a {name}", "the image")
         if rows:
             image, alt = difference(at["image"], at["attacked"], ATTACK_EPS), "What the attack changed"
-            caption = ("what it changed", change_words(ATTACK_EPS))
+            caption = ("what it changed", f"for the {title}, {change_words(ATTACK_EPS)}")
         label = f"{title}: {METHOD}"
         rows.append(
             ShowcaseRow(data_address(image), alt, caption, label, views(at), stays(net.values["kept"][row]))

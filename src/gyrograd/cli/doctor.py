@@ -1,4 +1,4 @@
-"""gyrograd doctor: is this installation sound, and what can it use?"""
+"""gyrograd doctor: check the installation and list what it can use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 OPTIONAL = {"timm": "timm", "ray": "ray", "explore": "gradio", "tensorboard": "tensorboard"}
-"""Extra to the package it brings."""
+"""The package that each extra installs."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,18 @@ def _pair(trouble: str) -> Finding:
 def _devices() -> list[Finding]:
     import torch
 
-    findings = [
-        Finding("cpu", "ok", f"{os.cpu_count()} cores, {torch.get_num_threads()} threads for torch{_load()}")
-    ]
+    cores, threads = _counted(os.cpu_count() or 1, "core"), _counted(torch.get_num_threads(), "thread")
+    findings = [Finding("cpu", "ok", f"{cores}, {threads} for torch{_load()}")]
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
         findings.append(Finding(f"cuda:{index}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"))
     if len(findings) == 1:
         findings.append(Finding("cuda", "missing", "no card seen; everything runs on the CPU"))
     return findings
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _load() -> str:
@@ -129,13 +132,10 @@ def _disk() -> Finding:
 
 
 def _print(findings: list[Finding]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
+    from rich.text import Text
 
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import print_table
 
     colour = {"ok": "green", "missing": "yellow", "broken": "bold red"}
-    table = Table("part", "state", "detail", box=None, pad_edge=False)
-    for finding in findings:
-        table.add_row(finding.what, f"[{colour[finding.state]}]{finding.state}[/]", escape(finding.detail))
-    Console().print(table)
+    rows = [(each.what, Text(each.state, colour[each.state]), each.detail) for each in findings]
+    print_table(("part", "state", "detail"), rows)

@@ -84,4 +84,4 @@ RULES: dict[str, str | Callable[..., str]] = {
     r"Problems parsing config: (.+)": "The file of --config is not YAML: {0}; correct it.",
     r"Unexpected config:": "The file of --config holds no settings by name; write lines such as `seed: 1`.",
 }
-"""What jsonargparse says, and the sentence for it or the function that makes one; both get the pattern's groups."""
+"""Patterns of jsonargparse's messages, each with a sentence or a function that makes one from the pattern's groups."""

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gyrograd.cli.subject import (
+from gyrograd.cli.inputs import (
     USUAL,
     WHY_NOT_FINITE,
     CommandInputs,
     Opening,
     check_folder,
     check_target_word,
-    subject,
+    open_inputs,
     targets,
 )
 from gyrograd.errors import UserError, printable
@@ -36,14 +36,17 @@ AT_ONCE = 16
 IN_OVERVIEW = 8
 ALL = "all"
 SHEET = "contact_sheet.html"
+LONGEST_STEM = 40
+"""Letters of a file's name in the names of its pictures."""
 TITLE = 22
 """Letters that fit above a picture of the overview."""
 
 
 @dataclass(frozen=True)
-class Explained:
-    """One image: what the model says of it and the class explained. `totals`: the sum of each method's map, NaN for
-    a map with a number that is not finite, of which there is no picture.
+class ExplainedImage:
+    """Prediction, explained class and maps of one image.
+
+    `totals` is the sum of each method's map; NaN marks a map that is not finite, for which no picture is written.
     """
 
     index: int
@@ -55,14 +58,14 @@ class Explained:
     totals: dict[str, float]
 
     @property
-    def drawn(self) -> list[str]:
+    def finite_methods(self) -> list[str]:
         """The methods whose map can be shown."""
         return [word for word, total in self.totals.items() if math.isfinite(total)]
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """What there is to see of one image: its pixels `h w 3` and its maps `h w` by method."""
+class ImageMaps:
+    """One image to draw: its pixels `h w 3` and its maps `h w` by method."""
 
     index: int
     name: str
@@ -72,7 +75,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Methods:
-    """Attributions by the words they were asked for with, and what those that `all` named said to this model."""
+    """Attributions by the words that named them; `refused` holds the errors of methods that `all` tried."""
 
     used: dict[str, Attribution]
     refused: dict[str, str] = field(default_factory=dict)
@@ -91,22 +94,16 @@ def explain(
     """Explain images: a heat map for each method, alone and laid over the image, and a table of predictions.
 
     Args:
-        model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
-            weights), hf:OWNER/NAME or a folder of Hugging Face transformers, FILE.py:FACTORY (this runs the file), or
-            a TorchScript or torch.export file.
-        data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
-            a pattern in quotes such as 'photos/*.png'.
         method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'; all: every method
             that supports this model, and a page that shows them side by side.
-        target: the class explained: predicted, label, or its number.
         out: folder for the pictures and the record.
         json: print one JSON document instead of a table.
     """
     check_folder(out)
     asked = _methods(method)
-    here = subject(model, data, opening)
+    here = open_inputs(model, data, opening)
     check_target_word(here, target)
-    methods = _tried(here, asked, target) if asked.sheet else asked
+    methods = _working_methods(here, asked, target) if asked.sheet else asked
     settings = {
         "model": model,
         "data": here.data.name,
@@ -116,12 +113,12 @@ def explain(
     }
     with exclusive_folder(out):
         _remove_earlier(out)
-        done, seen = _explained(here, methods.used, target, out, settings)
+        done, seen = _explain_images(here, methods.used, target, out, settings)
         shown = [one for one in seen if len(one.maps) == len(methods.used)]
         if not shown and not methods.sheet:
             raise UserError(_notes(here, done)[-1])
         if shown:
-            _write_overview(out, shown[:IN_OVERVIEW])
+            _write_overview(out, here, done, shown[:IN_OVERVIEW])
         if methods.sheet:
             _write_sheet(out, model, here, methods, done, seen[:IN_OVERVIEW])
     if json:
@@ -134,7 +131,7 @@ explain.several_positional = "data"  # type: ignore[attr-defined]
 
 
 def _methods(text: str) -> Methods:
-    """The attributions named; `all` stands for every registered one that is not named besides."""
+    """Parse the named attributions; `all` adds every registered one that is not named."""
     from gyrograd.cli.parsing import make_from_text, parse_call, several
     from gyrograd.registry import available, lookup
 
@@ -149,8 +146,8 @@ def _methods(text: str) -> Methods:
     return Methods({word: make_from_text("attribution", word) for word in words}, sheet=True)
 
 
-def _tried(here: CommandInputs, asked: Methods, target: str) -> Methods:
-    """Those that explain the first image, and what the others say."""
+def _working_methods(here: CommandInputs, asked: Methods, target: str) -> Methods:
+    """The methods that explain the first image, with the errors of the others as `refused`."""
     used, refused = {}, {}
     for word, method in asked.used.items():
         try:
@@ -164,18 +161,18 @@ def _tried(here: CommandInputs, asked: Methods, target: str) -> Methods:
     return Methods(used, refused, asked.sheet)
 
 
-def _explained(
+def _explain_images(
     here: CommandInputs, methods: dict[str, Attribution], target: str, out: Path, settings: JsonObject
-) -> tuple[list[Explained], list[Seen]]:
-    """All images, some at a time, and the first as they look: enough that the overview has maps of every method.
+) -> tuple[list[ExplainedImage], list[ImageMaps]]:
+    """Explain all images in parts; also returns the first images with their maps, for the overview.
 
-    Pictures are written as they are done, and the record also if it ends early.
+    Pictures are written after each part, and the record also after an early end.
     """
     from gyrograd import records
     from gyrograd.progress import track
 
-    done: list[Explained] = []
-    seen: list[Seen] = []
+    done: list[ExplainedImage] = []
+    seen: list[ImageMaps] = []
     whole = 0
     starts = range(0, len(here.data), AT_ONCE)
     try:
@@ -183,7 +180,7 @@ def _explained(
             for row, one in _part(here, methods, target, first):
                 _write_pictures(out, one)
                 done.append(row)
-                complete = len(row.drawn) == len(methods)
+                complete = len(row.finite_methods) == len(methods)
                 if len(seen) < IN_OVERVIEW or (complete and whole < IN_OVERVIEW):
                     seen.append(one)
                     whole += complete
@@ -194,9 +191,9 @@ def _explained(
 
 
 def _remove_earlier(out: Path) -> None:
-    """Remove what an earlier run's record lists: pictures of two runs under one record would pass for one run's.
+    """Remove the pictures that the record of an earlier run lists, so that two runs do not mix.
 
-    Nothing else in the folder is touched. The record goes last: a run that is killed here is tidied up by the next.
+    Nothing else in the folder is touched. The record is removed last: if this is killed, the next run finishes it.
     """
     path = out / "record.json"
     try:
@@ -212,8 +209,8 @@ def _remove_earlier(out: Path) -> None:
 
 def _part(
     here: CommandInputs, methods: dict[str, Attribution], target: str, first: int, count: int = 0
-) -> list[tuple[Explained, Seen]]:
-    """Some images with the maps of every method, before any of them is written."""
+) -> list[tuple[ExplainedImage, ImageMaps]]:
+    """Explain some images with every method, before any of them is written."""
     import torch
 
     from gyrograd.models import logits_of
@@ -228,12 +225,14 @@ def _part(
     for place in range(len(x)):
         own = {word: map[place] for word, map in maps.items()}
         row = _row(here, first + place, logits[place], int(chosen[place]), own)
-        part.append((row, _seen(row, x[place], own)))
+        part.append((row, _image_maps(row, x[place], own)))
     return part
 
 
-def _row(here: CommandInputs, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]) -> Explained:
-    return Explained(
+def _row(
+    here: CommandInputs, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]
+) -> ExplainedImage:
+    return ExplainedImage(
         index=here.index[place],
         name=here.names[place],
         predicted=int(logits.argmax()),
@@ -247,31 +246,33 @@ def _row(here: CommandInputs, place: int, logits: Tensor, target: int, maps: dic
     )
 
 
-def _seen(row: Explained, x: Tensor, maps: dict[str, Tensor]) -> Seen:
+def _image_maps(row: ExplainedImage, x: Tensor, maps: dict[str, Tensor]) -> ImageMaps:
     image = x.float() if len(x) == 3 else x[:1].float().expand(3, -1, -1)
-    arrays = {word: maps[word].float().cpu().numpy() for word in row.drawn}
-    return Seen(row.index, row.name, image.movedim(0, -1).cpu().numpy(), arrays)
+    arrays = {word: maps[word].float().cpu().numpy() for word in row.finite_methods}
+    return ImageMaps(row.index, row.name, image.movedim(0, -1).cpu().numpy(), arrays)
 
 
 def _slug(word: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in word).strip("_")
 
 
-def _files(index: int, methods: Iterable[str]) -> dict[str, str]:
-    """The pictures of an image by what they show."""
-    number = f"{index:05d}"
-    files = {"image": f"{number}_image.png"}
+def _files(index: int, name: str, methods: Iterable[str]) -> dict[str, str]:
+    """The pictures of an image by what they show; a file's own name follows the number."""
+    own = Path(name)
+    stem = f"_{_slug(own.stem)[:LONGEST_STEM]}" if own.suffix else ""
+    start = f"{index:05d}{stem}"
+    files = {"image": f"{start}_image.png"}
     for word in methods:
-        files[word] = f"{number}_{_slug(word)}.png"
-        files[f"{word} overlay"] = f"{number}_{_slug(word)}_overlay.png"
+        files[word] = f"{start}_{_slug(word)}.png"
+        files[f"{word} overlay"] = f"{start}_{_slug(word)}_overlay.png"
     return files
 
 
-def _write_pictures(out: Path, one: Seen) -> None:
+def _write_pictures(out: Path, one: ImageMaps) -> None:
     from gyrograd.records import write_bytes
     from gyrograd.reporting.pictures import coloured, overlay, png, shared_scale
 
-    files = _files(one.index, one.maps)
+    files = _files(one.index, one.name, one.maps)
     write_bytes(out / files["image"], png(one.image))
     for word, map in one.maps.items():
         end = shared_scale(map, map)
@@ -279,7 +280,7 @@ def _write_pictures(out: Path, one: Seen) -> None:
         write_bytes(out / files[f"{word} overlay"], png(overlay(one.image, map, end)))
 
 
-def _record(here: CommandInputs, done: list[Explained], settings: JsonObject) -> Record:
+def _record(here: CommandInputs, done: list[ExplainedImage], settings: JsonObject) -> Record:
     from gyrograd.measurement.machine import versions
     from gyrograd.records import Record
 
@@ -295,17 +296,17 @@ def _record(here: CommandInputs, done: list[Explained], settings: JsonObject) ->
     facts = {
         **versions(),
         "names": [one.name for one in done],
-        "pictures": [_files(one.index, one.drawn) for one in done],
+        "pictures": [_files(one.index, one.name, one.finite_methods) for one in done],
         "notes": list(_notes(here, done)),
         "complete": len(done) == len(here.data),
     }
     return Record("explain", settings, [one.index for one in done], values, facts)
 
 
-def _notes(here: CommandInputs, done: list[Explained]) -> tuple[str, ...]:
-    """What a reader must know; a map of zeros is black in the picture and says nothing."""
+def _notes(here: CommandInputs, done: list[ExplainedImage]) -> tuple[str, ...]:
+    """Notes for the reader, such as maps that are zero everywhere, which look black in a picture."""
     empty = {word: sum(one.totals[word] == 0 for one in done) for word in done[0].totals}
-    broken = {word: [one for one in done if word not in one.drawn] for word in done[0].totals}
+    broken = {word: [one for one in done if word not in one.finite_methods] for word in done[0].totals}
     return (
         *here.notes,
         *(f"{word} gave a map of zeros for {n} of {len(done)} images." for word, n in empty.items() if n),
@@ -318,8 +319,10 @@ def _notes(here: CommandInputs, done: list[Explained]) -> tuple[str, ...]:
     )
 
 
-def _write_overview(out: Path, shown: list[Seen]) -> None:
-    """The first images and all their maps in one picture."""
+def _write_overview(
+    out: Path, here: CommandInputs, done: list[ExplainedImage], shown: list[ImageMaps]
+) -> None:
+    """The first images, the explained classes and all maps in one picture."""
     import numpy as np
 
     from gyrograd.records import write_bytes
@@ -327,13 +330,22 @@ def _write_overview(out: Path, shown: list[Seen]) -> None:
 
     maps = {_title(word): np.stack([one.maps[word] for one in shown]) for word in shown[0].maps}
     images = {"image": np.stack([one.image for one in shown])}
+    explained = {one.index: here.class_name(one.target) for one in done}
     # Between dollar signs matplotlib reads formulas; file names have none.
-    names = [printable(Path(one.name).name[-18:]).replace("$", r"\$") for one in shown]
+    names = [
+        f"{printable(Path(one.name).name[-18:])}\n{printable(explained[one.index][:18])}".replace("$", r"\$")
+        for one in shown
+    ]
     write_bytes(out / "overview.png", map_grid(images, maps, names))
 
 
 def _write_sheet(
-    out: Path, model: str, here: CommandInputs, methods: Methods, done: list[Explained], seen: list[Seen]
+    out: Path,
+    model: str,
+    here: CommandInputs,
+    methods: Methods,
+    done: list[ExplainedImage],
+    seen: list[ImageMaps],
 ) -> None:
     """Every method side by side on one page."""
     from gyrograd.attributions.settings import passes_of
@@ -351,7 +363,7 @@ def _write_sheet(
         looks_at = f", {method.chosen(here.model, here.pixels(0, 1))}" if hasattr(method, "chosen") else ""
         return SheetColumn(word, label, about, repr(method) + looks_at, passes_of(method))
 
-    def row(one: Seen) -> SheetRow:
+    def row(one: ImageMaps) -> SheetRow:
         said = next(other for other in done if other.index == one.index)
         words = f"predicted {here.class_name(said.predicted)} ({said.probability:.0%}); explained: "
         return SheetRow(one.name, words + here.class_name(said.target), one.image, one.maps)
@@ -373,7 +385,7 @@ def _title(word: str) -> str:
     return "\n".join([name, *textwrap.wrap(bracket + settings, TITLE)])
 
 
-def _document(out: Path, here: CommandInputs, done: list[Explained], methods: Methods) -> JsonObject:
+def _document(out: Path, here: CommandInputs, done: list[ExplainedImage], methods: Methods) -> JsonObject:
     examples = [
         {
             "index": one.index,
@@ -384,7 +396,10 @@ def _document(out: Path, here: CommandInputs, done: list[Explained], methods: Me
             "target": one.target,
             "target_class": here.class_name(one.target),
             "label": one.label,
-            "pictures": {what: str(out / file) for what, file in _files(one.index, one.drawn).items()},
+            "pictures": {
+                what: str(out / file)
+                for what, file in _files(one.index, one.name, one.finite_methods).items()
+            },
         }
         for one in done
     ]
@@ -397,30 +412,25 @@ def _document(out: Path, here: CommandInputs, done: list[Explained], methods: Me
     }
 
 
-def _print(out: Path, here: CommandInputs, done: list[Explained], methods: Methods) -> None:
-    from rich.markup import escape
-    from rich.table import Table
+def _print(out: Path, here: CommandInputs, done: list[ExplainedImage], methods: Methods) -> None:
+    from gyrograd.cli.terminal import print_table, say
 
-    from gyrograd.cli.terminal import Console
-
-    console = Console()
     heads = ["image", *(["label"] if here.labelled else []), "prediction", "probability", "explained"]
-    table = Table(*heads, box=None, pad_edge=False)
-    for one in done:
-        label = [] if one.label is None else [here.data.classes[one.label]]
-        cells = [
+    rows = [
+        [
             one.name,
-            *label,
+            *([] if one.label is None else [here.data.classes[one.label]]),
             here.class_name(one.predicted),
             f"{one.probability:.3f}",
             here.class_name(one.target),
         ]
-        table.add_row(*(escape(cell) for cell in cells))
-    console.print(table)
+        for one in done
+    ]
+    print_table(heads, rows)
     for note in _notes(here, done):
-        console.print(f"Note: {note}", markup=False, highlight=False, soft_wrap=True)
-    count = sum(len(_files(one.index, one.drawn)) for one in done) + 1
+        say(f"Note: {note}", wrap=False)
+    count = sum(len(_files(one.index, one.name, one.finite_methods)) for one in done) + 1
     for word, why in methods.refused.items():
-        console.print(f"Left out: {word}: {why}", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"{count} pictures; all at a glance:", highlight=False)
+        say(f"Left out: {word}: {why}", wrap=False)
+    say(f"{count} pictures; all at a glance:")
     print(printable(out / (SHEET if methods.sheet else "overview.png")))

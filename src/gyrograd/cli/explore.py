@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gyrograd.cli.subject import USUAL, Opening
+from gyrograd.cli.inputs import USUAL, Opening
 
 if TYPE_CHECKING:
     from gyrograd.explorer import Stage
     from gyrograd.types import Model
 
 PAIR = ("cifar10/lenet-ce", "cifar10/lenet-l2-cosine")
-"""The same net trained in two ways: what the page shows unless a model is named."""
+"""The default models of the page: the same net trained in two ways."""
 EPOCHS = 6
 TRAIN = 1500
 """Training images and epochs of the nets for embedded data, as in `gyrograd demo`."""
@@ -45,19 +45,19 @@ def explore(
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of models that do not normalise by themselves.
         seed: of the attacks, and which images are chosen.
     """
-    from gyrograd.explorer import opened_stage
+    from gyrograd.explorer import open_stage
     from gyrograd.explorer.page import gradio
     from gyrograd.explorer.server import check_free, serve
-    from gyrograd.models.opening import place_of
+    from gyrograd.models.opening import resolve_device
 
-    # A taken port or a missing library speaks before minutes are spent on models.
+    # Report a taken port or a missing library before spending minutes on models.
     check_free(host, port)
     gradio()
-    opening = replace(opening, device=place_of(opening.device))
+    opening = replace(opening, device=resolve_device(opening.device))
     if not models and data is None and not _cifar10_is_here():
         stage = _stage_of_drawings(opening.device, opening.seed)
     else:
-        stage = opened_stage(models or list(PAIR), data or _own_data(models), **vars(opening))
+        stage = open_stage(models or list(PAIR), data or _own_data(models), **vars(opening))
     trusted = [name.strip() for name in (trusted_host or "").split(",") if name.strip()]
     serve(stage, host=host, port=port, open=open, trusted=trusted, ready=_say)
 
@@ -66,14 +66,14 @@ explore.any_positional = "models"  # type: ignore[attr-defined]
 
 
 def _say(address: str) -> None:
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import say
 
-    Console(stderr=True).print("The page is open; Ctrl-C ends it.", highlight=False)
+    say("The page is open; Ctrl-C ends it.", stderr=True)
     print(address, flush=True)
 
 
 def _own_data(models: list[str]) -> str | None:
-    """What zoo models were trained on; of any other model it is not known."""
+    """The data set that the models were trained on, known for the zoo only."""
     return "cifar10" if all(name.startswith("cifar10/") for name in models) else None
 
 
@@ -84,16 +84,16 @@ def _cifar10_is_here() -> bool:
 
 
 def _stage_of_drawings(device: str, seed: int) -> Stage:
-    """Embedded images and two nets that know them: trained once, the demo's way, and kept."""
+    """Embedded images and two nets trained on them as in the demo, once; later calls load them."""
     from gyrograd.data.opening import open_data_with_names
-    from gyrograd.explorer import staged
+    from gyrograd.explorer import make_stage
 
-    nets = {name: _kept_net(name, seed).to(device) for name in ("cross-entropy", "steady")}
-    return staged(nets, open_data_with_names("shapes"), device=device, seed=seed)
+    nets = {name: _cached_net(name, seed).to(device) for name in ("cross-entropy", "steady")}
+    return make_stage(nets, open_data_with_names("shapes"), device=device, seed=seed)
 
 
-def _kept_net(name: str, seed: int) -> Model:
-    """The net from where it is kept, or trained now."""
+def _cached_net(name: str, seed: int) -> Model:
+    """The cached net, or a newly trained one."""
     from gyrograd import __version__
     from gyrograd.data.cifar10 import data_root
     from gyrograd.models import load, save
@@ -101,20 +101,17 @@ def _kept_net(name: str, seed: int) -> Model:
     words = f"{name}-{TRAIN}x{EPOCHS}-seed{seed}-{__version__}"
     path = data_root() / "explore" / f"{words}.safetensors"
     if not path.is_file():
-        save(path, _trained(name, seed), facts={"data": "shapes", "objective": name})
+        save(path, _train_net(name, seed), facts={"data": "shapes", "objective": name})
     return load(path)
 
 
-def _trained(name: str, seed: int) -> Model:
+def _train_net(name: str, seed: int) -> Model:
     import gyrograd as gg
     from gyrograd.cli.demo import PIXELS, settings_of
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import say
     from gyrograd.training import fit
 
-    console = Console(stderr=True)
-    console.print(
-        f"Training a LeNet on embedded data with {name}, {EPOCHS} epochs, once ...", highlight=False
-    )
+    say(f"Training a LeNet on embedded data with {name}, {EPOCHS} epochs, once ...", stderr=True)
     model: Model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
     fit(model, gg.dataset("shapes", split="train", n=TRAIN), settings_of(name, EPOCHS, seed))
     return model

@@ -1,11 +1,11 @@
-"""`gyrograd harden`: an existing classifier, its images, a few epochs, and a card of before and after."""
+"""`gyrograd harden`: fine-tune a classifier for steady explanations, with a card of before and after."""
 
 from __future__ import annotations
 
 import json as json_format
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gyrograd.errors import printable
 from gyrograd.records import JsonObject
@@ -80,8 +80,8 @@ def harden(
         resume: auto (continue the run in the folder), never, or changed (continue with other settings).
         json: print the card as JSON for machines.
     """
+    from gyrograd.cli.inputs import check_folder
     from gyrograd.cli.parsing import pixel_radius
-    from gyrograd.cli.subject import check_folder
     from gyrograd.hardening import harden as hardened
     from gyrograd.hardening.search import objective_settings
     from gyrograd.training import Stopped
@@ -111,12 +111,12 @@ harden.old_options = {"part": "regularized_fraction"}  # type: ignore[attr-defin
 
 
 def _say(entry: JsonObject) -> None:
-    """A line for each epoch, on stderr: stdout is the card's."""
-    from gyrograd.hardening.search import spoken
-    from gyrograd.progress import spoken as duration
+    """Print a line per epoch on stderr; stdout is for the card."""
+    from gyrograd.hardening.search import strength_in_words
+    from gyrograd.progress import duration_in_words
 
-    place = f"try {entry['try']} of at most {entry['tries']}, {spoken(entry['terms'], entry['strength'])}"
-    left = f"; at most {duration(entry['left'])} of training left" if entry["left"] else ""
+    place = f"try {entry['try']} of at most {entry['tries']}, {strength_in_words(entry['terms'], entry['strength'])}"
+    left = f"; at most {duration_in_words(entry['left'])} of training left" if entry["left"] else ""
     print(
         f"{place}: epoch {entry['epoch']} of {entry['epochs']}, accuracy {entry['accuracy']:.1%}{left}",
         file=sys.stderr,
@@ -125,22 +125,18 @@ def _say(entry: JsonObject) -> None:
 
 
 def _print(done: Hardened, out: Path) -> None:
-    from gyrograd.cli.sweep import rich_table
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import print_table, say
     from gyrograd.hardening.card import card_table
 
-    console = Console()
-    plain: dict[str, Any] = {"markup": False, "highlight": False}
-    counts = done.card["images"]
+    counts, table = done.card["images"], card_table(done.card)
     for sentence in done.card["verdict"]:
-        console.print(sentence, **plain)
-    console.print(rich_table(card_table(done.card), unbroken=True))
-    console.print(
+        say(sentence)
+    print_table(table.header, table.rows, unbroken=True)
+    say(
         f"Accuracy of {counts['judged']:,} images ({done.card['judged_on']}), {counts['attacked']:,} of them attacked. "
-        "*: the explanation to use.",
-        **plain,
+        "*: the explanation to use."
     )
     for note in done.card["notes"]:
-        console.print(note, style="yellow", **plain)
+        say(note, style="yellow")
     print(printable(out / "report.html"))
     print(printable(done.path))

@@ -25,12 +25,12 @@ def leaderboard(folders: list[str], out: Path | None = None, json: bool = False)
             the first folder if left out.
         json: print JSON for machines instead of tables.
     """
-    from gyrograd.cli.subject import check_file, check_folder
-    from gyrograd.reporting import boards, found_audits
+    from gyrograd.cli.inputs import check_file, check_folder
+    from gyrograd.reporting import boards, find_audits
     from gyrograd.reporting.leaderboard import document
 
     places = [Path(folder) for folder in ([folders] if isinstance(folders, str) else folders)]
-    audits, troubles = found_audits(*places)
+    audits, troubles = find_audits(*places)
     path = places[0] / "leaderboard.html" if out is None else out
     (check_file if path.suffix == ".html" else check_folder)(path)
     tables = boards(audits)
@@ -48,7 +48,7 @@ leaderboard.several_positional = "folders"  # type: ignore[attr-defined]
 
 
 def _write(tables: list[Board], troubles: list[str], path: Path) -> Path:
-    """The page, or the site with its copies of cards and reports; returns the page to open."""
+    """Write the page, or the site with copies of cards and reports; returns the page to open."""
     from gyrograd.records import os_error_as_user_error, write_text
     from gyrograd.reporting import leaderboard_page, write_page
     from gyrograd.reporting.leaderboard import site
@@ -66,43 +66,35 @@ def _write(tables: list[Board], troubles: list[str], path: Path) -> Path:
 
 
 MAX_LISTED = 30
-"""Pairs of one table in the terminal."""
+"""Most rows per table in the terminal."""
 
 
 def _print(tables: list[Board]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import Console, print_table, say
     from gyrograd.reporting.leaderboard import terminal_rows
 
-    console = Console()
     for board in tables:
         every = terminal_rows(board)
         rows = every[:MAX_LISTED]
         heads = ["#", "model", "method", *(column["label"] for column in board.ordered), "unreliable"]
         needs = needed_widths(heads, rows)
-        shown = columns_that_fit(needs, console.width)
-        table = Table(title=escape(board.title), title_justify="left", box=None, pad_edge=False)
-        for head, need in zip(heads[:shown], needs, strict=False):
-            # folded here, since rich would take the room of long heads from the names of models
-            table.add_column(escape("\n".join(textwrap.wrap(head, need))), overflow="fold")
-        for row in rows:
-            table.add_row(*(escape(cell) for cell in row[:shown]))
-        console.print(table)
+        shown = columns_that_fit(needs, Console().width)
+        # Headers are wrapped here, because rich would shorten the names of models instead.
+        wrapped = ["\n".join(textwrap.wrap(*pair)) for pair in zip(heads[:shown], needs, strict=False)]
+        print_table(wrapped, [row[:shown] for row in rows], title=board.title)
         if board.ranked_by is not None:
-            console.print(f"Ranked by {board.ranked_by['label']}.", markup=False, highlight=False)
+            say(f"Ranked by {board.ranked_by['label']}.")
         if shown < len(heads):
-            console.print(f"Also on the page: {'; '.join(heads[shown:])}.", markup=False, highlight=False)
+            say(f"Also on the page: {'; '.join(heads[shown:])}.")
         if len(rows) < len(every):
-            console.print(f"{len(every) - len(rows)} more pairs on the page.", markup=False, highlight=False)
-        console.print()
+            say(f"{len(every) - len(rows)} more pairs on the page.")
+        print()
 
 
 GAP = 2
 """Between two columns."""
 NAMED = 5
-"""Rank, model, method, the column that ranks and accuracy are always there, folded if it must be."""
+"""Columns that are always shown: rank, model, method, the ranking column and accuracy."""
 
 
 def needed_widths(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

@@ -36,7 +36,10 @@ def is_word(verb: Verb, name: str) -> bool:
 def texts(verb: Verb) -> dict[str, str]:
     """Help text per option; the verb's docstring overrides that of a settings class."""
     shared = [one.annotation for one in _parameters(verb).values() if is_dataclass(one.annotation)]
-    return {name: text for source in (*shared, verb) for name, text in _described(source).items()}
+    # A settings class also explains what verbs have in common besides its fields; not every verb has all of it.
+    known = options(verb)
+    common = {name: text for one in shared for name, text in _described(one).items() if name in known}
+    return common | _described(verb)
 
 
 def arguments(verb: Verb, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,7 +82,7 @@ BOUNDS = {
     "certify": (0, 10_000_000),
     "workers": (1, 1000),
 }
-"""Least and most of whole numbers, by the option's name: beyond, memory or a life would not suffice."""
+"""Smallest and largest accepted integers by option; larger ones would exhaust memory or never finish."""
 
 
 def _check_bounds(verb: Verb, values: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""gyrograd reproduce: a paper's table or figure, with the paper's numbers beside ours."""
+"""gyrograd reproduce: run a table or figure of a paper and compare with its numbers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from gyrograd.errors import printable
 
 if TYPE_CHECKING:
-    from gyrograd.experiments.runs import State
+    from gyrograd.experiments.engine import State
 
 MOST_LINES = 20
-"""Numbers printed; a table of all columns of all rows would take hundreds of lines."""
+"""Most numbers to print; all of a table would take hundreds of lines."""
 NUMBERS = "numbers.csv"
 """All numbers, beside the page."""
 
@@ -50,9 +50,9 @@ def reproduce(
     """
     from gyrograd import experiments
     from gyrograd.cli import parsing
-    from gyrograd.cli.subject import check_folder
+    from gyrograd.cli.inputs import check_folder
     from gyrograd.errors import UserError
-    from gyrograd.models.opening import place_of
+    from gyrograd.models.opening import resolve_device
     from gyrograd.registry import lookup
 
     if list:
@@ -76,7 +76,7 @@ def reproduce(
         images=images,
         parts=_words(parts),
         train=parsing.settings(train, such_as="epochs=12,lr=0.05"),
-        device=place_of(device),
+        device=resolve_device(device),
     )
     _print_results(page)
 
@@ -89,33 +89,26 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _print_states(states: Sequence[State]) -> None:
-    """A few lines for each: name and state, what it is, what it needs and costs."""
-    from gyrograd.cli.terminal import Console
+    """Print a few lines per experiment: name and state, content, requirements and cost."""
+    from gyrograd.cli.terminal import say
 
-    console = Console()
     for one in states:
-        console.print(f"{one.name} ({one.place}): {one.state}", style="bold", markup=False, highlight=False)
+        say(f"{one.name} ({one.place}): {one.state}", style="bold")
         costs = [
-            f"{scale}: {_count(one.nets[scale])}, {' and '.join(one.needs[scale]) or 'no data'}"
-            for scale in one.nets
+            f"{scale}: {nets or 'no'} net{'' if nets == 1 else 's'}, {' and '.join(one.needs[scale]) or 'no data'}"
+            for scale, nets in one.nets.items()
         ]
-        console.print(f"  {one.about}", markup=False, highlight=False)
-        console.print(f"  {'; '.join(costs)}", style="dim", markup=False, highlight=False)
-    console.print(
-        "Nets are those trained, then measured; the scales are smoke (seconds), small (minutes), paper (all of it).",
-        highlight=False,
+        say(f"  {one.about}")
+        say(f"  {'; '.join(costs)}", style="dim")
+    say(
+        "Nets are those trained, then measured; the scales are smoke (seconds), small (minutes), paper (all of it)."
     )
 
 
-def _count(nets: int) -> str:
-    return "no nets" if nets == 0 else "1 net" if nets == 1 else f"{nets} nets"
-
-
 def _print_results(page: Path) -> None:
-    """The numbers the paper prints beside ours, how the claims came out, where all numbers are, and last the page."""
-    from rich.table import Table
-
-    from gyrograd.cli.terminal import Console
+    """Print the paper's numbers beside ours, the verdicts, the path of all numbers, and last the page."""
+    from gyrograd.cli.terminal import print_table, say
+    from gyrograd.experiments.engine import verdicts_of
     from gyrograd.experiments.report import (
         NOT_MEASURED,
         column_groups,
@@ -124,7 +117,6 @@ def _print_results(page: Path) -> None:
         verdict_line,
     )
     from gyrograd.experiments.results import read_results
-    from gyrograd.experiments.runs import verdicts_of
     from gyrograd.records import write_text
 
     results = read_results(page.parent)
@@ -137,15 +129,10 @@ def _print_results(page: Path) -> None:
         for row in summary_table(results, claims, setting, columns).rows:
             cells = zip(columns, row[1:], strict=True)
             lines += [(setting, row[0], column, cell) for column, cell in cells if cell != NOT_MEASURED]
-    # What the paper prints comes first; a sort keeps the order of the rest.
+    # Numbers that the paper prints come first; the stable sort keeps the order of the rest.
     lines.sort(key=lambda line: "; paper " not in line[3])
-    console = Console()
-    table = Table("setting", "row", "column", "ours; paper", box=None, pad_edge=False)
-    for line in lines[:MOST_LINES]:
-        table.add_row(*line)
-    console.print(table)
+    print_table(("setting", "row", "column", "ours; paper"), lines[:MOST_LINES])
     left = f"{len(lines)} numbers" + (f", {MOST_LINES} of them above" if len(lines) > MOST_LINES else "")
-    where = f"{left}; all of them, with the points of curves: {printable(numbers)}"
-    console.print(where, markup=False, highlight=False, soft_wrap=True)
-    console.print(verdict_line(verdicts), highlight=False, soft_wrap=True)
+    say(f"{left}; all of them, with the points of curves: {printable(numbers)}", wrap=False)
+    say(verdict_line(verdicts), wrap=False)
     print(printable(page))

@@ -1,11 +1,11 @@
-"""gyrograd submit: an audit in a folder that anyone can check."""
+"""gyrograd submit: audit a model into a folder that anyone can verify."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
 
-from gyrograd.cli.subject import USUAL, Opening, check_folder, subject
+from gyrograd.cli.inputs import USUAL, Opening, check_folder, open_inputs
 from gyrograd.errors import UserError, printable
 
 
@@ -35,13 +35,13 @@ def submit(
         preset: how much to measure: quick, standard or thorough.
         methods: names of attributions, separated by commas, instead of the preset's.
         metrics: further metrics, separated by commas.
-        steps: of each attack, instead of the preset's.
-        certify: number of images to certify, too.
-        name: of the model on the leaderboard; default: the text that opened it.
-        authors: who made it.
-        paper: where it is described.
-        link: where it is found.
-        reported: what the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown beside what was measured.
+        steps: gradient steps of each attack, instead of the preset's.
+        certify: number of images to certify as well.
+        name: name of the model on the leaderboard; default: the text that opened it.
+        authors: authors of the model.
+        paper: paper that describes it.
+        link: link to the model.
+        reported: values that the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown beside ours.
         images: most images; default: all files, or 100 of a registered set.
         seed: for random draws and the choice of images.
     """
@@ -56,7 +56,7 @@ def submit(
     words = [data] if isinstance(data, str) else data
     out = Path("out/submit") / slug(" ".join([model, *words])) if out is None else out
     check_folder(out)
-    here = subject(model, data, opening, from_a_set=FROM_A_SET)
+    here = open_inputs(model, data, opening, from_a_set=FROM_A_SET)
     command = shlex.join(["gyrograd", "submit", model, *words, "--out", str(out)])
     card = audited(
         here.model, here.data, index=here.index, out=out, seed=opening.seed, model_name=model,

@@ -13,7 +13,6 @@ from gyrograd.records import JsonObject
 if TYPE_CHECKING:
     from gyrograd.training.clusters import Outcome
     from gyrograd.training.sweep import SweepResult
-    from gyrograd.training.tables import Table
     from gyrograd.training.trials import Trial
 
 
@@ -37,7 +36,7 @@ def sweep(
         file: YAML with settings of `gyrograd train` (recipe, epochs, ...), a grid of dotted keys
             (terms.l2_cosine.l2: [0.01, 0.1]) and perhaps seeds ([0, 1, 2]).
         out: folder for trials and table; default: out/FILE. An interrupted sweep continues there.
-        seeds: instead of the file's.
+        seeds: seeds, instead of those in the file.
         max_accuracy_loss: largest loss of accuracy against cross-entropy; 0.01 is one point.
         images: test images on which Grad RPS is measured.
         ray: local (a Ray cluster of this machine), auto (one that runs already) or its address.
@@ -46,7 +45,7 @@ def sweep(
         gpus: on Ray, GPUs per trial, or a share of one.
         json: print the table as JSON for machines.
     """
-    from gyrograd.cli.subject import check_folder
+    from gyrograd.cli.inputs import check_folder
     from gyrograd.training import Stopped
     from gyrograd.training.clusters import Cluster
     from gyrograd.training.sweep import sweep as swept
@@ -77,20 +76,6 @@ sweep.optional_values = {"ray": "local"}  # type: ignore[attr-defined]
 """`--ray` alone means `--ray local`."""
 
 
-def rich_table(table: Table, *, unbroken: bool = False) -> Any:
-    """The table for a terminal; `unbroken`: only its first column may be broken into lines."""
-    from rich.markup import escape
-    from rich.table import Table as Shown
-
-    shown = Shown(box=None, pad_edge=False)
-    for number, title in enumerate(table.header):
-        # Folded, not cut: `l2_cosine.l...` would be the name of several points.
-        shown.add_column(escape(title), no_wrap=unbroken and number > 0, overflow="fold")
-    for row in table.rows:
-        shown.add_row(*(escape(cell) for cell in row))
-    return shown
-
-
 def _plan(file: Path) -> tuple[JsonObject, JsonObject, list[Any]]:
     """The file's settings, grid and seeds."""
     from gyrograd.training.settings import read_tree
@@ -109,7 +94,7 @@ def _plan(file: Path) -> tuple[JsonObject, JsonObject, list[Any]]:
 
 
 def _say(trial: Trial, outcome: Outcome, done: int, of: int) -> None:
-    """A line for each trial, on stderr: stdout is the table's."""
+    """Print a line per trial on stderr; stdout is for the table."""
     from gyrograd.training.trials import mean
 
     if isinstance(outcome, str):
@@ -127,9 +112,9 @@ def _print(done: SweepResult, json: bool) -> None:
     if json:
         print(json_format.dumps(done.selection.document() | {"table": str(done.path)}, indent=1))
         return
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import print_table, say
 
-    console = Console()
-    console.print(rich_table(done.selection.table()))
-    console.print(done.selection.sentence, markup=False, highlight=False, style="bold")
+    table = done.selection.table()
+    print_table(table.header, table.rows)
+    say(done.selection.sentence, style="bold")
     print(printable(done.path))

@@ -37,9 +37,9 @@ def train(
         resume: auto (continue the run in the folder), never, or changed (continue although settings differ).
         print_config: print the settings as YAML and stop.
         recipes: list the recipes and stop.
-        settings: what the command line changes.
+        settings: changes from the command line.
     """
-    from gyrograd.cli.subject import check_folder
+    from gyrograd.cli.inputs import check_folder
     from gyrograd.training import Stopped, settings_from
     from gyrograd.training.settings import merge_settings
 
@@ -53,7 +53,7 @@ def train(
     folder = Path("out") / (recipe or (config.stem if config else "train")) if out is None else out
     check_folder(folder)
     try:
-        _report(_trained(chosen, folder, resume))
+        _report(_run_training(chosen, folder, resume))
     except Stopped as stopped:
         if _first():
             print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
@@ -100,7 +100,7 @@ def _put(tree: Settings, path: list[str], value: Any) -> None:
 
 
 def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
-    """The recipe with the file's settings over it."""
+    """The settings of the recipe, overridden by those of the file and of the command line."""
     from gyrograd.errors import UserError
     from gyrograd.training.settings import merge_settings, read_tree, recipe_tree
 
@@ -112,7 +112,7 @@ def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) 
     return tree if config is None else merge_settings(tree, read_tree(config))
 
 
-def _trained(settings: TrainSettings, out: Path, resume: str) -> Trained:
+def _run_training(settings: TrainSettings, out: Path, resume: str) -> Trained:
     from gyrograd.training import objective_of, snapshots, train
 
     if _first():

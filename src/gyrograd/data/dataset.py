@@ -1,20 +1,31 @@
-"""A data set as tensors; images stay bytes until they are used, so that CIFAR-10 fits on any device."""
+"""A data set as tensors, and its batches; images stay bytes until they are used, so that CIFAR-10 fits on any device.
+
+Batches are made and augmented where the data lives: no loader workers, no global random numbers.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from gyrograd.data.streamed import Streamed
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
-from gyrograd.types import Bytes, Inputs, Labels
+from gyrograd.types import Bytes, Images, Inputs, Labels
 
 SUBSET_STREAM = 1 << 32  # keeps the choice of examples apart from the order of an epoch (streams 0, 1, ...)
+MAX_ASPECT = 4 / 3
+"""Largest ratio of the sides of a random resized crop, as in torchvision."""
+_ZOOM_STREAM = 2
+"""Stream of `zoom_in`; `augment` draws from 0 and 1."""
+
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +43,26 @@ class Dataset:
     masks: Bool[Tensor, "b h w"] | None = None
 
     def __post_init__(self) -> None:
-        _check_lengths(self)
-        _check_labels(self)
+        if len(self.labels) == 0:
+            raise UserError(f"{self.name} holds no examples; give at least one.")
+        if len(self.images) != len(self.labels):
+            raise UserError(
+                f"{self.name} has {len(self.images)} images and {len(self.labels)} labels; give a label to each."
+            )
+        seen = None if self.masks is None else tuple(self.masks.shape)
+        expected = (len(self.images), *self.images.shape[2:])
+        if seen not in (None, expected):
+            raise UserError(f"{self.name} has masks of shape {seen}; give one mask per image, {expected}.")
+        if self.labels.is_floating_point() or self.labels.dtype == torch.bool:
+            raise UserError(
+                f"{self.name} has labels of type {self.labels.dtype}; give whole numbers (int64)."
+            )
+        low, high = int(self.labels.min()), int(self.labels.max())
+        if low < 0 or high >= len(self.classes):
+            raise UserError(
+                f"{self.name} has labels from {low} to {high} and {len(self.classes)} classes; "
+                f"labels count from 0 to {len(self.classes) - 1}."
+            )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -86,25 +115,78 @@ class Dataset:
         return total.hexdigest()
 
 
-def _check_lengths(data: Dataset) -> None:
-    if len(data.labels) == 0:
-        raise UserError(f"{data.name} holds no examples; give at least one.")
-    if len(data.images) != len(data.labels):
+def batches(
+    dataset: Dataset, size: int, *, shuffle_seed: int | None = None, epoch: int = 0, drop_last: bool = False
+) -> Iterator[tuple[Inputs, Labels, Int[Tensor, " b"]]]:
+    """Batches of (float examples, labels, index in the data set).
+
+    They come in the order of the data set, or shuffled by (shuffle_seed, epoch): batch size and device do not change
+    the order. With drop_last a smaller last batch is left out.
+    """
+    check_counts(size=size)
+    if drop_last and size > len(dataset):
         raise UserError(
-            f"{data.name} has {len(data.images)} images and {len(data.labels)} labels; give a label to each."
+            f"drop_last leaves no batch: give a size up to {len(dataset)}, all of {dataset.name}."
         )
-    seen = None if data.masks is None else tuple(data.masks.shape)
-    expected = (len(data.images), *data.images.shape[2:])
-    if seen not in (None, expected):
-        raise UserError(f"{data.name} has masks of shape {seen}; give one mask per image, {expected}.")
+    return _batches(dataset, size, order(len(dataset), shuffle_seed, epoch), drop_last)
 
 
-def _check_labels(data: Dataset) -> None:
-    if data.labels.is_floating_point() or data.labels.dtype == torch.bool:
-        raise UserError(f"{data.name} has labels of type {data.labels.dtype}; give whole numbers (int64).")
-    low, high = int(data.labels.min()), int(data.labels.max())
-    if low < 0 or high >= len(data.classes):
-        raise UserError(
-            f"{data.name} has labels from {low} to {high} and {len(data.classes)} classes; "
-            f"labels count from 0 to {len(data.classes) - 1}."
-        )
+def _batches(
+    dataset: Dataset, size: int, index: Int[Tensor, " n"], drop_last: bool
+) -> Iterator[tuple[Inputs, Labels, Int[Tensor, " b"]]]:
+    for rows in index.to(dataset.labels.device).split(size):
+        if len(rows) == size or not drop_last:
+            yield dataset.pixels(rows), dataset.labels[rows], rows
+
+
+def order(
+    n: int, shuffle_seed: int | None, epoch: int = 0, device: torch.device | str | None = None
+) -> Int[Tensor, " n"]:
+    """The order of an epoch: a permutation by seed and epoch, or 0 .. n-1 without a seed; the same on any device."""
+    if shuffle_seed is None:
+        return torch.arange(n, device=device)
+    return random.permutation(random.keys(shuffle_seed, 1, device), n, stream=epoch)[0]
+
+
+def augment(
+    images: UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"],
+    keys: Int[Tensor, " b"],
+    pad: int = 4,
+    flip: bool = True,
+) -> UInt8[Tensor, "b c h w"] | Float[Tensor, "b c h w"]:
+    """Each image moved by up to `pad` pixels each way (zeros come in), and mirrored with probability 1/2.
+
+    The same as padding with zeros, cropping at random and flipping. The keys decide: an example with the same
+    key gets the same crop in any batch.
+    """
+    if pad < 0:
+        raise UserError(f"The padding is {pad}; give 0 (no crop) or more.")
+    b, _, h, w = images.shape
+    shift = random.integers(keys, (2,), 2 * pad + 1, stream=0)
+    rows = shift[:, :1] + torch.arange(h, device=images.device)
+    columns = shift[:, 1:] + torch.arange(w, device=images.device)
+    if flip:
+        mirrored = random.integers(keys, (1,), 2, stream=1) == 1
+        columns = torch.where(mirrored, columns.flip(1), columns)
+    padded = F.pad(images, (pad, pad, pad, pad))
+    example = torch.arange(b, device=images.device)[:, None, None]
+    # Indexing puts the indexed axes first and the channels last, so the channels are moved back.
+    return padded[example, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+def zoom_in(x: Images, keys: Int[Tensor, " b"], smallest: float) -> Images:
+    """A random part of each image, scaled to its size: `smallest` to all of its area, sides 3:4 to 4:3.
+
+    Deviation from torchvision's RandomResizedCrop: a part that would stick out is cut to the image instead of drawn
+    again, and the enlargement is bilinear without anti-aliasing.
+    """
+    u = random.uniform(keys, (4,), stream=_ZOOM_STREAM, dtype=x.dtype)
+    area = smallest + (1 - smallest) * u[:, 0]
+    ratio = torch.exp((2 * u[:, 1] - 1) * math.log(MAX_ASPECT))
+    high, wide = (area / ratio).sqrt().clamp(max=1), (area * ratio).sqrt().clamp(max=1)
+    # affine_grid runs from -1 to 1: a part of side s has its centre within 1 - s of 0
+    down, right = (2 * u[:, 2] - 1) * (1 - high), (2 * u[:, 3] - 1) * (1 - wide)
+    zero = torch.zeros_like(high)
+    frames = torch.stack((wide, zero, right, zero, high, down), 1).view(-1, 2, 3)
+    grid = F.affine_grid(frames, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, padding_mode="border", align_corners=False)

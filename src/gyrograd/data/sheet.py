@@ -17,13 +17,13 @@ CELL, GAP, MARGIN = 96, 4, 92
 MOST_CLASSES = 20
 
 
-def picture(data: Dataset, n: int = 8) -> Image.Image:
-    """The contact sheet of images with n of each class, or the scatter plot of points."""
+def draw_sheet(data: Dataset, n: int = 8) -> Image.Image:
+    """A contact sheet with n images per class, or a scatter plot if the examples are points."""
     return scatter(data) if data.images.ndim == 2 else contact_sheet(data, n)
 
 
 def contact_sheet(data: Dataset, n: int) -> Image.Image:
-    """A row for each class (the first twenty) with its name and its first n examples."""
+    """One row per class (the first twenty): its name and its first n examples."""
     shown = list(enumerate(data.classes))[:MOST_CLASSES]
     step = CELL + GAP
     sheet = Image.new("RGB", (MARGIN + n * step, len(shown) * step + GAP), "white")

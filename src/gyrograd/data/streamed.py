@@ -86,7 +86,7 @@ class Streamed:
             return self[torch.tensor([index])][0]
         chosen = self.rows(index).blobs
         with ThreadPoolExecutor(min(DECODERS, len(chosen) or 1)) as threads:
-            images = list(threads.map(self._decoded, chosen))
+            images = list(threads.map(self._decode, chosen))
         bytes_ = torch.stack(images) if images else torch.zeros(0, 3, *self.size, dtype=torch.uint8)
         if self.dtype != torch.uint8:
             # In float32 first, as for a set in memory, for any precision of the model.
@@ -116,7 +116,7 @@ class Streamed:
             total.update(hashlib.sha256(blob.read()).digest())
         return total.hexdigest()
 
-    def _decoded(self, blob: Blob) -> Tensor:
+    def _decode(self, blob: Blob) -> Tensor:
         from gyrograd.data.folder import (
             decode_image,
         )  # a folder of many images is streamed: it knows this file

@@ -1,73 +1,83 @@
-"""Every table and figure of the three papers, by name: run it, and see the paper's number beside ours.
+"""Reproductions of every table and figure of three papers, each with the paper's number beside ours.
 
     gyrograd reproduce joo2023-table1 --scale small
 
-It has two stages: the nets that are missing are trained, then what is missing is measured. Nothing is trained while
-something is measured.
+A run has two stages: first the missing nets are trained, then the missing measurements are taken.
 
-A paper is a folder here: `experiments.py`, a table with a row for each table or figure, `ways.py` (which nets, out of
-which recipes of `training`), `measures.py`, `scales.toml` (sizes), `claims.toml` (what the paper says). To add one,
-add a row:
+Each paper has a folder: `experiments.py` lists its tables and figures, `variants.py` says which recipe of `training`
+trains each row's net, `measures.py` has the measurements, `scales.toml` the sizes, `claims.toml` the paper's claims.
+To add an experiment, add an entry to the list:
 
     Listed(
-        "table1",                                      # joo2023-table1
+        "table1",                                      # registered as joo2023-table1
         "Table 1",
-        "One sentence that says what is measured; it stands on the page and in `gyrograd list experiment`.",
+        "One sentence about what is measured, shown on the page and by `gyrograd list experiment`.",
         Experiment(
-            nets=selected(*SETTINGS),                  # (run) -> the nets, as `Subject`s
-            measures=([accuracy, rps("grad", 16)],),   # each (subject) -> `Part`s, the measurements of a net
-            finish=under_attack("grad"), looks=True,   # what is made of nets and records besides, if anything
-            sections=attack_sections("..."),           # (results) -> figures, pure, if any
+            nets=selected(*SETTINGS),                  # (run) -> list of `TrainedNet`
+            measures=([accuracy, rps("grad", 16)],),   # each (trained_net) -> list of `Part`, its measurements
+            finish=under_attack("grad"), looks=True,   # optional: adds pictures, correlations, timings
+            sections=attack_sections("..."),           # optional: (results) -> figures, a pure function
         ),
     )
 
-- `Run` says where and how large: `run.seeds`, `run.device`, `run.included(SETTINGS)` (settings this scale has and
-  the user did not leave out), `run.subjects(SETTINGS, rows_of)` (their nets by row and seed), `run.kept(rows)`,
-  `run.sizes(setting)` (the setting's table of `scales.toml`),
-  `run.net(net)` (a trained net), `run.test_images(setting)`, `run.positions(setting)` (which images are measured).
-- `Net(label, model, sizes, recipe, terms, seed, teacher)` is a net in plain values, made of a recipe by
-  `subjects.net_of`; `trained` keeps it by their hash, shared by all experiments of a folder. A net that is not trained
-  here (given weights) is `Given(label, path, model)`.
-- `Part(setting, row, seed, what, net, settings, columns)` is one measurement: `columns(model, x, y, keys)` gives
-  numbers for each image by the column's name. `settings` holds all else that decides them, in JSON. Finished shards
-  are read, not measured. Records not of images (timings) may be put into `Found` as `(setting, row, seed, Record)`.
-- A column is on the paper's scale (per cent where the paper has per cent). A column with an "@" is a point of a curve:
-  it is drawn and left out of the tables. Where the columns of several parts of one row have one name, the last wins.
-- `claims.toml`: see `claims`; `scales.toml`: see `scales`. A scale sets sizes, never the method.
-- `plots.line` takes what was measured, `plots.curves` draws lines with intervals, `plots.figures_of` a few panels to a
-  figure; `pictures.shown_by` gives the images a figure shows and `reporting.map_grid` draws them with their maps.
-- `reproduce(name, scale, out)` runs it all and writes `out/SCALE/NAME/{results.json, pictures.npz, index.html}` beside
-  `out/SCALE/records` and `out/SCALE/nets`, which all experiments of a scale share. `render(folder)` writes the page
-  anew from the files alone.
+- `ExperimentContext` (`run`) has the scale and the selections of the user: `run.seeds`, `run.device`,
+  `run.included(SETTINGS)` (selected settings), `run.select_rows(rows)`, `run.trained_nets(SETTINGS, rows_of)` (the
+  selected nets by row and seed), `run.sizes(setting)` (a table of `scales.toml`), `run.net(net)` (loads a trained
+  net), `run.test_images(setting)`, `run.positions(setting)` (the positions of the measured images).
+- `Net(label, model, sizes, recipe, terms, seed, teacher)` describes a net in plain values; `trained_nets.net_of` makes
+  one from a recipe. `train_or_load` stores it under a hash of these values, so experiments in one folder share nets. A
+  net with weights from elsewhere is `PretrainedNet(label, path, model)`.
+- `Part(setting, row, seed, what, net, settings, columns)` is one measurement: `columns(model, x, y, keys)` returns one
+  number per image for each column. `settings` holds, as JSON, everything else that determines the numbers. Finished
+  shards are read, not measured again. `finish` may add records of other things than images (timings) to
+  `ExperimentOutput`, as `(setting, row, seed, Record)`.
+- Columns are on the paper's scale (per cent if the paper prints per cent). A column with "@" in its name is a point of
+  a curve: it is plotted and left out of the tables. If several parts of a row have a column of the same name, the
+  last one counts.
+- `claims.toml` is described in `claims`, `scales.toml` in `scales`. A scale sets sizes, never the method.
+- `plots.line` makes a line of estimates, `plots.curves` plots lines with intervals, `plots.figures_of` splits panels
+  over figures; `pictures.shown_by` yields the images of a figure and `reporting.map_grid` draws them with their maps.
+- `reproduce(name, scale, out)` runs an experiment and writes `out/SCALE/NAME/{results.json, pictures.npz, index.html}`.
+  All experiments of a scale share `out/SCALE/records` and `out/SCALE/nets`. `render(folder)` writes the page again
+  from the files alone.
 """
 
 from gyrograd.experiments import joo2023, tan2023, wang2020
-from gyrograd.experiments.claims import Claims, Judged, judged, read_claims
-from gyrograd.experiments.nets import Given, Net, trained
+from gyrograd.experiments.claims import Claims, ClaimVerdict, judge_claims, read_claims
+from gyrograd.experiments.engine import (
+    Experiment,
+    ExperimentContext,
+    ExperimentOutput,
+    Listed,
+    render,
+    reproduce,
+    states,
+)
+from gyrograd.experiments.nets import Net, PretrainedNet, train_or_load
 from gyrograd.experiments.results import Estimate, Quantity, Results, estimate, read_results, write_results
-from gyrograd.experiments.runs import Experiment, Found, Listed, Run, render, reproduce, states
-from gyrograd.experiments.scales import Scale, picked, read_scale
-from gyrograd.experiments.subjects import Part, Subject
+from gyrograd.experiments.scales import Scale, pick_evenly, read_scale
+from gyrograd.experiments.trained_nets import Part, TrainedNet
+from gyrograd.renames import keep_old_names
 
 __all__ = [
+    "ClaimVerdict",
     "Claims",
     "Estimate",
     "Experiment",
-    "Found",
-    "Given",
-    "Judged",
+    "ExperimentContext",
+    "ExperimentOutput",
     "Listed",
     "Net",
     "Part",
+    "PretrainedNet",
     "Quantity",
     "Results",
-    "Run",
     "Scale",
-    "Subject",
+    "TrainedNet",
     "estimate",
     "joo2023",
-    "judged",
-    "picked",
+    "judge_claims",
+    "pick_evenly",
     "read_claims",
     "read_results",
     "read_scale",
@@ -75,7 +85,19 @@ __all__ = [
     "reproduce",
     "states",
     "tan2023",
-    "trained",
+    "train_or_load",
     "wang2020",
     "write_results",
 ]
+
+keep_old_names(
+    __name__,
+    Found="gyrograd.experiments.ExperimentOutput",
+    Given="gyrograd.experiments.PretrainedNet",
+    Judged="gyrograd.experiments.ClaimVerdict",
+    Run="gyrograd.experiments.ExperimentContext",
+    Subject="gyrograd.experiments.TrainedNet",
+    judged="gyrograd.experiments.judge_claims",
+    picked="gyrograd.experiments.pick_evenly",
+    trained="gyrograd.experiments.train_or_load",
+)

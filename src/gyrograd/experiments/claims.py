@@ -1,14 +1,14 @@
-"""What a paper reports, as data, and what a run says to it. Needs no torch.
+"""Claims of a paper, as data, and the verdict of a run on each. Needs no torch.
 
 A paper's `claims.toml` holds:
-- `[[tolerance]]` column (pattern), row (pattern, all by default), within: how near counts as confirmed, fixed before
-  anything is measured; the first that fits holds;
+- `[[tolerance]]` column (pattern), row (pattern, all by default), within: the largest distance that counts as
+  confirmed, fixed before anything is measured; the first entry that matches is used;
 - `[[values]]` experiment, setting (or a list of them), columns, rows: a table as printed; optional `spread`, the
   printed deviations;
 - `[[order]]` experiment, setting, column, rising (rows from lowest to highest), or row and rising_columns; optionally
   a `text` in place of the words "higher above lower";
-- `[[known_error]]` experiment, setting, row, column (patterns, all "*" by default), why: what cannot be compared;
-- `[[note]]` experiment, text: what a reader of the page must know.
+- `[[known_error]]` experiment, setting, row, column (patterns, "*" by default), why: numbers that cannot be compared;
+- `[[note]]` experiment, text: a sentence for the reader of the page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Verdict = Literal["confirmed", "within interval", "inconclusive", "not confirmed
 """A value may be "within interval", an order "inconclusive"; the other three are for both."""
 ELSEWHERE = "not measured in this run"
 Comparison = Literal["nothing", "orders", "values"]
-"""What of a paper can be compared with a run of this scale; "values" includes the orders."""
+"""Which claims of a paper a run of this scale can be compared with; "values" includes the orders."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Value:
 
     @property
     def text(self) -> str:
-        """What is claimed, in words."""
+        """The claim in words."""
         return f"{self.quantity.row}, {self.quantity.column}"
 
 
@@ -60,7 +60,7 @@ Claim: TypeAlias = Value | Order
 
 @dataclass(frozen=True)
 class KnownError:
-    """Numbers of the paper, by patterns, that cannot be compared, and why."""
+    """Numbers of the paper (given by patterns) that cannot be compared, and the reason."""
 
     why: str
     setting: str = "*"
@@ -68,7 +68,7 @@ class KnownError:
     column: str = "*"
 
     def covers(self, quantity: Quantity) -> bool:
-        """Whether the quantity is one of these."""
+        """Whether the quantity matches the patterns."""
         return (
             fnmatchcase(quantity.setting, self.setting)
             and fnmatchcase(quantity.row, self.row)
@@ -78,19 +78,19 @@ class KnownError:
 
 @dataclass(frozen=True)
 class Claims:
-    """All that a paper's file says of one experiment."""
+    """Everything that a paper's file says about one experiment."""
 
     claims: tuple[Claim, ...] = ()
     known_errors: tuple[KnownError, ...] = ()
     notes: tuple[str, ...] = ()
 
     def reported(self) -> dict[Quantity, Value]:
-        """The printed numbers by what they are."""
+        """The printed values by quantity."""
         return {claim.quantity: claim for claim in self.claims if isinstance(claim, Value)}
 
 
 @dataclass(frozen=True)
-class Judged:
+class ClaimVerdict:
     """A claim, its verdict, and the reason."""
 
     claim: Claim
@@ -101,7 +101,7 @@ class Judged:
 
 
 def read_claims(path: Path, experiment: str) -> Claims:
-    """The claims of one experiment out of a paper's file."""
+    """Read the claims of one experiment from a paper's file."""
     document = tomllib.loads(path.read_text(encoding="utf-8"))
     tolerances = document.get("tolerance", [])
     mine = {
@@ -116,36 +116,36 @@ def read_claims(path: Path, experiment: str) -> Claims:
     return Claims((*claims, *orders), tuple(errors), tuple(entry["text"] for entry in mine["note"]))
 
 
-def judged(claims: Claims, results: Results, compares: Comparison) -> tuple[Judged, ...]:
-    """Every claim with its verdict."""
+def judge_claims(claims: Claims, results: Results, compares: Comparison) -> tuple[ClaimVerdict, ...]:
+    """Judge every claim."""
     return tuple(verdict(claim, results, compares, claims.known_errors) for claim in claims.claims)
 
 
 def verdict(
     claim: Claim, results: Results, compares: Comparison, known_errors: Iterable[KnownError] = ()
-) -> Judged:
-    """One claim with its verdict.
+) -> ClaimVerdict:
+    """Judge one claim.
 
     A value is confirmed if ours is within the tolerance that was fixed beforehand, within interval if our interval
     meets the printed number and its deviation, else not confirmed. An order is confirmed if the two intervals do
-    not touch, inconclusive if they do, not confirmed if they lie the other way round. Like is compared with like: a
-    value of a public net is not the paper's net's, and a public net and one trained here differ in more than their row.
+    not touch, inconclusive if they do, not confirmed if they lie the other way round. Only like is compared with like:
+    a public net is not the paper's net, and a public net and one trained here differ in more than their row.
     """
     places = quantities(claim)
     ours = tuple(results.estimates[q] for q in places if q in results.estimates)
     obstacle = _obstacle(claim, places, ours, results, compares, known_errors)
     if obstacle:
-        return Judged(claim, "not comparable", obstacle, ours)
+        return ClaimVerdict(claim, "not comparable", obstacle, ours)
     return _value_verdict(claim, ours[0]) if isinstance(claim, Value) else _order_verdict(claim, *ours)
 
 
 def quantities(claim: Claim) -> tuple[Quantity, ...]:
-    """What a claim speaks of: the value; the lower and the higher of an order."""
+    """The quantities of a claim: one for a value; the lower and the higher one for an order."""
     return (claim.quantity,) if isinstance(claim, Value) else (claim.lower, claim.higher)
 
 
-def counted(verdicts: Iterable[Judged]) -> dict[str, int]:
-    """How many claims got each verdict, every verdict named."""
+def count_verdicts(verdicts: Iterable[ClaimVerdict]) -> dict[str, int]:
+    """The number of claims with each verdict, including verdicts with none."""
     counts: dict[str, int] = dict.fromkeys(Verdict.__args__, 0)  # type: ignore[attr-defined]
     for judgement in verdicts:
         counts[judgement.verdict] += 1
@@ -160,7 +160,7 @@ def _obstacle(
     compares: Comparison,
     known_errors: Iterable[KnownError],
 ) -> str:
-    """Why the claim cannot be compared, or nothing."""
+    """Why the claim cannot be compared; empty if it can."""
     if len(ours) < len(places):
         return ELSEWHERE
     reasons = [error.why for error in known_errors for q in places if error.covers(q)]
@@ -184,42 +184,44 @@ def _obstacle(
 
 
 def was_given(results: Results, quantity: Quantity) -> bool:
-    """Whether the quantity's net came out of a file: how this run trains changes nothing in it."""
+    """Whether the quantity's net was loaded from a file, so that changed training settings do not affect it."""
     sizes = results.settings.get("sizes", {}).get(quantity.setting, {})
     return quantity.row.split()[0] in sizes.get("model", {}).get("weights", {})
 
 
 def has_not_learnt(results: Results, quantity: Quantity) -> bool:
-    """Whether the accuracy of the quantity's net, where it was measured, may be that of guessing.
+    """Whether the accuracy of the quantity's net was measured and is compatible with guessing.
 
-    Maps of such a net are smooth and say nothing; an order between two of them would be confirmed by accident.
+    Maps of such a net are smooth and meaningless; an order between two of them would be confirmed by accident.
     """
     accuracy = results.column_of(quantity.setting, quantity.row, "accuracy")
     chance = results.settings.get("chance", {}).get(quantity.setting)
     return accuracy is not None and chance is not None and accuracy.low <= chance
 
 
-def _value_verdict(claim: Value, ours: Estimate) -> Judged:
+def _value_verdict(claim: Value, ours: Estimate) -> ClaimVerdict:
     distance = abs(ours.value - claim.reported)
     if distance <= claim.within:
-        return Judged(claim, "confirmed", f"{distance:.3g} away, at most {claim.within:g} allowed", (ours,))
+        return ClaimVerdict(
+            claim, "confirmed", f"{distance:.3g} away, at most {claim.within:g} allowed", (ours,)
+        )
     if ours.low <= claim.reported + claim.spread and ours.high >= claim.reported - claim.spread:
-        return Judged(claim, "within interval", f"{distance:.3g} away, inside the interval", (ours,))
-    return Judged(claim, "not confirmed", f"{distance:.3g} away, outside the interval", (ours,))
+        return ClaimVerdict(claim, "within interval", f"{distance:.3g} away, inside the interval", (ours,))
+    return ClaimVerdict(claim, "not confirmed", f"{distance:.3g} away, outside the interval", (ours,))
 
 
-def _order_verdict(claim: Order, lower: Estimate, higher: Estimate) -> Judged:
+def _order_verdict(claim: Order, lower: Estimate, higher: Estimate) -> ClaimVerdict:
     if lower.high < higher.low:
-        return Judged(claim, "confirmed", "the intervals do not touch", (lower, higher))
+        return ClaimVerdict(claim, "confirmed", "the intervals do not touch", (lower, higher))
     if higher.high < lower.low:
-        return Judged(claim, "not confirmed", "the other way round", (lower, higher))
+        return ClaimVerdict(claim, "not confirmed", "the other way round", (lower, higher))
     apart = seed_by_seed(lower, higher)
     paired = f"; seed by seed {apart.value:.3g} apart [{apart.low:.3g}, {apart.high:.3g}]" if apart else ""
-    return Judged(claim, "inconclusive", f"the intervals touch{paired}", (lower, higher))
+    return ClaimVerdict(claim, "inconclusive", f"the intervals touch{paired}", (lower, higher))
 
 
 def _of(document: Mapping[str, Any], kind: str, experiment: str) -> Iterable[Mapping[str, Any]]:
-    """The entries of this experiment; one that names several settings stands for one of each."""
+    """The entries of this experiment; an entry with a list of settings is repeated for each of them."""
     for entry in document.get(kind, ()):
         if fnmatchcase(experiment, entry.get("experiment", "*")):
             settings = entry.get("setting", "*")

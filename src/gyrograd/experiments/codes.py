@@ -1,4 +1,4 @@
-"""The papers' short names in words: what the rows and columns of a page are. Needs no torch."""
+"""What the papers' short names of rows and columns mean. Needs no torch."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ CODES = {
     "sigma": "width of SmoothGrad's noise",
     "model": "the net itself",
 }  # fmt: skip
-"""A word of a row's or column's name, and what it stands for."""
+"""By word of a row's or column's name: its meaning."""
 
 
 def explained(names: Iterable[str]) -> list[tuple[str, str]]:
-    """The codes in these names, in the order they are met, each with its words."""
+    """The short names that occur in these names, in order of occurrence, each with its meaning."""
     words = dict.fromkeys(word.strip(",") for name in names for word in name.split())
     return [(word, CODES[word]) for word in words if word in CODES]

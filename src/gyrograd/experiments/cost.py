@@ -1,4 +1,4 @@
-"""What a training step costs: seconds and bytes, of several objectives side by side in one process."""
+"""The cost of training steps, in seconds and bytes: several objectives in turn in one process."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Cost:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors made in the block that are alive at once; `peak` is the most.
+    """Counts the bytes of live tensors that were created in the block; `peak` is the maximum.
 
-    The CPU's allocator tells no peak. Storages are counted once however many views they have; workspaces inside an
-    operation are not seen, as they are not by CUDA's counter of tensors.
+    PyTorch's CPU allocator reports no peak. A storage is counted once, however many views it has. Workspaces inside
+    an operation are not counted.
     """
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class LiveBytes(TorchDispatchMode):
 
 
 def side_by_side(steps: Mapping[str, Step], rounds: int, device: str = "cpu") -> dict[str, list[Cost]]:
-    """The cost of each step in each round. In a round all steps run once, so that a slow moment hits all alike."""
+    """The cost of each step in each round. Each round runs all steps once, so a slow moment affects all of them."""
     for step in steps.values():
-        step()  # allocators, kernels and caches are warm before anything counts
+        step()  # warm up allocators, kernels and caches
     costs: dict[str, list[Cost]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
@@ -83,7 +83,7 @@ def _bytes(step: Step, device: str) -> float:
     gc.collect()
     if device.startswith("cuda"):
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)  # nets and optimizers of all the steps that are compared
+        before = torch.cuda.memory_allocated(device)  # the nets and optimizers of all compared steps
         step()
         return float(torch.cuda.max_memory_allocated(device) - before)
     with LiveBytes() as live:

@@ -1,4 +1,4 @@
-"""Trained nets, kept by what decides their weights: tables and figures that need the same net share it."""
+"""Trained nets, stored by a hash of everything that determines their weights, so that experiments share them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DECIDED = {
     "model", "model_settings", "start", "data", "data_settings", "test", "terms", "cross_entropy", "seed", "device",
     "milestones",
 }  # fmt: skip
-"""Settings that belong to the experiment: its model, data and objective, and where it runs."""
+"""Settings that the experiment determines and --train cannot change: model, data, objective, seed, device."""
 BATCHNORM = "batchnorm"
 """The one setting of a term that `--train` may change: which statistics its extra passes use."""
 
@@ -52,7 +52,7 @@ class Net:
 
 
 @dataclass(frozen=True)
-class Given:
+class PretrainedNet:
     """A net trained elsewhere: a file of weights for a model by name and settings. `label` names it."""
 
     label: str
@@ -60,25 +60,25 @@ class Given:
     model: Mapping[str, Any]
 
 
-def net_key(net: Net | Given) -> str:
-    """Twelve digits that differ for nets that can differ in a weight."""
-    if isinstance(net, Given):
+def net_key(net: Net | PretrainedNet) -> str:
+    """A fingerprint of twelve digits; nets whose weights can differ have different ones."""
+    if isinstance(net, PretrainedNet):
         if not net.path.is_file():
             raise UserError(
                 f"There are no weights at {net.path}; put them there, or set GYROGRAD_DATA to their folder."
             )
         return fingerprint([dict(net.model), hashlib.sha256(net.path.read_bytes()).hexdigest()])
     teacher = net_key(net.teacher) if net.teacher else None
-    # Under the old names of settings, so that nets trained before a setting was renamed are found.
+    # Uses the old names of settings, so that nets trained before a rename are found.
     before = {new: old for old, new in OLD_FIELDS.items()}
     plain = [net.model, net.sizes, with_new_names(net.recipe, before), net.terms, net.seed, teacher]
     return fingerprint(json.loads(json.dumps(plain, default=dict)))
 
 
-def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
-    """The net in evaluation mode on the device: read if it is there, else trained, and taken up where it stopped.
+def train_or_load(net: Net | PretrainedNet, folder: Path, device: str = "cpu") -> Model:
+    """Load the net if it exists, else train it (resuming a stopped run); in evaluation mode on the device.
 
-    Where another process trains it, this one waits and reads it: experiments of one folder may run at once.
+    If another process is training the net, this one waits and loads it, so experiments can run in parallel.
     """
     if not is_there(net, folder):
         assert isinstance(net, Net)
@@ -89,14 +89,14 @@ def trained(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
     return read_net(net, folder, device)
 
 
-def is_there(net: Net | Given, folder: Path) -> bool:
-    """Whether the net needs no training: it was given, or an earlier run trained it."""
-    return isinstance(net, Given) or net_path(net, folder).exists()
+def is_there(net: Net | PretrainedNet, folder: Path) -> bool:
+    """Whether the net needs no training: it is pretrained, or an earlier run trained it."""
+    return isinstance(net, PretrainedNet) or net_path(net, folder).exists()
 
 
-def read_net(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
-    """A net that is there, in evaluation mode on the device."""
-    if isinstance(net, Given):
+def read_net(net: Net | PretrainedNet, folder: Path, device: str = "cpu") -> Model:
+    """Load a net that exists, in evaluation mode on the device."""
+    if isinstance(net, PretrainedNet):
         settings = dict(net.model)
         given: Model = build(settings.pop("name"), weights=net.path, **settings)
         return given.to(device).eval()
@@ -104,20 +104,20 @@ def read_net(net: Net | Given, folder: Path, device: str = "cpu") -> Model:
 
 
 def net_path(net: Net, folder: Path) -> Path:
-    """Where a net is kept."""
+    """The path of a net's weights."""
     slug = re.sub(r"[^a-z0-9]+", "-", f"{net.model['name']} {net.label} {net.seed}".lower()).strip("-")
     return folder / f"{slug}-{net_key(net)}.safetensors"
 
 
 def lock_path(net: Net, folder: Path) -> Path:
-    """The lock that whoever trains the net holds."""
+    """The lock file held by the process that trains the net."""
     path = net_path(net, folder)
     return path.with_name(f".{path.stem}.writer")
 
 
 def _train(net: Net, path: Path, folder: Path, device: str) -> None:
     data = images_of(net.sizes, "train")
-    start = trained(net.teacher, folder, device) if net.teacher else None
+    start = train_or_load(net.teacher, folder, device) if net.teacher else None
     model = built(net, len(data.classes))
     if start is not None:
         model.load_state_dict(start.state_dict())
@@ -132,7 +132,7 @@ def _train(net: Net, path: Path, folder: Path, device: str) -> None:
         out=path.with_suffix(""),
     )
     save(path, model.cpu(), facts={"label": net.label, "seed": net.seed, "data": data.name})
-    # The run is over: its log is worth keeping, its checkpoint (three times the net) is not.
+    # Keep the log of the finished run, but not its checkpoint, which is three times as large as the net.
     run = path.with_suffix("")
     if (run / "log.jsonl").exists():
         (run / "log.jsonl").replace(path.with_suffix(".jsonl"))
@@ -147,20 +147,20 @@ def built(net: Net, classes: int) -> Model:
 
 
 def objective_of(net: Net, teacher: Model | None = None) -> Objective:
-    """What training makes small."""
+    """The training objective of a net."""
     terms = {}
     for name, term in net.terms.items():
         own = {**term.get("settings", {}), **({"teacher": teacher} if teacher is not None else {})}
         terms[name] = Term(make("regularizer", name, **own), float(term.get("weight", 1.0)))
     names = ("label_smoothing", "regularized_fraction", "regularize_every")
     shape = {key: net.recipe[key] for key in names if key in net.recipe}
-    # fast is about how cross-entropy and a penalty are computed; ways with a search inside run as they are written.
+    # `fast` changes how cross-entropy and a penalty are computed; it has no version for terms that search (iga, ...).
     fast = bool(net.recipe.get("fast")) and runs_fast(terms.values())
     return Objective(terms, net.recipe.get("cross_entropy"), **shape, fast=fast)
 
 
 def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes of the training that `TrainSettings` knows and an experiment does not decide itself."""
+    """The changes given by --train, if `TrainSettings` has them and the experiment does not determine them itself."""
     known = {f.name for f in fields(TrainSettings)} - DECIDED | {BATCHNORM}
     changes = with_new_names(changes, OLD_FIELDS, warn=True)
     for key in changes:
@@ -168,13 +168,13 @@ def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"train has no setting '{key}' to change: {did_you_mean(key, known)}")
     if BATCHNORM in changes:
         check_name(BATCHNORM, str(changes[BATCHNORM]), get_args(BatchNorm))
-    # refuses values that do not fit
+    # raises for invalid values
     TrainSettings(**{key: value for key, value in changes.items() if key != BATCHNORM})
     return changes
 
 
 def train_settings(net: Net, device: str = "cpu") -> TrainSettings:
-    """The recipe with its milestones in epochs."""
+    """Training settings of a net; milestones are converted from shares of the training to epochs."""
     recipe = {**net.recipe, **{key: net.sizes[key] for key in ("epochs", "batch_size") if key in net.sizes}}
     shares = recipe.pop("milestones", ())
     epochs = [max(1, round(share * recipe["epochs"])) for share in shares]

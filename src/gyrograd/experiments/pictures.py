@@ -1,4 +1,4 @@
-"""Images and maps of a run as arrays, for its figures; `BAR` joins the words of an array's name."""
+"""Images and maps of a run as arrays for its figures; `BAR` separates the parts of an array's name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyrograd.experiments.runs import Run
-from gyrograd.experiments.subjects import Subject
+from gyrograd.experiments.engine import ExperimentContext
+from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.measurement import streams
 from gyrograd.numerics.random import Keys
 from gyrograd.types import Images, Labels, Model
@@ -23,34 +23,36 @@ BAR = "|"
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """A net and the few images a figure shows of it."""
+    """A net and the few images that a figure shows."""
 
-    subject: Subject
+    trained_net: TrainedNet
     model: Model
     x: Images
     labels: Labels
     keys: Keys
 
 
-def shown_by(run: Run, subjects: Sequence[Subject], most: int | None = None) -> Iterator[Shown]:
-    """The first images measured, under one net per row: that of the first seed."""
-    for subject in subjects:
-        if subject.seed == run.seeds[0]:
-            count = run.sizes(subject.setting).get("pictures", 2)
-            positions = torch.tensor(run.positions(subject.setting)[:count][:most])
-            here = run.test_images(subject.setting).rows(positions)
-            keys = streams(subject.seed, positions).to(run.device)
-            yield Shown(subject, run.net(subject.net), here.pixels(), here.labels, keys)
+def shown_by(
+    run: ExperimentContext, trained_nets: Sequence[TrainedNet], most: int | None = None
+) -> Iterator[Shown]:
+    """The first measured images with one net per row, that of the first seed."""
+    for trained_net in trained_nets:
+        if trained_net.seed == run.seeds[0]:
+            count = run.sizes(trained_net.setting).get("pictures", 2)
+            positions = torch.tensor(run.positions(trained_net.setting)[:count][:most])
+            here = run.test_images(trained_net.setting).rows(positions)
+            keys = streams(trained_net.seed, positions).to(run.device)
+            yield Shown(trained_net, run.net(trained_net.net), here.pixels(), here.labels, keys)
 
 
 def colours(x: Tensor) -> NDArray[Any]:
-    """Images as `n h w 3` bytes over 255, small in a file."""
+    """Images as `n h w 3`, rounded to multiples of 1/255, so that the file is small."""
     pixels = x.detach().cpu().movedim(1, -1).numpy()
     return np.asarray(np.round(pixels * 255) / 255, dtype=np.float32)
 
 
 def grey(maps: Tensor) -> NDArray[Any]:
-    """Maps `n h w`, in half the bytes."""
+    """Maps as `n h w` in half precision."""
     largest = maps.flatten(1).amax(1).view(-1, 1, 1)
     shares = maps / torch.where(largest > 0, largest, 1)
     return np.asarray(shares.detach().cpu().numpy(), dtype=np.float16)

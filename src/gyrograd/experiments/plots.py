@@ -1,4 +1,4 @@
-"""Curves with their intervals, drawn from results: no torch, PNG bytes out."""
+"""Plots of curves with intervals, as PNG bytes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gyrograd.reporting import Figure
 from gyrograd.reporting.figures import figure_png
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-"""Okabe and Ito's, which the colour-blind tell apart."""
+"""The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 DASHES = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -20,7 +20,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 class Line:
     """Estimates over x; lines of one `group` share a colour, those of one `style` a dash.
 
-    With `names`, one for each point, they are points that no line joins: each name has its own marker.
+    With `names`, one for each point, the points are not joined, and each name has its own marker.
     """
 
     label: str
@@ -34,7 +34,7 @@ class Line:
 def line(
     label: str, points: Iterable[tuple[float | int, Estimate | None]], group: int = 0, style: int = 0
 ) -> Line:
-    """A line through the points that were measured."""
+    """A line through the measured points."""
     known = [(float(x), y) for x, y in points if y is not None]
     return Line(label, tuple(x for x, _ in known), tuple(y for _, y in known), group, style)
 
@@ -42,7 +42,7 @@ def line(
 def figures_of(
     panels: Mapping[str, Sequence[Line]], x_label: str, y_label: str, caption: str, *, across: int = 2
 ) -> tuple[Figure, ...]:
-    """The panels, `across` of them to a figure, since more cannot be read; panels without a point are left out."""
+    """Figures of `across` panels each, as more are not legible; panels without points are left out."""
     shown = [(title, [line for line in lines if line.x]) for title, lines in panels.items()]
     kept = [(title, lines) for title, lines in shown if lines]
     parts = [kept[first : first + across] for first in range(0, len(kept), across)]
@@ -52,7 +52,7 @@ def figures_of(
 def curves(
     panels: Mapping[str, Sequence[Line]], x_label: str, y_label: str, *, logarithmic: bool = False
 ) -> bytes:
-    """A panel for each name, side by side; bands are the 95 % intervals."""
+    """One panel per name, side by side; bands are 95 % intervals."""
     from matplotlib.figure import Figure as Canvas
 
     figure = Canvas(figsize=(3.8 * len(panels) + 1.4, 3.3), dpi=130, layout="constrained")
@@ -82,7 +82,7 @@ def curves(
 
 
 def _draw_points(axis: Any, line: Line, names: list[str]) -> None:
-    """Each point with its interval; nothing between two points is measured, so nothing joins them."""
+    """Draw each point with its interval; nothing was measured between points, so no line joins them."""
     colour = COLOURS[line.group % len(COLOURS)]
     for x, y, name in zip(line.x, line.y, line.names, strict=True):
         below, above = max(0.0, y.value - y.low), max(0.0, y.high - y.value)
@@ -91,7 +91,7 @@ def _draw_points(axis: Any, line: Line, names: list[str]) -> None:
 
 
 def _legend_of_points(lines: Sequence[Line], names: list[str]) -> tuple[list[Any], list[str]]:
-    """Colours for the lines' labels, markers for the points' names."""
+    """The legend: a colour for each line's label, a marker for each point's name."""
     from matplotlib.lines import Line2D
 
     groups = {line.label: COLOURS[line.group % len(COLOURS)] for line in lines}

@@ -7,13 +7,21 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from gyrograd.experiments.claims import ELSEWHERE, Claims, Judged, Order, Value, counted, quantities
+from gyrograd.experiments.claims import (
+    ELSEWHERE,
+    Claims,
+    ClaimVerdict,
+    Order,
+    Value,
+    count_verdicts,
+    quantities,
+)
 from gyrograd.experiments.codes import explained
 from gyrograd.experiments.results import Estimate, Quantity, Results
 from gyrograd.reporting import Section, Table, page
 
 POINT = "@"
-"""A column with this sign is a point of a curve: drawn, and not in the tables."""
+"""A column whose name contains this sign is a point of a curve: it is plotted and left out of the tables."""
 NOT_MEASURED = "not measured"
 ORDER_HEADER = ("setting", "claim", "verdict", "lower", "higher", "why")
 BADGES = {
@@ -22,7 +30,7 @@ BADGES = {
     "inconclusive": "shaky",
     "not confirmed": "unsafe",
 }
-"""Verdicts in the colours of an audit's grades."""
+"""The audit grade whose colour each verdict has."""
 COLOURS = {"confirmed": "good", "not confirmed": "bad"}
 VALUE_HEADER = ("setting", "row", "column", "verdict", "paper", "ours", "why")
 
@@ -32,7 +40,7 @@ def experiment_page(
     about: tuple[str, ...],
     results: Results,
     claims: Claims,
-    verdicts: Sequence[Judged],
+    verdicts: Sequence[ClaimVerdict],
     figures: tuple[Section, ...],
 ) -> str:
     """The page as HTML."""
@@ -51,16 +59,16 @@ def experiment_page(
     return page(title, lead, sections, _footer(results), badges=verdict_badges(verdicts))
 
 
-def verdict_badges(verdicts: Sequence[Judged]) -> tuple[tuple[str, str], ...]:
-    """How many claims got which verdict, each as words and a colour; those of what was not measured left out."""
-    counts = counted(judgement for judgement in verdicts if judgement.why != ELSEWHERE)
+def verdict_badges(verdicts: Sequence[ClaimVerdict]) -> tuple[tuple[str, str], ...]:
+    """The number of claims with each verdict, as text and colour; claims about unmeasured numbers are left out."""
+    counts = count_verdicts(judgement for judgement in verdicts if judgement.why != ELSEWHERE)
     return tuple(
         (f"{number} {verdict}", BADGES.get(verdict, "plain")) for verdict, number in counts.items() if number
     )
 
 
 def _code_section(results: Results) -> tuple[Section, ...]:
-    """What the short names of rows and columns stand for."""
+    """A section that explains the short names of rows and columns."""
     settings = results.measured_in
     names = [name for s in settings for name in (*tabled(results, s), *results.rows(s))]
     rows = tuple(explained(dict.fromkeys(names)))
@@ -68,8 +76,8 @@ def _code_section(results: Results) -> tuple[Section, ...]:
     return (Section("What the short names stand for", (), table, folded=True),) if rows else ()
 
 
-def numbers_csv(results: Results, claims: Claims, verdicts: Sequence[Judged]) -> str:
-    """Every number of the run as a table for other programs: ours, interval, the paper's, verdict."""
+def numbers_csv(results: Results, claims: Claims, verdicts: Sequence[ClaimVerdict]) -> str:
+    """Every number of the run as CSV: ours, its interval, the paper's, the verdict."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
@@ -85,9 +93,9 @@ def numbers_csv(results: Results, claims: Claims, verdicts: Sequence[Judged]) ->
 
 
 def summary_table(results: Results, claims: Claims, setting: str, columns: Sequence[str]) -> Table:
-    """Rows by columns: our number, its interval, and the paper's where it prints one.
+    """A table of our numbers with intervals, and the paper's numbers if printed.
 
-    A row without a number in any of these columns was not asked for, and is left out.
+    Rows without a number in any of these columns are left out.
     """
     reported = claims.reported()
 
@@ -104,9 +112,9 @@ def summary_table(results: Results, claims: Claims, setting: str, columns: Seque
 
 
 def column_groups(results: Results, claims: Claims, setting: str) -> list[list[str]]:
-    """The columns of a setting, a table each for those that begin with the same word, the others by their rows.
+    """The columns of a setting, grouped into tables by their first word, or else by the rows that have them.
 
-    The paper's columns come first, as it prints them, whatever was measured first.
+    The paper's columns come first, in its order.
     """
     printed = list(dict.fromkeys(q.column for q in claims.reported()))
     columns = sorted(
@@ -115,31 +123,31 @@ def column_groups(results: Results, claims: Claims, setting: str) -> list[list[s
     first_words = [column.split()[0] for column in columns]
     groups: dict[object, list[str]] = {}
     for column, word in zip(columns, first_words, strict=True):
-        # The rows that have a number in this column: a rank correlation has rows of its own.
+        # The rows with a number in this column: rank correlations have rows of their own.
         rows = tuple(row for row in results.rows(setting) if results.column_of(setting, row, column))
         groups.setdefault(word if first_words.count(word) > 1 else rows, []).append(column)
     return list(groups.values())
 
 
 def shown(estimate: Estimate) -> str:
-    """A number with its interval; never one without."""
+    """A number with its interval."""
     if not estimate.bounded:
         return f"{_number(estimate.value)} [one image, no interval]"
     return f"{_number(estimate.value)} [{_number(estimate.low)}, {_number(estimate.high)}]"
 
 
 def tabled(results: Results, setting: str) -> list[str]:
-    """The columns of a setting that are no points of a curve."""
+    """The columns of a setting without the points of curves."""
     return [column for column in results.columns(setting) if POINT not in column]
 
 
-def verdict_line(verdicts: Sequence[Judged]) -> str:
-    """How many claims got which verdict."""
+def verdict_line(verdicts: Sequence[ClaimVerdict]) -> str:
+    """One line with the number of claims for each verdict."""
     if not verdicts:
         return "The paper prints no number to compare with here."
     here = [judgement for judgement in verdicts if judgement.why != ELSEWHERE]
     others = f" {len(verdicts) - len(here)} more are of what this run did not measure."
-    counts = ", ".join(f"{number} {verdict}" for verdict, number in counted(here).items())
+    counts = ", ".join(f"{number} {verdict}" for verdict, number in count_verdicts(here).items())
     return f"{len(here)} claims of the paper: {counts}." + (others if len(here) < len(verdicts) else "")
 
 
@@ -149,7 +157,7 @@ def _number(value: float) -> str:
 
 
 def _numbers(setting: str, results: Results, claims: Claims) -> list[Section]:
-    """A table for each group of columns; what was measured how is said over the first."""
+    """A table per group of columns; the first has the setting's sizes above it."""
     sizes = results.settings.get("sizes", {}).get(setting, {})
     held = ", ".join(f"{key} {_words(value)}" for key, value in sizes.items() if key != "why")
     about = (*((str(sizes["why"]),) if "why" in sizes else ()), *((f"Sizes: {held}.",) if held else ()))
@@ -162,7 +170,7 @@ def _numbers(setting: str, results: Results, claims: Claims) -> list[Section]:
 
 
 def _words(value: Any) -> str:
-    """A size as it reads: a name with its settings in brackets."""
+    """A size as text: a name with its settings in brackets."""
     if not isinstance(value, dict):
         return str(value)
     more = ", ".join(f"{key} {_words(item)}" for key, item in value.items() if key != "name")
@@ -170,8 +178,8 @@ def _words(value: Any) -> str:
     return f"{name} ({more})" if more else name
 
 
-def _verdict_sections(verdicts: Sequence[Judged]) -> tuple[Section, ...]:
-    """Values and orders apart, of what was measured; an empty table is left out."""
+def _verdict_sections(verdicts: Sequence[ClaimVerdict]) -> tuple[Section, ...]:
+    """Tables of the judged values and of the judged orders, without unmeasured ones; empty tables are left out."""
     verdicts = [judgement for judgement in verdicts if judgement.why != ELSEWHERE]
     values = tuple(_value_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Value))
     orders = tuple(_order_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Order))
@@ -188,7 +196,7 @@ def _worded(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table
     )
 
 
-def _value_row(judgement: Judged) -> tuple[str, ...]:
+def _value_row(judgement: ClaimVerdict) -> tuple[str, ...]:
     claim = judgement.claim
     assert isinstance(claim, Value)
     quantity = claim.quantity
@@ -199,7 +207,7 @@ def _value_row(judgement: Judged) -> tuple[str, ...]:
     return (*place, judgement.verdict, paper, ours, judgement.why)
 
 
-def _order_row(judgement: Judged) -> tuple[str, ...]:
+def _order_row(judgement: ClaimVerdict) -> tuple[str, ...]:
     claim = judgement.claim
     assert isinstance(claim, Order)
     sides = [shown(ours) for ours in judgement.ours] if len(judgement.ours) == 2 else ["", ""]
@@ -234,7 +242,7 @@ def _footer(results: Results) -> tuple[str, ...]:
     lines += [f"Measured on {facts['hardware']}."] if "hardware" in facts else []
     if "seconds" in facts:
         lines.append(f"{facts['seconds']:.0f} s of training and measuring, resumed parts left out.")
-    # Older results say that gyrograd was not installed where it ran from its source.
+    # Older results recorded "not installed" as the version if gyrograd ran from its source.
     known = {
         name: version for name, version in facts.get("versions", {}).items() if "not installed" not in version
     }

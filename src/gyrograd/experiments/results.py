@@ -1,4 +1,4 @@
-"""The numbers of an experiment: each with its interval, over images and over seeds. Needs no torch."""
+"""The numbers of an experiment, each with an interval over images and seeds. Needs no torch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Pictures: TypeAlias = Mapping[str, NDArray[Any]]
 
 SEPARATOR = " | "
 MEDIAN = ", median"
-"""A column whose name ends so is summed up by the median over images: for values with a heavy tail."""
+"""A column with this suffix is summarized by the median over images, for values with a heavy tail."""
 RESAMPLED_NUMBERS = 2_000_000
-"""Numbers drawn for one interval: 2000 resamples of 1000 images, fewer of more, whose intervals need fewer."""
+"""Numbers drawn for one bootstrap interval: 2000 resamples of 1000 images, fewer for more images."""
 STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Two-sided 95 % quantiles of Student's t with 1 to 9 degrees of freedom."""
 
 
 @dataclass(frozen=True, order=True)
 class Quantity:
-    """What a number is: where (data set and model), of which row (a way to train), and which column."""
+    """Identifies a number: setting (data set and model), row (a training variant), and column (a metric)."""
 
     setting: str
     row: str
@@ -38,13 +38,13 @@ class Quantity:
 
     @property
     def key(self) -> str:
-        """As it is written in a file."""
+        """The name of the quantity in files."""
         return SEPARATOR.join((self.setting, self.row, self.column))
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds and images between its 95 % bounds, and the mean of each seed."""
+    """A mean over seeds and images with its 95 % bounds, and the mean of each seed."""
 
     low: float
     value: float
@@ -55,13 +55,13 @@ class Estimate:
 
     @property
     def bounded(self) -> bool:
-        """Whether there is an interval at all."""
+        """Whether both bounds are finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 @dataclass(frozen=True)
 class Results:
-    """All numbers of a run, the arrays of its pictures, and the facts of where and how long."""
+    """All numbers of a run, the arrays for its figures, and facts about machine and time."""
 
     name: str
     scale: str
@@ -71,11 +71,11 @@ class Results:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def column_of(self, setting: str, row: str, column: str) -> Estimate | None:
-        """The estimate, where there is one."""
+        """The estimate of a quantity; None if it was not measured."""
         return self.estimates.get(Quantity(setting, row, column))
 
     def rows(self, setting: str) -> list[str]:
-        """The rows measured in a setting, in the order they were measured."""
+        """The rows measured in a setting, in order of measurement."""
         return list(dict.fromkeys(q.row for q in self.estimates if q.setting == setting))
 
     def columns(self, setting: str) -> list[str]:
@@ -89,7 +89,7 @@ class Results:
 
 
 def median(values: Numbers) -> Any:
-    """The middle of the last axis."""
+    """The median over the last axis."""
     return np.median(values, axis=-1)
 
 
@@ -98,7 +98,7 @@ def estimate(by_seed: Sequence[Sequence[float | None]], statistic: Statistic = m
 
     Images are resampled for the mean over seeds (the seeds see the same images). With two seeds or more Student's
     interval of the seeds' means is added in quadrature, since the two errors are independent. With one seed the
-    interval says nothing of how training varies.
+    interval does not cover the variation between trainings.
     """
     if len({len(column) for column in by_seed}) != 1:
         raise UserError("The seeds of a row measured different images; run the missing ones again.")
@@ -117,10 +117,10 @@ def estimate(by_seed: Sequence[Sequence[float | None]], statistic: Statistic = m
 
 
 def seed_by_seed(lower: Estimate, higher: Estimate) -> Estimate | None:
-    """How far `higher` lies above `lower`: the mean over seeds of the difference, in Student's interval of it.
+    """The difference `higher - lower`, paired by seed: its mean over seeds with Student's interval.
 
-    Rows of one seed begin at the same weights and measure the same images, so that what a seed does to both is gone
-    from the difference. None for one seed, or other seeds.
+    Rows of one seed start at the same weights and use the same images, so the effect of the seed cancels. None with
+    only one seed, or if the numbers of seeds differ.
     """
     if len(lower.by_seed) < 2 or len(lower.by_seed) != len(higher.by_seed):
         return None
@@ -139,16 +139,16 @@ def _seed_error(means: tuple[float, ...]) -> float:
 
 
 def of_prefix(record: records.Record, start: str) -> records.Record:
-    """The columns whose names begin so, without that beginning: of one map or row where a record holds several."""
+    """The columns that start with a prefix, which is removed; for records that hold several maps or rows."""
     mine = {key.removeprefix(start): values for key, values in record.values.items() if key.startswith(start)}
     return records.Record(record.name, record.settings, record.examples, mine)
 
 
 def estimates(found: Iterable[tuple[str, str, int, records.Record]]) -> dict[Quantity, Estimate]:
-    """Every column of the records (setting, row, seed, record), the seeds of a row together."""
+    """Estimates of all columns of the records (setting, row, seed, record), over the seeds of each row."""
     columns: dict[Quantity, dict[int, list[float | None]]] = {}
     for setting, row, seed, record in found:
-        # In an order of their own: a record that is read back has lost the one they were measured in.
+        # Sorted, because a record that was written and read again has lost the order of measurement.
         for column, values in sorted(record.values.items(), key=lambda item: _by_numbers(item[0])):
             columns.setdefault(Quantity(setting, row, column), {})[seed] = values
     return {
@@ -158,13 +158,13 @@ def estimates(found: Iterable[tuple[str, str, int, records.Record]]) -> dict[Qua
 
 
 def _by_numbers(name: str) -> list[tuple[bool, float, str]]:
-    """Sorts names as a reader would: `rps @ 2` before `rps @ 16`."""
+    """Sort key that compares numbers in names by value: `rps @ 2` comes before `rps @ 16`."""
     parts = re.split(r"(\d+(?:\.\d+)?)", name)
     return [(True, float(part), "") if place % 2 else (False, 0.0, part) for place, part in enumerate(parts)]
 
 
 def write_results(folder: Path, results: Results) -> None:
-    """`results.json`, a record whose examples are the seeds, and `pictures.npz` where there are pictures."""
+    """Write `results.json`, a record whose examples are the seeds, and `pictures.npz` if there are pictures."""
     if results.pictures:
         buffer = io.BytesIO()
         np.savez_compressed(buffer, **dict(results.pictures))  # type: ignore[arg-type]
@@ -182,7 +182,7 @@ def write_results(folder: Path, results: Results) -> None:
 
 
 def read_results(folder: Path) -> Results:
-    """What `write_results` wrote."""
+    """Read what `write_results` wrote."""
     record = records.read(folder / "results.json")
     facts = dict(record.facts)
     bounds, order = facts.pop("intervals"), facts.pop("order")
@@ -202,6 +202,6 @@ def read_results(folder: Path) -> Results:
 def _read_estimate(bounds: Sequence[Any], by_seed: Sequence[float | None]) -> Estimate:
     low, value, high, images, missing = bounds
     seeds = tuple(float(mean) for mean in by_seed if mean is not None)
-    # JSON has no infinity: null stands for the bound that is none.
+    # JSON has no infinity: null stands for an infinite bound.
     low, high = (-math.inf if low is None else low), (math.inf if high is None else high)
     return Estimate(float(low), float(value), float(high), int(images), int(missing), seeds)

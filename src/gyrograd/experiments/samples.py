@@ -1,4 +1,4 @@
-"""The images of a setting: which data set, how many, how large."""
+"""The images of a setting."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gyrograd.registry import make
 
 
 def images_of(sizes: Mapping[str, Any], split: str) -> Dataset:
-    """The data set of a setting's sizes: `data`, cut to `train` images for training, averaged down to `side`."""
+    """The data set `data` of these sizes, with the first `train` images for training, averaged down to `side`."""
     wanted = {key: sizes[key] for key in ("data", "side", "train") if key in sizes}
     return _made(json.dumps(wanted, sort_keys=True), split)
 
 
 def check_present(sizes: Mapping[str, Any]) -> None:
-    """Refuse a data set whose files are not on disk, without reading them."""
+    """Raise if the files of the data set are not on disk, without reading them."""
     data = sizes.get("data", {})
     if data.get("name") == "cifar10":
         home_folder(data.get("root"))
@@ -47,13 +47,13 @@ def _made(wanted: str, split: str) -> Dataset:
 
 
 def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of both splits: what is not under the name of one. A folder is looked for where data are kept."""
+    """The settings common to both splits; the path of a folder is relative to the data folder."""
     shared = {key: value for key, value in settings.items() if key not in ("train", "test")}
     return shared | ({"path": str(data_root() / shared["path"])} if "path" in shared else {})
 
 
 def smaller(data: Dataset, side: int) -> Dataset:
-    """The same images averaged down to `side` pixels a side; object masks are left out."""
-    parts = data.images.split(1024)  # a streamed set is read part by part
+    """The images averaged down to `side` x `side` pixels; object masks are left out."""
+    parts = data.images.split(1024)  # a streamed data set is read in parts
     pixels = torch.cat([adaptive_avg_pool2d(part.to(torch.float32), side) for part in parts])
     return replace(data, images=pixels.round().to(torch.uint8), masks=None, name=f"{data.name} {side} px")

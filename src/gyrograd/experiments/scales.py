@@ -1,4 +1,4 @@
-"""Scales as data: how large a run is. A paper's `scales.toml` holds sizes; the method is in the code alone.
+"""Scales: the sizes of a run, as data. A paper's `scales.toml` holds sizes; the method is in the code.
 
     [small]
     compares = "orders"       # what can be compared with the paper: nothing, orders, values
@@ -7,7 +7,7 @@
     data = { name = "cifar10" }
     epochs = 4
 
-Which sizes a setting has is the paper's matter; those in `SIZES` may be there and nothing else.
+A setting may have any of the sizes in `SIZES`, and nothing else.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ SIZES = {
     "pictures": "images in a figure",
     "why": "what stands for what, and why",
 }
-"""What a scale may set, and nothing else: a test holds every scales.toml to it."""
+"""The sizes that a scale may set; a test checks every scales.toml."""
 CHANGES = "training"
-"""Beside the sizes of a setting: what the user changed of the training (`--train`), never what a file says."""
+"""Key for changes of the training (`--train`) among the sizes of a setting; never set by a file."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a run is: sizes by setting, and what may be compared with the paper."""
+    """The sizes of a run by setting, and which claims of the paper it can be compared with."""
 
     name: str
     compares: Comparison
@@ -55,7 +55,7 @@ class Scale:
 
 
 def read_scale(path: Path, name: str) -> Scale:
-    """One scale out of a paper's file."""
+    """Read one scale from a paper's file."""
     check_name("scale", name, SCALES)
     entry = tomllib.loads(path.read_text(encoding="utf-8"))[name]
     for setting, sizes in entry["settings"].items():
@@ -67,8 +67,8 @@ def read_scale(path: Path, name: str) -> Scale:
     return Scale(name, entry["compares"], int(entry["seeds"]), entry["settings"])
 
 
-def picked(items: list[Any], n: int | None) -> list[Any]:
-    """n of the items, evenly, first and last among them; all of them without n."""
+def pick_evenly(items: list[Any], n: int | None) -> list[Any]:
+    """n items at even distances, including the first and the last; all items if n is None."""
     if n is None or n >= len(items):
         return list(items)
     if n == 1:

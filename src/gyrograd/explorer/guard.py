@@ -1,8 +1,8 @@
-"""Whom the server answers and with which headers: it stands before Gradio and sees every request first.
+"""Checks every request before Gradio sees it, and adds security headers to the answers.
 
-A page on this machine is reachable by every web site its user visits, through the user's own browser. Names are
-checked because a foreign name can be made to lead here (DNS rebinding), origins because a foreign page can post
-forms here, and addresses in requests because Gradio would look them up.
+Every web site that the user visits can send requests to this machine through the user's browser. Host names are checked
+because a foreign name can be made to resolve to this machine (DNS rebinding), origins because a foreign page can post
+forms here, and addresses in requests because Gradio would fetch them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gyrograd.explorer.sessions import KEPT_S, Sessions
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 LARGEST_BODY = 1 << 20
-"""Bytes of a request; images go through the upload, which has its own limit."""
+"""Largest request in bytes; images are uploaded, which has its own limit."""
 HEADERS = {
-    # The browser is told to ask no other machine for anything, whatever a library puts into the page.
+    # The browser must not contact any other machine, whatever a library puts into the page.
     "content-security-policy": (
         "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; connect-src 'self' data: blob:; "
         "form-action 'self'; base-uri 'self'; frame-ancestors 'none'; object-src 'none'"
@@ -35,7 +35,7 @@ _SESSION_STREAM = re.compile(r"/gradio_api/heartbeat/([^/]+)/?$")
 
 
 class Guard:
-    """An ASGI application before another one. `trusted`: names the page may be opened under."""
+    """An ASGI application that wraps another one. `trusted`: host names under which the page may be opened."""
 
     def __init__(self, app: Any, sessions: Sessions, trusted: Iterable[str] = ()) -> None:
         self.app, self.sessions = app, sessions
@@ -63,7 +63,7 @@ class Guard:
         await self._listened(scope, receive, with_headers)
 
     def _refusal(self, scope: Any) -> tuple[int, str] | None:
-        """Why this request is not answered, by its head."""
+        """Status and reason if the request's headers forbid an answer."""
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         here = {*self.trusted, str((scope.get("server") or ("",))[0])}
         host = _name("//" + headers.get(b"host", ""))
@@ -81,7 +81,7 @@ class Guard:
         return None
 
     async def _listened(self, scope: Any, receive: Any, send: Any) -> None:
-        """Pass the request on; while one of a session's streams is open, its page is there."""
+        """Pass the request on, and record that the session's page is open while one of its streams is."""
         session = _session(scope)
         if session is None:
             await self.app(scope, receive, send)
@@ -91,13 +91,13 @@ class Guard:
             await self.app(scope, receive, send)
         finally:
             self.sessions.closed(session)
-            # Files are looked through where no request waits for it, once they may be old enough.
+            # Old files are removed in the background, once they may be old enough, so that no request waits.
             loop = asyncio.get_running_loop()
             loop.call_later(KEPT_S + 1, lambda: loop.run_in_executor(None, self.sessions.sweep))
 
 
 def _name(address: str) -> str:
-    """The host of an address, in small letters and without its port; nothing if there is none."""
+    """The host of an address, in lower case and without its port; empty if there is none."""
     try:
         return urlsplit(address).hostname or ""
     except ValueError:
@@ -105,7 +105,7 @@ def _name(address: str) -> str:
 
 
 def _session(scope: Any) -> str | None:
-    """Which page listens to the stream this request asks for."""
+    """The session whose stream this request opens; None for other requests."""
     if found := _SESSION_STREAM.search(scope["path"]):
         return found[1]
     if scope["path"].rstrip("/").endswith("/gradio_api/queue/data"):
@@ -114,7 +114,7 @@ def _session(scope: Any) -> str | None:
 
 
 async def _read(receive: Any) -> tuple[Any, tuple[int, str] | None]:
-    """The request's body, and why it is not passed on; what it says can be received once more."""
+    """Read the request's body; returns a function that replays it, and the refusal, if any."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -133,14 +133,14 @@ async def _read(receive: Any) -> tuple[Any, tuple[int, str] | None]:
     except RecursionError:
         return again, (400, "The request is nested too deeply.")
     except ValueError:
-        named = False  # no JSON: Gradio has its own words for that
+        named = False  # not JSON: Gradio reports that itself
     if named:
         return again, (400, "A file was given as an address, and this server fetches nothing; give a file.")
     return again, None
 
 
 def _paths(tree: Any) -> Iterator[str]:
-    """Every `path` in a JSON document: what Gradio takes for a file, wherever it stands."""
+    """Every value of a key `path` in a JSON document, which Gradio takes for a file."""
     rest = [tree]
     while rest:
         one = rest.pop()

@@ -1,4 +1,4 @@
-"""What the page shows as HTML: pictures in a grid, numbers in a table, sentences. Texts from elsewhere are escaped."""
+"""The results as HTML: grids of pictures, tables of numbers, sentences. All foreign text is escaped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gyrograd.explorer.pictures import (
     attack_arrays,
     picture_of,
 )
-from gyrograd.explorer.scenes import Attacked, Explained, Prediction
+from gyrograd.explorer.scenes import AttackScene, MapsScene, Prediction
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.wording import (
     MEANINGS,
@@ -22,22 +22,22 @@ from gyrograd.explorer.wording import (
     ONE_IMAGE,
     PICTURES,
     Figure,
+    attack_sentence,
     attack_title,
     figures,
     flag_sentence,
     method_label,
-    reading,
     said,
     verdict,
 )
 from gyrograd.parsing import parse_call
 from gyrograd.registry import in_order, lookup
-from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, shared_scale
+from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, scale_end, shared_scale
 from gyrograd.types import Images
 
 
 def problem(sentence: str) -> str:
-    """A user's mistake, in one sentence."""
+    """An error message for the user."""
     return f'<p class="gg-problem" role="alert">{escape(sentence)}</p>'
 
 
@@ -47,22 +47,22 @@ def remark(sentence: str) -> str:
 
 
 def asked(number: int) -> str:
-    """The number of the last question, and the words over an answer that is not the answer to it."""
-    words = "Being computed anew. What is dimmed below belongs to the image or the settings before."
+    """A mark with the number of the last question, and the note above answers to an earlier one."""
+    words = "Computing. The dimmed result below belongs to the previous image or settings."
     return f'<p class="gg-asked" data-asked="{number}" role="status">{words}</p>'
 
 
 def about_image(html: str, image: str, number: int | None = None) -> str:
-    """What is shown of an image, marked with it; an answer also with the number of its question.
+    """HTML about an image, marked with the image and, for an answer, with the number of its question.
 
-    By these marks the page's script knows an answer that is out of date (`style.SCRIPT`).
+    From these marks the page's script recognizes answers that are out of date (`style.SCRIPT`).
     """
     answers = "" if number is None else f' data-answers="{number}"'
     return f'<div data-image="{escape(image)}"{answers}>{html}</div>'
 
 
 def preview(x: Images, title: str, guesses: Sequence[tuple[str, Prediction]]) -> str:
-    """The image that is looked at and what each model says of it."""
+    """The selected image, and the prediction of each model."""
     rows = "".join(
         f"<tr><td><small>{escape(name)}</small><br><b>{escape(said(guess))}</b></td></tr>"
         for name, guess in guesses
@@ -73,8 +73,8 @@ def preview(x: Images, title: str, guesses: Sequence[tuple[str, Prediction]]) ->
     )
 
 
-def maps_page(scene: Explained) -> str:
-    """Every method: its map over the image and alone, each on its own scale."""
+def maps_page(scene: MapsScene) -> str:
+    """For each method its map, over the image and alone, each on its own scale."""
     image = picture_of(scene.x)
     cards = "".join(_method(image, name, array_of(map)) for name, map in scene.maps.items())
     asked = "its own choice" if scene.target.number == scene.predicted.number else "the class chosen here"
@@ -90,18 +90,18 @@ def maps_page(scene: Explained) -> str:
     )
 
 
-def attack_page(scene: Attacked) -> str:
-    """One attack: what it shows in a sentence and in large maps, then numbers, flags, and the map on the way."""
+def attack_page(scene: AttackScene) -> str:
+    """One attack: a sentence, large maps, numbers, flags, and the maps between start and end."""
     return (
-        f'<p class="gg-verdict">{escape(reading(scene))}</p>{_large_maps(scene)}{_legend(scene.target)}'
+        f'<p class="gg-verdict">{escape(attack_sentence(scene))}</p>{_large_maps(scene)}{_legend(scene.target)}'
         f'<div class="gg-result"><div>{_numbers((scene,))}{_notes(_flags(scene))}</div>'
         f"<div>{_grid(_changes(scene), 3)}</div></div>"
         f'<h4 class="gg-below">On the way: the map at parts of the change</h4>{_way(scene)}{remark(PICTURES)}'
     )
 
 
-def comparison_page(scenes: tuple[Attacked, ...]) -> str:
-    """What the models show in a sentence, their maps below one another, then their numbers side by side."""
+def comparison_page(scenes: tuple[AttackScene, ...]) -> str:
+    """A comparison of models under attack: a sentence, their maps, and their numbers side by side."""
     rows = "".join(
         f'<h4 class="gg-below">{escape(scene.net.name)}</h4>{_large_maps(scene)}' for scene in scenes
     )
@@ -114,7 +114,7 @@ def comparison_page(scenes: tuple[Attacked, ...]) -> str:
 
 
 def meanings_page() -> str:
-    """What the numbers mean and what the attacks and methods are."""
+    """Explanations of the numbers, the attacks and the methods."""
     numbers = "".join(
         f"<dt>{escape(name)}</dt><dd>{escape(MEANINGS[key])}</dd>" for key, name in NAMES.items()
     )
@@ -131,29 +131,28 @@ def _summaries(kind: str) -> str:
 
 
 def _method(image: Array, name: str, map: Array) -> str:
-    end, entry = shared_scale(map, map), lookup("attribution", parse_call(name)[0])
+    entry = lookup("attribution", parse_call(name)[0])
     return (
         f'<section class="gg-method" data-method="{escape(name)}"><h4>{escape(method_label(name))}</h4>'
-        f'{_map_picture(image, map, end, "the map")}<p class="gg-about">{escape(entry.about or entry.summary)}</p>'
+        f'{_map_picture(image, map, "the map")}<p class="gg-about">{escape(entry.about or entry.summary)}</p>'
         "</section>"
     )
 
 
-def _large_maps(scene: Attacked) -> str:
-    """The image and the maps before and after on one scale, each map over its own image and alone."""
+def _large_maps(scene: AttackScene) -> str:
+    """The image and the maps before and after, each on its own scale, over its own image and alone."""
     image, attacked, clean, moved = (array[0] for array in attack_arrays(scene).values())
-    end = shared_scale(clean, moved)
     figures = (
         _picture(image, f"the image: {said(scene.before)}"),
-        _map_picture(image, clean, end, f"map before: {said(scene.before)}"),
-        _map_picture(attacked, moved, end, f"map after: {said(scene.after)}"),
+        _map_picture(image, clean, f"map before: {said(scene.before)}"),
+        _map_picture(attacked, moved, f"map after: {said(scene.after)}"),
     )
     return f'<div class="gg-grid gg-of-3 gg-large">{"".join(figures)}</div>'
 
 
-def _map_picture(image: Array, map: Array, end: float, caption: str) -> str:
-    """A map over its image and alone: the page's switch says which of the two is seen."""
-    words = escape(caption)
+def _map_picture(image: Array, map: Array, caption: str) -> str:
+    """A map over its image and alone: the page's switch shows one of the two."""
+    words, end = escape(caption), scale_end(map)
     over, alone = address(overlay(image, map, end)), address(coloured(map, end))
     return (
         f'<figure class="gg-figure"><img class="gg-over" src="{over}" alt="{words}, over the image">'
@@ -162,7 +161,7 @@ def _map_picture(image: Array, map: Array, end: float, caption: str) -> str:
 
 
 def _legend(explained: str) -> str:
-    """The colours in words."""
+    """The meaning of the colours."""
     return (
         '<p class="gg-legend"><span>hardly counts</span>'
         f'<img src="{scale_bar()}" alt="colours from dark to bright">'
@@ -170,7 +169,7 @@ def _legend(explained: str) -> str:
     )
 
 
-def _changes(scene: Attacked) -> list[tuple[Array, str]]:
+def _changes(scene: AttackScene) -> list[tuple[Array, str]]:
     """What the attack changed: the image, enlarged, and the map."""
     image, attacked, clean, moved = (array[0] for array in attack_arrays(scene).values())
     end = shared_scale(clean, moved)
@@ -181,9 +180,9 @@ def _changes(scene: Attacked) -> list[tuple[Array, str]]:
     ]
 
 
-def _way(scene: Attacked) -> str:
+def _way(scene: AttackScene) -> str:
     drawn = [array_of(point.map) for point in scene.way]
-    end = max(shared_scale(map, map) for map in drawn)
+    end = max(scale_end(map) for map in drawn)
     cells = [
         (
             coloured(map, end),
@@ -194,8 +193,8 @@ def _way(scene: Attacked) -> str:
     return _grid(cells, 6)
 
 
-def _numbers(scenes: tuple[Attacked, ...]) -> str:
-    """A row for each number, a column for each model."""
+def _numbers(scenes: tuple[AttackScene, ...]) -> str:
+    """A table with one row per number and one column per model."""
     columns = [figures(scene) for scene in scenes]
     titles = [scene.net.name for scene in scenes]
     head = "".join(f"<th>{escape(title)}</th>" for title in titles) if len(scenes) > 1 else ""
@@ -216,7 +215,7 @@ def _cell(figure: Figure, place: int) -> str:
     return f'<td data-number="{figure.key}" data-model="{place}"{exact}{bad}><b>{escape(figure.text)}</b> {rest}</td>'
 
 
-def _flags(scene: Attacked) -> tuple[str, ...]:
+def _flags(scene: AttackScene) -> tuple[str, ...]:
     return tuple(flag_sentence(flag) for flag in scene.hit.flags)
 
 
@@ -237,5 +236,5 @@ def _picture(picture: Array, caption: str) -> str:
 
 
 def notes_page(stage: Stage) -> str:
-    """What must be known of images and models before anything is asked of them."""
+    """Notes about the images and the models, shown at the top of the page."""
     return _notes((*stage.notes, *(f"{net.name}: {note}" for net in stage.nets for note in net.notes)))

@@ -1,4 +1,4 @@
-"""The page: controls and what happens when they are touched. Everything it shows is computed in `scenes`."""
+"""The Gradio page: its controls and their events. What it shows is computed in `scenes`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gyrograd.explorer.pictures import archive_of_attacks, archive_of_maps, pict
 from gyrograd.explorer.scenes import (
     LARGEST_TRIED,
     AttackPlan,
-    attacked,
-    compared,
-    explained,
+    attack_image,
+    compare_models,
+    explain_image,
     opening_image,
     prediction,
 )
@@ -38,27 +38,27 @@ from gyrograd.types import Images
 Number = float | int
 """What a slider gives."""
 OWN_CHOICE = -1
-"""Stands for the class a model predicts."""
+"""Stands for the class that the model predicts."""
 SAMPLES = 8
-"""Images of the set that can be picked by a look."""
+"""Number of images shown as thumbnails."""
 FIRST_METHODS = ("gradient", "smoothgrad", "integrated_gradients")
 LARGEST_EPS = 32
 MOST_STEPS = 200
 KEPT_ANSWERS = 24
-"""Answers kept for those who come back to an image or a setting; each is about a megabyte."""
+"""Number of cached answers; each is about a megabyte."""
 FIRST_TAB = "attack"
 VIEWS = [("maps over the image", "over"), ("maps alone", "alone")]
-"""How maps are shown: words and what the style sheet calls it."""
+"""How maps are shown: labels and the style sheet's names."""
 Answer = Callable[..., tuple[str, bytes]]
-"""A watch and the values of the controls to HTML and an archive."""
+"""A function from a watch and the values of the controls to HTML and an archive."""
 QUIET = {"api_visibility": "private", "show_progress": "hidden", "trigger_mode": "always_last"}
-"""How Gradio treats what is done at once."""
+"""Gradio settings of events that are handled at once."""
 QUEUE = "one at a time"
-"""Computations share one queue: two at once would be slower than one after the other."""
+"""Computations share one queue, because two at a time are slower than one after the other."""
 
 
 def gradio() -> Any:
-    """The library the page is made of, which is an extra."""
+    """The `gradio` module, which is an optional dependency."""
     try:
         return importlib.import_module("gradio")
     except ImportError:
@@ -66,7 +66,7 @@ def gradio() -> Any:
 
 
 class Question(NamedTuple):
-    """The values of a tab's controls, and the press they were read at."""
+    """The values of a tab's controls, and the number of the press at which they were read."""
 
     number: int
     values: tuple[Any, ...]
@@ -74,27 +74,26 @@ class Question(NamedTuple):
 
 @dataclass
 class Wish:
-    """What the user of one open page wants to know, and of the work that is going on or waits in the queue.
+    """The state of one open page: what its user asked for, and what is computed or waits in the queue.
 
-    Presses of buttons are numbered. A stop ends all that was asked for before it, begun or not, and nothing that is
-    asked for later.
+    Presses of buttons are numbered. A stop ends everything asked for before it, whether it has begun or not.
     """
 
     presses: int = 0
     questions: dict[str, Question] = field(default_factory=dict)
-    """What is asked of each tab. The work reads it here, not from the page: its controls may have moved on."""
+    """The question of each tab. Computations read it here, because the controls may have changed since."""
     stopped: int = 0
     """The last press before the last stop."""
     answered: dict[str, int] = field(default_factory=dict)
-    """The press each shown answer belongs to."""
+    """By tab: the number of the press whose answer is shown."""
     open: str = FIRST_TAB
-    """The tab that is seen: only its work is done unasked."""
+    """The visible tab; only its answer is computed without a press of its button."""
 
     def ask(self, key: str, values: Sequence[Any] = ()) -> str:
-        """Its answer is wanted anew: a button was pressed, or a control it depends on was changed.
+        """Note that a tab's answer is wanted again: its button was pressed, or one of its controls was changed.
 
-        What is being computed already goes on. Returns what the page shows of it: an answer to another question is
-        dimmed until this one's comes.
+        A computation that is running goes on. Returns the mark for the page, which dims the answer to the previous
+        question until the new one arrives.
         """
         known = self.questions.get(key, Question(0, ()))
         over = max(self.stopped, self.answered.get(key, 0))
@@ -104,26 +103,26 @@ class Wish:
         return markup.asked(self.number(key))
 
     def number(self, key: str) -> int:
-        """The last time its answer was wanted anew."""
+        """The number of the tab's last question; 0 if there is none."""
         return self.questions[key].number if key in self.questions else 0
 
     def stop(self) -> None:
-        """The user wants no more of it."""
+        """Stop everything asked for so far."""
         self.stopped = self.presses
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The functions behind the buttons: plain values in, HTML and an archive's path out."""
+    """The functions behind the buttons, from plain values to HTML and an archive."""
 
     stage: Stage
     sessions: Sessions
     known: OrderedDict[str, tuple[str, bytes]] = field(default_factory=OrderedDict)
-    """The last answers by what was asked: the same question has the same answer, since every seed is fixed."""
+    """Cache of the last answers by question; all seeds are fixed, so an answer depends on its question alone."""
     lock: Any = field(default_factory=threading.Lock)
 
     def recalled(self, answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
-        """The answer, computed unless it is still known."""
+        """The answer from the cache, or computed."""
         question = repr((answer.__name__, values))
         with self.lock:
             found = self.known.get(question)
@@ -137,7 +136,7 @@ class Answers:
         return found
 
     def chosen(self, index: Number, file: str | None) -> tuple[Images, str]:
-        """The image that is looked at and its name: the user's file, or one of the set."""
+        """The selected image and its name: the user's file, or an image of the data set."""
         if file:
             return self.stage.image_of_file(file), printable(Path(file).name)
         number = int(index)
@@ -163,7 +162,7 @@ class Answers:
         """The maps of one model."""
         x, _ = self.chosen(index, file)
         words = _with_settings(methods, settings)
-        scene = explained(self.stage.net(model), x, _class(target), words, watch=watch)
+        scene = explain_image(self.stage.net(model), x, _class(target), words, watch=watch)
         return markup.maps_page(scene), archive_of_maps(scene)
 
     def attack(
@@ -172,7 +171,7 @@ class Answers:
         """One model under attack."""
         x, _ = self.chosen(index, file)
         net = self.stage.net(model)
-        scene = attacked(net, x, _class(target), _plan(*plan), seed=self.stage.seed, watch=watch)
+        scene = attack_image(net, x, _class(target), _plan(*plan), seed=self.stage.seed, watch=watch)
         return markup.attack_page(scene), archive_of_attacks((scene,))
 
     def compare(
@@ -183,11 +182,11 @@ class Answers:
         if a == b:
             raise UserError("Both models are the same; choose two that differ.")
         nets = [self.stage.net(a), self.stage.net(b)]
-        scenes = compared(nets, x, _class(target), _plan(*plan), seed=self.stage.seed, watch=watch)
+        scenes = compare_models(nets, x, _class(target), _plan(*plan), seed=self.stage.seed, watch=watch)
         return markup.comparison_page(scenes), archive_of_attacks(scenes)
 
-    def kept(self, archive: bytes, name: str) -> str:
-        """The path of an archive that can be fetched."""
+    def write_archive(self, archive: bytes, name: str) -> str:
+        """Write an archive to a file that can be downloaded; returns its path."""
         place = Path(tempfile.mkdtemp(dir=self.sessions.folder)) / name
         place.write_bytes(archive)
         return str(place)
@@ -203,7 +202,7 @@ def _plan(method: str, settings: str, attack: str, levels: Number, steps: Number
 
 
 def _with_settings(methods: list[str], settings: str) -> list[str]:
-    """The chosen methods, each with its brackets from `settings`: `smoothgrad(sigma=0.2), lime(draws=50)`."""
+    """The chosen methods with their settings from `settings`: `smoothgrad(sigma=0.2), lime(draws=50)`."""
     own = {lookup("attribution", parse_call(word)[0]).name: word for word in split(settings)}
     idle = [word for name, word in own.items() if name not in methods]
     if idle:
@@ -212,16 +211,16 @@ def _with_settings(methods: list[str], settings: str) -> list[str]:
 
 
 def image_token(index: Number, file: str | None) -> str:
-    """Tells images apart on the page: what is seen on the left and what an answer is about must have the same."""
+    """Identifies an image on the page; the script compares the preview's with that of each answer."""
     return str(file) if file else str(int(index))
 
 
 @dataclass(frozen=True)
 class Tab:
-    """One kind of work on the page: what it reads, where its answer stands, and what computes it.
+    """A tab of the page: its controls, the components that show its answer, and the function that computes it.
 
-    `asked` holds the number of the last question, the answer in `out` the number it belongs to. Where they differ, the
-    page's script dims the answer: see `style.SCRIPT`.
+    `asked` holds the number of the last question, the answer in `out` the number of its question. If they differ, the
+    page's script dims the answer (`style.SCRIPT`).
     """
 
     key: str
@@ -234,27 +233,28 @@ class Tab:
 
     @property
     def inputs(self) -> list[Any]:
-        """The controls it depends on: those of the image, then its own, as its function in `Answers` takes them."""
+        """The controls it depends on, in the argument order of its function in `Answers`."""
         return [*self.image, *self.own]
 
     def after(self, event: Any, wish: Any) -> None:
-        """Compute the answer after `event`, if this tab is the one that is seen."""
+        """Compute the answer after `event`, if this tab is visible."""
         how = {"api_visibility": "private", "concurrency_id": QUEUE, "show_progress_on": self.out}
-        # Asked again while it computes: Gradio's "once" would drop the second run, and the first finds itself outdated.
+        # With Gradio's "once" a second question during a computation would be dropped, and the first answer with it,
+        # as it is out of date.
         event.then(self.run, wish, [self.out, self.save], trigger_mode="multiple", **how)
 
 
 def page(stage: Stage, sessions: Sessions) -> Any:
-    """The page of these models and images, to be launched; `sessions` knows who has it open."""
+    """Build the page of these models and images; `sessions` records which pages are open."""
     gr = gradio()
     answers = Answers(stage, sessions)
     first = opening_image(stage, AttackPlan())
     with gr.Blocks(title="gyrograd explore", analytics_enabled=False) as blocks:
         gr.HTML(_head(stage), apply_default_css=False, elem_classes="gg-title")
         with gr.Row(equal_height=False):
-            with gr.Column(scale=1, min_width=250):
+            with gr.Column(scale=1, min_width=250, elem_classes="gg-picker"):
                 image = _image_controls(gr, answers, first)
-            wish = gr.State(Wish())  # not among the tabs: Gradio would count it as one
+            wish = gr.State(Wish())  # outside of the tabs, because Gradio would count it as one
             with gr.Column(scale=3, min_width=300), gr.Tabs():
                 tabs = [_attack_tab(gr, answers, image.inputs, wish)]
                 if len(stage.nets) > 1:
@@ -273,7 +273,7 @@ def page(stage: Stage, sessions: Sessions) -> Any:
 
 
 def _prepare(answers: Answers, first: int) -> None:
-    """Compute what the page opens with before it is opened, unless that takes long."""
+    """Compute the first answer before the page opens, unless that takes long."""
     if max(answers.stage.data.images.shape[2:]) <= LARGEST_TRIED:
         usual = (AttackPlan.method, "", AttackPlan.attack, AttackPlan.eps * 255, AttackPlan.steps)
         values = (first, None, OWN_CHOICE, answers.stage.nets[0].name, *usual)
@@ -290,7 +290,7 @@ def _head(stage: Stage) -> str:
 
 @dataclass(frozen=True)
 class ImageControls:
-    """Which image: of the set by number or by a look, or the user's own. And which class."""
+    """Controls for the image (by number, by thumbnail, or a file of the user) and for the class."""
 
     shown: Any
     index: Any
@@ -300,7 +300,7 @@ class ImageControls:
 
     @property
     def inputs(self) -> list[Any]:
-        """What every answer depends on, in the order `Answers` takes it."""
+        """The controls that every answer depends on, in the argument order of `Answers`."""
         return [self.index, self.own, self.target]
 
 
@@ -321,7 +321,7 @@ def _image_controls(gr: Any, answers: Answers, first: int) -> ImageControls:
 
 
 def _react_to_image(gr: Any, answers: Answers, image: ImageControls, tabs: list[Tab], wish: Any) -> None:
-    """Another image or class: the picture and the words beside it change together, all answers are out of date."""
+    """Events of the image's controls: update the preview, and mark all answers as out of date."""
     asked = [tab.asked for tab in tabs]
     own_controls = [control for tab in tabs for control in tab.own]
 
@@ -330,7 +330,7 @@ def _react_to_image(gr: Any, answers: Answers, image: ImageControls, tabs: list[
         return markup.about_image(html, image_token(number, file))
 
     def ask_all(wanted: Wish, seen: tuple[Any, ...], values: Sequence[Any]) -> tuple[str, ...]:
-        """Ask every tab about what is seen now, with the controls it has."""
+        """Ask every tab about the current image, with the tab's own controls."""
         rest = list(values)
         own = [[rest.pop(0) for _ in tab.own] for tab in tabs]
         return tuple(wanted.ask(tab.key, (*seen, *of_tab)) for tab, of_tab in zip(tabs, own, strict=True))
@@ -353,7 +353,7 @@ def _react_to_image(gr: Any, answers: Answers, image: ImageControls, tabs: list[
     ) -> tuple[str, ...]:
         return ask_all(wanted, (number, file, target), values)
 
-    # Gradio hands these to arguments of their types, which are not known before Gradio is there.
+    # Gradio passes these by the types of the arguments, which exist only once Gradio is imported.
     of_sample.__annotations__ = {"event": gr.SelectData}
     of_file.__annotations__ = {"request": gr.Request}
     index, own, shown, target = image.index, image.own, image.shown, image.target
@@ -373,14 +373,14 @@ def _react_to_image(gr: Any, answers: Answers, image: ImageControls, tabs: list[
 
 
 def _samples(gr: Any, stage: Stage) -> Any:
-    """The first images of the set, to be picked by a look."""
+    """A gallery of the first images of the data set."""
     look = {"allow_preview": False, "show_label": False, "container": False, "buttons": []}
     with gr.Accordion("Samples", open=False):
         return gr.Gallery(_thumbnails(stage), columns=4, elem_classes="gg-samples", **look)
 
 
 def _class_choice(gr: Any, stage: Stage) -> Any:
-    """The model's own choice, or a class by number and name."""
+    """A menu of classes; the first entry is the predicted class."""
     widest = max((net.classes for net in stage.nets), key=len)
     named = [
         (name if name == f"class {number}" else f"{number} {name}", number)
@@ -456,7 +456,7 @@ def _compare_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> Tab:
 
 
 def _plan_controls(gr: Any, method: Any, attack: Any, key: str) -> list[Any]:
-    """All of a plan, in the order `_plan` takes it."""
+    """The controls of an attack plan, in the argument order of `_plan`."""
     with gr.Row():
         amounts = _amounts(gr)
         settings = gr.Textbox(
@@ -470,7 +470,7 @@ def _plan_controls(gr: Any, method: Any, attack: Any, key: str) -> list[Any]:
 
 
 def _changes(controls: list[Any]) -> list[Any]:
-    """What happens to controls that makes an answer old; text counts when it is done. A method's own event is apart."""
+    """Events after which an answer is out of date; a text counts once it is submitted. Methods are handled apart."""
     changes: list[Any] = []
     for control in controls:
         if control.get_block_name() == "textbox":
@@ -481,7 +481,7 @@ def _changes(controls: list[Any]) -> list[Any]:
 
 
 def _new_method(method: Any, settings: Any, tab: Tab, wish: Any) -> None:
-    """Another method: the settings of the one before are none of its own, and go in the same moment."""
+    """If the method changes, clear the settings of the previous one in the same event."""
 
     place = next(place for place, control in enumerate(tab.inputs) if control is settings)
 
@@ -528,10 +528,9 @@ def _work(
     tab: Any,
     changes: list[Any],
 ) -> Tab:
-    """A button that computes, one that stops it, one for the pictures, and the place where the answer appears.
+    """The buttons of a tab (compute, stop, save pictures) and the component that shows its answer.
 
-    The answer is computed anew whenever one of `changes` happens, and when the tab is opened with an answer that is out
-    of date.
+    The answer is computed again after each event in `changes`, and when a tab with an outdated answer is opened.
     """
     key = name.lower()
     with gr.Row(elem_classes="gg-buttons"):
@@ -545,7 +544,7 @@ def _work(
     place = {"elem_id": f"gg-{key}-out", "elem_classes": "gg-page", "min_height": 60}
     out = gr.HTML(markup.remark(HINTS[key]), apply_default_css=False, **place)
 
-    # Gradio finds the bar by its default and the request by its type.
+    # Gradio recognizes the progress bar by its default and the request by its type.
     def run(wanted: Wish, request: Any, progress: Any = gr.Progress()) -> tuple[Any, Any]:  # noqa: B008
         question = wanted.questions.get(key, Question(0, ()))
         number, values = question.number, question.values
@@ -554,10 +553,10 @@ def _work(
         session, sessions = str(request.session_hash), answers.sessions
         watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
         html, packed = _in_a_sentence(lambda: answered(partial(answers.recalled, answer), watch, *values))
-        if wanted.number(key) != number:  # something else was asked meanwhile: that answer is on its way
+        if wanted.number(key) != number:  # there is a newer question, whose answer will follow
             return gr.skip(), gr.skip()
         wanted.answered[key] = number
-        path = answers.kept(packed, archive) if packed else None
+        path = answers.write_archive(packed, archive) if packed else None
         if path is not None:
             sessions.keep(session, key, Path(path))
         shown = markup.about_image(html, image_token(*values[:2]), number)
@@ -577,7 +576,7 @@ def _work(
         wanted.open = key
         return markup.asked(wanted.number(key)) if key in wanted.questions else wanted.ask(key, values)
 
-    # The press is noted at once and the work queued after it: a stop may come while the work still waits its turn.
+    # The press is recorded at once and the work is queued after it, since a stop may come while the work waits.
     aside = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
     inputs = [wish, *work.inputs]
     work.after(start.click(pressed, inputs, asked, **aside), wish)
@@ -590,7 +589,7 @@ def _work(
 def watch_of(
     wanted: Wish, key: str, bar: Callable[..., Any], is_gone: Callable[[], bool] = lambda: False
 ) -> Watch:
-    """Moves the bar, and ends the work once its user wants no more of it or has left."""
+    """A watch that moves the progress bar, and raises `Stopped` if the user stopped the work or closed the page."""
     number = wanted.number(key)
 
     def watch(share: float, what: str) -> None:
@@ -602,15 +601,15 @@ def watch_of(
 
 
 def answered(answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
-    """The answer, unless it was stopped while it waited in the queue."""
+    """Compute the answer, unless it was stopped while it waited in the queue."""
     watch(0.0, "the start")
     return answer(watch, *values)
 
 
 def _in_a_sentence(compute: Callable[[], tuple[str, bytes | None]]) -> tuple[str, bytes | None]:
-    """What was computed; a mistake of the user's, or a stop, is a sentence in its place."""
+    """The result of `compute`; a user's mistake or a stop becomes a sentence in its place."""
     try:
-        # The processor's state belongs to a thread, and the page answers in threads of its own.
+        # The processor's floating-point state belongs to a thread, and Gradio answers in its own threads.
         with flush_denormals():
             return compute()
     except UserError as mistake:

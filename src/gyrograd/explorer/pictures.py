@@ -1,4 +1,4 @@
-"""Tensors as pictures: maps in the colours of the reports, alone and over their image; sheets and archives."""
+"""Pictures of tensors: maps in the colours of the reports, alone and over their image; sheets and archives."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyrograd.explorer.scenes import Attacked, Explained
+from gyrograd.explorer.scenes import AttackScene, MapsScene
 from gyrograd.numerics.maps import reduce
-from gyrograd.reporting.pictures import attack_sheet, coloured, overlay, png, shared_scale
+from gyrograd.reporting.pictures import attack_sheet, coloured, overlay, png, scale_end
 from gyrograd.types import Images
 
 Array: TypeAlias = NDArray[Any]
 
 
 def picture_of(x: Images) -> Array:
-    """The first image as `h w 3`: a grey one three times, of more than three channels the first three."""
+    """The first image as `h w 3`: a grey channel is repeated, of more than three channels the first three are used."""
     image = x[0, :3] if x.shape[1] >= 3 else x[0, :1].expand(3, -1, -1)
     return np.asarray(image.detach().float().cpu().movedim(0, -1).numpy())
 
 
 def array_of(map: Float[Tensor, "h w"]) -> Array:
-    """A map without its tensor."""
+    """A map as an array."""
     return np.asarray(map.detach().float().cpu().numpy())
 
 
-def attack_arrays(scene: Attacked) -> dict[str, Array]:
-    """The arrays of which reports draw an attack."""
+def attack_arrays(scene: AttackScene) -> dict[str, Array]:
+    """The arrays from which reports draw an attack."""
     hit = scene.hit
     maps = {"map_clean": hit.map_clean, "map_attacked": hit.map}
     return {
@@ -45,24 +45,24 @@ def attack_arrays(scene: Attacked) -> dict[str, Array]:
 
 
 def address(picture: Array) -> str:
-    """A picture as a data address, which a page shows without asking for it."""
+    """A picture as a data URL."""
     return "data:image/png;base64," + base64.b64encode(png(picture)).decode("ascii")
 
 
-def archive_of_maps(scene: Explained) -> bytes:
+def archive_of_maps(scene: MapsScene) -> bytes:
     """A ZIP file of the image and of every map, alone and over the image, as `gyrograd explain` draws them."""
     image = picture_of(scene.x)
     files = {"image.png": png(image)}
     for name, map in scene.maps.items():
         drawn = array_of(map)
-        end = shared_scale(drawn, drawn)
+        end = scale_end(drawn)
         files[f"{_slug(name)}.png"] = png(coloured(drawn, end))
         files[f"{_slug(name)}_overlay.png"] = png(overlay(image, drawn, end))
     return _zipped(files)
 
 
-def archive_of_attacks(scenes: tuple[Attacked, ...]) -> bytes:
-    """A ZIP file: what the attack's result saves of itself (pictures, record), and all in one sheet, per model."""
+def archive_of_attacks(scenes: tuple[AttackScene, ...]) -> bytes:
+    """A ZIP file with, for each model, the files that `AttackResult` saves, and one sheet of pictures."""
     files: dict[str, bytes] = {}
     for scene in scenes:
         home = "" if len(scenes) == 1 else f"{_slug(scene.net.name)}/"

@@ -1,4 +1,4 @@
-"""What the page shows, computed: explanations of one image, an attack on one of them, two models under one attack."""
+"""Computations of the page: explanations of an image, an attack on one of them, models under the same attack."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
-from gyrograd.attacks.runs import STAND_IN
+from gyrograd.attacks.engine import STAND_IN
 from gyrograd.attacks.settings import MapSearch
 from gyrograd.data.opening import is_labelled
 from gyrograd.errors import UserError, check_counts
 from gyrograd.explorer.stage import Net, Stage
 from gyrograd.explorer.watching import (
     OPENING_LOOKS_IN_TRANSFER,
-    Place,
+    ProgressReporter,
     Watch,
     Watched,
     at_every_pass,
@@ -34,18 +34,18 @@ from gyrograd.registry import Settings, label_of, lookup, make
 from gyrograd.types import Images, Labels
 
 TOP = 0.1
-"""Share of the pixels that counts as the top of a map, as in an audit."""
+"""Share of the pixels that are the top of a map, as in an audit."""
 TRIED_IMAGES = 8
 TRIED_STEPS = 10
 LARGEST_TRIED = 64
-"""Images, steps and side in pixels of the look for an image to open with: a second or two."""
+"""Images, attack steps and largest side in pixels when the opening image is chosen, which takes a second or two."""
 ON_THE_WAY = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Shares of the attack's change at which the map is looked at."""
+"""Shares of the attack's change at which the map is computed."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """A class and what the model gives it."""
+    """A class and its probability."""
 
     number: int
     label: str
@@ -53,8 +53,8 @@ class Prediction:
 
 
 @dataclass(frozen=True, eq=False)
-class Explained:
-    """One image through several explanations: maps by method, and why others could not explain it."""
+class MapsScene:
+    """Explanations of one image: maps by method, and for failed methods the reason."""
 
     net: Net
     x: Images
@@ -65,13 +65,13 @@ class Explained:
 
     @property
     def empty(self) -> tuple[str, ...]:
-        """Methods whose map is zero everywhere, which a picture cannot tell from black."""
+        """Methods whose map is zero everywhere, which would be drawn black."""
         return tuple(name for name, map in self.maps.items() if not bool(map.any()))
 
 
 @dataclass(frozen=True)
 class AttackPlan:
-    """An attack as the page asks for it: eps in pixel units (joo2023's 4/255), `steps` where the attack takes any.
+    """Settings of an attack: eps in pixel units (default joo2023's 4/255), and `steps` for attacks that have them.
 
     `method` is written as on the command line, with settings in brackets: `smoothgrad(sigma=0.2)`.
     """
@@ -91,7 +91,7 @@ class AttackPlan:
 
 @dataclass(frozen=True, eq=False)
 class Waypoint:
-    """The attacked image at a share of its change: the map there and what the model says."""
+    """The map and the prediction at a share of the attack's change."""
 
     share: float
     map: Float[Tensor, "h w"]
@@ -99,8 +99,8 @@ class Waypoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked:
-    """One attack on one image. `kept` and `cosine` are None if the search had nothing to follow."""
+class AttackScene:
+    """An attack on one image. `kept` and `cosine` are None if the search had no gradient to follow."""
 
     net: Net
     plan: AttackPlan
@@ -108,7 +108,7 @@ class Attacked:
     before: Prediction
     after: Prediction
     before_after: float
-    """What the attacked image still gives the class that was predicted."""
+    """Probability of the originally predicted class on the attacked image."""
     kept: float | None
     cosine: float | None
     top: int
@@ -116,17 +116,17 @@ class Attacked:
 
     @property
     def target(self) -> str:
-        """The name of the class explained."""
+        """The name of the explained class."""
         return self.net.classes[int(self.hit.target)]
 
     @property
     def prediction_kept(self) -> bool:
-        """Whether the model says the same of both images."""
+        """Whether the predicted class is the same for both images."""
         return bool(self.hit.prediction_kept)
 
 
 def prediction(net: Net, x: Images, number: int | None = None) -> Prediction:
-    """What a model says of one image: its choice, or what it gives to a class."""
+    """The predicted class of one image, or class `number`, with its probability."""
     with torch.no_grad():
         shares = logits_of(net.model, x)[0].softmax(0)
     chosen = int(shares.argmax()) if number is None else number
@@ -134,12 +134,12 @@ def prediction(net: Net, x: Images, number: int | None = None) -> Prediction:
     return Prediction(chosen, net.classes[chosen], float(shares[chosen]))
 
 
-def explained(
+def explain_image(
     net: Net, x: Images, target: int | None, methods: Sequence[str], *, watch: Watch = unwatched
-) -> Explained:
-    """The maps of these methods, written as on the command line; without a target the model's own choice is explained.
+) -> MapsScene:
+    """Compute the maps of these methods, written as on the command line; by default for the predicted class.
 
-    A method that cannot explain this model or image leaves its sentence and the others go on.
+    If a method cannot explain this model or image, its error message is kept and the others go on.
     """
     if not methods:
         raise UserError("No method is chosen; choose at least one, such as gradient.")
@@ -148,37 +148,37 @@ def explained(
     classes = torch.tensor([wanted.number], device=x.device)
     maps: dict[str, Tensor] = {}
     left_out: dict[str, str] = {}
-    told = Place(watch)
-    with at_every_pass(net.model, told.again):
+    report = ProgressReporter(watch)
+    with at_every_pass(net.model, report.again):
         for place, name in enumerate(methods):
-            told(place / len(methods), label_of("attribution", parse_call(name)[0]))
+            report(place / len(methods), label_of("attribution", parse_call(name)[0]))
             try:
                 maps[name] = reduce(make_from_text("attribution", name)(net.model, x, classes)).detach()[0]
             except UserError as wrong:
                 left_out[name] = str(wrong)
-    return Explained(net, x, predicted, wanted, maps, left_out)
+    return MapsScene(net, x, predicted, wanted, maps, left_out)
 
 
-def attacked(
+def attack_image(
     net: Net, x: Images, target: int | None, plan: AttackPlan, *, seed: int = 0, watch: Watch = unwatched
-) -> Attacked:
-    """Run the plan on one image and look at what it did; the numbers are those of the library's own call.
+) -> AttackScene:
+    """Run the planned attack on one image; the numbers are the same as from a call of the library.
 
-    `watch` is told before every pass of the model, so that what it raises ends the work soon, whatever runs.
+    `watch` is called before every pass of the model, so an exception that it raises soon ends the work.
     """
     before = prediction(net, x)
     if target is not None:
         net.check_class(target)
     classes = torch.tensor([before.number if target is None else target], device=x.device)
-    told = Place(watch)
-    hit = _hit(net, x, classes, plan, seed, told)
+    report = ProgressReporter(watch)
+    hit = _hit(net, x, classes, plan, seed, report)
     top = _top(x)
     still = bool(hit.stuck)
-    with at_every_pass(net.model, told.again):
+    with at_every_pass(net.model, report.again):
         after, before_after = prediction(net, hit.x), prediction(net, hit.x, before.number)
         method = make_from_text("attribution", plan.method)
         way = tuple(_waypoint(net, method, hit, share) for share in ON_THE_WAY)
-    return Attacked(
+    return AttackScene(
         net=net,
         plan=plan,
         hit=hit,
@@ -192,23 +192,25 @@ def attacked(
     )
 
 
-def _hit(net: Net, x: Images, classes: Labels, plan: AttackPlan, seed: int, told: Place) -> AttackResult:
-    """The attack, watched: by the map it searches through, by the model's passes, or, without steps, as a whole."""
-    through, attack = make_from_text("attribution", plan.method), attack_of(plan, told)
-    tell = told.again
+def _hit(
+    net: Net, x: Images, classes: Labels, plan: AttackPlan, seed: int, report: ProgressReporter
+) -> AttackResult:
+    """Run the attack and report progress: by evaluations of the map, by passes of the model, or only as a whole."""
+    through, attack = make_from_text("attribution", plan.method), attack_of(plan, report)
+    tell = report.again
     steps = _takes(plan, "steps")
-    told(0.0, f"step 0 of {plan.steps}" if steps else label_of("attack", plan.attack))
+    report(0.0, f"step 0 of {plan.steps}" if steps else label_of("attack", plan.attack))
     if steps and not isinstance(attack, MapSearch):
-        through = Watched(through, told, plan.steps, opening=0)
+        through = Watched(through, report, plan.steps, opening=0)
         tell = through.passed
-    elif steps and not _transfers(plan):  # where the search goes through another map, that one is watched
-        through = Watched(through, told, plan.steps)
+    elif steps and not _transfers(plan):  # if the search goes through another map, that one is watched
+        through = Watched(through, report, plan.steps)
     with at_every_pass(net.model, tell):
         hit: AttackResult = attack(net.model, through, x, classes, seed=seed)
     return hit
 
 
-def compared(
+def compare_models(
     nets: Sequence[Net],
     x: Images,
     target: int | None,
@@ -216,21 +218,22 @@ def compared(
     *,
     seed: int = 0,
     watch: Watch = unwatched,
-) -> tuple[Attacked, ...]:
-    """Every model under the same attack on the same image: each is attacked for itself, with the same budget."""
+) -> tuple[AttackScene, ...]:
+    """Attack every model on the same image with the same budget."""
     parts = [
         part_of(watch, place / len(nets), (place + 1) / len(nets), net.name) for place, net in enumerate(nets)
     ]
     return tuple(
-        attacked(net, x, target, plan, seed=seed, watch=part) for net, part in zip(nets, parts, strict=True)
+        attack_image(net, x, target, plan, seed=seed, watch=part)
+        for net, part in zip(nets, parts, strict=True)
     )
 
 
 def opening_image(stage: Stage, plan: AttackPlan) -> int:
-    """The image the page opens with: of the first ones, one that every model labels rightly and an attack moves far.
+    """The image that the page opens with: one that every model classifies correctly and whose map an attack moves far.
 
-    How far is tried with a few steps on the first model. Images that are too large for that are told apart by their
-    labels alone.
+    Only the first images are tried, with a few attack steps on the first model. Images that are too large for that are
+    chosen by their labels alone.
     """
     x = stage.data.pixels(torch.arange(min(TRIED_IMAGES, len(stage.data))))
     labels = stage.data.labels[: len(x)]
@@ -257,7 +260,7 @@ def _top(x: Images) -> int:
 
 
 def attack_of(plan: AttackPlan, watch: Watch = unwatched) -> Any:
-    """The plan's attack with the settings it knows; a map without derivative is attacked through the gradient's."""
+    """The plan's attack with the settings it takes; maps without a derivative are attacked through the gradient."""
     settings: Settings = {"eps": plan.eps}
     if _takes(plan, "steps"):
         settings["steps"] = plan.steps
@@ -278,7 +281,7 @@ def _transfers(plan: AttackPlan) -> bool:
 
 
 def _waypoint(net: Net, method: Any, hit: AttackResult, share: float) -> Waypoint:
-    """The ends are the images themselves, bit for bit."""
+    """The map and the prediction at this share; shares 0 and 1 use exactly the clean and the attacked image."""
     between = hit.x_clean + share * (hit.x - hit.x_clean)
     x = {0.0: hit.x_clean, 1.0: hit.x}.get(share, between)
     map = reduce(method(net.model, x, hit.target)).detach()[0]

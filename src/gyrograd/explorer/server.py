@@ -1,4 +1,4 @@
-"""The page at an address of this machine, until it is interrupted. Nothing is asked of any other machine."""
+"""Serves the page on this machine until interrupted. Contacts no other machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PREFIX = "gyrograd-explore-"
 JUST_MADE_S = 60
 """A folder younger than this may not be locked yet."""
 MOST_WAITING = 100
-"""Requests in the queue; one more is told to come back later."""
+"""Largest number of requests in the queue; further ones are refused."""
 
 
 def serve(
@@ -40,9 +40,9 @@ def serve(
     trusted: Sequence[str] = (),
     ready: Callable[[str], None] = print,
 ) -> None:
-    """Show the page until Ctrl-C (KeyboardInterrupt) or SIGTERM (SystemExit); `ready` is told the address.
+    """Serve the page until Ctrl-C (KeyboardInterrupt) or SIGTERM (SystemExit); `ready` is called with the address.
 
-    `trusted`: names the page may be opened under, beside those of this machine's loopback and `host`.
+    `trusted`: host names under which the page may be opened, besides `host` and those of the loopback address.
     """
     check_free(host, port)
     with ended_in_order(), _kept_at_home() as folder:
@@ -55,7 +55,7 @@ def serve(
 
 
 def check_free(host: str, port: int) -> None:
-    """Refuse an address that is taken or does not exist, before anything is opened there."""
+    """Raise if the address is in use or does not exist."""
     if not 1 <= port <= 65535:
         raise UserError(f"The port is {port}; give one from 1024 to 65535, such as 7860.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -71,9 +71,9 @@ def check_free(host: str, port: int) -> None:
 
 @contextmanager
 def ended_in_order() -> Iterator[None]:
-    """SIGTERM ends the block as Ctrl-C does, so that what it holds is put away; exit code 143.
+    """Let SIGTERM end the block with SystemExit, so that it cleans up as after Ctrl-C; exit code 143.
 
-    Only a main thread may handle signals: elsewhere they are left as they are.
+    Does nothing outside of the main thread, which alone can handle signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +104,7 @@ def _readable(host: str) -> str:
 
 @contextmanager
 def _kept_at_home() -> Iterator[Path]:
-    """Gradio without reports to its makers, and its copies of users' images in a folder that goes away."""
+    """Turn off Gradio's telemetry, and keep its copies of users' images in a folder that is removed at the end."""
     _remove_left_behind()
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, exclusive_folder(folder):
         wanted = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "GRADIO_TEMP_DIR": folder}
@@ -118,7 +118,7 @@ def _kept_at_home() -> Iterator[Path]:
 
 
 def _remove_left_behind() -> None:
-    """Folders of pages that were killed: what still runs holds the lock on its own."""
+    """Remove the folders of killed servers; running ones hold a lock on theirs."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         with suppress(OSError, UserError):
             if time.time() - folder.stat().st_mtime > JUST_MADE_S:
@@ -152,7 +152,7 @@ def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool, trus
         footer_links=[],
         max_file_size=LARGEST_FILE,
         theme=gr.themes.Base(primary_hue="blue", neutral_hue="slate", **fonts),
-        # As css= Gradio would put its own class before every rule.
+        # With css=, Gradio would put its own class before every rule.
         head=f"<style>{STYLE}</style><script>{SCRIPT}</script>",
         app_kwargs={"middleware": [Middleware(Guard, sessions=sessions, trusted=(host, *trusted))]},
     )
@@ -160,7 +160,7 @@ def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool, trus
 
 
 def _say_errors_in_a_line() -> None:
-    """Gradio prints the frames of every request it refuses, forged ones too; its user needs the sentence."""
+    """Print one line per failed request instead of Gradio's traceback, which forged requests cause too."""
     from gradio import queueing, routes
 
     if not wants_frames():

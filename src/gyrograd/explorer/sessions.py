@@ -1,4 +1,4 @@
-"""Open pages: which of them still have a browser at the other end, and which files are theirs."""
+"""Sessions: which pages are still open in a browser, and which files belong to each."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 
 GRACE_S = 2.0
-"""A browser that listens no longer may come back within this time: it closes one stream before it opens the next."""
+"""Seconds in which a browser may reconnect: it closes one stream before it opens the next."""
 KEPT_S = 60.0
-"""How long files stay after their page was closed, or without a page that claims them."""
+"""Seconds until files of closed pages, and files of no page, are removed."""
 LAST_FILES = 3
-"""Files kept per page and purpose: work that waits in the queue may still need the image before the last."""
+"""Files kept per page and purpose, since queued work may still need an earlier image."""
 
 
 class Sessions:
-    """Who listens, by the name each open page gave itself, and the files in `folder` that belong to each."""
+    """The open pages by session name, and the files in `folder` that belong to each."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.folder, self.clock = folder, clock
@@ -29,35 +29,35 @@ class Sessions:
         self._shared: set[Path] = set()
 
     def opened(self, session: str) -> None:
-        """The browser began to listen to a stream."""
+        """Record that the browser opened a stream."""
         with self._lock:
             self._streams[session] += 1
 
     def closed(self, session: str) -> None:
-        """One of its streams ended."""
+        """Record that one of the session's streams ended."""
         with self._lock:
             self._streams[session] -= 1
             self._closed[session] = self.clock()
 
     def is_gone(self, session: str, since: float) -> bool:
-        """True if nobody has listened for a while, for work that began at `since`."""
+        """Whether the page of work that began at `since` has been closed for a while."""
         with self._lock:
             quiet = self.clock() - max(since, self._closed.get(session, since))
             return self._streams.get(session, 0) == 0 and quiet > GRACE_S
 
     def share_present_files(self) -> None:
-        """What is in the folder now belongs to every page."""
+        """Let all pages share the files that are in the folder now."""
         self._shared = set(_files_in(self.folder))
 
     def keep(self, session: str, purpose: str, path: Path) -> None:
-        """The file belongs to this page, which keeps its last few for this purpose."""
+        """Assign the file to this page, which keeps its last few for each purpose."""
         with self._lock:
             files = self._files[session].setdefault(purpose, deque(maxlen=LAST_FILES))
             if path not in files:
                 files.append(path)
 
     def sweep(self) -> None:
-        """Remove the files of pages that were closed, and files that no page claims."""
+        """Remove the files of closed pages, and files of no page."""
         with self._lock:
             now = self.clock()
             for session, closed in list(self._closed.items()):
@@ -76,7 +76,7 @@ def _files_in(folder: Path) -> list[Path]:
 
 
 def _remove_if_old(path: Path) -> None:
-    """A file that was just written may not have been claimed yet."""
+    """Remove the file unless it was just written and may not be assigned to a page yet."""
     with suppress(OSError):
         if time.time() - path.stat().st_mtime >= KEPT_S:
             path.unlink()

@@ -1,4 +1,4 @@
-"""What the page can show: models by name and one set of images, opened and fitted together."""
+"""The models and the data set of a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from PIL import Image
 
 from gyrograd.data import Dataset
 from gyrograd.data.folder import read_image
-from gyrograd.data.opening import Opened, check_labels_fit, is_labelled, is_registered, open_data_with_names
+from gyrograd.data.opening import (
+    NamedData,
+    check_labels_fit,
+    is_labelled,
+    is_registered,
+    open_data_with_names,
+)
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names as known_class_names
@@ -20,17 +26,17 @@ from gyrograd.models.class_names import read_class_names
 from gyrograd.models.opening import check_model, image_size, notes, open_model
 from gyrograd.types import Images, Model
 
-LOOKED_AT = 8
-"""Images every model is tried on before the page opens."""
+TRIAL_IMAGES = 8
+"""Number of images on which every model is tried before the page opens."""
 FROM_FILES = 200
-"""Images read of a folder unless more are asked for; a registered set is in memory whole."""
+"""Default number of images read from a folder; registered data sets are in memory as a whole."""
 DRAWINGS = "shapes"
-"""Embedded images, for models that come without any."""
+"""Embedded images, for models without a data set."""
 
 
 @dataclass(frozen=True, eq=False)
 class Net:
-    """A model under its name, with the names of its classes and what a reader must know of it."""
+    """A model with its name, the names of its classes, and notes for the reader."""
 
     name: str
     model: Model
@@ -38,7 +44,7 @@ class Net:
     notes: tuple[str, ...] = ()
 
     def check_class(self, number: int) -> None:
-        """Refuse a class the model does not have."""
+        """Raise if the model does not have this class."""
         if not 0 <= number < len(self.classes):
             raise UserError(
                 f"{self.name} has no class {number}; choose one from 0 to {len(self.classes) - 1}, or explain what "
@@ -48,7 +54,7 @@ class Net:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Models and the images they are shown with. `seed` is that of every attack; `notes` are on the images."""
+    """Models and the images they explain. `seed` is that of every attack; `notes` are about the images."""
 
     nets: tuple[Net, ...]
     data: Dataset
@@ -64,7 +70,7 @@ class Stage:
         return known[name]
 
     def image(self, index: int) -> Images:
-        """One image of the set, as a batch of one."""
+        """An image of the data set, as a batch of one."""
         if not 0 <= index < len(self.data):
             raise UserError(
                 f"There is no image {index}; {self.data.name} has 0 to {len(self.data) - 1} here."
@@ -72,26 +78,26 @@ class Stage:
         return self.data.pixels(torch.tensor([index]))
 
     def image_of_file(self, path: Path | str) -> Images:
-        """A picture file scaled and cut to the size of the set's images, as a batch of one."""
+        """Read a picture file and fit it to the size of the data set's images; a batch of one."""
         high, wide = self.data.images.shape[2:]
         try:
             with warnings.catch_warnings():
-                # Pillow warns of pictures above 90 megapixels and refuses twice that; the refusal is enough.
+                # Pillow warns above 90 megapixels and refuses twice that; the refusal is enough.
                 warnings.simplefilter("ignore", Image.DecompressionBombWarning)
                 levels = read_image(Path(path), (high, wide))
         except UserError as wrong:
-            # The sentence of the file's reader names a copy the page made, which says nothing to its user.
+            # The reader's own message names the page's copy of the file, which means nothing to the user.
             raise UserError(
                 f"{Path(path).name} cannot be read as an image; give a PNG or JPEG file."
             ) from wrong
         return levels[None].to(self.data.labels.device, torch.float32) / 255
 
     def label(self, index: int) -> str | None:
-        """The name of an image's label, where the labels mean anything."""
+        """The name of an image's label; None if the data are not labelled."""
         return self.data.classes[int(self.data.labels[index])] if is_labelled(self.data) else None
 
 
-def opened_stage(
+def open_stage(
     models: Sequence[str],
     data: str | None,
     *,
@@ -106,7 +112,7 @@ def opened_stage(
     device: str = "cpu",
     seed: int = 0,
 ) -> Stage:
-    """Open the models and the images as `gyrograd audit` does. Without data, embedded drawings stand in."""
+    """Open the models and the images as `gyrograd audit` does; without data, embedded drawings are used."""
     _check_models(models, weights)
     nets = {
         text: open_model(text, weights=weights, classes=classes, normalize=normalize, device=device)
@@ -115,7 +121,9 @@ def opened_stage(
     side = size or image_size(next(iter(nets.values())))
     if data is None:
         drawings = open_data_with_names(DRAWINGS, size=side, labelled=False)
-        return staged(nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,), class_names=class_names)
+        return make_stage(
+            nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,), class_names=class_names
+        )
     of_a_set = is_registered(data)
     found = open_data_with_names(
         data,
@@ -125,7 +133,7 @@ def opened_stage(
         seed=seed,
         labelled=False if unlabelled else None,
     )
-    return staged(nets, found, device=device, seed=seed, class_names=class_names)
+    return make_stage(nets, found, device=device, seed=seed, class_names=class_names)
 
 
 OF_OTHERS = (
@@ -134,21 +142,21 @@ OF_OTHERS = (
 )
 
 
-def staged(
+def make_stage(
     models: Mapping[str, Model],
-    found: Opened,
+    found: NamedData,
     *,
     device: str = "cpu",
     seed: int = 0,
     notes: Sequence[str] = (),
     class_names: str | None = None,
 ) -> Stage:
-    """Models that are open already with images that are open already; `notes` say what must be known of these.
+    """A stage of open models and images; `notes` are about the images.
 
-    `class_names`: a file with the names of the models' classes, or imagenet; found by itself if left out.
+    `class_names`: a file with the names of the models' classes, or "imagenet"; by default they are looked up.
     """
     data = found.data.to(device)
-    x = data.pixels(torch.arange(min(LOOKED_AT, len(data))))
+    x = data.pixels(torch.arange(min(TRIAL_IMAGES, len(data))))
     nets = tuple(_net(name, model, data, x, class_names) for name, model in models.items())
     return Stage(nets, data, found.names, seed, tuple(notes))
 

@@ -1,4 +1,4 @@
-"""The look of the page: the colours of the reports, the machine's own fonts, nothing from elsewhere."""
+"""Style sheet and script of the page: the colours of the reports, system fonts, no external files."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ body[data-maps="alone"] .gg-alone { display: block !important; }
 .gg-asked { display: none !important; margin: 0 0 .6rem !important; padding: .4rem .7rem; border-radius: 6px;
   font-size: .9rem; background: var(--gg-fair-back); color: var(--gg-fair); }
 [data-old] .gg-asked { display: block !important; }
-.gg-page[data-old] .html-container { opacity: .3; filter: grayscale(1); }
-.gg-page .html-container { transition: none !important; }
+.gg-page[data-old] .html-container { opacity: .3 !important; filter: grayscale(1); }
+/* Gradio fades whatever waits for an event, also for one that turns out to change nothing. */
+.gg-page .html-container { opacity: 1 !important; transition: none !important; }
 .gg-preview { display: grid; gap: .6rem; }
 .gg-samples, .gg-samples .grid-wrap { height: auto !important; min-height: 0 !important; max-height: none; padding: 0; }
 .gg-samples .grid-container { grid-template-columns: repeat(4, minmax(0, 1fr)) !important; gap: .4rem; padding: 0;
@@ -76,6 +77,10 @@ body[data-maps="alone"] .gg-alone { display: block !important; }
 .gg-words dt { font-weight: 600; }
 .gg-words dd { margin: 0; color: var(--gg-dim); }
 @media (max-width: 760px) {
+  /* On a narrow page the answer comes before what it was asked with. */
+  .gg-picker { order: 1; }
+  .gg-page[id$="-out"] { order: -1; }
+  [id^="gg-"][id$="-asked"] { order: -2; }
   .gradio-container .main { padding: 1rem .75rem; }
   .tab-wrapper button { padding-left: .5rem !important; padding-right: .5rem !important; }
   .gg-result { grid-template-columns: minmax(0, 1fr); }
@@ -118,4 +123,4 @@ SCRIPT = """
   new MutationObserver(check).observe(document, { childList: true, subtree: true, ...marks });
 })();
 """
-"""Keeps pictures and words together."""
+"""Dims answers that do not belong to the image or the last question."""

@@ -1,4 +1,4 @@
-"""Work that is watched: its user sees how far it is and can stop it."""
+"""Progress of a computation, which the user can stop."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from torch import Tensor
 from gyrograd.types import Attribution, Model
 
 Watch: TypeAlias = Callable[[float, str], None]
-"""Told the share that is done, from 0 to 1, and what is being done. What it raises ends the work."""
+"""Called with the finished share, from 0 to 1, and a description. An exception that it raises ends the work."""
 
 OPENING_LOOKS = 2
-"""Differentiable looks before the first step: whether the map has a derivative at all, and whether it is zero."""
+"""Maps with a graph before an attack's first step, which check that there is a derivative and that it is not zero."""
 OPENING_LOOKS_IN_TRANSFER = 1
-"""A map that stands in for another is taken to have a derivative."""
+"""In a transfer attack the first check is left out."""
 
 
 class Stopped(Exception):  # noqa: N818 - no error: the user asked for it
-    """The user wants no more of it."""
+    """Raised to end work that the user stopped."""
 
 
 def unwatched(share: float, what: str) -> None:
-    """Nobody is watching."""
+    """A watch that does nothing."""
 
 
 def part_of(watch: Watch, first: float, last: float, name: str) -> Watch:
-    """A watch for one part of a longer work, between two shares of the whole."""
+    """A watch for a part of the work, which covers the shares from `first` to `last` of the whole."""
 
-    def told(share: float, what: str) -> None:
+    def report(share: float, what: str) -> None:
         watch(first + (last - first) * share, f"{name}: {what}")
 
-    return told
+    return report
 
 
 @dataclass(eq=False)
-class Place:
-    """A watch that knows what it was told last, and can tell it again."""
+class ProgressReporter:
+    """A watch that remembers its last report and can repeat it."""
 
     watch: Watch
     share: float = 0.0
@@ -52,16 +52,16 @@ class Place:
         self.watch(share, what)
 
     def again(self) -> None:
-        """Where the work still is: the moment to end it, if its user wants no more of it."""
+        """Repeat the last report, so that the watch can end the work."""
         if self.what:
             self.watch(self.share, self.what)
 
 
 @contextmanager
 def at_every_pass(model: Model, tell: Callable[[], None]) -> Iterator[None]:
-    """`tell` before every pass of the model in this thread: a map or an attack may take many between two looks.
+    """Call `tell` before every pass of the model in this thread, since a map can take many passes.
 
-    Copies of the model, such as an attack's twin, have it too, and forget it with the block.
+    This includes copies of the model, such as an attack's twin, and ends with the block.
     """
     thread: int | None = get_ident()
 
@@ -79,11 +79,11 @@ def at_every_pass(model: Model, tell: Callable[[], None]) -> Iterator[None]:
 
 @dataclass(eq=False)
 class Watched:
-    """An attribution that tells of every look an attack takes through it. It changes no number.
+    """Wraps an attribution and reports an attack's progress by counting its calls. Changes no number.
 
-    An attack has no say in what watches it: it looks through the attribution once a step with a graph, so those
-    looks over `steps` are how far it is. An attack on the prediction does not: its steps are passes of the model with
-    a graph, `passed`, outside of any look.
+    Attacks report no progress themselves. They compute the attribution with a graph once per step, so the progress is
+    the number of these calls over `steps`. For attacks on the prediction, `passed` counts passes of the model with a
+    graph outside of the attribution.
     """
 
     attribution: Attribution
@@ -106,7 +106,7 @@ class Watched:
             self.looking = False
 
     def passed(self) -> None:
-        """The model is about to be run."""
+        """Count a pass of the model that is about to start."""
         self._tell()
         self.looks += torch.is_grad_enabled() and not self.looking
 

@@ -1,18 +1,18 @@
-"""The plain words: what a number means, what a flag says, what one look at two models shows."""
+"""Sentences of the page: the meaning of numbers and flags, and the result of an attack or comparison."""
 
 from __future__ import annotations
 
 import inspect
 from typing import NamedTuple
 
-from gyrograd.explorer.scenes import Attacked, Prediction
+from gyrograd.explorer.scenes import AttackScene, Prediction
 from gyrograd.numerics.wording import UNKNOWN, eps_text, number
 from gyrograd.parsing import parse_call
 from gyrograd.registry import label_of, lookup
 
 
 class Figure(NamedTuple):
-    """One number of an attack: its key, its value (none: not known), how it is read, and a remark."""
+    """One number of an attack: key, value (None if unknown), text, and a remark."""
 
     key: str
     value: float | None
@@ -28,7 +28,7 @@ NAMES = {
     "budget": "Budget used",
     "steps": "Steps",
 }
-"""The numbers of an attack in the order they are read, by key."""
+"""Labels of the numbers of an attack by key, in order of display."""
 
 MEANINGS = {
     "explained": "The class whose score the map explains.",
@@ -39,7 +39,7 @@ MEANINGS = {
     "budget": "How much of the change that eps allows was made. No pixel moves further than eps.",
     "steps": "Gradient steps the search took; more find stronger attacks.",
 }
-"""What the numbers of an attack mean, by key."""
+"""Meanings of the numbers of an attack by key."""
 
 HINTS = {
     "explain": "A map is bright where a pixel counts for the class. The maps appear here.",
@@ -48,11 +48,11 @@ HINTS = {
     "compare": "Both models are attacked with the same budget; the steadier one keeps more of its map. "
     "Both appear here.",
 }
-"""What stands where an answer will be, by what is pressed."""
+"""Placeholders for the answers, by tab."""
 
 PICTURES = (
-    "What changed is drawn so that the largest change is black or white; grey is no change. Both maps have one scale, "
-    "which ends at the 99.5th percentile of the two: brighter means larger in both."
+    "What changed is drawn so that the largest change is black or white; grey is no change. Each of the two maps has "
+    "its own scale, which ends at its 99.5th percentile: compare where they are bright, not how bright."
 )
 ONE_IMAGE = "This is one image. How a model does on many, with intervals, is what `gyrograd audit` measures."
 
@@ -66,18 +66,18 @@ FLAGS = {
     "explained the prediction": "The attack explains the class that is predicted, not the one chosen here.",
     "transfer": "The map itself has no derivative, so the attack was {rest}.",
 }
-"""What an attack's flags mean, by how they begin; {rest} is what the flag says after its colon."""
+"""Meanings of an attack's flags by their beginnings; {rest} is the flag's text after the colon."""
 
 
 def flag_sentence(flag: str) -> str:
-    """A flag of the attack as a sentence; one that is not known here is shown as it is."""
+    """A flag of the attack as a sentence; unknown flags are unchanged."""
     rest = flag.partition(": ")[2]
     known = [words for start, words in FLAGS.items() if flag.startswith(start)]
     return known[0].format(rest=rest) if known else flag
 
 
-def figures(scene: Attacked) -> tuple[Figure, ...]:
-    """The numbers of an attack in the order they are read."""
+def figures(scene: AttackScene) -> tuple[Figure, ...]:
+    """The numbers of an attack, in order of display."""
     used, eps = float(scene.hit.budget_used), scene.plan.eps
     steps = int(scene.hit.steps)
     return (
@@ -96,23 +96,23 @@ def figures(scene: Attacked) -> tuple[Figure, ...]:
 
 
 def said(guess: Prediction) -> str:
-    """`ring, 98.1 %`."""
+    """A prediction as text: `ring, 98.1 %`."""
     return f"{guess.label}, {percent(guess.probability)}"
 
 
 def percent(share: float) -> str:
-    """One decimal; never 100 % where something is missing."""
+    """Per cent with one decimal; never 100 % for a share below 1."""
     return f"{min(share, 0.999) if share < 1 else 1:.1%}".replace("%", "\u00a0%")
 
 
 LEVEL = 0.05
-"""Shares of pixels kept that differ by less are called level: a few pixels on one image say nothing."""
+"""Shares of kept pixels that differ by less count as equal, because a few pixels of one image mean nothing."""
 LOST = 0.5
 """A map that keeps less than this share of its strongest pixels has moved, as in `gyrograd demo`."""
 
 
-def reading(scene: Attacked) -> str:
-    """What one attack shows, in a sentence."""
+def attack_sentence(scene: AttackScene) -> str:
+    """The result of one attack in a sentence."""
     if scene.kept is None:
         return "The search had nothing to follow, so this says nothing about how steady the explanation is."
     if not scene.prediction_kept:
@@ -124,8 +124,8 @@ def reading(scene: Attacked) -> str:
     )
 
 
-def verdict(scenes: tuple[Attacked, ...]) -> str:
-    """One sentence on models under the same attack, with no more in it than one image can show."""
+def verdict(scenes: tuple[AttackScene, ...]) -> str:
+    """One sentence that compares models under the same attack, limited to what one image can show."""
     blind = [scene.net.name for scene in scenes if scene.kept is None]
     if blind:
         return f"No comparison: on {' and '.join(blind)} the search had nothing to follow."
@@ -138,8 +138,8 @@ def verdict(scenes: tuple[Attacked, ...]) -> str:
     return f"{start}. Top pixels kept: {shares}.{end}{_unlike(scenes)}"
 
 
-def _unlike(scenes: tuple[Attacked, ...]) -> str:
-    """A warning where the maps compared answer different questions."""
+def _unlike(scenes: tuple[AttackScene, ...]) -> str:
+    """A warning if the compared maps explain different classes."""
     classes = list(dict.fromkeys(scene.target for scene in scenes))
     if len(classes) == 1:
         return ""
@@ -148,8 +148,8 @@ def _unlike(scenes: tuple[Attacked, ...]) -> str:
     )
 
 
-def attack_title(scene: Attacked) -> str:
-    """What was done, in a line."""
+def attack_title(scene: AttackScene) -> str:
+    """The attack, method and eps in a line."""
     plan = scene.plan
     return f"{label_of('attack', plan.attack)} on {method_label(plan.method)}, eps {eps_text(plan.eps)}"
 
@@ -162,7 +162,7 @@ def method_label(word: str) -> str:
 
 
 def usual_settings(method: str) -> str:
-    """The settings a method has unless others are given, as they are written: `sigma=0.1, draws=50`."""
+    """The default settings of a method, as they are written: `sigma=0.1, draws=50`."""
     parameters = inspect.signature(lookup("attribution", method).factory).parameters.values()
     return ", ".join(
         f"{one.name}={one.default:.4g}" if isinstance(one.default, float) else f"{one.name}={one.default}"

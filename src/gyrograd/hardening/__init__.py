@@ -1,9 +1,9 @@
-"""Hardening: a classifier that exists already is trained on until its explanations hold under attack.
+"""Hardening: fine-tune an existing classifier until its explanations hold under attack.
 
-`harden(model, data, out=...)` does all of it. Files: search (which strength to try next), judging (the same audit
-before and after), card (what was gained at what price, in words), runs (all of it in order, resumed without loss).
+Entry point: `harden(model, data, out=...)`. Files: pipeline (audit, fine-tune, audit again; resumable), search (which
+strength of the objective to try next), scores (how steady each explanation is, from an audit), card (the report).
 """
 
-from gyrograd.hardening.runs import Hardened, harden
+from gyrograd.hardening.pipeline import Hardened, harden
 
 __all__ = ["Hardened", "harden"]

@@ -1,4 +1,4 @@
-"""The before/after card of `harden`: a document of plain values, and the same in words."""
+"""The before/after card of `harden`: as JSON, as Markdown, and as a page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from gyrograd import progress, reporting
 from gyrograd.audit import Card, Preset
-from gyrograd.hardening.judging import Held, all_held, best_held
-from gyrograd.hardening.search import Try, spoken
+from gyrograd.hardening.scores import MethodScore, best_score, method_scores
+from gyrograd.hardening.search import Try, strength_in_words
 from gyrograd.numerics.statistics import Interval, Stat
 from gyrograd.numerics.wording import UNKNOWN, interval_text, radius_text
 from gyrograd.reporting.showcase import two_models
@@ -22,9 +22,9 @@ SCHEMA = 2
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a run of hardening found. `after` is None where no try held the limit.
+    """Results of a hardening run. `after` is None if every try lost too much accuracy.
 
-    accuracy: of every judged image, 0 or 1, before and after. seconds: of all tries together.
+    accuracy: 0 or 1 per test image, before and after. seconds: training time of all tries.
     """
 
     source: str
@@ -40,25 +40,25 @@ class Outcome:
     seconds: float
     notes: Sequence[str]
     kept: Mapping[float, float]
-    """By strength, what stays of the top of the best map: of the tries that were audited."""
+    """Share of the best map's top pixels that stays, by strength, for the audited tries."""
 
     @property
     def gain(self) -> Interval | None:
-        """How much more of the best map's top stays, mean over the radii; paired, image by image."""
+        """Paired difference, after - before, of the share of the best map's top pixels that stays."""
         if self.after is None:
             return None
-        return difference(best_held(self.after, self.preset).kept, best_held(self.before, self.preset).kept)
+        return difference(best_score(self.after, self.preset).kept, best_score(self.before, self.preset).kept)
 
     @property
     def better(self) -> bool:
-        """Whether explanations hold further for certain: the interval of the gain lies above zero."""
+        """True if the interval of the gain lies above zero."""
         return self.gain is not None and self.gain.low > 0
 
 
 def card_of(found: Outcome) -> dict[str, Any]:
-    """The card as JSON."""
-    before = best_held(found.before, found.preset)
-    after = None if found.after is None else best_held(found.after, found.preset)
+    """The card as a JSON document."""
+    before = best_score(found.before, found.preset)
+    after = None if found.after is None else best_score(found.after, found.preset)
     columns = {
         "accuracy": _paired("accuracy", found.accuracy[0], found.accuracy[1] if after else None),
         "steady_radius": {
@@ -90,7 +90,10 @@ def card_of(found: Outcome) -> dict[str, Any]:
         "methods": _methods(found),
         "tries": [
             vars(one)
-            | {"kept": found.kept.get(one.strength), "words": spoken(found.settings["terms"], one.strength)}
+            | {
+                "kept": found.kept.get(one.strength),
+                "words": strength_in_words(found.settings["terms"], one.strength),
+            }
             for one in found.tries
         ],
         "seconds": round(found.seconds, 1),
@@ -100,7 +103,7 @@ def card_of(found: Outcome) -> dict[str, Any]:
 
 
 def card_table(card: Mapping[str, Any]) -> Table:
-    """Before, after and the difference: accuracy, then each explanation."""
+    """Table of before, after and difference: accuracy, then each method."""
     columns, best = card["columns"], card["best"]
     accuracy = columns["accuracy"]
     rows = [
@@ -129,8 +132,8 @@ def card_table(card: Mapping[str, Any]) -> Table:
 TRIED = ("try", "accuracy", "top kept", "")
 
 
-def _tried(card: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """A row for each try."""
+def _try_rows(card: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """One table row per try."""
     rows = []
     for one in card["tries"]:
         kept = UNKNOWN if one["kept"] is None else f"{one['kept']:.1%}"
@@ -142,10 +145,10 @@ def _tried(card: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
 
 
 def _judged_on(card: Mapping[str, Any], mark: str) -> str:
-    """On which images the numbers rest; `mark` stands at the explanation to use."""
+    """The sentence about the number of images behind the numbers; `mark` is the sign at the recommended method."""
     counts = card["images"]
     return (
-        f"Learnt from {counts['learnt']:,} images of {_line(card['data'])}; accuracy is of {counts['judged']:,} images "
+        f"Trained on {counts['learnt']:,} images of {_line(card['data'])}; accuracy on {counts['judged']:,} images "
         f"({_line(card['judged_on'])}), {counts['attacked']:,} of which are explained and attacked. Means with 95 % "
         f"bootstrap intervals; changes are paired, image by image. {mark}: the explanation the audit recommends."
     )
@@ -161,7 +164,7 @@ def card_text(card: Mapping[str, Any]) -> str:
         "`before/report.html`" + (", `after/report.html`." if card["best"]["after"] else "."),
         card_table(card).markdown(),
         "## Tries",
-        Table(TRIED, _tried(card)).markdown(),
+        Table(TRIED, _try_rows(card)).markdown(),
         "\n".join(["## Notes", "", *(f"- {_line(note)}" for note in card["notes"])]) if card["notes"] else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
@@ -169,13 +172,13 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     """The card as a page: the verdict, the recommended map before and after on one image, the numbers."""
-    yardstick = (
+    explained = (
         "The steady radius is how far pixels may change before an attacker has moved half of the map's top pixels; the "
         "share of them that stays is the mean over the radii attacked. Every sentence here goes by these two."
     )
     shown = None
     if found.after is not None:
-        names = (f"{found.source}, as it came", f"{found.source}, hardened")
+        names = ("the net as it came", "the hardened net")
         audits = (found.before, found.after)
         documents, arrays = [audit.document for audit in audits], [audit.pictures for audit in audits]
         shown = two_models(names, documents, arrays, alike=True)
@@ -183,24 +186,24 @@ def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     sections = [
         reporting.Section(
             "Before and after",
-            (_judged_on(card, "*"), yardstick),
+            (_judged_on(card, "*"), explained),
             reporting.Table(table.header, table.rows),
         ),
-        reporting.Section("Tries", (), reporting.Table(TRIED, _tried(card), names=("",))),
+        reporting.Section("Tries", (), reporting.Table(TRIED, _try_rows(card), names=("",))),
     ]
     if card["notes"]:
         sections.append(reporting.Section("Notes", tuple(_line(note) for note in card["notes"])))
     paths = "before/report.html" + (" and after/report.html" if card["best"]["after"] else "")
     footer = (f"The audits: {paths}, beside this page. The same as text: card.md; for machines: {CARD}.",)
-    title = f"{_line(card['model'])}, hardened"
+    title = f"{_line(card['model'])}: before and after hardening"
     return reporting.page(title, tuple(card["verdict"]), tuple(sections), footer, shown)
 
 
-def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
-    """What was gained, at what price, and what to do if nothing was."""
+def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> list[str]:
+    """Sentences: what was gained and at what cost, or what to try if nothing was gained."""
     terms, limit = found.settings["terms"], f"{100 * found.limit:g} point{'' if found.limit == 0.01 else 's'}"
     start = mean(found.accuracy[0])
-    lost = [(spoken(terms, t.strength), 100 * (start - t.accuracy)) for t in found.tries]
+    lost = [(strength_in_words(terms, t.strength), 100 * (start - t.accuracy)) for t in found.tries]
     losses = ", ".join(f"{try_} {'loses' if x >= 0 else 'gains'} {abs(x):.1f} points" for try_, x in lost)
     if after is None or found.chosen is None:
         return [
@@ -236,12 +239,13 @@ def _verdict(found: Outcome, before: Held, after: Held | None) -> list[str]:
         price,
         f"Insertion of the map goes from {mean(before.insertion):.3f} to {mean(after.insertion):.3f} "
         f"({interval_text(difference(after.insertion, before.insertion), '+.3f')}).",
-        f"Kept: {spoken(terms, found.chosen.strength)}. Trained {progress.spoken(found.seconds)} in all: {losses}.",
+        f"Kept: {strength_in_words(terms, found.chosen.strength)}. Trained "
+        f"{progress.duration_in_words(found.seconds)} in all: {losses}.",
     ]
 
 
 def _overlap(one: Stat | None, other: Stat | None) -> bool:
-    """Whether two intervals may have a value in common, so that neither is above the other for certain."""
+    """True if two intervals overlap, or an end is unknown."""
     if one is None or other is None:
         return True
     if one["low"] is None or one["high"] is None or other["low"] is None or other["high"] is None:
@@ -250,9 +254,13 @@ def _overlap(one: Stat | None, other: Stat | None) -> bool:
 
 
 def _methods(found: Outcome) -> list[dict[str, Any]]:
-    """Each explanation that both audits have."""
-    before = {held.method: held for held in all_held(found.before, found.preset)}
-    after = {} if found.after is None else {held.method: held for held in all_held(found.after, found.preset)}
+    """Numbers per method, before and, if both audits have it, after."""
+    before = {held.method: held for held in method_scores(found.before, found.preset)}
+    after = (
+        {}
+        if found.after is None
+        else {held.method: held for held in method_scores(found.after, found.preset)}
+    )
     return [
         {
             "name": name,
@@ -265,7 +273,7 @@ def _methods(found: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _numbers(held: Held) -> dict[str, Any]:
+def _numbers(held: MethodScore) -> dict[str, Any]:
     return {
         "radius": held.radius,
         "kept": plain(interval(held.kept)),
@@ -302,7 +310,7 @@ def _points(stat: Stat | None) -> str:
 
 
 def mean(values: Sequence[float | None]) -> float:
-    """The mean of the values there are; 0 where there are none."""
+    """Mean of the known values; 0 if there are none."""
     present = [value for value in values if value is not None]
     return sum(present) / max(1, len(present))
 

@@ -17,7 +17,7 @@ NEAR = 1.2
 
 @dataclass(frozen=True)
 class Try:
-    """A fine-tuned net: how strong the objective was, its accuracy, and whether that is within the limit."""
+    """One fine-tuned net. `holds` is True if its accuracy is within the limit."""
 
     strength: float
     accuracy: float
@@ -25,9 +25,9 @@ class Try:
 
 
 def next_strength(tried: Sequence[Try], first: float, most: int) -> float | None:
-    """Twice the strongest that holds, half of the least that fails, then the middle; None: the search is over.
+    """The strength to try next, or None if the search is over.
 
-    A stronger objective is taken to cost more accuracy.
+    Doubles while tries hold, halves while they fail, then bisects: a stronger objective should cost more accuracy.
 
     >>> next_strength([Try(1.0, 0.93, True), Try(2.0, 0.90, False)], first=1.0, most=4)
     1.5
@@ -47,23 +47,23 @@ def next_strength(tried: Sequence[Try], first: float, most: int) -> float | None
 
 
 def best_of(tried: Sequence[Try]) -> Try | None:
-    """The strongest that holds."""
+    """The strongest try that holds, or None."""
     return max((t for t in tried if t.holds), key=lambda t: t.strength, default=None)
 
 
 def first_strength(terms: Mapping[str, Any]) -> float:
-    """Where the search begins: the radius, of 255, of an adversarial term; else 1, the weights as they are given."""
+    """Where the search begins: 255 * eps of an adversarial term, or 1 (the given weights) without one."""
     return 255 * float(terms["adversarial"]["eps"]) if "adversarial" in terms else 1.0
 
 
 def with_strength(terms: Mapping[str, Any], strength: float) -> dict[str, Any]:
-    """The terms at this strength: the radius of an adversarial term, or else the weights of all."""
+    """The terms with the adversarial radius set to the strength, or, without one, every weight multiplied by it."""
     if "adversarial" in terms:
         return {**terms, "adversarial": {**terms["adversarial"], "eps": strength / 255}}
     return {name: {**term, "weight": strength * term.get("weight", 1.0)} for name, term in terms.items()}
 
 
-def spoken(terms: Mapping[str, Any], strength: float) -> str:
+def strength_in_words(terms: Mapping[str, Any], strength: float) -> str:
     """A strength in words: `radius 0.5/255`, `0.5 times the weights`."""
     return f"radius {strength:.3g}/255" if "adversarial" in terms else f"{strength:.3g} times the weights"
 
@@ -77,10 +77,10 @@ def objective_settings(
     cosine: float | None = None,
     regularized_fraction: float | None = None,
 ) -> dict[str, Any]:
-    """The settings of an objective by name, with these of its own in place of the usual ones.
+    """Training settings of a named objective; arguments that are not None replace its defaults.
 
-    steady: one signed step of eps (1/255), curvature, averaged weights. l2_cosine: joo2023, Eq. 5, with its weights of
-    LeNet and ResNet18 on CIFAR-10.
+    steady: one signed step of size eps (1/255), a curvature penalty, averaged weights. l2_cosine: joo2023 Eq. 5, with
+    the weights it uses for LeNet and ResNet18 on CIFAR-10.
     """
     check_name("objective", objective, OBJECTIVES)
     aligning = {"l2": l2, "cosine": cosine, "regularized_fraction": regularized_fraction}

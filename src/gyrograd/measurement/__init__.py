@@ -1,4 +1,4 @@
-"""Measuring a model: a typed plan goes in, a typed table comes out; everything else is presentation.
+"""Measure a model: a typed plan goes in, a typed table comes out.
 
 A plan is methods x conditions x metrics:
 
@@ -11,10 +11,10 @@ A plan is methods x conditions x metrics:
     table = measure(model, data, plan, out=Path("out/numbers"))
     table.of(method="ig", condition="top_k", eps=8 / 255, metric="top_k_intersection")   # {example: value}
 
-A metric is a function of a `Look` (one method on some images in one condition); `registered` makes one of a registry
-entry, `Metric` one of any function. Several plans can be measured together: `measure(model, data, [first, second])`.
-With `out`, each (method, condition) is kept in shards, a file each: a run that was killed goes on where it stopped and
-leaves the same bytes. Nothing is trained here.
+A metric is a function of a `Look` (one method on some images in one condition); `registered` makes one from a registry
+entry, `Metric` from any function. Several plans can be measured together: `measure(model, data, [first, second])`. With
+`out`, each (method, condition) is stored in shards, one file each: a killed run resumes where it stopped and leaves the
+same bytes. Nothing is trained here.
 
 Files: plan (what to measure), table (the result), run (`measure`), cells (shards and resuming, for measurements of any
 kind).

@@ -1,9 +1,9 @@
-"""Cells over examples, a file for each cell and shard: what is finished is never measured twice, nor lost.
+"""Resumable measurements: cells over examples, one file per cell and shard; finished work is neither lost nor repeated.
 
     OUT/records/<cell>-<hash of its settings>/<shard>.json
 
-A shard file is written whole or not at all and holds nothing of the run that made it (no time, no machine), so a
-run that was killed and taken up again leaves the same bytes as one that was not.
+A shard file is written atomically and contains nothing specific to the run (no time, no machine), so a run that was
+killed and resumed leaves the same bytes as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from gyrograd.progress import Effort, track
 from gyrograd.records import Record
 
 Positions = Int[Tensor, " n"]
-"""Examples, by their place in the data set."""
+"""Positions of examples in the data set."""
 Row: TypeAlias = dict[str, float | None]
 """The values of one example by column."""
 
 LONGEST_SLUG = 60
 COLUMNAR_FROM = 400
-"""Examples in a shard from which on its file holds arrays: a tenth of the time of JSON, and a third of the room."""
+"""Shards of at least this many examples are stored as arrays: a tenth of the time of JSON, a third of the space."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is measured. `settings` (JSON) hold all that decides the values: model and data by their hash,
-    method, metric, seed. Two cells with equal name and settings share their files.
+    """One measurement of many examples.
 
-    `measure` takes positions of examples and returns columns, a value or a row of points for each. An example's
-    values may not depend on the others it came with: draw from `streams(seed, positions)`. A costly cell may
-    keep to the first `limit` positions of a run. `effort` is what one example is guessed to take, for the progress bar.
+    settings: JSON with everything that determines the values: hashes of model and data, method, metric, seed. Cells
+    with equal name and settings share their files. measure: takes positions of examples and returns columns, with one
+    value or one row of points per example; the values of an example must not depend on the others, so draw from
+    `streams(seed, positions)`. limit: an expensive cell may stop after the first `limit` positions. effort: estimate
+    per example, for the progress bar.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Cell:
     effort: Effort = ("", 1.0)
 
     def __post_init__(self) -> None:
-        """Settings become plain JSON values at once, so that a cell equals what was read back of it."""
+        """Convert settings to plain JSON values, so that a cell equals its own round trip through a file."""
         try:
             plain = json.loads(json.dumps(dict(self.settings), allow_nan=False))
         except (TypeError, ValueError) as wrong:
@@ -73,18 +74,18 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """The name of its folder: readable, and different for different settings."""
+        """The name of its folder: readable, and unique to its settings."""
         slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:LONGEST_SLUG]
         return f"{slug or 'cell'}-{fingerprint([self.name, self.settings])}"
 
     def path(self, part: Sequence[int], out: Path) -> Path:
-        """The file of a shard: first example, number of examples and, since the others may be any, a hash of all."""
+        """The file of a shard, named by the first example, the number of examples, and a hash of all positions."""
         ending = records.COLUMNAR if len(part) >= COLUMNAR_FROM else ".json"
         name = f"{part[0]:06d}-{len(part)}-{fingerprint(list(part))}{ending}"
         return Path(out) / "records" / self.folder / name
 
     def record(self, positions: list[int]) -> Record:
-        """The values of these examples, measured now."""
+        """Measure these examples and return their record."""
         n = len(positions)
         values: dict[str, list[float | None]] = {}
         for name, column in self.measure(torch.tensor(positions, dtype=torch.int64)).items():
@@ -95,13 +96,13 @@ class Cell:
                 )
             if column.dim() == 1:
                 values[name] = _finite(column)
-            else:  # a curve becomes a column for each of its points
+            else:  # a curve becomes one column per point
                 values |= {f"{name}[{point}]": _finite(part) for point, part in enumerate(column.unbind(1))}
         return Record(self.name, dict(self.settings), list(positions), values)
 
 
 class Task(NamedTuple):
-    """Examples of a cell (by its number) to be measured at once. `turn`: the round of shards they belong to."""
+    """Examples of a cell (given by its number) to measure at once. `turn`: the round of shards they belong to."""
 
     cell: int
     positions: tuple[int, ...]
@@ -110,9 +111,9 @@ class Task(NamedTuple):
 
 
 Finished: TypeAlias = Generator[tuple[int, Record], None, None]
-"""The number of each task with its record, in any order; closing it ends the work."""
+"""Yields the number of each task with its record, in any order; closing it ends the work."""
 Workers: TypeAlias = Callable[[Sequence[Cell], Sequence[Task]], Finished]
-"""Who measures the tasks of these cells."""
+"""A function that measures the tasks of these cells: in this process, other processes, or a cluster."""
 
 
 def fingerprint(value: Any) -> str:
@@ -122,7 +123,7 @@ def fingerprint(value: Any) -> str:
 
 
 def streams(seed: int, positions: Positions) -> random.Keys:
-    """The random stream of each example: a function of the seed and its place in the data set alone."""
+    """The random stream of each example, which depends only on the seed and its position in the data set."""
     return random.keys(seed, int(positions.max()) + 1)[positions.cpu()]
 
 
@@ -136,13 +137,20 @@ def run_cells(
     workers: Workers | None = None,
     watch: Callable[[dict[str, Record]], None] | None = None,
 ) -> dict[str, Record]:
-    """The record of every cell by its name, over all positions; what an earlier run finished is read.
+    """Measure the cells at these positions, reading what an earlier run finished; returns one record per cell name.
 
-    Shards need not be those of the earlier run: of a shard that is not there as a whole, only the examples that no
-    file holds are measured, so that more examples, or smaller shards, cost what is new in them. All cells of the
-    first examples come before the next examples, so that cells can share what they made for them. `what` stands
-    beside the bar. `workers` measure; this process alone does without. `watch` is shown what there is of each cell,
-    soon after the first numbers and then ever less often.
+    Shards may be split differently from the earlier run: only examples that are in no file are measured, so that more
+    examples, or smaller shards, cost only what is new. All cells of the first examples come before the next examples,
+    so that cells can share work on them.
+
+    Args:
+        cells: what to measure.
+        positions: the examples.
+        out: folder of the shards.
+        shard: examples per file.
+        what: label of the progress bar.
+        workers: who measures; default: this process.
+        watch: called with the records so far, soon after the first numbers and then less and less often.
     """
     known = _checked(cells, positions, shard)
     rounds = _rounds(known, positions, shard)
@@ -153,7 +161,7 @@ def run_cells(
     earlier = {cell.name: _examples(cell, out, whole) for cell in {id(c): c for c, _, _ in pending}.values()}
 
     def keep(cell: Cell, part: tuple[int, ...], measured: Record | None) -> None:
-        """Only here is the folder written, whoever measured."""
+        """Store a shard; the only place that writes to the folder."""
         record = _completed(cell, part, earlier[cell.name], measured)
         records.write(cell.path(part, out), record)
         ready[cell.name, part] = record
@@ -168,7 +176,7 @@ def run_cells(
             shards.append((cell, part))
         else:
             keep(cell, part, None)
-    # Cheap cells first: whoever watches sees something of everything soon.
+    # Cheap cells first, so that `watch` soon sees something of every cell.
     order = sorted(range(len(tasks)), key=lambda i: (tasks[i].turn, tasks[i].guess[1]))
     tasks, shards = [tasks[i] for i in order], [shards[i] for i in order]
     clock = Watch()
@@ -185,7 +193,7 @@ def run_cells(
 def _so_far(
     cells: Sequence[Cell], ready: Mapping[tuple[str, tuple[int, ...]], Record | None]
 ) -> dict[str, Record]:
-    """What there is of each cell; nothing of one that has nothing yet."""
+    """The records so far, without cells that have nothing yet."""
     found: dict[str, list[Record]] = {}
     for (name, _), record in ready.items():
         if record is not None:
@@ -195,7 +203,7 @@ def _so_far(
 
 @dataclass
 class Watch:
-    """When to show what there is: soon, then after ever longer times, and for a small part of the time."""
+    """When to call `watch`: soon, then at growing intervals, so that it takes a small part of the time."""
 
     clock: Callable[[], float] = time.monotonic
     wait: float = 5.0
@@ -209,7 +217,7 @@ class Watch:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Showing takes time too: the next time comes at least twenty times as long after."""
+        """Time the block; the next call waits at least twenty times as long."""
         began = self.clock()
         yield
         self.since = self.clock()
@@ -217,7 +225,7 @@ class Watch:
 
 
 def in_this_process(cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
-    """The record of each task, one after another."""
+    """Measure the tasks one after another."""
     for number, task in enumerate(tasks):
         yield number, cells[task.cell].record(list(task.positions))
 
@@ -225,7 +233,7 @@ def in_this_process(cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
 def finished(
     cells: Iterable[Cell], positions: Sequence[int], out: Path, *, shard: int = 100
 ) -> dict[str, Record]:
-    """What an interrupted run left: the first shards that every cell has finished, nothing if there are none."""
+    """The results of an interrupted run: the first shards that every cell has finished; empty if there are none."""
     known = _checked(cells, positions, shard)
     kept: dict[str, list[Record | None]] = {cell.name: [] for cell in known}
     for pairs in _rounds(known, positions, shard):
@@ -238,7 +246,7 @@ def finished(
 
 
 def forget(cells: Iterable[Cell], out: Path) -> None:
-    """Remove what was measured of these cells; other files stay."""
+    """Remove the files of these cells; other files stay."""
     for cell in cells:
         folder = Path(out) / "records" / cell.folder
         if folder.exists():
@@ -265,7 +273,7 @@ def _checked(cells: Iterable[Cell], positions: Sequence[int], shard: int) -> lis
 def _rounds(
     cells: Sequence[Cell], positions: Sequence[int], shard: int
 ) -> list[list[tuple[Cell, tuple[int, ...]]]]:
-    """The work in its order: all cells of the first shard, then of the next; a cell may end before the others."""
+    """The work in order: all cells of the first shard, then of the next; a cell with a limit ends earlier."""
     places = tuple(int(position) for position in positions)
     rounds = []
     for first in range(0, len(places), shard):
@@ -275,14 +283,14 @@ def _rounds(
 
 
 def _examples(cell: Cell, out: Path, besides: Set[Path]) -> dict[int, Row]:
-    """What the files of a cell hold, example by example, whatever shards they are; `besides` were read already."""
+    """The rows of all files of a cell, however they are split; files in `besides` were read already."""
     rows: dict[int, Row] = {}
     folder = Path(out) / "records" / cell.folder
     for path in sorted({*folder.glob("*.json"), *folder.glob(f"*{records.COLUMNAR}")} - besides):
         try:
             record = records.read(path)
         except UserError:
-            continue  # a shard that is asked for by its name says so; this one is not needed
+            continue  # a damaged file that is not needed; a needed shard is reported where it is read
         if (record.name, record.settings) == (cell.name, cell.settings):
             rows |= _rows(record)
     return rows
@@ -296,13 +304,13 @@ def _rows(record: Record) -> dict[int, Row]:
 
 
 def _completed(cell: Cell, part: tuple[int, ...], earlier: dict[int, Row], measured: Record | None) -> Record:
-    """The whole shard: rows of earlier files, and the rest as measured now."""
+    """The complete shard: rows of earlier files, and the newly measured rest."""
     if measured is not None and len(measured.examples) == len(part):
         return measured
     rows = {**earlier, **(_rows(measured) if measured else {})}
     columns = sorted(rows[part[0]])
     if any(sorted(rows[position]) != columns for position in part):
-        return cell.record(list(part))  # files of another version: their columns are not these
+        return cell.record(list(part))  # files of another version, with other columns
     values = {column: [rows[position][column] for position in part] for column in columns}
     return Record(cell.name, dict(cell.settings), list(part), values)
 
@@ -324,12 +332,12 @@ def _read(cell: Cell, part: tuple[int, ...], out: Path) -> Record | None:
 
 
 def _joined(shards: Sequence[Record | None]) -> Record:
-    """The shards as one record; nothing of the run is in them, so it does not show how they were cut."""
+    """The shards as one record, independent of how they were split."""
     whole = records.merge(shard for shard in shards if shard is not None)
     return Record(whole.name, whole.settings, whole.examples, whole.values)
 
 
 def _finite(column: Tensor) -> list[float | None]:
-    """Numbers as Python floats; None where there is none, as the file will say."""
+    """The column as Python floats, with None for values that are not finite, as in the file."""
     numbers = column.detach().to("cpu", torch.float64).tolist()
     return [number if math.isfinite(number) else None for number in numbers]

@@ -1,7 +1,7 @@
-"""Workers on a cluster: Ray actors that hold the cells and are given shard after shard, or an array of SLURM jobs.
+"""Workers on a cluster: Ray actors that hold the cells and receive one shard after another, or an array of SLURM jobs.
 
-As on one machine (`workers`) they only measure: what they find comes back to the process that started them, which alone
-writes. A worker that is lost, with its machine or without, is replaced, and its shards are given out again.
+As on one machine (`workers`) they only measure; the process that started them writes the results. A lost worker, or a
+lost machine, is replaced, and its shards are given out again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from gyrograd.attacks.runs import shared_clean_looks
+from gyrograd.attacks.engine import shared_clean_looks
 from gyrograd.errors import UserError, check_name
 from gyrograd.measurement.cells import Cell, Finished, Task, Workers
 from gyrograd.measurement.workers import (
@@ -36,16 +36,16 @@ from gyrograd.ray_cluster import LOCAL, ray_connection, ray_library
 
 CLUSTERS = ("ray", "slurm")
 JOBS_PER_WORKER = 4
-"""SLURM jobs per worker that runs at once: with several, a job that is lost loses less."""
+"""SLURM jobs per worker; with several, a lost job loses less."""
 
 
 def workers_of(
     workers: int | Workers | None, cluster: str | None = None, folder: Path | None = None
 ) -> Workers | None:
-    """Who measures: None for this process, processes of this machine, a cluster, or whoever is given.
+    """The workers for these settings: processes of this machine, a cluster, given ones, or None for this process.
 
-    `cluster`: "ray" (a cluster of this machine, or the one $RAY_ADDRESS names), "ray:ADDRESS" or "slurm", whose jobs
-    leave their files in `folder`, which all machines must see.
+    `cluster`: "ray" (on this machine, or at $RAY_ADDRESS), "ray:ADDRESS" or "slurm", whose jobs write their files into
+    `folder`, which all machines must see.
     """
     if callable(workers):
         return workers
@@ -61,7 +61,7 @@ def workers_of(
 
 
 class Measurer:
-    """In a worker: the cells, rebuilt once, and what they say of one task after another."""
+    """Runs in a worker: rebuilds the cells once and measures one task after another."""
 
     def __init__(self, content: bytes, numerics: Numerics) -> None:
         numerics.apply()
@@ -71,7 +71,7 @@ class Measurer:
         return ("ready",)
 
     def measure(self, task: Task) -> tuple[str, Any]:
-        """The record of a task, or what went wrong."""
+        """("done", record) of a task, or ("failed", exception)."""
         try:
             with without_bars(), shared_clean_looks():
                 return "done", self.cells[task.cell].record(list(task.positions))
@@ -81,16 +81,16 @@ class Measurer:
 
 @dataclass(frozen=True)
 class RayActors:
-    """Ray actors, one per GPU for a model on a GPU and one per processor otherwise, as many as `count` or as there are.
+    """Workers as Ray actors: one per GPU for a model on a GPU, else one per processor; `count` of them, or all.
 
-    Where machines come and go is Ray's affair: an actor whose machine is not there yet waits for it.
+    Ray handles machines that come and go: an actor waits until there is a machine for it.
     """
 
     count: int | None = None
     address: str = LOCAL
 
     def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
-        """Each task's number with its record, in whatever order they are finished."""
+        """Yield each task's number with its record, in the order in which they finish."""
         ray = ray_library("Measuring on a cluster")
         if not tasks:
             return
@@ -108,7 +108,7 @@ class RayActors:
 
 
 class _Actor:
-    """A Ray actor as the process that started it sees it."""
+    """The starting process's handle of a Ray actor."""
 
     def __init__(self, ray: Any, slot: int, actor: Any, say: Callable[[Reply], None]) -> None:
         self.ray, self.slot, self.actor, self.say = ray, slot, actor, say
@@ -118,7 +118,7 @@ class _Actor:
         self._await(self.actor.measure.remote(task))
 
     def stop(self) -> None:
-        with suppress(Exception):  # it may be gone, and its cluster with it
+        with suppress(Exception):  # the actor, or its cluster, may be gone
             self.ray.kill(self.actor)
 
     def _await(self, promised: Any) -> None:
@@ -130,15 +130,15 @@ class _Actor:
         except self.ray.exceptions.RayTaskError as wrong:
             cause = getattr(wrong, "cause", None)
             self.say(Reply(self.slot, "failed", cause if isinstance(cause, Exception) else wrong))
-        except Exception:  # the actor died, its machine did, or memory ran out
+        except Exception:  # the actor or its machine died, or memory ran out
             self.say(Reply(self.slot, "lost"))
 
 
 @dataclass(frozen=True)
 class SlurmJobs:
-    """An array of SLURM jobs through submitit, of which `count` run at once. `cluster` "local": processes, for tests.
+    """Workers as an array of SLURM jobs, through submitit; `count` run at once. `cluster="local"` is for tests.
 
-    A job holds the cells and measures several tasks. One that fails is submitted again.
+    A job holds the cells and measures several tasks. A failed job is submitted again.
     """
 
     count: int
@@ -148,7 +148,7 @@ class SlurmJobs:
     poll_s: float = 5.0
 
     def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
-        """Each task's number with its record, job by job as they finish."""
+        """Yield each task's number with its record, job by job as they finish."""
         try:
             import submitit
         except ImportError:
@@ -203,6 +203,6 @@ class SlurmJobs:
 def measured_in_job(
     file: Path, numerics: Numerics, given: Sequence[tuple[int, Task]]
 ) -> list[tuple[int, tuple[str, Any]]]:
-    """In a job: each task's number with its record, or with what went wrong."""
+    """Runs in a job: each task's number with its record, or with its exception."""
     measurer = Measurer(file.read_bytes(), numerics)
     return [(number, measurer.measure(task)) for number, task in given]

@@ -23,9 +23,9 @@ from gyrograd.types import Attribution, Inputs, Labels, Model
 
 @dataclass(frozen=True)
 class Condition:
-    """Under what images are looked at: as they are (`CLEAN`), or as an attack leaves them at each of its radii.
+    """The state of the images: clean (`CLEAN`), or attacked at each of the radii.
 
-    `images`: number of images to measure, the first of the plan's. `effort`: estimate per image, for the progress bar.
+    images: measure only the first `images` of the plan's. effort: estimate per image, for the progress bar.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Condition:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All that decides what the attack finds; the size of a batch decides nothing."""
+        """The attack's settings, without the batch size, which does not affect the result."""
         if self.attack is None:
             return {"condition": self.name}
         own = {key: described(value) for key, value in settings_of(self.attack).items() if key != "max_batch"}
@@ -47,7 +47,7 @@ CLEAN = Condition("clean")
 
 
 def noise(radii: tuple[float, ...], *, images: int | None = None, effort: Effort = ("", 1.0)) -> Condition:
-    """Random noise of these sizes: the yardstick for attackers of the same budget."""
+    """Random noise of these radii, the baseline for attacks of the same budget."""
     return Condition("noise", make("attack", "random", eps=radii), radii, images, effort)
 
 
@@ -60,16 +60,16 @@ def attacked(
     effort: Effort = ("", 1.0),
     **settings: Any,
 ) -> Condition:
-    """An attack of the registry at these radii; `name` tells it from the same attack with other settings."""
+    """A registered attack at these radii; `name` distinguishes it from the same attack with other settings."""
     made = make("attack", attack, eps=radii, **settings)
     return Condition(name or lookup("attack", attack).name, made, radii, images, effort)
 
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What a metric sees: a method on some images, clean or (`hit`) attacked. `seed` has a stream for each image.
+    """The argument of a metric: a method on some images, clean or (`hit`) attacked; `seed` has one stream per image.
 
-    On clean images `attribution` makes the map once, for whoever asks.
+    On clean images `attribution` computes the map once and returns it to every metric.
     """
 
     model: Model
@@ -81,23 +81,24 @@ class Look:
 
     @cached_property
     def map(self) -> Inputs:
-        """The map of these images; of attacked ones, after the attack."""
+        """The map of these images; for attacked ones, after the attack."""
         if self.hit is not None:
             return self.hit.map
         return self.attribution(self.model, self.x, self.target).detach()
 
     @property
     def attack(self) -> AttackResult:
-        """The attack, for metrics that look at attacked images alone."""
+        """The attack's result, for metrics of attacked images."""
         assert self.hit is not None
         return self.hit
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One value, or one curve, for each image: `values` returns one column, or several by name.
+    """One value or one curve per image: `values` returns one column, or several by name.
 
-    `settings` (JSON) is all that decides them. `of`: whether it looks at clean images or at attacked ones.
+    `settings` (JSON) holds everything that determines them. `of`: whether it is computed on clean or on attacked
+    images.
     """
 
     name: str
@@ -112,7 +113,7 @@ class Metric:
 
 
 def registered(name: str, **settings: Any) -> Metric:
-    """A metric of the registry, with those of the settings that it has."""
+    """A registered metric; settings that it does not have are ignored."""
     entry = lookup("metric", name)
     metric = make("metric", name, **having("metric", name, settings))
     own = {"settings": described(repr(metric))}
@@ -134,26 +135,34 @@ def registered(name: str, **settings: Any) -> Metric:
 
 
 def having(kind: str, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that this entry of the registry has."""
+    """The settings that this registry entry has; others are dropped."""
     parameters = inspect.signature(lookup(kind, name).factory).parameters
     return {key: value for key, value in settings.items() if key in parameters}
 
 
+RECORDED_NAMES = {"InsertionCurve(": "PixelGame("}
+"""Records keep the old name of a renamed class, so that measurements of earlier versions are still found."""
+
+
 def described(value: Any) -> Any:
-    """A setting for the record. The size of a batch decides no value and is left out of texts."""
-    return re.sub(r",? ?max_batch=\d+", "", value) if isinstance(value, str) else value
+    """A setting as it is recorded: texts without the batch size, which does not affect the values."""
+    if not isinstance(value, str):
+        return value
+    for now, recorded in RECORDED_NAMES.items():
+        value = value.replace(now, recorded)
+    return re.sub(r",? ?max_batch=\d+", "", value)
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Every method in every condition, by every metric that looks at such images.
+    """What to measure: every method in every condition, by every metric that applies there.
 
     Args:
-        methods: attributions by the name they have in the table; None in place of one: the model alone is measured.
+        methods: attributions by their name in the table; None instead of one measures the model alone.
         conditions: `CLEAN`, `noise(...)`, `attacked(...)`.
         metrics: `registered(...)` or `Metric(...)`.
         images: number of images to measure, the first of the data.
-        seed: of every random draw.
+        seed: seed of every random draw.
     """
 
     methods: Mapping[str, Attribution | None]

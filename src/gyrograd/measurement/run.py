@@ -1,4 +1,4 @@
-"""`measure`: a plan on a model and images, kept in shards, resumable."""
+"""`measure`: run a plan on a model and images, in resumable shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.runs import shared_clean_looks
+from gyrograd.attacks.engine import shared_clean_looks
 from gyrograd.data import Dataset
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
@@ -28,11 +28,11 @@ from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
 VERSION = 3
-"""Raise it when a change of the code changes values: records of older versions are then measured again."""
+"""Increase it if a change of the code changes values; records of older versions are then measured again."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Measuring was stopped. `table`: the examples finished in every cell, None if there are none."""
+    """Raised by Ctrl-C during `measure`. `table`: the examples finished in every cell, or None."""
 
     def __init__(self, table: Table | None) -> None:
         super().__init__()
@@ -41,9 +41,9 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Inputs, the class explained of each, and their positions in the data set they come from.
+    """Inputs, their explained classes, and their positions in the data set.
 
-    Inputs too many for memory are `Streamed` and read as they are asked for.
+    Inputs that do not fit memory are `Streamed`, and read on demand.
     """
 
     x: Inputs | Streamed
@@ -55,7 +55,7 @@ class Sample:
 
     @staticmethod
     def of(data: Dataset) -> Sample:
-        """All examples of a data set, explained for their labels."""
+        """All examples of a data set, with their labels as explained classes."""
         streamed = isinstance(data.images, Streamed)
         x = data.images.to(torch.float32) if streamed else data.pixels()
         return Sample(x, data.labels, tuple(range(len(data))))
@@ -65,7 +65,7 @@ class Sample:
     ) -> tuple[Inputs, Labels, Tensor]:
         """Inputs, classes and random streams of these examples, on the device.
 
-        The last ones asked for are the same tensors again, so that attacks can share what they say of clean images.
+        A repeated call returns the same tensors, so that attacks can share the clean maps.
         """
         asked = (tuple(positions), seed)
         if asked not in self._last:
@@ -82,7 +82,7 @@ class Sample:
 
 @dataclass(eq=False)
 class Remembering:
-    """An attribution that makes the maps of one batch once and any others as they come."""
+    """An attribution that caches the maps of one batch; others are computed as usual."""
 
     attribution: Attribution
     x: Tensor = field(repr=False)
@@ -97,9 +97,9 @@ class Remembering:
         return self.map
 
     def __getattr__(self, name: str) -> Any:
-        """The attribution's own settings: soft stability asks for the segments of LIME and SHAP."""
+        """Settings of the attribution; soft stability needs the segments of LIME and SHAP."""
         if name == "attribution":
-            raise AttributeError(name)  # a copy that is being made has none yet
+            raise AttributeError(name)  # an object that is being copied has no fields yet
         return getattr(self.attribution, name)
 
 
@@ -116,24 +116,24 @@ def measure(
     workers: int | Workers | None = None,
     watch: Callable[[Table], None] | None = None,
 ) -> Table:
-    """The table of a plan, or of several; with `out`, what an earlier run finished is read.
+    """Measure a plan, or several; with `out`, results of an earlier run are read.
 
     Args:
-        model: left as it is; it should be in evaluation mode.
+        model: the model, in evaluation mode; it is not changed.
         data: a data set, or images with their classes.
         plan: what to measure.
         out: folder for the shards.
-        shard: images in one file. A smaller one loses less when the run is killed.
-        fresh: forget what an earlier run finished.
-        what: stands beside the progress bar.
-        identity: names of model and data that differ whenever they do; hashes of both by default.
-        workers: how many processes measure, or who does (`gyrograd.measurement.workers`); this one by default. Records
-            are the same to the bit as those of one process with as many threads as each worker has.
-        watch: is shown the table as it grows, soon after the first numbers and then ever less often; of cells that are
-            not begun it has nothing.
+        shard: images per file. A smaller shard loses less if the run is killed.
+        fresh: discard the results of an earlier run.
+        what: label of the progress bar.
+        identity: identifiers of model and data, which must change whenever they do; default: hashes of both.
+        workers: number of processes, or the workers themselves (`gyrograd.measurement.workers`); default: this process.
+            Records are bit for bit those of one process with as many threads as a worker has.
+        watch: called with the growing table, soon after the first numbers and then less and less often; it lacks cells
+            that have not started.
 
     Raises:
-        Interrupted: A KeyboardInterrupt came; it holds the table of what is finished.
+        Interrupted: after a KeyboardInterrupt; it holds the table of the finished examples.
 
     >>> import gyrograd as gg
     >>> from gyrograd.measurement import CLEAN, Plan, registered
@@ -201,7 +201,7 @@ def _columns(
     metrics: Sequence[Metric],
     positions: Tensor,
 ) -> dict[str, Tensor]:
-    """What the metrics say of these examples in a condition; under an attack, for each of its radii."""
+    """The columns of all metrics for these examples in a condition; under an attack, per radius."""
     device = next((p.device for p in model.parameters()), sample.x.device)
     x, target, streams = sample.rows(positions.tolist(), seed, device)
     if condition.attack is None:
@@ -212,7 +212,7 @@ def _columns(
         look = Look(model, attribution, hit.x_clean, hit.target, streams, hit)
         for metric in metrics:
             for name, column in metric.columns(look).items():
-                # Nothing is said of images whose search stood still.
+                # An image whose search had no gradient to follow gets no value.
                 stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
                 made[f"{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
         made[f"stuck[{at}]"] = hit.stuck.double()
@@ -220,22 +220,22 @@ def _columns(
 
 
 def _no_method(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001
-    """In place of the method where the model alone is measured."""
+    """The attribution of a plan that measures the model alone."""
     raise UserError("This metric looks at maps, and the plan measures the model alone; give its methods.")
 
 
 def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
-    """Records of another version or with other settings stay where they are and are not read."""
+    """Print a line if the folder holds records of another version or with other settings, which are not read."""
     kept = [p.name for p in (place / "records").glob("*-*") if p.is_dir()]
     if kept and not {cell.folder for cell in cells} & set(kept):
         print(
-            f"gyrograd: measuring anew: {place / 'records'} holds numbers of other settings or of an earlier version.",
+            f"gyrograd: measuring again: {place / 'records'} holds numbers of other settings or of an earlier version.",
             file=sys.stderr,
         )
 
 
 def model_hash(model: Model) -> str:
-    """The sha256 of the architecture as printed and of every weight and buffer."""
+    """sha256 of the printed architecture and of every weight and buffer."""
     total = hashlib.sha256(str(model).encode())
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -244,7 +244,7 @@ def model_hash(model: Model) -> str:
 
 
 def data_hash(x: Tensor | Streamed, target: Tensor) -> str:
-    """The sha256 of the pixels, of streamed images that of their files, and of the classes explained."""
+    """sha256 of the pixels (for streamed images, of their files) and of the explained classes."""
     total = hashlib.sha256(f"{x.dtype} {tuple(x.shape)}".encode())
     total.update(x.digest().encode() if isinstance(x, Streamed) else _bytes(x))
     total.update(_bytes(target))

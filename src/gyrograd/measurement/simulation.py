@@ -1,7 +1,7 @@
-"""Predict the time of many images on many workers from a few images here: `gyrograd bench --scale`.
+"""Predict the time of an audit of many images on many workers from a few images: `gyrograd bench --scale`.
 
-The tasks of a run are known before it begins, and each cell's seconds per image are measured; so its schedule can be
-played through without measuring anything.
+The tasks of a run are known in advance and each cell's seconds per image are measured, so its schedule can be
+simulated.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gyrograd.measurement.cells import COLUMNAR_FROM, Cell, Finished, Task
 from gyrograd.measurement.workers import long_first
 
 BYTES_PER_NUMBER = {"json": 22.0, "npz": 8.1}
-"""On disk, beside the head of a file."""
+"""Bytes on disk per number, besides the header of the file."""
 HEAD_BYTES = 250
-"""Of a file, beside its settings."""
+"""Bytes of a file's header, besides its settings."""
 HELD_BYTES = 140
-"""Of a number in the process that makes the card: in a record, in the table, in a column of the card."""
+"""Bytes in memory per number in the process that makes the card: in the record, the table and the card."""
 
 
 @dataclass
 class Timed:
-    """Measures in this process and notes how long each cell took."""
+    """Workers that measure in this process and record the time of each cell."""
 
     cells: dict[str, Cell] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -34,7 +34,7 @@ class Timed:
     columns: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
-        """The record of each task, one after another."""
+        """Measure the tasks one after another."""
         for number, task in enumerate(tasks):
             cell = cells[task.cell]
             began = time.perf_counter()
@@ -45,7 +45,7 @@ class Timed:
             yield number, record
 
     def costs(self) -> list[Cost]:
-        """What each cell takes per image."""
+        """The cost of each cell per image."""
         return [
             Cost(
                 self.seconds[name] / self.images[name],
@@ -59,7 +59,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Cost:
-    """A cell: seconds and numbers per image, how many images it looks at, and bytes of a file beside its numbers."""
+    """Cost of a cell: seconds and numbers per image, its limit of images, and header bytes per file."""
 
     seconds: float
     columns: int
@@ -69,7 +69,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run would take. `busy`: the share of the workers' time in which they measure."""
+    """Predicted cost of a run. `busy`: the share of the workers' time that they spend measuring."""
 
     images: int
     workers: int
@@ -83,9 +83,9 @@ class Prediction:
 def predicted(
     costs: Sequence[Cost], images: int, workers: int, *, shard: int, start_s: float = 0.0, rest_s: float = 0.0
 ) -> Prediction:
-    """Play the schedule through: workers take the next task whenever they are free.
+    """Simulate the schedule: a free worker takes the next task.
 
-    `start_s`: until a worker is ready. `rest_s`: what one process does alone, before and after.
+    `start_s`: seconds until a worker is ready. `rest_s`: seconds of the serial work before and after.
     """
     tasks, files, disk, numbers = [], 0, 0.0, 0
     for cell, cost in enumerate(costs):

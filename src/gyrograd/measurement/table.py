@@ -1,4 +1,4 @@
-"""What a plan found: one value for each method, condition, eps, metric and example."""
+"""The result of a plan: one value per method, condition, eps, metric and example."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gyrograd.errors import UserError
 from gyrograd.records import Record
 
 Column: TypeAlias = dict[int, float | None]
-"""Example to value; None where nothing can be said."""
+"""Values by example; None if there is no value."""
 
 
 class Key(NamedTuple):
-    """What a column holds. eps: the radius of an attack, None on clean images. point: of a curve."""
+    """Identifies a column. eps: radius of the attack, None on clean images. point: position on a curve, or None."""
 
     method: str
     condition: str
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A record and what it is of. Columns are named METRIC[POINT], or METRIC[RADIUS][POINT] under an attack."""
+    """A record with its method and condition. Its columns are METRIC[POINT], or METRIC[RADIUS][POINT] if attacked."""
 
     method: str
     condition: str
@@ -53,7 +53,7 @@ class Source:
 
 
 class Table:
-    """The numbers of a plan. `sources` are the records behind it."""
+    """The numbers of a plan; `sources` are the records behind them."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self.sources = list(sources)
@@ -66,13 +66,13 @@ class Table:
         return {source.record.name: source.record for source in self.sources}
 
     def of(self, *, method: str, metric: str, condition: str = "clean", eps: float | None = None) -> Column:
-        """One column: a value for each example."""
+        """One column: values by example."""
         return self._found(Key(method, condition, _rounded(eps), metric, None))
 
     def curve(
         self, *, method: str, metric: str, condition: str = "clean", eps: float | None = None
     ) -> list[Column]:
-        """A column for each point of a curve."""
+        """The columns of a curve, one per point."""
         first = Key(method, condition, _rounded(eps), metric, 0)
         self._found(first)
         points: list[Column] = []
@@ -93,11 +93,11 @@ class Table:
         return {k.metric: column for k, column in self._columns.items() if k[:3] == place and k.point is None}
 
     def radii(self, *, method: str, condition: str) -> tuple[float, ...]:
-        """The radii a method was attacked at under a condition, rising as the plan has them."""
+        """The radii at which a method was attacked in a condition, in the order of the plan."""
         return self._radii[method, condition]
 
     def __iter__(self) -> Iterator[Row]:
-        """Every number."""
+        """Iterate over all numbers."""
         for key, column in self._columns.items():
             for example, value in column.items():
                 yield Row(key, example, value)
@@ -114,7 +114,7 @@ class Table:
 
 
 def mean_over(columns: Sequence[Column]) -> Column:
-    """The mean of several columns, example by example; None where one misses."""
+    """The mean of several columns per example; None if one of them has no value."""
     means: Column = {}
     for example in columns[0]:
         present = [v for v in (c[example] for c in columns) if v is not None]

@@ -1,8 +1,8 @@
-"""Who measures: this process, or several on this machine that each hold the cells and are given shard after shard.
+"""Worker processes on this machine, which hold the cells and receive one shard after another.
 
-Workers only measure. What they find goes back to the process that started them, which alone writes the folder. A shard
-is measured whole by one worker, so that its numbers are those of one process (with as many threads, by which sums are
-rounded). A worker that dies is replaced, and its shard given out again.
+Workers only measure; the process that started them writes the folder. A shard is measured by one worker, so its numbers
+are those of a single process with the same number of threads (which affects rounding). A worker that dies is replaced,
+and its shard is given out again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
@@ -27,25 +27,26 @@ import cloudpickle
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.runs import shared_clean_looks
+from gyrograd.attacks.engine import shared_clean_looks
 from gyrograd.errors import UserError, check_counts
-from gyrograd.measurement.cells import Cell, Finished, Task
-from gyrograd.numerics.modes import denormals_are_zero
+from gyrograd.measurement.cells import Cell, Finished, Task, in_this_process
+from gyrograd.measurement.machine import free_memory, usable_cores
+from gyrograd.numerics.modes import denormals_are_zero, keep_freed_memory
 from gyrograd.progress import without_bars
 
 MAX_DEATHS = 3
-"""A shard that ends this many workers is not tried again: the shard is at fault, not the worker."""
+"""A shard that ends this many workers is not tried again: it is the cause."""
 CHEAP = 0.1
-"""The share of a round's work that is done first."""
+"""Share of a round's work, its cheapest tasks, that is done first."""
 START = """import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
 from gyrograd.measurement.workers import serve
 serve()"""
-"""A fresh interpreter: a fork would share locks and CUDA's state, and multiprocessing would run the user's script."""
+"""A fresh interpreter: a fork would share locks and CUDA's state, multiprocessing would rerun the user's script."""
 
 
 class Reply(NamedTuple):
-    """What a worker says. kind: ready, done (value: a record), failed (an exception) or lost (its exit code)."""
+    """A message of a worker. kind: ready, done (value: a record), failed (an exception) or lost (its exit code)."""
 
     slot: int
     kind: str
@@ -54,7 +55,7 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True)
 class Processes:
-    """So many processes of this machine, each with its share of the processors or, for a model on a GPU, one GPU."""
+    """Workers as processes of this machine, each with its share of the processors or, for a model on a GPU, one GPU."""
 
     count: int
 
@@ -62,22 +63,64 @@ class Processes:
         check_counts(workers=self.count)
 
     def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
-        """Each task's number with its record, in whatever order they are finished."""
+        """Yield each task's number with its record, in the order in which they finish."""
         content = packed(cells)
         pool = Pool(min(self.count, len(tasks)), lambda slot, say: _Process(slot, self.count, content, say))
         return pool.finished(tasks)
 
 
+@dataclass(frozen=True)
+class ProcessesIfLong:
+    """One process per core if the work takes long enough to pay for starting them, else this process alone.
+
+    `pass_s`: CPU seconds of what a cell counts as one unit of effort, a forward pass of one example.
+    """
+
+    pass_s: float
+
+    def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
+        """Yield each task's number with its record, in the order in which they finish."""
+        expected_s = self.pass_s * sum(task.guess[1] for task in tasks)
+        count = min(
+            usable_cores(), len(tasks), int(expected_s / LEAST_PER_WORKER_S), free_memory() // WORKER_BYTES
+        )
+        if expected_s < LONG_S or count < 2:
+            yield from in_this_process(cells, tasks)
+            return
+        results = None
+        try:
+            results = Processes(count)(cells, tasks)
+            first = next(results)
+        except UserError:
+            # A model that cannot be sent to another process; any other mistake is made here too, and speaks for itself.
+            yield from in_this_process(cells, tasks)
+            return
+        print(
+            f"gyrograd: {count} processes measure (--workers 1: only this one).", file=sys.stderr, flush=True
+        )
+        with closing(results):
+            yield first
+            yield from results
+
+
+LONG_S, LEAST_PER_WORKER_S = 90.0, 20.0
+"""CPU seconds from which on `ProcessesIfLong` starts processes, and the least work of each: starting one takes five."""
+WORKER_BYTES = 3 << 29
+"""Memory that a worker needs: 0.9 GB with torch, and the activations of a pass."""
+
+
 @dataclass
 class Pool:
-    """The tasks that wait, the workers that work. `start` makes the worker of a slot; it reports by the function it is
-    given and has `ask(task)` and `stop()`."""
+    """Distributes tasks to workers and replaces workers that die.
+
+    `start(slot, report)` makes the worker of a slot, which has `ask(task)` and `stop()` and sends replies to `report`.
+    """
 
     count: int
     start: Callable[[int, Callable[[Reply], None]], Any]
     workers: dict[int, Any] = field(default_factory=dict)
     busy: dict[int, int] = field(default_factory=dict)
-    """The number of the task that a slot works on."""
+    """The number of the task that each slot is working on."""
     deaths: Counter[int | None] = field(default_factory=Counter)
 
     def finished(self, tasks: Sequence[Task]) -> Finished:
@@ -117,13 +160,13 @@ class Pool:
             when = "before it had begun" if number is None else "on the same images"
             raise UserError(
                 f"A worker died {MAX_DEATHS} times {when} ({_cause(code)}); give fewer --workers, so that each has "
-                "more memory. What was measured is kept."
+                "more memory. Finished results are kept."
             )
         self.workers[slot] = self.start(slot, say)
 
 
 class _Process:
-    """A worker as the process that started it sees it."""
+    """The starting process's handle of a worker."""
 
     def __init__(self, slot: int, of: int, content: bytes, say: Callable[[Reply], None]) -> None:
         self.slot, self.say = slot, say
@@ -137,7 +180,7 @@ class _Process:
         Thread(target=self._listen, args=(content, Numerics.here(threads)), daemon=True).start()
 
     def ask(self, task: Task) -> None:
-        with suppress(OSError):  # it is dead: `_listen` says so
+        with suppress(OSError):  # the worker is dead; `_listen` reports it
             _send(self.child.stdin, task)
 
     def stop(self) -> None:
@@ -164,7 +207,7 @@ class _Process:
 
 @dataclass(frozen=True)
 class Numerics:
-    """Settings of torch that decide how numbers are rounded; a worker takes over those of who started it."""
+    """torch settings that affect rounding; a worker uses those of the process that started it."""
 
     threads: int
     denormals_are_zero: bool
@@ -175,7 +218,7 @@ class Numerics:
 
     @staticmethod
     def here(threads: int | None = None) -> Numerics:
-        """Those of this process, with this number of threads."""
+        """The settings of this process, with this number of threads."""
         cudnn = torch.backends.cudnn
         return Numerics(
             threads or torch.get_num_threads(),
@@ -187,6 +230,8 @@ class Numerics:
         )
 
     def apply(self) -> None:
+        """Take them over, in a worker; its memory is its own to keep."""
+        keep_freed_memory()
         torch.set_num_threads(self.threads)
         torch.set_flush_denormal(self.denormals_are_zero)
         torch.set_default_dtype(self.dtype)
@@ -197,12 +242,12 @@ class Numerics:
 
 
 def serve() -> None:
-    """In the worker: measure what is asked for until there is nobody to ask."""
-    # Ctrl-C reaches every process of the terminal; the one that started this one decides what becomes of it.
+    """Runs in the worker: measure tasks until the starting process is gone."""
+    # Ctrl-C reaches every process of the terminal; the starting process decides when this one ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     asked = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a model prints must not come between the answers
+    os.dup2(2, 1)  # output that a model prints must not mix with the replies
     try:
         pickle.load(asked).apply()
         cells: list[Cell] = unpacked(asked)
@@ -222,7 +267,7 @@ def serve() -> None:
 
 
 def _hear(asked: Any, tasks: SimpleQueue[Task]) -> None:
-    """Whoever started this worker is gone when the pipe ends, and what it measures then is for nobody."""
+    """Read tasks into the queue; end this process if the pipe closes, because its starter is gone."""
     try:
         while True:
             tasks.put(pickle.load(asked))
@@ -231,7 +276,7 @@ def _hear(asked: Any, tasks: SimpleQueue[Task]) -> None:
 
 
 def packed(cells: Sequence[Cell]) -> bytes:
-    """The cells as bytes, with the model and the images in them, whatever file or notebook they come from."""
+    """The cells as bytes, with model and images, even if they are defined in a script or a notebook."""
     buffer = io.BytesIO()
     try:
         _Pickler(buffer).dump(list(cells))
@@ -244,7 +289,7 @@ def packed(cells: Sequence[Cell]) -> bytes:
 
 
 def unpacked(file: Any) -> list[Cell]:
-    """The cells again."""
+    """The inverse of `packed`."""
     try:
         cells: list[Cell] = pickle.load(file)
     except Exception as wrong:
@@ -256,7 +301,7 @@ def unpacked(file: Any) -> list[Cell]:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Tensors of any GPU come out on the one GPU a worker sees; a TorchScript module travels as its file."""
+    """Moves tensors of any GPU to the one GPU that the worker sees; sends a TorchScript module as its file."""
 
     def reducer_override(self, obj: Any) -> Any:
         if type(obj) is Tensor and obj.is_cuda:
@@ -282,7 +327,7 @@ def _script(content: bytes) -> Any:
 
 @contextmanager
 def _jit_without_warnings() -> Iterator[None]:
-    """torch.jit is deprecated, which is no news to whoever has a file of it."""
+    """Silence the warning that torch.jit is deprecated."""
     with warnings.catch_warnings():
         for kind in (FutureWarning, DeprecationWarning):
             warnings.simplefilter("ignore", kind)
@@ -290,7 +335,7 @@ def _jit_without_warnings() -> Iterator[None]:
 
 
 def portable(wrong: BaseException) -> BaseException:
-    """An error that can travel; one that cannot, as its words."""
+    """The error, or its text if it cannot be pickled."""
     try:
         return pickle.loads(pickle.dumps(wrong)) or wrong
     except Exception:
@@ -303,8 +348,11 @@ def _send(pipe: Any, value: Any) -> None:
 
 
 def long_first(tasks: Sequence[Task]) -> list[int]:
-    """Round after round, so that the first images are whole early. Of a round first the many cheap tasks, for whoever
-    watches, then the longest before the shorter ones, so that no worker is left with a long one at the end."""
+    """Order of the tasks: by round, so that the first images are complete early.
+
+    Within a round the cheapest tasks come first, so that `watch` soon shows something, then the longest before the
+    shorter ones, so that no worker ends with a long task.
+    """
     order: list[int] = []
     for turn in sorted({task.turn for task in tasks}):
         rising = sorted((i for i, t in enumerate(tasks) if t.turn == turn), key=lambda i: tasks[i].guess[1])
@@ -315,7 +363,7 @@ def long_first(tasks: Sequence[Task]) -> list[int]:
 
 
 def _gpu(slot: int) -> dict[str, str]:
-    """The one GPU of a worker; workers beyond the number of GPUs share them."""
+    """Environment that shows a worker its one GPU; workers beyond the number of GPUs share them."""
     if not torch.cuda.is_available():
         return {}
     seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
@@ -327,4 +375,4 @@ def _cause(code: int | None) -> str:
     if code is None or code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"{name}, as where memory is short" if -code == 9 else name
+    return f"{name}, perhaps for lack of memory" if -code == 9 else name

@@ -1,4 +1,4 @@
-"""Metrics: how still a map holds, what an attack does to it, and whether it tells the truth. One number per example."""
+"""Metrics: stability, attack response, faithfulness, certificates; one value per example."""
 
 from gyrograd.metrics.accuracy import Accuracy
 from gyrograd.metrics.adapters import RunningMetric, as_quantus_explain
@@ -9,7 +9,7 @@ from gyrograd.metrics.certificates import (
     PixelCertificate,
 )
 from gyrograd.metrics.faithfulness import Faithfulness, Infidelity
-from gyrograd.metrics.insertion import PixelGame, adversarial_insertion, deletion, insertion
+from gyrograd.metrics.insertion import InsertionCurve, adversarial_insertion, deletion, insertion
 from gyrograd.metrics.localization import MassInMask, PointingGame, TopKInMask
 from gyrograd.metrics.randomization import ParameterRandomization
 from gyrograd.metrics.response import (
@@ -47,6 +47,7 @@ __all__ = [
     "Faithfulness",
     "Flag",
     "Infidelity",
+    "InsertionCurve",
     "LocalLipschitz",
     "MapSimilarity",
     "MassInMask",
@@ -55,7 +56,6 @@ __all__ = [
     "ModelSmoothness",
     "ParameterRandomization",
     "PixelCertificate",
-    "PixelGame",
     "PointingGame",
     "RandomPerturbationSimilarity",
     "RankCorrelation",
@@ -76,4 +76,8 @@ __all__ = [
     "raised_flags",
 ]
 
-keep_old_names(__name__, suspicions="gyrograd.metrics.raised_flags")
+keep_old_names(
+    __name__,
+    suspicions="gyrograd.metrics.raised_flags",
+    PixelGame="gyrograd.metrics.InsertionCurve",
+)

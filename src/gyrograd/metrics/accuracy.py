@@ -1,4 +1,4 @@
-"""Whether the model is right: the price of robustness is paid here first."""
+"""Accuracy of the model, which robust training usually lowers."""
 
 from __future__ import annotations
 

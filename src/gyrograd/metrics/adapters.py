@@ -1,4 +1,4 @@
-"""The metrics and maps in other libraries' clothes: torchmetrics' update / compute / reset, Quantus' explain_func."""
+"""Adapters to other libraries: torchmetrics' update / compute / reset, Quantus' `explain_func`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gyrograd.types import Attribution, Labels, Metric, Model, PerExample
 
 
 class RunningMetric:
-    """A metric over batches as they come, in torchmetrics' manner; torchmetrics itself is not needed.
+    """Accumulates a metric over batches with torchmetrics' interface, without needing torchmetrics.
 
-    Example number i draws from stream i of the seed, so the values do not depend on how the data were batched.
-    Values per example are kept: `compute` is their mean, `interval` the mean with its bootstrap interval.
+    Example number i draws from stream i of the seed, so the values do not depend on the batch size. All values are
+    stored: `compute` returns their mean, `interval` the mean with its bootstrap interval.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class RunningMetric:
 
     @property
     def seen(self) -> int:
-        """How many examples have been measured."""
+        """Number of examples measured so far."""
         return sum(len(part) for part in self._parts)
 
     @property
     def values(self) -> PerExample:
-        """One number for each example so far."""
+        """The values of all examples so far."""
         if not self._parts:
             raise UserError("Nothing has been measured; call update(x, target) first.")
         return torch.cat(self._parts)

@@ -1,16 +1,15 @@
-"""Guarantees, not attacks: what no change within a Euclidean radius can do to a map that is averaged over noise.
+"""Certificates: bounds that hold for every change within a Euclidean radius, for maps averaged over Gaussian noise.
 
-What is certified is the *smoothed* map: many normal draws z around x, each explained on its own. If a function of x + z
-has values in [0, 1] and the mean p, a shift of x by a length r leaves a mean of at least Phi(Phi^-1(p) - r / sigma)
+The certified map is the *smoothed* one: many normal draws z around x, each explained separately. If a function of x + z
+has values in [0, 1] and mean p, then after a shift of x by length r its mean is at least Phi(Phi^-1(p) - r / sigma)
 (Cohen, Rosenfeld and Kolter 2019, Theorem 1, for two values; Salman et al. 2019, Lemma 2, for any). Both certificates
-put a lower confidence bound in place of p: each holds with probability 1 - alpha over the draws, image by image.
-
-Radii are Euclidean over all pixels and channels. On a 3 x 32 x 32 image 0.1 is 0.46/255 per value if all change alike
+use a lower confidence bound for p, so each holds with probability 1 - alpha over the draws, per image. Radii are
+Euclidean over all pixels and channels: on a 3 x 32 x 32 image 0.1 is 0.46/255 per value if all values change equally
 (`per_value`).
 
-With `looks` above 1 the draws are looked at several times, after twice as many draws each time, and an image stops once
-its answer is settled. Each look gets an equal part of alpha, so that the bounds of all looks hold together (union
-bound) and the best of them counts: when to stop may depend on the draws. Stopping early only ever gives an answer up.
+`looks` above 1 allows early stopping: the draws are evaluated several times, with twice as many each time, and an image
+stops once its answer is settled. Each look spends an equal part of alpha, so all bounds hold together (union bound) and
+the best one counts, whatever the stopping rule. Stopping early can only lose a certificate, never invent one.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.errors import UserError
 from gyrograd.metrics.noise import GaussianNoise, neighbours
-from gyrograd.metrics.passes import check_classes, check_count, explained, parts
-from gyrograd.metrics.pictures import check_picture, picture
+from gyrograd.metrics.passes import check_classes, check_count, explain_variants, parts
+from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, class_indices
 from gyrograd.numerics.maps import normalize, top_k_mask
@@ -36,15 +35,15 @@ from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Inputs, Model, PerExample, Seed, Targets
 
 SETTLED = 0.99
-"""Of an image's pixels: the rest may stay open when it stops."""
+"""An image stops when this share of its pixels is settled."""
 HOPELESS = 0.01
-"""A pixel that agrees too rarely to be certified is given up if it would seem so by chance with this probability."""
+"""Give up a pixel if the chance that it could still be certified is at most this."""
 PRECISE = 0.02
-"""A direction's bound this near to the mean of its draws is not worth more of them."""
+"""Stop drawing when a direction's bound is this close to the mean of its draws."""
 
 
 def per_value(radius: float, shape: tuple[int, ...]) -> float:
-    """A Euclidean radius as grey levels per value, if all values change alike.
+    """A Euclidean radius in grey levels (1/255) per value, if all values change equally.
 
     >>> round(per_value(0.1, (3, 32, 32)), 2)
     0.46
@@ -53,7 +52,7 @@ def per_value(radius: float, shape: tuple[int, ...]) -> float:
 
 
 def look_ends(draws: int, looks: int) -> list[int]:
-    """After how many draws each look is taken: twice as many as before it, the last after all.
+    """Number of draws before each look: doubling, up to all of them.
 
     >>> look_ends(1000, 4)
     [125, 250, 500, 1000]
@@ -63,11 +62,10 @@ def look_ends(draws: int, looks: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class PixelCertificate:
-    """For each pixel, whether most draws have it in the top, and how far that is certain.
+    """Per pixel: whether it is in the top, and the radius within which that is certain.
 
-    in_top: the guess out of the held-out draws. radius: within this distance of x most draws have it so; 0 where that
-    could not be shown. All pixels of an image hold together with the confidence asked for. draws: how many each image
-    took.
+    in_top: the majority of the held-out draws. radius: within this distance of x most draws agree with `in_top`; 0 if
+    that could not be shown. All pixels of an image hold jointly with confidence 1 - alpha. draws: number per image.
     """
 
     in_top: Bool[Tensor, "b h w"]
@@ -93,10 +91,10 @@ class PixelCertificate:
 )
 @dataclass(frozen=True)
 class CertifiedPixels:
-    """Share of the pixels whose place, in or out of the top, no change within the radius can alter.
+    """Share of the pixels that no change within the radius can move into or out of the top.
 
-    Each pixel's majority over `held_out` draws is the guess; `draws` further ones test it (Clopper-Pearson, `alpha`
-    divided by the number of pixels). A pixel whose bound does not reach the radius is not counted.
+    The majority of `held_out` draws gives a guess per pixel; `draws` further ones test it (Clopper-Pearson, `alpha`
+    divided by the number of pixels). Pixels whose bound does not reach the radius do not count.
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(1, 3, 32, 32)
@@ -123,13 +121,13 @@ class CertifiedPixels:
             raise UserError(
                 f"top is {self.top}; give the fraction of pixels that count as the top, such as 0.5."
             )
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         check_inputs(x)
-        pixels = picture(x[:1], self.reduce)[0].numel()
+        pixels = reduce_map(x[:1], self.reduce)[0].numel()
         alpha = self.alpha / len(look_ends(self.draws, self.looks)) / pixels
         unanimous = torch.tensor(alpha ** (1 / self.draws), dtype=torch.float64)
         largest = self.sigma * float(torch.special.ndtri(unanimous))
@@ -143,22 +141,22 @@ class CertifiedPixels:
     def certificate(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PixelCertificate:
-        """Every pixel's guess and radius."""
+        """The guess and the certified radius of every pixel."""
         around = _Draws(self, model, attribution, x, target, seed)
         everyone = torch.arange(len(x), device=x.device)
-        guess = 2 * self._counted(around, everyone, slice(0, self.held_out)) > self.held_out
+        guess = 2 * self._count_in_top(around, everyone, slice(0, self.held_out)) > self.held_out
         agreeing = torch.zeros_like(guess, dtype=torch.int64)
         radius = torch.zeros_like(guess, dtype=torch.float64)
         taken = torch.zeros_like(everyone)
         active, ends = everyone, look_ends(self.draws, self.looks)
         alpha, wanted = self.alpha / len(ends) / guess[0].numel(), _needed_share(self.radius, self.sigma)
         for start, end in zip([0, *ends], ends, strict=False):
-            found = self._counted(around, active, slice(self.held_out + start, self.held_out + end))
+            found = self._count_in_top(around, active, slice(self.held_out + start, self.held_out + end))
             agreeing[active] += torch.where(guess[active], found, end - start - found)
             low = lower_share(agreeing[active], end, alpha)
             radius[active] = radius[active].maximum(self.sigma * torch.special.ndtri(low))
             taken[active] = end
-            # Settled: certified to the radius asked for, or all but certainly below the share that it takes.
+            # Settled: certified at the radius, or almost certainly below the share that this takes.
             high = 1 - lower_share(end - agreeing[active], end, HOPELESS)
             settled = (radius[active] >= self.radius) | (high < wanted)
             active = active[settled.flatten(1).double().mean(1) < SETTLED]
@@ -166,8 +164,8 @@ class CertifiedPixels:
                 break
         return PixelCertificate(guess, radius, taken)
 
-    def _counted(self, around: _Draws, rows: Tensor, draws: slice) -> Int[Tensor, "b h w"]:
-        """How many of these draws have each pixel in the top."""
+    def _count_in_top(self, around: _Draws, rows: Tensor, draws: slice) -> Int[Tensor, "b h w"]:
+        """Number of these draws that have each pixel in the top."""
         counts: Tensor | None = None
         for examples, maps in around.maps(rows, draws):
             found = _in_top(self, maps).sum(1)
@@ -179,10 +177,10 @@ class CertifiedPixels:
 
 @dataclass(frozen=True, eq=False)
 class DirectionCertificate:
-    """A map of length one, and how near the smoothed map of every image around stays to it.
+    """A direction, and how close to it the smoothed maps of all nearby images stay.
 
-    direction: the mean of the held-out draws' maps, each of length one. low: a lower bound of (1 + cosine) / 2 between
-    it and a draw's map, on average over all draws. draws: how many each image took.
+    direction: the mean of the held-out draws' maps, each scaled to length one, scaled again. low: lower bound of the
+    mean of (1 + cosine) / 2 between the direction and a draw's map. draws: number per image.
     """
 
     direction: Images
@@ -191,10 +189,10 @@ class DirectionCertificate:
     draws: Int[Tensor, " b"]
 
     def cosine(self, radius: float) -> PerExample:
-        """For every change within the radius: the smoothed map's cosine to the direction is at least this.
+        """Lower bound of the smoothed map's cosine to the direction, for every change within the radius.
 
-        -1, which says nothing, where no positive bound could be shown: a mean of directions is shorter than one, so a
-        negative bound of its part along the direction bounds no angle.
+        -1, the trivial bound, if no positive bound could be shown: a mean of unit maps is shorter than one, so a
+        negative bound on its component along the direction does not bound the angle.
         """
         along = 2 * torch.special.ndtr(torch.special.ndtri(self.low) - radius / self.sigma) - 1
         return torch.where(along > 0, along, -1.0)
@@ -210,11 +208,11 @@ class DirectionCertificate:
 )
 @dataclass(frozen=True)
 class CertifiedCosine:
-    """No change within the radius turns the smoothed map further away than this cosine; -1: nothing is certain.
+    """Certified cosine: no change within the radius turns the smoothed map further away; -1 if nothing is certain.
 
-    Each draw's map is scaled to length one. The direction is the mean of `held_out` draws; `draws` further ones bound
-    their mean cosine to it from below (empirical Bernstein, Maurer and Pontil 2009, Theorem 4). joo2023's cosine
-    criterion, lowered in training, raises exactly this mean.
+    Each draw's map is scaled to length one. The direction is the mean of `held_out` draws; `draws` further ones give a
+    lower bound of the mean cosine to it (empirical Bernstein, Maurer and Pontil 2009, Theorem 4). Training with
+    joo2023's cosine criterion raises exactly this mean.
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(1, 3, 32, 32)
@@ -248,7 +246,7 @@ class CertifiedCosine:
     def certificate(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> DirectionCertificate:
-        """The direction and its bound."""
+        """The direction and the bound behind the certificate."""
         check_inputs(x)
         around = _Draws(self, model, attribution, x, target, seed)
         active = torch.arange(len(x), device=x.device)
@@ -268,7 +266,7 @@ class CertifiedCosine:
             doubt = _doubt(average, squares[active], end, self.alpha / len(ends))
             low[active] = low[active].maximum(average - doubt)
             taken[active] = end
-            # Settled: known precisely, or all but certainly too low for any bound at the radius.
+            # Settled: known precisely, or almost certainly too low for any bound at the radius.
             highest = average + _doubt(average, squares[active], end, HOPELESS)
             hopeless = highest < _needed_share(self.radius, self.sigma)
             active = active[~hopeless & (doubt > PRECISE)]
@@ -278,17 +276,17 @@ class CertifiedCosine:
 
 
 def _needed_share(radius: float, sigma: float) -> float:
-    """The mean at x that leaves one half at the radius."""
+    """The mean needed at x so that it is still one half at the radius."""
     return (1 + math.erf(radius / sigma / math.sqrt(2))) / 2
 
 
 def _unit(maps: Float[Tensor, "e n *shape"]) -> Float[Tensor, "e n *shape"]:
-    """Each draw's map, of length one."""
+    """Each draw's map scaled to length one."""
     return normalize(maps.flatten(0, 1).double(), "l2").view_as(maps)
 
 
 def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
-    """How far the true mean of n numbers in [0, 1] may be from their average, with probability alpha of being wrong.
+    """Half-width of the confidence bound for the mean of n numbers in [0, 1], wrong with probability alpha.
 
     Empirical Bernstein (Maurer and Pontil 2009, Theorem 4).
     """
@@ -298,7 +296,7 @@ def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
 
 
 TRIES = 3
-"""Directions in which a counterexample is looked for."""
+"""Directions in which `refuted` looks for a counterexample."""
 
 
 def refuted(
@@ -312,11 +310,11 @@ def refuted(
     draws: int = 400,
     seed: Seed = 0,
 ) -> Bool[Tensor, "b h w"]:
-    """Undecided pixels whose place does change within the metric's radius: a change that moves them was found.
+    """Undecided pixels for which a change within the metric's radius that moves them in or out of the top was found.
 
     The change follows the steepest slope of the undecided pixels' agreement (the derivative of E f(x + z) is
-    E f(x + z) z / sigma^2); fresh draws must put the pixel on the other side, in most of them, for certain
-    (Clopper-Pearson, alpha shared by pixels and tries). What is not refuted is undecided, not safe.
+    E f(x + z) z / sigma^2). It counts if a majority of fresh draws puts the pixel on the other side, with certainty
+    (Clopper-Pearson, alpha shared by pixels and tries). Pixels that are not refuted are undecided, not safe.
     """
     undecided = found.radius < metric.radius
     pixels = found.in_top[0].numel()
@@ -332,21 +330,21 @@ def refuted(
             way[part] += torch.einsum("bn,bn...->b...", drop, near - around.x[part, None])
         there = around.x + metric.radius * normalize(way, "l2")
         fresh = _Draws(metric, model, attribution, there, target, random.subkeys(keys, 2 * number + 1))
-        counts = metric._counted(fresh, everyone, slice(0, draws))
+        counts = metric._count_in_top(fresh, everyone, slice(0, draws))
         against = torch.where(found.in_top, draws - counts, counts)
         moved |= undecided & (lower_share(against, draws, metric.alpha / pixels / TRIES) > 0.5)
     return moved
 
 
 def _in_top(metric: CertifiedPixels, maps: Float[Tensor, "e n *shape"]) -> Bool[Tensor, "e n h w"]:
-    """Whether each pixel of each map is among the top."""
-    pictures = picture(maps.flatten(0, 1), metric.reduce)
+    """True for each pixel of each map that is in the top."""
+    pictures = reduce_map(maps.flatten(0, 1), metric.reduce)
     top = top_k_mask(pictures, max(1, round(metric.top * pictures[0].numel())))
     return top.flatten(1, 2).view(*maps.shape[:2], -1, top.shape[-1])
 
 
 def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Float[Tensor, "*shape"]:
-    """A share that the true one is below with probability alpha at most (Clopper and Pearson 1934)."""
+    """Lower confidence bound of the true share, wrong with probability at most alpha (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv  # type: ignore[import-untyped]
 
     seen, places = agreeing.unique(return_inverse=True)
@@ -356,7 +354,7 @@ def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Fl
 
 
 class _Draws:
-    """Maps of the draws around x. Draw number i of an image is the same whoever asks, and whichever look it is for."""
+    """Maps of numbered draws around x; draw i of an image is always the same, for every look and every caller."""
 
     def __init__(
         self,
@@ -374,20 +372,20 @@ class _Draws:
         self.rows_at_once = rows_at_once(metric.max_batch, x)
 
     def maps(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor]]:
-        """Maps `e n ...` of these images and draws in parts, with the part of `rows` that they are of."""
+        """Maps `e n ...` of these images and draws, in parts; each comes with its slice of `rows`."""
         for part, _, maps in self.with_points(rows, draws):
             yield part, maps
 
     def with_points(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """The same, with the points `e n ...` that are explained.
+        """As `maps`, with the points `e n ...` that are explained.
 
-        Draws are not clipped to [0, 1]: the theorems are about normal noise.
+        Draws are not clipped to [0, 1], because the theorems hold for unclipped normal noise.
         """
         x, keys, target = self.x[rows], self.keys[rows], self.target[rows]
         for part, these in parts(len(rows), draws.stop - draws.start, self.rows_at_once):
             numbers = slice(draws.start + these.start, draws.start + these.stop)
             near = neighbours(self.noise, x[part], keys[part], numbers)
-            yield part, near, explained(self.attribution, self.model, near, target[part]).detach()
+            yield part, near, explain_variants(self.attribution, self.model, near, target[part]).detach()
 
 
 def _check(metric: Any) -> None:
@@ -401,6 +399,6 @@ def _check(metric: Any) -> None:
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuse a chance of being wrong that is none."""
+    """Refuse an alpha outside of (0, 1)."""
     if not 0 < alpha < 1:
         raise UserError(f"alpha is {alpha}; give the chance of being wrong, such as 0.001.")

@@ -1,4 +1,4 @@
-"""Does the map say what removing, or shaking, parts of the input does to the model?"""
+"""Faithfulness: does the map predict what removing or perturbing parts of the input does to the model?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import SEGMENTS, Segments, as_images, segment
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.noise import check_size
-from gyrograd.metrics.passes import check_count, in_parts, scored, scores
+from gyrograd.metrics.passes import check_count, in_parts, score_variants, scores
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
@@ -50,14 +50,14 @@ AGREEMENTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 )
 @dataclass(frozen=True)
 class Faithfulness:
-    """Agreement of a map, summed over groups of pixels, with what setting a group to a reference value does.
+    """Agreement of a map, summed over groups of pixels, with the effect of setting each group to a reference value.
 
-    The contribution of group g is "slope": (f(x) - f(x without g)) / (mean of x - reference over g), which for
-    groups of one element is tan2023's Eq. 1; where that mean is 0 it is 0. Or "difference": the numerator alone,
-    the natural partner of maps that already hold the factor x (integrated gradients, SHAP, LIME).
-    tan2023 splits the pixels into about 100 groups without saying how, and does not say how a map of pixels is
-    compared with groups: here the cells of a grid x grid (10 x 10), all channels of a pixel together, and
-    the sum of the map over a cell. `segments="quickshift"` takes superpixels, "pixels" single pixels.
+    `contribution` is the effect of group g: "slope" is (f(x) - f(x without g)) / (mean of x - reference over g), which
+    for groups of one element is tan2023's Eq. 1 (0 if that mean is 0). "difference" is the numerator alone, for maps
+    that already contain the factor x (integrated gradients, SHAP, LIME).
+    tan2023 splits the pixels into about 100 groups and specifies neither the groups nor how a map is compared with
+    them. Here a group is a cell of a grid x grid (10 x 10) with all channels, and the map is summed over it.
+    `segments="quickshift"` uses superpixels, "pixels" single pixels.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -108,7 +108,7 @@ class Faithfulness:
         return torch.cat([agree(phi[None, :n], p[None, :n]) for phi, p, n in rows])
 
     def contributions(self, model: Model, x: Inputs, target: Labels, groups: Segments) -> PerGroup:
-        """What each group contributes; zeros after an image's own groups."""
+        """The contribution of each group; zeros after the last group of an image."""
         x = x.detach()
         reference = baseline_of(x, self.reference)
         whole = scores(model, x, target, self.quantity, self.max_batch)
@@ -119,7 +119,7 @@ class Faithfulness:
             removed = (groups[examples, None] == number).unsqueeze(2)
             gone, kept = (as_images(t[examples])[:, None] for t in (reference, x))
             without = torch.where(removed, gone, kept).flatten(2).unflatten(2, x.shape[1:])
-            return whole[examples, None] - scored(model, without, target[examples], self.quantity)
+            return whole[examples, None] - score_variants(model, without, target[examples], self.quantity)
 
         loss = in_parts(losses, x, n, self.max_batch)
         return loss if self.contribution == "difference" else self._slope(loss, x - reference, groups)
@@ -149,10 +149,9 @@ def over_groups(map: Inputs, groups: Segments) -> PerGroup:
 class Infidelity:
     """Mean square of I . map - (f(x) - f(x - I)) over random perturbations I.
 
-    perturbation: "gaussian", normal of deviation sigma; "square", what takes one random square of `patch` pixels
-    a side to the baseline. `rescale` multiplies the map by the factor that fits best, for each example (Yeh et
-    al. 2019, Section 2.1): maps that differ by a factor alone score the same.
-    In the squared units of the quantity; nothing is clipped.
+    perturbation: "gaussian" is normal noise of deviation sigma; "square" sets one random square of side `patch` to the
+    baseline. `rescale` multiplies each map by the factor that fits best (Yeh et al. 2019, Section 2.1), so that maps
+    that differ only by a factor score the same. Values are in squared units of the quantity; nothing is clipped.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -195,7 +194,7 @@ class Infidelity:
     def per_draw(
         self, model: Model, map: Inputs, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> Float[Tensor, "b n 2"]:
-        """For each draw what the map promised, I . map, and what happened, f(x) - f(x - I)."""
+        """Per draw: the predicted change I . map and the true change f(x) - f(x - I)."""
         keys = random.keys(seed, len(x), x.device)
         x = x.detach()
         whole = scores(model, x, target, self.quantity, self.max_batch)
@@ -205,14 +204,14 @@ class Infidelity:
             shake = torch.stack(
                 [self.shake(here, keys[examples], i) for i in range(draws.start, draws.stop)], 1
             )
-            after = scored(model, here[:, None] - shake, target[examples], self.quantity)
+            after = score_variants(model, here[:, None] - shake, target[examples], self.quantity)
             promised = (shake * map[examples, None]).flatten(2).sum(2)
             return torch.stack([promised, whole[examples, None] - after], 2)
 
         return in_parts(both, x, self.draws, self.max_batch)
 
     def shake(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
-        """Perturbation number `draw` of each example; x minus it is what the model sees."""
+        """Perturbation number `draw` of each example; the model sees x minus it."""
         if self.perturbation == "gaussian":
             return self.sigma * random.normal(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return torch.where(self._square(x, keys, draw), x - baseline_of(x, self.baseline), 0)

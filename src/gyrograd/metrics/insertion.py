@@ -1,4 +1,4 @@
-"""Pixels put in, or taken out, in the order of a map: does the model care most for what the map ranks first?"""
+"""Insertion and deletion: how the model's output changes as pixels are added or removed in the order of a map."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from gyrograd.attributions.baselines import Baseline, baseline_of, check_baselin
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import as_images
 from gyrograd.errors import UserError, check_name
-from gyrograd.metrics.passes import check_classes, in_parts, scored
-from gyrograd.metrics.pictures import check_picture, picture
+from gyrograd.metrics.passes import check_classes, in_parts, score_variants
+from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.metrics.response import attacked_map
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
@@ -27,7 +27,7 @@ PROTOCOLS: dict[str, tuple[float, ...]] = {
     "paper": tuple(i / 20 for i in range(21)),
     "reference": tuple(i / 20 for i in range(20)),
 }
-"""joo2023's shares of pixels: 0, 0.05 ... 1 in its text, without the 1 in its code."""
+"""Shares of pixels in joo2023: 0, 0.05 ... 1 in the text; its code leaves out the 1."""
 
 RANGES = {"probability": (0.0, 1.0), "log_probability": (-math.inf, 0.0), "loss": (0.0, math.inf)}
 
@@ -37,19 +37,19 @@ Positions = Int[Tensor, "b c h w"]
 
 
 @dataclass(frozen=True)
-class PixelGame:
-    """Mean over shares of what the model gives images that hold that share of pixels, in the order of a map.
+class InsertionCurve:
+    """Mean output of the model over images that contain a growing share of the pixels, in the order of a map.
 
     game: "insertion" puts the first pixels on the substrate, "deletion" replaces them by it.
-    attacked: the order comes from the map at `perturbed`; the pixels are those of x all the same.
+    attacked: the order comes from the map at `perturbed`; the pixels always come from x.
     ratios: "paper" (0, 0.05 ... 1), "reference" (without the 1), or shares of your own.
-    substrate: what stands where no pixel is. "model_zero" is the colour the model's normalisation turns into 0
-    (joo2023's zero-valued image; black for a model without one); else a baseline: "zero", "mean" (the image's
-    own colour), "blur", a grey value, a colour.
-    ties: "exact" takes equal pixels in the order of the image, so that m pixels are m pixels. "strict" lets a
-    group of equal pixels in only when there is room for all of it, as the `>` of joo2023's code does.
+    substrate: the background. "model_zero" is the colour that the model's normalisation maps to 0 (joo2023's
+    zero-valued image; black for a model without normalisation); else a baseline: "zero", "mean" (the image's mean
+    colour), "blur", a grey value, a colour.
+    ties: "exact" takes equal pixels in image order, so that exactly m pixels are inserted. "strict" inserts a group of
+    equal pixels only if all of it fits, as the `>` in joo2023's code does.
     reduce: "abs_sum" ranks pixels by their size over channels (joo2023); "none" and "abs" rank single elements.
-    A constant map has no order of its own: `sanity_checks.constant_maps` finds those.
+    A constant map has no meaningful order; `sanity_checks.constant_maps` detects it.
     """
 
     game: str
@@ -67,7 +67,7 @@ class PixelGame:
         if self.substrate != "model_zero":
             check_baseline(self.substrate)
         check_name("ties", self.ties, ("exact", "strict"))
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
         check_quantity(self.quantity)
 
     @property
@@ -108,30 +108,33 @@ class PixelGame:
         return self.curve_of_map(model, attribution(model, x, target).detach(), x, target)
 
     def curve_of_map(self, model: Model, map: Inputs, x: Inputs, target: Labels) -> Curve:
-        """The same, of a map at hand."""
+        """As `curve`, for a given map."""
         check_classes(model, x, target)
         x = x.detach()
-        place = positions(picture(map, self.reduce), self.ties)
+        place = positions(reduce_map(map, self.reduce), self.ties)
         pair = as_images(x), as_images(self.empty_image(model, x))
         first, rest = pair if self.game == "insertion" else pair[::-1]
-        counts = _counts(shares(self.ratios), place[0].numel(), x.device)
+        pixels = place[0].numel()
+        # The small term corrects products such as 0.29 * 100 = 28.999999999999996.
+        steps = [math.floor(ratio * pixels + 1e-9) for ratio in shares(self.ratios)]
+        counts = torch.tensor(steps, device=x.device)
 
         def values(examples: slice, these: slice) -> Tensor:
             inside = place[examples, None] < counts[these].view(1, -1, 1, 1, 1)
             mixed = torch.where(inside, first[examples, None], rest[examples, None])
-            return scored(
+            return score_variants(
                 model, mixed.reshape(*mixed.shape[:2], *x.shape[1:]), target[examples], self.quantity
             )
 
         return in_parts(values, x, len(counts), self.max_batch)
 
     def chance(self, model: Model, x: Inputs, target: Labels, *, seed: Seed = 0) -> PerExample:
-        """The value of a random order of pixels: what a map that says nothing scores."""
+        """The value for a random order of pixels, the score of an uninformative map."""
         noise = random.uniform(random.keys(seed, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
         return self.curve_of_map(model, noise, x, target).mean(1)
 
     def empty_image(self, model: Model, x: Inputs) -> Inputs:
-        """The image without pixels."""
+        """The substrate, shaped like x."""
         if self.substrate != "model_zero":
             return baseline_of(x, self.substrate)
         colours = [module.mean for module in model.modules() if isinstance(module, Normalized)]
@@ -156,8 +159,8 @@ def insertion(
     reduce: str = "abs_sum",
     quantity: str = "probability",
     max_batch: int = MAX_BATCH,
-) -> PixelGame:
-    """Mean probability of the class as pixels are put in, the highest in the map first.
+) -> InsertionCurve:
+    """Mean probability of the class as pixels are inserted, the highest in the map first.
 
     joo2023 reports it times 100, for the true label: pass the label as target.
 
@@ -169,7 +172,7 @@ def insertion(
     >>> insertion.curve(model, gg.attribution("gradient"), x, target).shape
     torch.Size([2, 21])
     """
-    return PixelGame("insertion", False, ratios, substrate, ties, reduce, quantity, max_batch)
+    return InsertionCurve("insertion", False, ratios, substrate, ties, reduce, quantity, max_batch)
 
 
 @register(
@@ -187,8 +190,8 @@ def deletion(
     reduce: str = "abs_sum",
     quantity: str = "probability",
     max_batch: int = MAX_BATCH,
-) -> PixelGame:
-    """Mean probability of the class as pixels are taken out, the highest in the map first.
+) -> InsertionCurve:
+    """Mean probability of the class as pixels are removed, the highest in the map first.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -196,7 +199,7 @@ def deletion(
     >>> deletion(model, gg.attribution("gradient"), x, gg.predict(model, x)).shape
     torch.Size([2])
     """
-    return PixelGame("deletion", False, ratios, substrate, ties, reduce, quantity, max_batch)
+    return InsertionCurve("deletion", False, ratios, substrate, ties, reduce, quantity, max_batch)
 
 
 @register(
@@ -215,7 +218,7 @@ def adversarial_insertion(
     reduce: str = "abs_sum",
     quantity: str = "probability",
     max_batch: int = MAX_BATCH,
-) -> PixelGame:
+) -> InsertionCurve:
     """Insertion of the clean image's pixels in the order of the attacked map: pass `perturbed=result.x`.
 
     >>> import gyrograd as gg
@@ -225,11 +228,11 @@ def adversarial_insertion(
     >>> gg.metric("adversarial_insertion")(model, lrp, x, target, perturbed=hit.x).shape
     torch.Size([2])
     """
-    return PixelGame("insertion", True, ratios, substrate, ties, reduce, quantity, max_batch)
+    return InsertionCurve("insertion", True, ratios, substrate, ties, reduce, quantity, max_batch)
 
 
 def shares(ratios: Ratios) -> tuple[float, ...]:
-    """The shares of pixels by the name of a protocol, or as given."""
+    """The shares of pixels of a named protocol, or the given ones, checked."""
     if isinstance(ratios, str):
         check_name("protocol", ratios, PROTOCOLS)
         return PROTOCOLS[ratios]
@@ -239,7 +242,7 @@ def shares(ratios: Ratios) -> tuple[float, ...]:
 
 
 def positions(map: Images, ties: str = "exact") -> Positions:
-    """Each pixel's place in falling order: the first m are those with a place below m."""
+    """Rank of each pixel in falling order, from 0: the first m pixels have ranks below m."""
     flat = map.flatten(1).contiguous()
     if ties == "exact":
         order = flat.sort(dim=1, descending=True, stable=True).indices
@@ -247,8 +250,3 @@ def positions(map: Images, ties: str = "exact") -> Positions:
         return torch.empty_like(order).scatter_(1, order, steps).view_as(map)
     falling = (-flat).sort(dim=1).values
     return (torch.searchsorted(falling, -flat, right=True) - 1).view_as(map)
-
-
-def _counts(ratios: tuple[float, ...], pixels: int, device: torch.device) -> Int[Tensor, " points"]:
-    # The small term mends products such as 0.29 * 100 = 28.999999999999996.
-    return torch.tensor([math.floor(ratio * pixels + 1e-9) for ratio in ratios], device=device)

@@ -1,4 +1,4 @@
-"""Does the map lie on the object? Metrics that are told where it is, by masks or boxes."""
+"""Localization: does the map lie on the object? These metrics need masks or boxes of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.functional import max_pool2d
 from gyrograd.errors import UserError
 from gyrograd.metrics.insertion import positions
 from gyrograd.metrics.passes import check_classes
-from gyrograd.metrics.pictures import check_picture, picture
+from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Metric, Model, PerExample, Seed, Targets
@@ -27,13 +27,13 @@ PER_PIXEL = ("abs_sum", "sum_abs", "max_abs", "l2")
 
 
 class MaskMetric(ABC):
-    """A share of the map's pixels that lies on the object. A metric says which pixels count, and how much."""
+    """Share of the map that lies on the object; subclasses define which pixels count, and how much."""
 
     reduce: str
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
         if self.reduce not in PER_PIXEL:
             raise UserError(
                 f"reduce is '{self.reduce}', which gives no size per pixel; give one of {', '.join(PER_PIXEL)}."
@@ -53,17 +53,17 @@ class MaskMetric(ABC):
         target = class_indices(target, x)
         check_classes(model, x, target)
         inside = _checked_mask(x, mask, boxes)
-        return self.on_object(picture(attribution(model, x, target).detach(), self.reduce)[:, 0], inside)
+        return self.on_object(reduce_map(attribution(model, x, target).detach(), self.reduce)[:, 0], inside)
 
     @abstractmethod
     def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
-        """The share, from one size per pixel and where the object is."""
+        """The share, from one magnitude per pixel and the mask of the object."""
 
 
 @register(
     "metric",
     "mass_in_mask",
-    aliases=("relevance_mass",),
+    aliases=("relevance_mass", "localization", "localisation"),
     paper="Arras et al. 2022",
     equation="relevance mass accuracy",
     direction="higher is better",
@@ -71,9 +71,9 @@ class MaskMetric(ABC):
 )
 @dataclass(frozen=True)
 class MassInMask(MaskMetric):
-    """Share of the map's size that lies on the object; 0 for a map of zeros.
+    """Share of the map's total magnitude that lies on the object; 0 for a map of zeros.
 
-    A map without any preference scores the object's share of the image.
+    A constant map scores the object's share of the image.
 
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
@@ -102,7 +102,7 @@ class MassInMask(MaskMetric):
 class PointingGame(MaskMetric):
     """1 if the strongest pixel lies on the object, or within `tolerance` pixels of it, else 0.
 
-    Where several pixels are equally strong: the share of them that does, which is what a fair choice among them scores.
+    If several pixels are equally strong: the share of them that does, the expected score of a random choice.
 
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
@@ -141,7 +141,7 @@ class PointingGame(MaskMetric):
 class TopKInMask(MaskMetric):
     """Share of the k strongest pixels that lies on the object; k is the object's number of pixels unless given.
 
-    Equal pixels count in the order of the image, so that k pixels are k pixels.
+    Equal pixels are taken in image order, so that exactly k count.
 
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
@@ -173,7 +173,7 @@ class TopKInMask(MaskMetric):
 
 
 def looks_at_masks(metric: Metric) -> bool:
-    """True if the metric must be told where the object is, with `mask=` or `boxes=`."""
+    """True if the metric needs the object's place as `mask=` or `boxes=`."""
     return "mask" in inspect.signature(type(metric).__call__).parameters
 
 

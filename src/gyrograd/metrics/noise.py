@@ -1,4 +1,4 @@
-"""Neighbours of an example: draw number i around x is a function of the example's key and i alone."""
+"""Random neighbours of examples; draw number i around x depends only on the example's key and i."""
 
 from __future__ import annotations
 
@@ -60,4 +60,4 @@ def check_size(name: str, value: float, usual: str) -> None:
 
 
 def _clipped(x: Tensor, clip: bool) -> Tensor:
-    return x.clamp(0, 1) if clip and x.dim() == 4 else x  # what is no image has no such range
+    return x.clamp(0, 1) if clip and x.dim() == 4 else x  # only images have this range

@@ -1,7 +1,7 @@
-"""Many variants of each example (draws, ratios, groups) through a model or an attribution, in batched parts.
+"""Batched evaluation of many variants (draws, ratios, groups) per example by a model or an attribution.
 
-A part holds at most `max_batch` rows: examples times variants. Every row is an example of its own to the model,
-so the values do not depend on how the work is cut.
+A part holds at most `max_batch` rows, examples times variants. The model treats every row as a separate example, so
+the values do not depend on how the work is split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gyrograd.numerics.quantities import quantity_of
 from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
 
 Measure = Callable[[slice, slice], Tensor]
-"""Examples and variants, as slices, to values `e n ...` for each pair of them."""
+"""Maps slices of examples and of variants to values `e n ...`, one per pair."""
 
 
 def check_count(what: str, value: int, usual: int) -> None:
@@ -43,9 +43,9 @@ def parts(b: int, variants: int, max_batch: int) -> Iterator[tuple[slice, slice]
 
 
 def in_parts(measure: Measure, x: Inputs, variants: int, max_batch: int) -> Float[Tensor, "b n ..."]:
-    """The values of all pairs of an example of x and a variant, put together from the parts.
+    """The values of all pairs of an example and a variant, computed in parts.
 
-    Inputs may be of any scale, but images from 0 to 255 are a mistake: noise in units of [0, 1] does nothing to them.
+    Inputs may have any scale, except images from 0 to 255: noise in units of [0, 1] would do nothing to them.
     """
     if x.dim() == 4 and float(x.detach().amin()) >= 0 and float(x.detach().amax()) > 2:
         check_images(x)
@@ -55,7 +55,7 @@ def in_parts(measure: Measure, x: Inputs, variants: int, max_batch: int) -> Floa
     return torch.cat([torch.cat(row, 1) for row in rows.values()])
 
 
-def explained(
+def explain_variants(
     attribution: Attribution, model: Model, variants: Float[Tensor, "e n *shape"], target: Labels
 ) -> Float[Tensor, "e n *shape"]:
     """The map of every variant, for the class of its example."""
@@ -64,7 +64,7 @@ def explained(
     return maps.detach().view_as(variants)
 
 
-def scored(
+def score_variants(
     model: Model, variants: Float[Tensor, "e n *shape"], target: Labels, quantity: str
 ) -> Float[Tensor, "e n"]:
     """The quantity (logit, probability, ...) the model gives each variant for the class of its example."""
@@ -85,13 +85,13 @@ def logits_in_parts(model: Model, x: Inputs, max_batch: int = MAX_BATCH) -> Floa
 
 
 def scores(model: Model, x: Inputs, target: Labels, quantity: str, max_batch: int = MAX_BATCH) -> PerExample:
-    """The quantity of each example itself; looks at the target's values."""
+    """The quantity of each example; refuses targets outside of the model's classes."""
     logits = logits_in_parts(model, x, max_batch)
     check_target(target, *logits.shape)
     return quantity_of(logits, target, quantity)
 
 
 def check_classes(model: Model, x: Inputs, target: Labels) -> None:
-    """One class index of the model's for each example, before anything long is begun."""
+    """Refuse targets that are not one class index per example, before any long computation."""
     check_inputs(x)
     check_target(target, len(x), logits_in_parts(model, x[:1]).shape[1])

@@ -1,4 +1,4 @@
-"""Does the map depend on what the model has learnt? Layers are randomised and maps compared (Adebayo et al. 2018)."""
+"""Does the map depend on the learnt weights? Compare maps before and after randomising layers (Adebayo et al. 2018)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.passes import check_classes
-from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
+from gyrograd.metrics.reductions import SIMILARITIES, check_reduction, reduce_map
 from gyrograd.metrics.sanity_checks import shuffle
 from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
@@ -33,15 +33,15 @@ ORDERS = ("cascading", "bottom_up", "independent")
 )
 @dataclass(frozen=True)
 class ParameterRandomization:
-    """Mean similarity of the map to those of the model with its layers randomised one after the other.
+    """Mean similarity of the map to the maps of the model with its layers randomised one after the other.
 
-    Near 1 the map ignores what was learnt, and explains nothing of it. `curve` has the similarity at each stage.
+    Near 1 the map ignores the learnt weights and explains nothing about the model. `curve` gives each stage.
 
-    order: "cascading" randomises from the output down and keeps what was randomised before, "bottom_up" the same from
-    the input, "independent" one layer at a time. A layer is a module with weights of its own.
-    weights: "shuffled" puts each tensor's numbers in a random order, which keeps their distribution and works for any
-    layer; "reset" draws them as the layer does when it is made (`reset_parameters`), as Adebayo et al. do.
-    The model is drawn once for all examples, by `weights_seed`: the call's `seed` decides nothing.
+    order: "cascading" randomises layers cumulatively from the output down, "bottom_up" from the input up,
+    "independent" one at a time. A layer is a module with weights of its own.
+    weights: "shuffled" permutes the numbers of each tensor, which keeps their distribution and works for any layer;
+    "reset" initialises them again (`reset_parameters`), as Adebayo et al. do.
+    The weights are drawn once for all examples by `weights_seed`; the call's `seed` has no effect.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -62,7 +62,7 @@ class ParameterRandomization:
         check_name("order", self.order, ORDERS)
         check_name("similarity", self.similarity, SIMILARITIES)
         check_name("weights", self.weights, ("shuffled", "reset"))
-        check_picture(self.reduce, self.normalize)
+        check_reduction(self.reduce, self.normalize)
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
@@ -87,7 +87,7 @@ class ParameterRandomization:
         return torch.stack(stages, 1)
 
     def stages(self, model: Model) -> Iterator[tuple[str, Model]]:
-        """The name of each layer and the model with it, and in a cascade those before it, randomised."""
+        """Yield each layer's name and the model with it (in a cascade also its predecessors) randomised."""
         names = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
         if not names:
             raise UserError("The model has no weights to randomise; give one that has learnt something.")
@@ -100,7 +100,7 @@ class ParameterRandomization:
 
     def _randomize(self, layer: nn.Module, name: str, place: int) -> None:
         if self.weights == "shuffled":
-            # Every layer has streams of its own, so that its order does not depend on the layers before it.
+            # Every layer has its own streams, so that its permutation does not depend on the layers before it.
             shuffle(layer.parameters(recurse=False), self.weights_seed, first_stream=1000 * place)
             return
         reset: Any = getattr(layer, "reset_parameters", None)
@@ -114,4 +114,4 @@ class ParameterRandomization:
             reset()
 
     def _seen(self, map: Tensor) -> Tensor:
-        return picture(map.detach(), self.reduce, self.normalize)
+        return reduce_map(map.detach(), self.reduce, self.normalize)

@@ -1,9 +1,9 @@
 """What an attack did to a map: the clean map against the map of the perturbed input.
 
-A measure is a value that takes the two maps: `TopKIntersection(k=100)(clean, attacked)`. As a metric by name it
-makes the maps itself. Metrics know no attack: they take the inputs an attack returned,
+A measure compares two maps: `TopKIntersection(k=100)(clean, attacked)`. The metric of the same name also computes the
+maps. Metrics do not run attacks; they take the inputs that an attack returned,
 `gg.metric("k_in", k=100)(model, attribution, x, target, perturbed=result.x)`.
-Two zero maps have not moved: similarities 1, distances 0 (the mass on the k largest pixels of a zero map is 0).
+Two zero maps count as equal: similarity 1, distance 0 (but the mass on the k largest pixels of a zero map is 0).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
+from gyrograd.metrics.reductions import SIMILARITIES, check_reduction, reduce_map
 from gyrograd.numerics import similarity as alike
 from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.maps import frame_target, mass_center, normalize
@@ -30,7 +30,7 @@ VARIANTS = ("code", "supplement")
 
 @runtime_checkable
 class Measure(Protocol):
-    """Two maps to one number for each example, in `range`."""
+    """Compares two batches of maps; one number per example, within `range`."""
 
     range: ClassVar[tuple[float, float]]
 
@@ -39,10 +39,10 @@ class Measure(Protocol):
 
 @dataclass(frozen=True)
 class TopKIntersection:
-    """How much of the k largest pixels is kept.
+    """Overlap of the k largest pixels of both maps.
 
-    "code": the share of the old k that are among the new k. "supplement": the share of the new map's mass on the
-    old k, which is 1 only where no mass lies elsewhere: an unmoved map does not score 1.
+    "code": share of the old top k that is in the new top k. "supplement": share of the new map's mass on the old top k;
+    even an unmoved map scores below 1 unless all of its mass is there.
     """
 
     k: int = 100
@@ -52,18 +52,18 @@ class TopKIntersection:
 
     def __post_init__(self) -> None:
         check_name("variant", self.variant, VARIANTS)
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
 
     def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
         measure = alike.top_k_overlap if self.variant == "code" else alike.top_k_mass
-        return measure(picture(clean, self.reduce), picture(attacked, self.reduce), self.k)
+        return measure(reduce_map(clean, self.reduce), reduce_map(attacked, self.reduce), self.k)
 
 
 @dataclass(frozen=True)
 class TopKNearby:
-    """How much of the k largest pixels is kept, if one that moved by up to `window` pixels counts as kept.
+    """Overlap of the k largest pixels, where a pixel that moved by up to `window` pixels counts as kept.
 
-    k is a tenth of the pixels unless given.
+    k defaults to a tenth of the pixels.
     """
 
     k: int | None = None
@@ -72,33 +72,33 @@ class TopKNearby:
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
         if self.window < 0:
             raise UserError(f"window is {self.window}; give a distance in pixels of 0 or more, 1 is usual.")
 
     def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
-        before, after = (picture(map, self.reduce) for map in (clean, attacked))
+        before, after = (reduce_map(map, self.reduce) for map in (clean, attacked))
         k = max(1, round(before[0].numel() / 10)) if self.k is None else self.k
         return alike.top_k_nearby(before, after, k, self.window)
 
 
 @dataclass(frozen=True)
 class RankCorrelation:
-    """Spearman's correlation of the two maps, ties at their average rank."""
+    """Spearman's correlation of the two maps; ties get their average rank."""
 
     reduce: str = "abs_sum"
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
 
     def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
-        return alike.spearman(picture(clean, self.reduce), picture(attacked, self.reduce))
+        return alike.spearman(reduce_map(clean, self.reduce), reduce_map(attacked, self.reduce))
 
 
 @dataclass(frozen=True)
 class CenterDislocation:
-    """How far the map's centre of mass went.
+    """How far the map's centre of mass moved.
 
     "code": Euclidean distance of the two centres, in pixels. "supplement": the formula printed there, the sum of
     |z - z'| over pixels, for maps whose sizes add up to the number of pixels (the code's scale).
@@ -110,10 +110,10 @@ class CenterDislocation:
 
     def __post_init__(self) -> None:
         check_name("variant", self.variant, VARIANTS)
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
 
     def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
-        before, after = picture(clean, self.reduce), picture(attacked, self.reduce)
+        before, after = reduce_map(clean, self.reduce), reduce_map(attacked, self.reduce)
         if self.variant == "code":
             return alike.l2_distance(mass_center(before), mass_center(after))
         return (normalize(before, "area") - normalize(after, "area")).abs().flatten(1).sum(1)
@@ -127,15 +127,15 @@ class CosineDistance:
     range: ClassVar[tuple[float, float]] = (0.0, 2.0)
 
     def __post_init__(self) -> None:
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
 
     def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
-        return 2 * alike.cosine_distance(picture(clean, self.reduce), picture(attacked, self.reduce))
+        return 2 * alike.cosine_distance(reduce_map(clean, self.reduce), reduce_map(attacked, self.reduce))
 
 
 @dataclass(frozen=True)
 class MapSimilarity:
-    """Cosine, Pearson, Spearman or SSIM of the two maps, each over its largest size."""
+    """Cosine, Pearson, Spearman or SSIM of the two maps, each divided by its largest magnitude."""
 
     similarity: str = "cosine"
     reduce: str = "abs_sum"
@@ -144,16 +144,16 @@ class MapSimilarity:
 
     def __post_init__(self) -> None:
         check_name("similarity", self.similarity, SIMILARITIES)
-        check_picture(self.reduce, self.normalize)
+        check_reduction(self.reduce, self.normalize)
 
     def __call__(self, clean: Inputs, attacked: Inputs) -> PerExample:
-        before, after = (picture(map, self.reduce, self.normalize) for map in (clean, attacked))
+        before, after = (reduce_map(map, self.reduce, self.normalize) for map in (clean, attacked))
         return SIMILARITIES[self.similarity](before, after)
 
 
 @dataclass(frozen=True)
 class AttackResponse:
-    """A measure as a metric: of the maps at x and at the inputs an attack made of it."""
+    """A measure as a metric: compares the maps at x and at the attacked inputs."""
 
     measure: Measure
 
@@ -239,7 +239,7 @@ def top_k_nearby(k: int | None = None, window: int = 1, reduce: str = "abs_sum")
     """Share of the top tenth of the pixels with a new top pixel within one pixel: small moves count as kept.
 
     Plain top-k counts a pixel that moved to its neighbour as lost, so that noise can look as strong as an attack
-    (Kamath et al. 2024, LENS). `window=0` is `top_k_intersection`. k is a tenth of the pixels unless given.
+    (Kamath et al. 2024, LENS). `window=0` is `top_k_intersection`. k defaults to a tenth of the pixels.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -332,7 +332,7 @@ def cosine_distance(reduce: str = "abs_sum") -> AttackResponse:
 def similarity_to_clean(
     similarity: str = "cosine", reduce: str = "abs_sum", normalize: str = "max"
 ) -> AttackResponse:
-    """Cosine, Pearson, Spearman or SSIM of the attacked map to the clean one: RPS with an attack for the noise.
+    """Cosine, Pearson, Spearman or SSIM of the attacked map to the clean one: RPS with an attack in place of noise.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -355,9 +355,9 @@ def similarity_to_clean(
 )
 @dataclass(frozen=True)
 class SimilarityToTarget:
-    """Cosine, Pearson, Spearman or SSIM of the attacked map to the one the attack aimed at.
+    """Cosine, Pearson, Spearman or SSIM of the attacked map to the attack's target map.
 
-    `target_map`, `h w` or one for each example, is joo2023's frame unless given.
+    `target_map`, `h w` or one per example, defaults to joo2023's frame.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -389,14 +389,14 @@ class SimilarityToTarget:
         target_map: Tensor | None = None,
     ) -> PerExample:
         attacked = attacked_map(model, attribution, x, class_indices(target, x), perturbed)
-        after = picture(attacked, self.reduce, self.normalize)
+        after = reduce_map(attacked, self.reduce, self.normalize)
         aim = normalize(_aim(target_map, after), self.normalize)
         # The target first: SSIM takes its range from the second map.
         return SIMILARITIES[self.similarity](aim, after)
 
 
 def looks_at_attacked(metric: Metric) -> bool:
-    """True if the metric is of attacked inputs and takes them as `perturbed=`."""
+    """True if the metric needs attacked inputs as `perturbed=`."""
     takes = "perturbed" in inspect.signature(type(metric).__call__).parameters
     return takes and bool(getattr(metric, "attacked", True))
 
@@ -404,7 +404,7 @@ def looks_at_attacked(metric: Metric) -> bool:
 def attacked_map(
     model: Model, attribution: Attribution, x: Tensor, target: Tensor, perturbed: Tensor | None
 ) -> Tensor:
-    """The map at the perturbed inputs, which must be there and shaped like x."""
+    """The map at the perturbed inputs, which must be given and shaped like x."""
     if perturbed is None:
         raise UserError(
             "This metric looks at attacked inputs and got none; run an attack and pass its result: "
@@ -419,7 +419,7 @@ def attacked_map(
 
 
 def _aim(target_map: Tensor | None, after: Tensor) -> Tensor:
-    """The target shaped like the attacked pictures, the same in every channel."""
+    """The target map, broadcast to the shape of the attacked maps."""
     b, _, h, w = after.shape
     chosen = frame_target(h, w) if target_map is None else target_map
     if tuple(chosen.shape) not in {(h, w), (b, h, w)}:

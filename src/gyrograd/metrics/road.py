@@ -1,4 +1,4 @@
-"""Pixels removed in the order of a map so that nothing shows they were: ROAD (Rong et al. 2022)."""
+"""ROAD (Rong et al. 2022): remove pixels in the order of a map and impute them, so that no visible mark remains."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch.nn.functional import pad
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import UserError
 from gyrograd.metrics.insertion import RANGES, positions
-from gyrograd.metrics.passes import check_classes, in_parts, scored
-from gyrograd.metrics.pictures import check_picture, picture
+from gyrograd.metrics.passes import check_classes, in_parts, score_variants
+from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
@@ -38,11 +38,11 @@ MOST_ITERATIONS = 2000
 )
 @dataclass(frozen=True)
 class Road:
-    """Mean probability of the class as pixels are removed, the highest in the map first, and filled from others.
+    """Mean probability of the class as pixels are removed, the highest in the map first, and imputed from neighbours.
 
-    A removed pixel is the weighted mean of its eight neighbours, removed ones too (a linear system), plus normal noise
-    of deviation sigma. Unlike `deletion`, no black pixels tell the model where the map was bright.
-    Rong et al. count right predictions over many images; here the probability of each image is read (`quantity`).
+    A removed pixel becomes the weighted mean of its eight neighbours, including removed ones (a linear system), plus
+    normal noise of deviation sigma. Unlike with `deletion`, no black pixels show the model where the map was bright.
+    Rong et al. report the accuracy over many images; here each image has a value, the probability (`quantity`).
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -58,7 +58,7 @@ class Road:
     max_batch: int = MAX_BATCH
 
     def __post_init__(self) -> None:
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
         check_quantity(self.quantity)
         if self.reduce in ("none", "abs"):
             raise UserError(f"reduce is '{self.reduce}', and ROAD removes whole pixels; give abs_sum.")
@@ -89,8 +89,8 @@ class Road:
         return self.curve_of_map(model, attribution(model, x, target).detach(), x.detach(), target, keys)
 
     def curve_of_map(self, model: Model, map: Images, x: Images, target: Labels, keys: random.Keys) -> Tensor:
-        """The same, of a map at hand; the noise of share number i is stream i of each example's key."""
-        place = positions(picture(map, self.reduce))[:, 0]
+        """As `curve`, for a given map; share number i draws its noise from stream i of each example's key."""
+        place = positions(reduce_map(map, self.reduce))[:, 0]
         counts = [int(ratio * place[0].numel() + 1e-9) for ratio in self.ratios]
 
         def values(examples: slice, these: slice) -> Tensor:
@@ -100,17 +100,17 @@ class Road:
                 removed = place[examples] < counts[number]
                 noise = self.sigma * random.normal(noted, tuple(x.shape[1:]), stream=number, dtype=x.dtype)
                 filled.append(imputed(here, removed) + removed[:, None] * noise)
-            return scored(model, torch.stack(filled, 1), target[examples], self.quantity)
+            return score_variants(model, torch.stack(filled, 1), target[examples], self.quantity)
 
         return in_parts(values, x, len(counts), self.max_batch)
 
 
 def imputed(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
-    """The images with each removed pixel the weighted mean of its neighbours; at a border, of those there are.
+    """The images with each removed pixel replaced by the weighted mean of its neighbours inside the image.
 
-    The equations of an image's removed pixels are symmetric and positive definite as long as one pixel is left, and
-    solved by conjugate gradients, without a matrix and the same on any device. Each image stops at its own
-    accuracy, so that values do not depend on the batch.
+    The linear system of an image is symmetric positive definite if at least one pixel is left. Conjugate gradients
+    solve it without a matrix, alike on every device. Each image converges separately, so that the values do not depend
+    on the batch.
     """
     if bool(removed.flatten(1).all(1).any()):
         raise UserError(
@@ -119,9 +119,9 @@ def imputed(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
     gone = removed[:, None].to(x)
 
     def neighbours(values: Tensor) -> Tensor:
-        """The weighted sum of the eight; what lies outside the image counts as 0."""
+        """Weighted sum of the eight neighbours, zero outside the image."""
         padded = pad(values, (1, 1, 1, 1))
-        sides = padded[..., :-2] + padded[..., 2:]  # left and right of each pixel, of the rows outside too
+        sides = padded[..., :-2] + padded[..., 2:]  # left + right of each pixel, including the padded rows
         direct = sides[..., 1:-1, :] + padded[..., :-2, 1:-1] + padded[..., 2:, 1:-1]
         return DIRECT * direct + DIAGONAL * (sides[..., :-2, :] + sides[..., 2:, :])
 
@@ -134,7 +134,7 @@ def imputed(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
         return (a * b).sum((2, 3), keepdim=True)
 
     wanted = gone * neighbours((1 - gone) * x)
-    # Begin at the mean of what is left: far from any border of a large hole the answer is near it.
+    # Start at the mean of the remaining pixels: deep inside a large hole the solution is close to it.
     left = ((1 - gone) * x).sum((2, 3), keepdim=True) / (1 - gone).sum((2, 3), keepdim=True)
     found = gone * left
     rest = wanted - system(found)

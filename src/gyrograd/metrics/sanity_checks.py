@@ -1,6 +1,6 @@
 """Reasons to distrust a good number, after AutoAttack's example: raised if, explanation, what to do.
 
-Each check returns a Flag or None. A flag does not say that a number is wrong; it says what else would give it.
+Each check returns a `Flag` or None. A flag does not prove a number wrong; it names another cause that would produce it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError
 from gyrograd.metrics.passes import logits_in_parts, scores
-from gyrograd.metrics.pictures import picture
+from gyrograd.metrics.reductions import reduce_map
 from gyrograd.numerics import random
 from gyrograd.numerics.similarity import cosine
 from gyrograd.registry import Direction
@@ -38,7 +38,7 @@ MODAL = (
 
 @dataclass(frozen=True)
 class Flag:
-    """One reason for doubt: the rule, why it matters, the way out, and the number that raised it."""
+    """One reason for doubt: the rule, why it matters, what to do, and the measured number that raised it."""
 
     name: str
     raised_if: str
@@ -48,7 +48,7 @@ class Flag:
 
     @property
     def note(self) -> str:
-        """What a reader of results must know, and the way out."""
+        """Explanation and advice, for readers of results."""
         return f"{self.explanation} {self.what_to_do}"
 
     def __str__(self) -> str:
@@ -61,7 +61,7 @@ class Flag:
 def zero_derivative(
     model: Model, attribution: Attribution, x: Inputs, target: Labels, *, share: float = 0.0
 ) -> Flag | None:
-    """Whether the map's derivative to the input is exactly zero; for maps that can be differentiated."""
+    """Flag maps whose derivative to the input is exactly zero; only for differentiable maps."""
     leaf = x.detach().clone().requires_grad_()
     maps = attribution(model, leaf, target, create_graph=True)
     dead = ~_moves(maps, leaf)
@@ -77,7 +77,7 @@ def zero_derivative(
 
 
 def constant_maps(maps: Inputs, *, tolerance: float = 1e-3, share: float = 0.0) -> Flag | None:
-    """Whether maps are constant over the image, or nearly so."""
+    """Flag maps that are constant over the image, or nearly so."""
     flat = is_constant(maps, tolerance)
     return _raised(
         _share(flat) > share,
@@ -91,23 +91,23 @@ def constant_maps(maps: Inputs, *, tolerance: float = 1e-3, share: float = 0.0) 
 
 
 def is_constant(maps: Inputs, tolerance: float = 1e-3) -> Flags:
-    """For each example, whether max - min of the reduced map is within tolerance of its largest size."""
-    pixels = picture(maps, "abs_sum").flatten(1)
+    """True per example if max - min of the reduced map is at most `tolerance` times its maximum."""
+    pixels = reduce_map(maps, "abs_sum").flatten(1)
     return pixels.amax(1) - pixels.amin(1) <= tolerance * pixels.amax(1)
 
 
 def same_map_everywhere(maps: Inputs, *, limit: float = 0.95) -> Flag | None:
-    """Whether different images have one and the same map (joo2023's ruined attributions: always the edges)."""
+    """Flag maps that are the same for different images (joo2023's degenerate attributions: always the edges)."""
     if len(maps) < 2:
         raise UserError("One map cannot be compared with others; give the maps of at least two examples.")
-    pixels = picture(maps, "abs_sum").flatten(1)
+    pixels = reduce_map(maps, "abs_sum").flatten(1)
     pairs = torch.triu_indices(len(maps), len(maps), 1, device=maps.device)
     alike = float(cosine(pixels[pairs[0]], pixels[pairs[1]]).mean())
     return _raised(
         alike > limit,
         "same_map_everywhere",
         f"the maps of different examples have a mean cosine above {limit:g}",
-        "The map hardly depends on the image, so it holds still for a reason that makes it useless.",
+        "The map hardly depends on the image, so it is stable for a reason that makes it useless.",
         "Look at the maps of several classes; lower the weight of the cosine regularizer; report insertion.",
         alike,
     )
@@ -116,7 +116,7 @@ def same_map_everywhere(maps: Inputs, *, limit: float = 0.95) -> Flag | None:
 def calm_but_empty(
     stability: PerExample, insertion: PerExample, chance: PerExample, *, calm: float = 0.9
 ) -> Flag | None:
-    """Whether maps are stable and yet rank pixels no better than chance (`PixelGame.chance`)."""
+    """Flag maps that are stable but rank pixels no better than chance (`InsertionCurve.chance`)."""
     gain = float((insertion - chance).mean())
     return _raised(
         float(stability.mean()) >= calm and gain <= 0,
@@ -131,9 +131,9 @@ def calm_but_empty(
 def ignores_model(
     model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: int = 0, limit: float = 0.9
 ) -> Flag | None:
-    """Whether the map stays when the model's weights are shuffled (Adebayo et al. 2018)."""
-    trained = picture(attribution(model, x, target).detach(), "abs_sum")
-    random_ = picture(attribution(shuffled(model, seed), x, target).detach(), "abs_sum")
+    """Flag maps that stay the same if the model's weights are shuffled (Adebayo et al. 2018)."""
+    trained = reduce_map(attribution(model, x, target).detach(), "abs_sum")
+    random_ = reduce_map(attribution(shuffled(model, seed), x, target).detach(), "abs_sum")
     alike = float(cosine(trained, random_).mean())
     return _raised(
         alike > limit,
@@ -146,14 +146,14 @@ def ignores_model(
 
 
 def shuffled(model: Model, seed: int = 0) -> Model:
-    """A copy whose weight tensors each hold the same numbers in a random order."""
+    """A copy of the model with the numbers of each weight tensor permuted."""
     twin = copy.deepcopy(model)
     shuffle(twin.parameters(), seed)
     return twin
 
 
 def shuffle(weights: Iterable[Tensor], seed: int = 0, first_stream: int = 0) -> None:
-    """Put the numbers of each tensor in a random order, in place; every tensor has a stream of its own."""
+    """Permute the numbers of each tensor in place; every tensor has its own random stream."""
     with torch.no_grad():
         for stream, weight in enumerate(weights, first_stream):
             order = random.permutation(random.keys(seed, 1, weight.device), weight.numel(), stream=stream)[0]
@@ -163,7 +163,7 @@ def shuffle(weights: Iterable[Tensor], seed: int = 0, first_stream: int = 0) -> 
 def noise_beats_attack(
     attacked: PerExample, noisy: PerExample, direction: Direction, *, share: float = 0.1
 ) -> Flag | None:
-    """Whether random noise of the same budget does as much harm as the attack, by a metric's direction."""
+    """Flag an attack if noise of the same budget does as much harm, by a metric's direction."""
     if direction == "none":
         raise UserError("This metric has no direction, so harm is not defined; give values of one that has.")
     better = noisy <= attacked if direction == "higher is better" else noisy >= attacked
@@ -171,14 +171,14 @@ def noise_beats_attack(
         _share(better) > share,
         "noise_beats_attack",
         f"equal-budget noise does at least as much harm as the attack on more than {share:.0%} of the examples",
-        "The attack did not find what noise finds, so it bounds nothing: its gradient is zero, masked or noisy.",
+        "The attack is weaker than noise, so its result is no bound: its gradient is zero, masked or noisy.",
         "Check zero_derivative; give more steps, a random start or a softplus twin; report the worse of the two.",
         _share(better),
     )
 
 
 def prediction_changed(model: Model, x: Inputs, perturbed: Inputs, *, share: float = 0.1) -> Flag | None:
-    """Whether the perturbed inputs are often classified differently."""
+    """Flag perturbed inputs that are often classified differently."""
     changed = logits_in_parts(model, x).argmax(1) != logits_in_parts(model, perturbed).argmax(1)
     return _raised(
         _share(changed) > share,
@@ -191,7 +191,7 @@ def prediction_changed(model: Model, x: Inputs, perturbed: Inputs, *, share: flo
 
 
 def training_mode(model: Model) -> Flag | None:
-    """Whether BatchNorm or dropout layers are in training mode."""
+    """Flag BatchNorm or dropout layers in training mode."""
     live = [module for module in model.modules() if isinstance(module, MODAL) and module.training]
     return _raised(
         bool(live),
@@ -205,11 +205,14 @@ def training_mode(model: Model) -> Flag | None:
 
 
 def model_flags(model: Model, x: Inputs) -> tuple[Flag, ...]:
-    """What one batch, given twice and then in another order beside a stranger, shows of the model itself."""
+    """Flags of the model itself: logits that are not finite, differ from call to call, or depend on the batch.
+
+    The batch is evaluated twice, and then once more reordered, together with another image.
+    """
     first, again = logits_in_parts(model, x), logits_in_parts(model, x)
     beside = torch.cat([1 - x[:1], x.flip(0)])
     other = logits_in_parts(model, beside, len(beside))[1:].flip(0)
-    # Of a model that changes from call to call nothing can be said about neighbours.
+    # If the logits change from call to call, dependence on the batch cannot be tested.
     found = (_not_finite(first), _changing(first, again) or _dependent(first, other))
     return tuple(flag for flag in found if flag is not None)
 
@@ -229,14 +232,14 @@ def _not_finite(logits: Logits) -> Flag | None:
 
 def _changing(first: Logits, again: Logits) -> Flag | None:
     change = _change(first, again)
-    # One program on one batch: anything but the last digits is the model's own doing.
+    # The same program on the same batch: more than a change of the last digits comes from the model.
     limit = 100 * torch.finfo(first.dtype).eps
     return _raised(
         change > limit,
         "answers_change",
         f"the logits of one batch differ from call to call by more than {limit:.1g} of the largest",
-        f"The model gives the same images other logits at each call (by {change:.2g} of the largest): dropout or noise "
-        "is on in eval mode, or something in it is counted on, so that no number here can be repeated.",
+        f"The model's logits for the same images change from call to call (by {change:.2g} of the largest): dropout or "
+        "noise is active in eval mode, or the model keeps state, so that no number here can be repeated.",
         "Let dropout and noise follow model.eval(), and keep no state between calls.",
         change,
     )
@@ -244,21 +247,21 @@ def _changing(first: Logits, again: Logits) -> Flag | None:
 
 def _dependent(first: Logits, other: Logits) -> Flag | None:
     change = _change(first, other)
-    # Another batch size is another program, which rounds otherwise.
+    # A different batch size can run different kernels, which round differently.
     limit = 10 * torch.finfo(first.dtype).eps ** 0.5
     return _raised(
         change > limit,
         "rows_depend",
         f"an image's logits differ by more than {limit:.1g} of the largest in another order beside another image",
-        f"What the model says of an image depends on the images beside it (by {change:.2g} of the largest logit), so "
-        "that its map belongs to the batch.",
+        f"The model's output for an image depends on the other images of the batch (by {change:.2g} of the largest "
+        "logit), and so does its map.",
         "Normalise by stored statistics in eval mode, and let nothing in the model mix the rows of a batch.",
         change,
     )
 
 
 def _change(one: Logits, other: Logits) -> float:
-    """The largest difference over the largest value, of the rows that are finite in both."""
+    """Largest difference relative to the largest value, over the rows that are finite in both."""
     finite = one.isfinite().all(1) & other.isfinite().all(1)
     if not finite.any():
         return 0.0
@@ -268,7 +271,7 @@ def _change(one: Logits, other: Logits) -> float:
 
 
 def not_finite_maps(maps: Inputs) -> Flag | None:
-    """Whether maps hold NaN or infinite values."""
+    """Flag maps with NaN or infinite values."""
     lost = ~maps.isfinite().flatten(1).all(1)
     return _raised(
         bool(lost.any()),
@@ -283,7 +286,7 @@ def not_finite_maps(maps: Inputs) -> Flag | None:
 def relevance_lost(
     model: Model, attribution: Attribution, x: Inputs, target: Labels, *, limit: float = 0.95
 ) -> Flag | None:
-    """Whether less relevance arrives at the input than LRP put in; for attributions that tell (`LRP.conserved`)."""
+    """Flag relevance that is lost or created on the way to the input; for attributions with `conserved` (LRP)."""
     conserved = getattr(attribution, "conserved", None)
     if conserved is None or getattr(attribution, "quantity", "logit") != "logit":
         return None
@@ -292,8 +295,8 @@ def relevance_lost(
         not limit <= arrived <= 2 - limit,
         "relevance_lost",
         f"the map sums to less than {limit:.0%} of the relevance put in, or as much more",
-        f"Of the relevance LRP puts in, {arrived:.0%} arrives at the image: biases take a part, or values that no rule "
-        "hands on, so that the map tells of a part of the model's answer.",
+        f"Of the relevance that LRP starts with, {arrived:.0%} arrives at the image: biases absorb some of it, or "
+        "operations without a rule do, so the map explains only a part of the output.",
         "Use lrp(variant='conserving') or bias='drop', and compare the two maps.",
         arrived,
     )
@@ -302,7 +305,7 @@ def relevance_lost(
 def saturated(
     model: Model, x: Inputs, target: Labels, *, near: float = 1e-4, share: float = 0.1
 ) -> Flag | None:
-    """Whether probabilities are so close to 0 or 1 that their gradient vanishes."""
+    """Flag probabilities so close to 0 or 1 that their gradient vanishes."""
     p = scores(model, x, target, "probability")
     stuck = (p > 1 - near) | (p < near)
     return _raised(
@@ -316,7 +319,7 @@ def saturated(
 
 
 def too_few_draws(values: Float[Tensor, "b n"], *, share: float = 0.25) -> Flag | None:
-    """Whether the draws' own noise is a large part of the spread between examples (for means over draws)."""
+    """Flag means over draws whose sampling noise is a large part of the spread between examples."""
     b, n = values.shape
     if b < 2:
         raise UserError("The spread between examples needs at least two of them; give more examples.")
@@ -334,7 +337,7 @@ def too_few_draws(values: Float[Tensor, "b n"], *, share: float = 0.25) -> Flag 
 
 
 def still_growing(values: Float[Tensor, "b n"], *, rise: float = 0.1) -> Flag | None:
-    """Whether a maximum over draws still rises with more of them (local Lipschitz, max sensitivity)."""
+    """Flag maxima over draws that still rise with more draws (local Lipschitz, max sensitivity)."""
     n = values.shape[1]
     if n < 2:
         raise UserError("One draw shows no rise; give at least two.")
@@ -359,7 +362,7 @@ def raised_flags(
     differentiable: bool = True,
     seed: int = 0,
 ) -> tuple[Flag, ...]:
-    """The flags that need nothing but a model, a map and examples; `differentiable=False` for LIME and SHAP."""
+    """All flags that need only a model, an attribution and examples; `differentiable=False` for LIME and SHAP."""
     maps = attribution(model, x, target).detach()
     found = [
         *model_flags(model, x),
@@ -375,10 +378,10 @@ def raised_flags(
 
 
 def _moves(maps: Tensor, x: Tensor) -> Tensor:
-    """For each example, whether the derivative of some mixture of its map's elements is not zero."""
+    """True per example if a random linear combination of the map's elements has a nonzero derivative to x."""
     if not maps.requires_grad:
         return torch.zeros(len(x), dtype=torch.bool, device=x.device)
-    # Normal draws: a plain sum can cancel, and so can random signs where elements are alike.
+    # Normal weights: with a plain sum, or with random signs, the derivatives of equal elements could cancel.
     weights = random.normal(random.keys(0, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
     (slope,) = torch.autograd.grad((maps * weights).sum(), x, allow_unused=True)
     return (torch.zeros_like(x) if slope is None else slope).flatten(1).ne(0).any(1)

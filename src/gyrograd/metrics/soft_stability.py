@@ -1,8 +1,7 @@
-"""Soft stability: does an explanation made of segments still decide the prediction when more of the image is shown?
+"""Soft stability: does the prediction from the top segments survive when more of the image is revealed?
 
-A method that scores segments says: these few decide. Take it at its word: show the model the top segments alone, the
-rest replaced by a baseline, and call its prediction c. Now add up to r further segments. The stability rate is the
-share of all such additions that leave the prediction at c.
+Show the model the top-scoring segments alone, the rest replaced by a baseline, and call its prediction c. Then reveal
+up to r further segments. The stability rate is the share of all such additions that leave the prediction at c.
 
 **Theorem.** Let n additions be drawn independently, each uniformly out of all sets of at most r segments that are not
 shown yet, and let k of them leave the prediction at c. The Clopper-Pearson bound of k out of n at level alpha exceeds
@@ -10,11 +9,11 @@ the stability rate with probability alpha at most.
 
 Proof: each draw keeps the prediction with exactly that probability, so k is binomial; Clopper and Pearson (1934).
 
-What it takes: the model answers the same image the same way; segments and scores are fixed before the first draw,
-which they are, since they depend on the image alone. Nothing is assumed of model, method or segments.
+Assumptions: the model is deterministic, and segments and scores are fixed before the first draw (they depend only on
+the image). Nothing else is assumed about model, method or segments.
 
-What it does not say: nothing of other images, nor of an attacker, who picks the worst addition rather than a random
-one; nothing of hiding segments; and c may be another class than that of the whole image (`SegmentCertificate.shown`).
+Limits: the bound says nothing about other images, about an attacker, who would pick the worst addition, or about hiding
+segments; and c may differ from the prediction on the whole image (`SegmentCertificate.shown`).
 
 After Jin et al. 2025 (NeurIPS, "soft stability"), who estimate the rate to within .05 to .1 by Hoeffding's inequality.
 If all of 1,000 draws agree, at alpha = .001, Hoeffding's bound is .941 and Clopper-Pearson's .993.
@@ -53,10 +52,10 @@ from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
 @dataclass(frozen=True, eq=False)
 class SegmentCertificate:
-    """How sure the prediction from the top segments is.
+    """Bound on the stability rate per image.
 
-    low: lower bound of the stability rate. shown: the class the model predicts from the top segments alone. agreeing:
-    additions that left it there, out of the metric's `draws`.
+    low: lower bound of the stability rate. shown: the class predicted from the top segments alone. agreeing: number of
+    the metric's `draws` additions that left the prediction there.
     """
 
     low: PerExample
@@ -76,10 +75,10 @@ class SegmentCertificate:
 class SoftStability:
     """Share of random additions of up to `radius` segments that leave the prediction from the top segments as it is.
 
-    The value is a lower bound that holds with probability 1 - alpha per image. LIME and SHAP are taken with their own
-    segments; of other maps, `grid` x `grid` cells are (each value, if the input has fewer rows or columns). A segment
-    scores the mean of the map over its pixels and channels; the `top` share of the segments is shown, at least one. An
-    image with fewer than `radius` further segments gets as many as it has.
+    The value is a lower bound that holds with probability 1 - alpha per image. LIME and SHAP bring their own segments;
+    other maps use `grid` x `grid` cells (single values, if the input has fewer rows or columns). The score of a segment
+    is the mean of the map over it; the `top` share of the segments, at least one, is shown. An image with fewer than
+    `radius` further segments gets all of them.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -120,14 +119,14 @@ class SoftStability:
     def certificate(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> SegmentCertificate:
-        """The bound, the class that is shown and the additions that agreed."""
+        """The bound, the class predicted from the top segments, and the number of agreeing additions."""
         check_inputs(x)
         target, x = class_indices(target, x), x.detach()
         check_classes(model, x, target)
         keys = random.keys(seed, len(x), x.device)
         segments = self._segments(attribution, x)
         map = attribution(model, x, target).detach().double()
-        # The top alone comes first, its additions after it.
+        # Row 0 shows the top segments alone; the additions follow.
         coalitions = [
             torch.cat([top[None], additions(top, self.radius, self.draws, key)])
             for top, key in zip(self._top(map, segments), keys.split(1), strict=True)
@@ -146,14 +145,14 @@ class SoftStability:
         return SegmentCertificate(lower_share(agreeing, self.draws, self.alpha), shown, agreeing)
 
     def _segments(self, attribution: Any, x: Inputs) -> Segments:
-        """The method's own segments, or cells."""
+        """The method's own segments, or the cells of a grid."""
         if has_segments(attribution):
             return segments_of(attribution, x)
         images = as_images(x)
         return segment(images, "grid" if min(images.shape[2:]) >= self.grid else "pixels", grid=self.grid)
 
     def _top(self, map: Inputs, segments: Segments) -> list[Bool[Tensor, " s"]]:
-        """The segments that are shown, image by image: those with the highest mean of the map."""
+        """Per image, the mask of the shown segments: those with the highest mean of the map."""
         means = over_groups(map, segments) / over_groups(torch.ones_like(map), segments)
         shown = []
         for row, count in zip(means, (segments.flatten(1).amax(1) + 1).tolist(), strict=True):
@@ -163,9 +162,10 @@ class SoftStability:
 
 
 def additions(shown: Bool[Tensor, " s"], most: int, draws: int, key: random.Keys) -> Coalitions:
-    """Supersets of the segments shown with at most `most` more, each of all those sets equally likely.
+    """Random supersets of the shown segments with at most `most` more, uniform over all such sets.
 
-    Sets of j segments are as many as binomial(m, j) of m that are hidden: first their number is drawn, then they are.
+    Of m hidden segments there are binomial(m, j) sets of size j, so the size is drawn first with that weight, then the
+    members.
 
     >>> import torch
     >>> from gyrograd.numerics import random
@@ -180,6 +180,6 @@ def additions(shown: Bool[Tensor, " s"], most: int, draws: int, key: random.Keys
     upto = ways.softmax(0).cumsum(0)
     drawn = random.uniform(key, (draws, len(shown) + 1), dtype=torch.float64)[0]
     count = torch.searchsorted(upto, drawn[:, 0].contiguous(), right=True).clamp(max=len(numbers) - 1)
-    # The hidden segments in a random order, those that are shown after all of them.
+    # Hidden segments in random order first, shown ones after them.
     place = drawn[:, 1:].masked_fill(shown, 2.0).argsort(1).argsort(1)
     return shown | (place < count[:, None])

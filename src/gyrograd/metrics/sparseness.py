@@ -1,4 +1,4 @@
-"""Does the map pick out few pixels, or speak of all?"""
+"""Sparseness: is the map concentrated on few pixels?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from gyrograd.metrics.passes import check_classes
-from gyrograd.metrics.pictures import check_picture, picture
+from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
@@ -25,9 +25,9 @@ from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 )
 @dataclass(frozen=True)
 class Sparseness:
-    """The Gini index of the pixels' sizes: 0 if all are alike (or zero), near 1 if one holds everything.
+    """Gini index of the pixels' magnitudes: 0 if all are equal (or zero), near 1 if one pixel has everything.
 
-    Sparse is easier to read, not truer: compare maps that are equally faithful.
+    A sparse map is easier to read, not more faithful: compare maps of equal faithfulness.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -41,7 +41,7 @@ class Sparseness:
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
 
     def __call__(
         self,
@@ -54,10 +54,12 @@ class Sparseness:
     ) -> PerExample:
         target = class_indices(target, x)
         check_classes(model, x, target)
-        sizes = picture(attribution(model, x, target).detach(), self.reduce).flatten(1).abs().sort(1).values
+        sizes = (
+            reduce_map(attribution(model, x, target).detach(), self.reduce).flatten(1).abs().sort(1).values
+        )
         n = sizes.shape[1]
         rank = torch.arange(1, n + 1, device=sizes.device, dtype=sizes.dtype)
         whole = sizes.sum(1)
-        # Scaled first: sizes times ranks overflow half precision. Rounding may fall below 0 where all are alike.
+        # Scaled first: magnitudes times ranks overflow half precision. Equal magnitudes may round to below 0.
         parts = sizes / torch.where(whole > 0, whole, 1)[:, None]
         return (parts * ((2 * rank - n - 1) / n)).sum(1).clamp(0, 1)

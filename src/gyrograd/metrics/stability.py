@@ -1,4 +1,4 @@
-"""How far a map, or the model itself, moves when the input is jogged at random."""
+"""Stability: how much a map, or the model's output, changes under random noise on the input."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gyrograd.attributions import Gradient
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import check_name
 from gyrograd.metrics.noise import GaussianNoise, Noise, UniformNoise, neighbours
-from gyrograd.metrics.passes import check_count, explained, in_parts, scored, scores
-from gyrograd.metrics.pictures import SIMILARITIES, check_picture, picture
+from gyrograd.metrics.passes import check_count, explain_variants, in_parts, score_variants, scores
+from gyrograd.metrics.reductions import SIMILARITIES, check_reduction, reduce_map
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
@@ -24,7 +24,7 @@ from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
 PerDraw = Float[Tensor, "b n"]
 Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Clean picture `e 1 ...`, pictures `e n ...`, x `e 1 ...` and neighbours `e n ...` to one number for each pair."""
+"""Takes the clean map `e 1 ...`, the noisy maps `e n ...`, x `e 1 ...` and the neighbours `e n ...`; returns `e n`."""
 
 
 @register(
@@ -40,9 +40,9 @@ Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 class RandomPerturbationSimilarity:
     """Mean similarity of the maps at x and at x plus uniform noise in [-eps, eps].
 
-    Deviations from joo2023's code: noise is clipped to [0, 1] for each image (there: to the range of the
-    batch), Pearson of a map with itself is 1 (there: (n - 1) / n), SSIM's range is each image's own, and the
-    clean map keeps its max-normalisation in every draw (there it is overwritten after the first).
+    Deviations from joo2023's code: noisy images are clipped to [0, 1] (there: to the range of the batch), Pearson of a
+    map with itself is 1 (there: (n - 1) / n), SSIM uses each image's own range, and the clean map stays max-normalised
+    in every draw (there it is overwritten after the first).
     The paper's text does not clip: `clip=False`.
 
     >>> import gyrograd as gg
@@ -66,7 +66,7 @@ class RandomPerturbationSimilarity:
         UniformNoise(self.eps)
         check_count("draws", self.draws, 10)
         check_name("similarity", self.similarity, SIMILARITIES)
-        check_picture(self.reduce, self.normalize)
+        check_reduction(self.reduce, self.normalize)
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
@@ -83,10 +83,10 @@ class RandomPerturbationSimilarity:
             return SIMILARITIES[self.similarity](*pairs).view(moved.shape[:2])
 
         noise = UniformNoise(self.eps, self.clip)
-        return _compared(self, alike, self._seen, noise, model, attribution, x, target, seed)
+        return _compare_draws(self, alike, self._seen, noise, model, attribution, x, target, seed)
 
     def _seen(self, map: Tensor) -> Tensor:
-        return picture(map, self.reduce, self.normalize)
+        return reduce_map(map, self.reduce, self.normalize)
 
 
 @register(
@@ -102,10 +102,10 @@ class RandomPerturbationSimilarity:
 class LocalLipschitz:
     """Largest |map(x) - map(x')| / |x - x'| over normal draws x', both l2.
 
-    tan2023's settings are the defaults: 50 draws, sigma 0.03 in pixel units, signed maps of all elements, no
-    clipping. `normalize="max"` divides each map by its largest size first (Quantus does so by default, with the
-    largest of the whole batch).
-    A draw that clipping put back on x counts 0. A lower bound of the true constant: more draws can only raise it.
+    The defaults are tan2023's: 50 draws, sigma 0.03 in pixel units, signed maps of all elements, no clipping.
+    `normalize="max"` divides each map by its largest magnitude first (Quantus' default, there by the largest of the
+    batch).
+    A draw that clipping returns to x counts 0. A lower bound of the true constant: more draws only raise it.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -126,7 +126,7 @@ class LocalLipschitz:
     def __post_init__(self) -> None:
         GaussianNoise(self.sigma)
         check_count("draws", self.draws, 50)
-        check_picture(self.reduce, self.normalize)
+        check_reduction(self.reduce, self.normalize)
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
@@ -142,10 +142,10 @@ class LocalLipschitz:
             return _ratio(_lengths(moved - clean), _lengths(near - x))
 
         noise = GaussianNoise(self.sigma, self.clip)
-        return _compared(self, slope, self._seen, noise, model, attribution, x, target, seed)
+        return _compare_draws(self, slope, self._seen, noise, model, attribution, x, target, seed)
 
     def _seen(self, map: Tensor) -> Tensor:
-        return picture(map, self.reduce, self.normalize)
+        return reduce_map(map, self.reduce, self.normalize)
 
 
 @register(
@@ -160,9 +160,8 @@ class LocalLipschitz:
 class MaxSensitivity:
     """Largest |map(x) - map(x')| / |map(x)| over uniform draws x' in the l-inf ball of radius eps.
 
-    Yeh et al. 2019 write the numerator alone. The division by the clean map's l2 norm is Captum's and Quantus'
-    definition, and makes the value free of units. Where the clean map is zero the numerator stands alone, as in
-    Captum. No clipping by default, as in both.
+    Yeh et al. 2019 define the numerator alone. Captum and Quantus divide by the l2 norm of the clean map, which removes
+    the units. If the clean map is zero, the value is the numerator, as in Captum. No clipping by default, as in both.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -183,7 +182,7 @@ class MaxSensitivity:
     def __post_init__(self) -> None:
         UniformNoise(self.eps)
         check_count("draws", self.draws, 10)
-        check_picture(self.reduce)
+        check_reduction(self.reduce)
 
     def __call__(
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
@@ -201,8 +200,8 @@ class MaxSensitivity:
             return _lengths(moved - clean) / scale
 
         noise = UniformNoise(self.eps, self.clip)
-        return _compared(
-            self, change, lambda map: picture(map, self.reduce), noise, model, attribution, x, target, seed
+        return _compare_draws(
+            self, change, lambda map: reduce_map(map, self.reduce), noise, model, attribution, x, target, seed
         )
 
 
@@ -216,7 +215,7 @@ class MaxSensitivity:
 )
 @dataclass(frozen=True)
 class ModelLipschitz:
-    """Largest |f(x) - f(x')| / |x - x'| over normal draws x': the model's own slope; the attribution is not used.
+    """Largest |f(x) - f(x')| / |x - x'| over normal draws x', the slope of the model; the attribution is not used.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -252,7 +251,7 @@ class ModelLipschitz:
 
         def slopes(examples: slice, draws: slice) -> Tensor:
             near = neighbours(noise, x[examples], keys[examples], draws)
-            moved = scored(model, near, target[examples], self.quantity)
+            moved = score_variants(model, near, target[examples], self.quantity)
             away = (near - x[examples, None]).flatten(2).norm(dim=2)
             return _ratio((moved - clean[examples, None]).abs(), away)
 
@@ -271,7 +270,7 @@ class ModelLipschitz:
 class ModelSmoothness:
     """Largest |grad f(x) - grad f(x')| / |x - x'| over normal draws x'; the attribution is not used.
 
-    The same number as `local_lipschitz` of the gradient.
+    Equals `local_lipschitz` of the gradient.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()
@@ -309,7 +308,7 @@ class ModelSmoothness:
         return LocalLipschitz(self.sigma, self.draws, clip=self.clip, max_batch=self.max_batch)
 
 
-def _compared(
+def _compare_draws(
     metric: RandomPerturbationSimilarity | LocalLipschitz | MaxSensitivity,
     compare: Compare,
     see: Callable[[Tensor], Tensor],
@@ -320,7 +319,7 @@ def _compared(
     target: Targets,
     seed: Seed,
 ) -> PerDraw:
-    """`compare` of every draw of the metric, on maps as `see` shows them; the clean maps are made, and seen, once."""
+    """The values of `compare` for every draw, on maps reduced by `see`; the clean maps are computed once."""
     target = class_indices(target, x)
     keys, x = random.keys(seed, len(x), x.device), x.detach()
     clean = attribution(model, x, target).detach()
@@ -328,7 +327,7 @@ def _compared(
 
     def values(examples: slice, these: slice) -> Tensor:
         near = neighbours(noise, x[examples], keys[examples], these)
-        moved = explained(attribution, model, near, target[examples])
+        moved = explain_variants(attribution, model, near, target[examples])
         pictures = see(moved.flatten(0, 1)).unflatten(0, near.shape[:2])
         return compare(seen[examples, None], pictures, x[examples, None], near)
 
@@ -336,10 +335,10 @@ def _compared(
 
 
 def _lengths(gap: Float[Tensor, "e n ..."]) -> Float[Tensor, "e n"]:
-    """Euclidean length for each example and draw.
+    """Euclidean length per example and draw, without underflow or overflow.
 
-    Squares of tiny or huge entries leave the floating range, and only then is the gap scaled first: that takes three
-    times as long. A device always scales, since asking it would make the host wait.
+    Squares of tiny or huge entries leave the range of floats. Only then is the gap scaled first, which takes three
+    times as long. An accelerator always scales, because checking would make the host wait.
     """
     flat = gap.flatten(2)
     length: Tensor = torch.linalg.vector_norm(flat, dim=2)
@@ -352,5 +351,5 @@ def _lengths(gap: Float[Tensor, "e n ..."]) -> Float[Tensor, "e n"]:
 
 
 def _ratio(change: Tensor, distance: Tensor) -> Tensor:
-    """Change over distance; 0 where nothing moved at all."""
+    """change / distance; 0 if the distance is 0."""
     return torch.where(distance > 0, change / torch.where(distance > 0, distance, 1), 0)

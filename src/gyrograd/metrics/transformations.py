@@ -1,17 +1,16 @@
-"""Everyday changes of an image beside noise and attacks: JPEG, brightness, a shift, a rotation.
+"""Stability under everyday changes of an image: JPEG, brightness, shift, rotation.
 
-After FASS (CVPR 2026): an image whose prediction changes is left out, since another answer deserves another
-explanation. A change has one or more variants (brighter and darker; a shift to each of four sides; a turn either way);
-an image's value is the mean over those that leave its prediction alone, and NaN, which audits count as left out, if
-none does.
+After FASS (CVPR 2026): images whose prediction changes are left out, because a different prediction deserves a
+different explanation. A change has one or more variants (brighter and darker; four directions of shift; two of
+rotation). An image's value is the mean over the variants that keep its prediction, or NaN if none does; audits count
+NaN as left out.
 
-Shift and rotation move the picture, so the map should move with it. The clean map, its channels merged, is moved by the
-same function as the image; both maps are then compared on a rectangle of pixels that were in sight before:
-- shift by d pixels: pixels move by whole numbers, those that come into sight repeat the border; compared are the rows
-  and columns that the shift did not bring in;
-- rotation: bilinear about the centre, beyond the border its nearest pixel; compared is the largest centred rectangle,
-  with equal margins on all sides, all of whose pixels come from inside the image. Interpolation smooths a map, so that
-  even one that turns with its image scores below 1.
+Under shift and rotation the map should move with the image. The clean map, its channels merged, is moved by the same
+function as the image, and both maps are compared on a window of pixels that come from inside the original image:
+- shift by d whole pixels: new pixels repeat the border; the window leaves out the rows or columns that are new;
+- rotation: bilinear about the centre, beyond the border the nearest pixel; the window is the largest centred rectangle
+  with equal margins whose pixels all come from inside. Interpolation smooths a map, so that even one that rotates
+  exactly with its image scores below 1.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import UserError
-from gyrograd.metrics.passes import check_classes, explained, in_parts, logits_in_parts
-from gyrograd.metrics.pictures import picture
+from gyrograd.metrics.passes import check_classes, explain_variants, in_parts, logits_in_parts
+from gyrograd.metrics.reductions import reduce_map
 from gyrograd.metrics.response import MapSimilarity
 from gyrograd.numerics.checks import check_images, class_indices
 from gyrograd.registry import register
@@ -43,7 +42,7 @@ Window = tuple[slice, slice]
 
 @runtime_checkable
 class Change(Protocol):
-    """A change of images in numbered variants. If pixels move, the map moves alike and is compared in a window."""
+    """A change of images, in numbered variants."""
 
     @property
     def variants(self) -> int: ...
@@ -52,14 +51,14 @@ class Change(Protocol):
 
 @runtime_checkable
 class Move(Change, Protocol):
-    """A change that moves pixels; `window`: the rows and columns that were in sight before."""
+    """A change that moves pixels; `window` gives the rows and columns that come from inside the original image."""
 
     def window(self, h: int, w: int, variant: int) -> Window: ...
 
 
 @dataclass(frozen=True)
 class Jpeg:
-    """Saved as a JPEG of this quality and read again, colours at half resolution (4:2:0)."""
+    """JPEG compression at this quality, with chroma subsampling 4:2:0."""
 
     quality: int
     variants: ClassVar[int] = 1
@@ -92,7 +91,7 @@ def _through_jpeg(levels: NDArray[Any], quality: int) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Brightness:
-    """All values raised or lowered by `amount`, cut to [0, 1]."""
+    """All values raised or lowered by `amount`, clipped to [0, 1]."""
 
     amount: float
     variants: ClassVar[int] = 2
@@ -109,7 +108,7 @@ class Brightness:
 
 @dataclass(frozen=True)
 class Shift:
-    """Moved up, down, left and right by a share of the shorter side, by a pixel at least."""
+    """Shift up, down, left and right by a share of the shorter side, at least one pixel."""
 
     share: float
     variants: ClassVar[int] = 4
@@ -139,7 +138,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turned about the centre by this angle, either way; values between pixels are bilinear."""
+    """Rotation about the centre by this angle, in both directions, with bilinear interpolation."""
 
     degrees: float
     variants: ClassVar[int] = 2
@@ -151,7 +150,7 @@ class Rotation:
     def changed(self, x: Images, variant: int) -> Images:
         h, w = x.shape[2:]
         row, column = self._sources(h, w, variant)
-        # What grid_sample wants: -1 and 1 are the outer edges of the first and the last pixel, columns come first.
+        # grid_sample's convention: -1 and 1 are the outer edges of the first and last pixel; columns come first.
         grid = torch.stack([(2 * column + 1) / w - 1, (2 * row + 1) / h - 1], 2).to(x)
         return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), padding_mode="border", align_corners=False)
 
@@ -168,7 +167,7 @@ class Rotation:
         )
 
     def _sources(self, h: int, w: int, variant: int) -> tuple[Float[Tensor, "h w"], Float[Tensor, "h w"]]:
-        """Row and column that each pixel's value comes from."""
+        """Source row and column of each pixel."""
         angle = math.radians(self.degrees if variant == 0 else -self.degrees)
         down = torch.arange(h, dtype=torch.float64)[:, None] - (h - 1) / 2
         right = torch.arange(w, dtype=torch.float64)[None] - (w - 1) / 2
@@ -180,7 +179,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class TransformedSimilarity:
-    """Similarity of the map of a changed image to the clean map, moved as the image was."""
+    """Similarity of the map of a changed image to the clean map, moved like the image."""
 
     change: Change
     measure: MapSimilarity
@@ -210,23 +209,24 @@ class TransformedSimilarity:
                 f"{type(self.change).__name__} changes images b c h w and got {tuple(x.shape)}; leave this metric out."
             )
         check_images(x)
-        clean = picture(attribution(model, x, target).detach(), self.measure.reduce)
+        clean = reduce_map(attribution(model, x, target).detach(), self.measure.reduce)
         answer = logits_in_parts(model, x, self.max_batch).argmax(1)
 
         def values(examples: slice, these: slice) -> Tensor:
             variants = range(these.start, these.stop)
             near = torch.stack([self.change.changed(x[examples], variant) for variant in variants], 1)
             same = logits_in_parts(model, near.flatten(0, 1), self.max_batch).argmax(1).view(near.shape[:2])
-            maps = explained(attribution, model, near, target[examples])
+            maps = explain_variants(attribution, model, near, target[examples])
             alike = [
-                self._compared(clean[examples], maps[:, at], variant) for at, variant in enumerate(variants)
+                self._compare_draws(clean[examples], maps[:, at], variant)
+                for at, variant in enumerate(variants)
             ]
             return torch.where(same == answer[examples, None], torch.stack(alike, 1), torch.nan)
 
         return in_parts(values, x, self.change.variants, self.max_batch)
 
-    def _compared(self, clean: Tensor, map: Tensor, variant: int) -> Tensor:
-        seen = picture(map, self.measure.reduce)
+    def _compare_draws(self, clean: Tensor, map: Tensor, variant: int) -> Tensor:
+        seen = reduce_map(map, self.measure.reduce)
         if isinstance(self.change, Move):
             h, w = clean.shape[2:]
             rows, columns = self.change.window(h, w, variant)
@@ -271,7 +271,7 @@ def jpeg_similarity(
 def brightness_similarity(
     amount: float = 0.1, similarity: str = "cosine", reduce: str = "abs_sum", max_batch: int = MAX_BATCH
 ) -> TransformedSimilarity:
-    """Cosine of the maps of an image and of it 0.1 brighter and darker; images whose prediction changes are left out.
+    """Cosine of the maps of an image and its versions 0.1 brighter and darker; changed predictions are left out.
 
     >>> import gyrograd as gg
     >>> model, x = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2).pixels()

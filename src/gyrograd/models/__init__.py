@@ -1,7 +1,7 @@
-"""What is explained: backbones of the three papers, models of other libraries, and what wraps them.
+"""Models to explain: backbones of the three papers, models of other libraries, and wrappers.
 
-`build` makes a model by name; `open_model` opens one from a file or a name; `wrappers` and `activations` turn a
-model into a model; `checkpoints` keeps it, and `zoo` holds trained ones.
+`build` makes a model by name; `open_model` opens one from a file or a name; `wrappers` and `activations` turn a model
+into another; `checkpoints` saves and loads models, and `zoo` holds trained ones.
 """
 
 from gyrograd.models import googlenet, lenet, mlp, resnet, swin, vgg

@@ -111,10 +111,16 @@ def with_activation(
         shared: share parameters and buffers with the model, so that the twin follows it in training.
     """
     exchange = _activation(name, beta)
-    twin, places, were_in_place = _modules_swapped(_copied(model, shared), exchange)
-    seen = _watched(twin, exchange, _probes(model) if example is None else [example], were_in_place)
+    twin, places, were_in_place = _swap_modules(_copy(model, shared), exchange)
+    seen = _observe(twin, exchange, _probes(model) if example is None else [example], were_in_place)
     report = SwapReport((*places, *seen.calls), seen.left)
-    _check(report, model, name, partial)
+    if report.unswapped and not partial:
+        raise UserError(
+            f"Swapping to '{name}' would leave {', '.join(map(str, report.unswapped))}; "
+            "make each an nn.ReLU, or accept it with partial=True."
+        )
+    if not report.swapped:
+        raise UserError(f"{type(model).__name__} has no ReLU to swap for '{name}'; use it as it is.")
     twin = _written_in_place(twin, seen.read_again)
     if seen.calls:
         twin = Activated(twin, exchange())
@@ -216,16 +222,11 @@ class _Leftovers(TorchDispatchMode):
         for operand in tree_leaves(operands):
             if isinstance(operand, Tensor):
                 self.read(operand)
-        if _is_kinked(name, operands):
+        # An activation with a kink; single numbers and integers are not activations.
+        kinked = name in KINKED or (name in KINKED_AT_ZERO and any(is_zero(z) for z in operands))
+        if kinked and any(isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1 for z in operands):
             self.note(name)
         return func(*args, **(kwargs or {}))
-
-
-def _is_kinked(name: str, operands: Sequence[Any]) -> bool:
-    """True if this is an activation with a kink; single numbers and integers are not activations."""
-    if not any(isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1 for z in operands):
-        return False
-    return name in KINKED or (name in KINKED_AT_ZERO and any(is_zero(z) for z in operands))
 
 
 def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
@@ -267,7 +268,7 @@ def _successor(old: nn.Module, activation: nn.Module) -> nn.Module | None:
     return None
 
 
-def _copied(model: nn.Module, shared: bool) -> nn.Module:
+def _copy(model: nn.Module, shared: bool) -> nn.Module:
     """A deep copy; with `shared`, of the structure only."""
     tensors = [*model.parameters(), *model.buffers()] if shared else []
     try:
@@ -282,7 +283,7 @@ def _copied(model: nn.Module, shared: bool) -> nn.Module:
         ) from wrong
 
 
-def _modules_swapped(
+def _swap_modules(
     root: nn.Module, exchange: Callable[[], nn.Module]
 ) -> tuple[nn.Module, tuple[ActivationSite, ...], set[nn.Module]]:
     """The model with every ReLU module replaced, the places, and the new modules whose predecessor was in-place."""
@@ -358,7 +359,7 @@ def _as_relus(model: nn.Module) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Findings:
     """Found in one run: ReLU calls, kinked operations left, in-place modules whose input is read again, the input."""
 
     calls: tuple[ActivationSite, ...]
@@ -367,14 +368,14 @@ class _Seen:
     probe: Tensor
 
 
-def _watched(
+def _observe(
     model: nn.Module, exchange: Callable[[], nn.Module], probes: Sequence[Tensor], in_place: set[nn.Module]
-) -> _Seen:
+) -> _Findings:
     """The findings of one run on the first probe that the model accepts."""
     failure: Exception | None = None
     for probe in probes:
         try:
-            return _watched_once(model, exchange(), probe, in_place)
+            return _observe_once(model, exchange(), probe, in_place)
         except Exception as wrong:
             failure = failure or wrong
     shapes = " and ".join(str(tuple(probe.shape)) for probe in probes)
@@ -384,7 +385,9 @@ def _watched(
     ) from failure
 
 
-def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_place: set[nn.Module]) -> _Seen:
+def _observe_once(
+    model: nn.Module, activation: nn.Module, probe: Tensor, in_place: set[nn.Module]
+) -> _Findings:
     names = {id(module): name for name, module in model.named_modules()}
     running: list[nn.Module] = [model]
     calls: dict[ActivationSite, None] = {}
@@ -428,7 +431,7 @@ def _watched_once(model: nn.Module, activation: nn.Module, probe: Tensor, in_pla
     ):
         model(probe.clone())  # a model may write into its input
     left |= {place: None for place, sign in signs if sign.misused or not sign.used}
-    return _Seen(tuple(calls), tuple(left), read_again, probe)
+    return _Findings(tuple(calls), tuple(left), read_again, probe)
 
 
 @contextmanager
@@ -462,16 +465,6 @@ def _ramp(shape: Sequence[int], model: nn.Module) -> Tensor:
     like = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     count = int(torch.Size(shape).numel())
     return torch.linspace(0.05, 0.95, count, device=like.device, dtype=like.dtype).reshape(tuple(shape))
-
-
-def _check(report: SwapReport, model: nn.Module, name: str, partial: bool) -> None:
-    if report.unswapped and not partial:
-        raise UserError(
-            f"Swapping to '{name}' would leave {', '.join(map(str, report.unswapped))}; "
-            "make each an nn.ReLU, or accept it with partial=True."
-        )
-    if not report.swapped:
-        raise UserError(f"{type(model).__name__} has no ReLU to swap for '{name}'; use it as it is.")
 
 
 def _first_line(wrong: BaseException | None) -> str:

@@ -6,14 +6,14 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from safetensors import SafetensorError, safe_open
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, in_one_sentence
 from gyrograd.models.weights import is_pickled
 from gyrograd.records import JsonObject
 
@@ -44,7 +44,7 @@ def content_of(path: Path) -> Content:
 
 def member_names(path: Path) -> list[str]:
     """Names of the files in a zip that is no zip bomb and whose files are whole."""
-    with _zip_errors(path), zipfile.ZipFile(path) as archive:
+    with in_one_sentence(partial(_damaged_zip, path)), zipfile.ZipFile(path) as archive:
         _check_sizes(path, archive)
         broken = archive.testzip()
         if broken is not None:
@@ -56,7 +56,7 @@ def members(path: Path) -> dict[str, bytes]:
     """The files of a torch archive by their name below its one folder, each whole and there once."""
     # torch has its own zip reader, which may find other bytes in the same file (it ignores case in names, for example).
     # So the checked files are packed again by `repack`, and torch gets only that.
-    with _zip_errors(path), zipfile.ZipFile(path) as archive:
+    with in_one_sentence(partial(_damaged_zip, path)), zipfile.ZipFile(path) as archive:
         _check_sizes(path, archive)
         names = [name for name in archive.namelist() if not name.endswith("/")]
         inner = {name.partition("/")[2]: name for name in names}
@@ -93,18 +93,8 @@ def json_object(path: Path, content: bytes) -> JsonObject:
     return document
 
 
-@contextmanager
-def _zip_errors(path: Path) -> Iterator[None]:
-    """Turn the many errors of a damaged, encrypted or unknown zip into one sentence."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as wrong:
-        reason = str(wrong) or type(wrong).__name__
-        raise UserError(
-            f"{path} is a damaged zip ({reason}); copy it again or save the model again."
-        ) from None
+def _damaged_zip(path: Path, reason: str) -> str:
+    return f"{path} is a damaged zip ({reason}); copy it again or save the model again."
 
 
 def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:

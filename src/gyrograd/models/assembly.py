@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError, check_name, in_one_sentence
 from gyrograd.models.activations import swapped_again, with_activation
 from gyrograd.models.outputs import logits_alone
 from gyrograd.models.sources import from_source
@@ -99,21 +100,14 @@ def rebuild(spec: ModelSpec) -> nn.Module:
         model, _ = _backbone(spec.name, settings.pop("num_classes", None), False, settings)
     for wrapper, options in spec.wraps:
         check_name("model wrapper", wrapper, WRAPPERS)
-        with _said_plainly(f"'{wrapper}' around '{spec.name}'"):
+        with in_one_sentence(partial(_impossible, f"'{wrapper}' around '{spec.name}'")):
             model = WRAPPERS[wrapper](model, **options)
     return model
 
 
-@contextmanager
-def _said_plainly(what: str) -> Iterator[None]:
-    """Turn torch's errors about impossible settings (a text as width, a negative size) into one sentence."""
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as wrong:
-        reason = " ".join(str(wrong).split())[:200] or type(wrong).__name__
-        raise UserError(f"{what} cannot be built with these settings ({reason}); give others.") from wrong
+def _impossible(what: str, reason: str) -> str:
+    """The sentence for torch's errors about impossible settings: a text as width, a negative size."""
+    return f"{what} cannot be built with these settings ({reason}); give others."
 
 
 def _backbone(
@@ -124,16 +118,19 @@ def _backbone(
         raise UserError(f"num_classes is {num_classes!r}; give a whole number from 1 to {MOST_CLASSES:,}.")
     source, colon, foreign = name.partition(":")
     if colon:
-        with _said_plainly(f"'{name}'"):
+        with in_one_sentence(partial(_impossible, f"'{name}'")):
             sourced = from_source(source, foreign, num_classes=num_classes, pretrained=pretrained, **settings)
-        classes = _class_count(sourced.model) if pretrained else (10 if num_classes is None else num_classes)
+        classes = 10 if num_classes is None else num_classes
+        if pretrained:  # as many as the last linear layer has outputs
+            heads = [m for m in sourced.model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
+            classes = int(heads[-1].weight.shape[0])
         attach_spec(sourced.model, ModelSpec(name, {**settings, "num_classes": classes}))
         return sourced.model, sourced.statistics
     if pretrained:
         raise UserError(f"'{name}' has no pretrained weights; give a file with weights=PATH.")
     if num_classes is not None:
         settings = {**settings, "num_classes": num_classes}
-    with _said_plainly(f"'{name}'"):
+    with in_one_sentence(partial(_impossible, f"'{name}'")):
         model: nn.Module = make("model", name, **settings)
     entry = lookup("model", name)
     # The spec holds defaults, too: a checkpoint must not change when they do.
@@ -153,12 +150,6 @@ def _initialise(model: nn.Module, init: str) -> None:
             nn.init.kaiming_normal_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-
-
-def _class_count(model: nn.Module) -> int:
-    """Outputs of the last linear layer."""
-    heads = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    return int(heads[-1].weight.shape[0])
 
 
 @contextmanager

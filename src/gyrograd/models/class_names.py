@@ -34,10 +34,10 @@ def own_class_names(model: Model, count: int) -> tuple[str, ...] | None:
     """The names that the model itself carries, if there are as many as it has classes."""
     for module in model.modules():
         carried = vars(module).get("class_names")
-        told = getattr(vars(module).get("config"), "id2label", None)
-        if told is None and isinstance(vars(module).get("config"), Mapping):
-            told = vars(module)["config"].get("id2label")
-        for names in (carried, told):
+        labels = getattr(vars(module).get("config"), "id2label", None)
+        if labels is None and isinstance(vars(module).get("config"), Mapping):
+            labels = vars(module)["config"].get("id2label")
+        for names in (carried, labels):
             found = _in_order(names)
             # A configuration that was never filled in says LABEL_0, LABEL_1, ...
             if found is not None and len(found) == count and not all(n.startswith("LABEL_") for n in found):

@@ -77,7 +77,7 @@ def open_export(path: Path, device: torch.device) -> nn.Module:
     payloads = _checked_payloads(path, contents)
     program_text = json.dumps(_checked_program(path, json_object(path, contents[_PROGRAM]))).encode()
     archive = repack({**payloads, _PROGRAM: program_text, _SAMPLE: b""})
-    program, module = _loaded(path, archive, device)
+    program, module = _load(path, archive, device)
     # The mode is part of the graph, so train() and eval() have nothing to change; torch would raise.
     for mode in ("train", "eval"):
         vars(module).pop(mode, None)
@@ -118,11 +118,11 @@ def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes
                 _check_extent(path, file, entry.get("tensor_meta"), len(contents[file]))
                 kept[file] = contents[file]
             else:
-                kept[file] = _pickled_anew(path, file, contents[file])
+                kept[file] = _repickle(path, file, contents[file])
         kept[listing] = json.dumps({"config": _checked(path, entries, "config", MAX_DEPTH)}).encode()
     for name in contents:
         if name == _SAMPLE and contents[name]:
-            _pickled_anew(path, name, contents[name])
+            _repickle(path, name, contents[name])
         elif name.startswith("data/") and name not in kept and name != _SAMPLE:
             raise _holds_objects(path, name)
     return kept
@@ -146,7 +146,7 @@ def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
         raise _damaged(path, f"{file} has {held:,} bytes and should hold a larger tensor")
 
 
-def _pickled_anew(path: Path, file: str, content: bytes) -> bytes:
+def _repickle(path: Path, file: str, content: bytes) -> bytes:
     """The same tensors in a pickle written here; torch would run code in the one of the file."""
     try:
         tensor = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -309,7 +309,7 @@ def _damaged(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is damaged ({reason}); export the model again.")
 
 
-def _loaded(path: Path, archive: io.BytesIO, device: torch.device) -> tuple[Any, nn.Module]:
+def _load(path: Path, archive: io.BytesIO, device: torch.device) -> tuple[Any, nn.Module]:
     """The program and its module on the device; torch's errors about the file become one sentence."""
     log = logging.getLogger("torch.export")
     level = log.level

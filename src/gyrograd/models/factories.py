@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import nn
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, did_you_mean, in_words
 from gyrograd.registry import Settings
 
 
-def made_by_file(path: Path, name: str, classes: int | None = None) -> nn.Module:
+def model_from_file(path: Path, name: str, classes: int | None = None) -> nn.Module:
     """The model that `name` of this file is, or returns when called; `classes` is passed on as `num_classes`."""
     found = _member(path, name)
     if isinstance(found, nn.Module):
@@ -28,7 +28,7 @@ def made_by_file(path: Path, name: str, classes: int | None = None) -> nn.Module
         )
     settings = _settings(path, name, found, classes)
     with _beside(path):
-        model = _called(path, name, found, settings)
+        model = _call_factory(path, name, found, settings)
     if not isinstance(model, nn.Module):
         raise UserError(f"{path}:{name} returned a {type(model).__name__}; it must return a torch.nn.Module.")
     return model
@@ -37,14 +37,14 @@ def made_by_file(path: Path, name: str, classes: int | None = None) -> nn.Module
 def _member(path: Path, name: str) -> Any:
     if not path.is_file():
         raise UserError(f"There is no file {path}; give the Python file that makes the model.")
-    module = _imported(path)
+    module = _import_file(path)
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{path} has no '{name}': {did_you_mean(name, own)}")
     return getattr(module, name)
 
 
-def _imported(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     """The file as a module, registered in sys.modules while it runs, where dataclasses look themselves up."""
     spec = importlib.util.spec_from_file_location(f"gyrograd_user_file_{path.stem}", path)
     if spec is None or spec.loader is None:
@@ -55,7 +55,7 @@ def _imported(path: Path) -> ModuleType:
         with _beside(path):
             spec.loader.exec_module(module)
     except Exception as wrong:
-        raise UserError(f"{path} could not be run ({_in_words(wrong)}); fix it and try again.") from wrong
+        raise UserError(f"{path} could not be run ({in_words(wrong)}); fix it and try again.") from wrong
     return module
 
 
@@ -71,12 +71,12 @@ def _settings(path: Path, name: str, factory: Any, classes: int | None) -> Setti
     return {"num_classes": classes}
 
 
-def _called(path: Path, name: str, factory: Any, settings: Settings) -> Any:
+def _call_factory(path: Path, name: str, factory: Any, settings: Settings) -> Any:
     try:
         return factory(**settings)
     except Exception as wrong:
         raise UserError(
-            f"{path}:{name} failed ({_in_words(wrong)}); it is called without arguments"
+            f"{path}:{name} failed ({in_words(wrong)}); it is called without arguments"
             f"{' but num_classes' if settings else ''} and returns the model."
         ) from wrong
 
@@ -90,7 +90,3 @@ def _beside(path: Path) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(folder)
-
-
-def _in_words(wrong: Exception) -> str:
-    return f"{type(wrong).__name__}: {' '.join(str(wrong).split())[:200]}".rstrip(": ")

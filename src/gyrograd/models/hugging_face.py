@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from gyrograd.errors import UserError, did_you_mean, in_words
+from gyrograd.errors import UserError, did_you_mean, in_one_sentence
 from gyrograd.models.specs import ModelSpec, attach_spec
 from gyrograd.models.wrappers import Normalized, Statistics
 from gyrograd.registry import Settings
@@ -85,7 +85,14 @@ def open_trained(place: str, statistics: Statistics | None = None) -> nn.Module:
     folder = Path(place).expanduser()
     local = folder.is_dir()
     source = str(folder) if local else place
-    with _quietly(library), _said_plainly(place):
+
+    def sentence(reason: str) -> str:
+        return (
+            f"{place} could not be opened as a classifier of transformers ({reason}); give a folder with {CONFIG} and "
+            "model.safetensors, as save_pretrained writes it."
+        )
+
+    with _quietly(library), in_one_sentence(sentence):
         config = library.AutoConfig.from_pretrained(source, local_files_only=local, trust_remote_code=False)
         _check_kind(library, config.model_type)
         elsewhere = [name for name in sorted(_LEADS_ELSEWHERE) if getattr(config, name, None)]
@@ -176,16 +183,3 @@ def _quietly(library: Any) -> Iterator[None]:
         log.set_verbosity(level)
         if bars:
             log.enable_progress_bar()
-
-
-@contextmanager
-def _said_plainly(place: str) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as wrong:
-        raise UserError(
-            f"{place} could not be opened as a classifier of transformers ({in_words(wrong)}); give a folder with "
-            f"{CONFIG} and model.safetensors, as save_pretrained writes it."
-        ) from wrong

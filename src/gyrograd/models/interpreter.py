@@ -102,7 +102,7 @@ def _run(block: Any, values: dict[int, Any]) -> list[Any]:
         elif kind == "prim::GetAttr":
             made = [getattr(_inputs(node, values)[0], node.s("name"))]
         else:
-            made = _called(node, kind, _inputs(node, values))
+            made = _call_operator(node, kind, _inputs(node, values))
             made = list(made) if node.outputsSize() > 1 else [made] * node.outputsSize()
         values.update(zip((value.unique() for value in node.outputs()), made, strict=True))
     return [values[value.unique()] for value in block.outputs()]
@@ -128,7 +128,7 @@ def _constant(node: Any) -> Any:
     return None if node.output().type().kind() == "FunctionType" else node.output().toIValue()
 
 
-def _called(node: Any, kind: str, given: list[Any]) -> Any:
+def _call_operator(node: Any, kind: str, given: list[Any]) -> Any:
     namespace, _, name = kind.partition("::")
     if namespace == "prim":
         if name not in _PRIMITIVES:

@@ -14,7 +14,7 @@ from gyrograd.models import checkpoints, hugging_face, zoo
 from gyrograd.models.archives import content_of
 from gyrograd.models.assembly import build
 from gyrograd.models.exported import open_export
-from gyrograd.models.factories import made_by_file
+from gyrograd.models.factories import model_from_file
 from gyrograd.models.outputs import check_model, notes
 from gyrograd.models.scripts import open_script
 from gyrograd.models.specs import spec_of
@@ -22,17 +22,17 @@ from gyrograd.models.weights import OtherClassCountError, load_state
 from gyrograd.models.wrappers import Normalized, find_statistics
 from gyrograd.registry import available, lookup
 
-__all__ = ["check_model", "image_size", "load", "notes", "open_model", "place_of"]
+__all__ = ["check_model", "image_size", "load", "notes", "open_model", "resolve_device"]
 
 SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
-UNTRAINED = "The model has no trained weights (none were given): what its explanations show is chance."
+UNTRAINED = "The model has no trained weights (none were given), so its explanations are meaningless."
 _NAME_THE_MODEL = (
     "name its model (torchvision:resnet18, FILE.py:FACTORY, ...) and give the file with --weights"
 )
 
 
-def place_of(device: str) -> str:
+def resolve_device(device: str) -> str:
     """The device for a setting: auto is the first GPU, or the CPU if there is none. A missing device is an error."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -63,7 +63,7 @@ def open_model(
         device: where to put it.
     """
     try:
-        return _opened(text, weights, classes, normalize, _device(device))
+        return _open(text, weights, classes, normalize, _device(device))
     except OtherClassCountError as found:
         if weights is None:
             raise  # the checkpoint contradicts itself
@@ -73,7 +73,7 @@ def open_model(
                 f"--classes, or give --classes {found.classes}."
             ) from None
         try:
-            return _opened(text, weights, found.classes, normalize, _device(device))
+            return _open(text, weights, found.classes, normalize, _device(device))
         except UserError:
             # A model of the user's own may have no such setting; the difference is then the error to report.
             raise UserError(
@@ -82,19 +82,19 @@ def open_model(
             ) from None
 
 
-def _opened(
+def _open(
     text: str, weights: Path | None, classes: int | None, normalize: str | None, place: torch.device
 ) -> nn.Module:
     file = _own_file(text)
     if file is not None:
-        model = made_by_file(*file, classes)
+        model = model_from_file(*file, classes)
         if weights is not None:
             load_state(model, weights)
     elif (trained := _folder_or_hub_name(text)) is not None:
         _refuse_settings(text, weights=weights, classes=classes)
-        return _placed(hugging_face.open_trained(trained, find_statistics(normalize)), place, text)
+        return _move(hugging_face.open_trained(trained, find_statistics(normalize)), place, text)
     elif text.partition(":")[0] in SOURCES and ":" in text:
-        return _placed(_from_library(text, weights, classes, normalize), place, text)
+        return _move(_from_library(text, weights, classes, normalize), place, text)
     elif _is_path(text):
         model = _from_file(Path(text).expanduser(), weights, classes, normalize, place)
     elif text in zoo.names():
@@ -104,7 +104,7 @@ def _opened(
         _check_registered(text)
         model = _untrained_unless(weights, build(text, num_classes=classes, weights=weights, seed=0))
     statistics = find_statistics(normalize)
-    return _placed(model if statistics is None else Normalized(model, *statistics), place, text)
+    return _move(model if statistics is None else Normalized(model, *statistics), place, text)
 
 
 def load(text: Path | str) -> nn.Module:
@@ -253,7 +253,7 @@ def _device(name: torch.device | str) -> torch.device:
     return device
 
 
-def _placed(model: nn.Module, device: torch.device, text: str) -> nn.Module:
+def _move(model: nn.Module, device: torch.device, text: str) -> nn.Module:
     """The model on the device and in eval mode; weights on the meta device, without values, are refused."""
     bare = [name for name, tensor in model.named_parameters() if tensor.is_meta]
     if bare:

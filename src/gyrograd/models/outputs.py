@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gyrograd.errors import UserError
 from gyrograd.models.specs import spec_of
 from gyrograd.models.wrappers import logits_of
-from gyrograd.numerics.checks import check_images, ran, try_model
+from gyrograd.numerics.checks import check_images, run_model, try_model
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.types import Images, Inputs, Logits, Model
 
@@ -84,7 +84,7 @@ def check_model(model: Model, x: Images) -> Model:
     check_images(x)
     _check_weights(model, x.device)
     with eval_mode(model), torch.no_grad():
-        out = ran(model, x.clone())
+        out = run_model(model, x.clone())
         if not isinstance(out, Tensor):
             model = PickedLogits(model, _logits_key(out, len(x)))
         try_model(model, x)

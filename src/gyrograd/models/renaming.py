@@ -33,7 +33,7 @@ def rename_tensors(tensors: Mapping[str, Tensor], own: Iterable[str]) -> dict[st
     if "_conv_stem.weight" not in tensors:
         return dict(tensors)
     places = _block_places(own)
-    return {_renamed(key, tensors, places): tensor for key, tensor in tensors.items()}
+    return {_timm_name(key, tensors, places): tensor for key, tensor in tensors.items()}
 
 
 def _block_places(own: Iterable[str]) -> list[str]:
@@ -42,7 +42,7 @@ def _block_places(own: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(place[1] for place in found if place))
 
 
-def _renamed(key: str, tensors: Mapping[str, Tensor], places: list[str]) -> str:
+def _timm_name(key: str, tensors: Mapping[str, Tensor], places: list[str]) -> str:
     inner = _BLOCK.fullmatch(key)
     if inner is None:
         layer, dot, rest = key.partition(".")

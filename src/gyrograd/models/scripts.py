@@ -92,7 +92,7 @@ class Scripted(nn.Module):
 
 
 def open_script(path: Path, device: torch.device) -> nn.Module:
-    """The module of a TorchScript file on the device, after all its code was found harmless."""
+    """The module of a TorchScript file on the device, after checking that all of its code is harmless."""
     contents = {name: content for name, content in members(path).items() if _KEPT.fullmatch(name)}
     _check_code(path, contents)
     for part in ("data", "constants"):
@@ -243,7 +243,9 @@ class _Nesting:
         for opcode, argument, _ in pickletools.genops(content):
             name = opcode.name
             if name == "GLOBAL":
-                self._check_global(str(argument).replace(" ", "."))
+                imported = str(argument).replace(" ", ".")
+                if not _PLAIN_GLOBALS.fullmatch(imported) or _CUSTOM_CLASS.search(imported):
+                    raise ValueError(imported)
             if name in _PUSHES:
                 self._push(0)
             elif name in _TAKES:
@@ -268,10 +270,6 @@ class _Nesting:
                 raise ValueError(name)
             if len(self.stack) > MAX_DATA_DEPTH * 100:
                 raise ValueError("too many open values")
-
-    def _check_global(self, name: str) -> None:
-        if not _PLAIN_GLOBALS.fullmatch(name) or _CUSTOM_CLASS.search(name):
-            raise ValueError(name)
 
     def _push(self, depth: int) -> None:
         if depth > MAX_DATA_DEPTH:
@@ -310,7 +308,7 @@ def _check_graphs(path: Path, functions: list[Any]) -> set[str]:
     sizes: dict[str, int] = {}
     graphs = {function.qualified_name: function.graph for function in functions}
     for name in graphs:
-        if _unfolded(path, name, graphs, sizes, ()) > MOST_NODES:
+        if _count_operations(path, name, graphs, sizes, ()) > MOST_NODES:
             raise UserError(
                 f"{path} unfolds to more than {MOST_NODES:,} operations; "
                 "give the model as file.py:factory with its weights."
@@ -318,7 +316,7 @@ def _check_graphs(path: Path, functions: list[Any]) -> set[str]:
     return {node.kind() for graph in graphs.values() for node in _nodes(graph)}
 
 
-def _unfolded(
+def _count_operations(
     path: Path, name: str, graphs: Mapping[str, Any], sizes: dict[str, int], callers: tuple[str, ...]
 ) -> int:
     """Number of operations of a function with those it calls, after checking each of its own."""
@@ -332,8 +330,8 @@ def _unfolded(
         total = 0
         for node in _nodes(graphs[name]):
             _check_node(path, node)
-            called = _called(node)
-            total += 1 if called is None else _unfolded(path, called, graphs, sizes, (*callers, name))
+            called = _callee(node)
+            total += 1 if called is None else _count_operations(path, called, graphs, sizes, (*callers, name))
         sizes[name] = total
     return sizes[name]
 
@@ -345,7 +343,7 @@ def _nodes(block: Any) -> Iterator[Any]:
             yield from _nodes(inner)
 
 
-def _called(node: Any) -> str | None:
+def _callee(node: Any) -> str | None:
     """The qualified name of the function that a node calls."""
     if node.kind() == "prim::CallMethod":
         return f"{next(node.inputs()).type().annotation_str}.{node.s('name')}"

@@ -30,7 +30,7 @@ contain settings, and none of them may lead to a file."""
 
 
 @dataclass(frozen=True)
-class Sourced:
+class LibraryModel:
     """A foreign model, and the channel statistics its pretrained weights expect (None without weights)."""
 
     model: nn.Module
@@ -39,7 +39,7 @@ class Sourced:
 
 def from_source(
     source: str, name: str, *, num_classes: int | None, pretrained: bool, **settings: Any
-) -> Sourced:
+) -> LibraryModel:
     """A model of `source` ("torchvision", "timm", "hf"); with pretrained weights their class count is kept."""
     check_name("model source", source, _MAKERS)
     refused = sorted(_READS_FILES & settings.keys())
@@ -56,23 +56,23 @@ def from_source(
     return _MAKERS[source](name, 10 if num_classes is None else num_classes, pretrained, settings)
 
 
-def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
+def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: Settings) -> LibraryModel:
     library = importlib.import_module("torchvision.models")
     _check_known("torchvision", name, library.list_models(module=library))
     settings = {**_SINGLE_OUTPUT.get(name, {}), **settings}
     if not pretrained:
-        model = _made(
+        model = _build(
             "torchvision", name, lambda: library.get_model(name, num_classes=num_classes, **settings)
         )
-        return Sourced(model, None)
+        return LibraryModel(model, None)
     weights = library.get_model_weights(name).DEFAULT
     settings.pop("init_weights", None)
-    model = _made("torchvision", name, lambda: library.get_model(name, weights=weights, **settings))
+    model = _build("torchvision", name, lambda: library.get_model(name, weights=weights, **settings))
     preset = weights.transforms()
-    return Sourced(model, (tuple(preset.mean), tuple(preset.std)))
+    return LibraryModel(model, (tuple(preset.mean), tuple(preset.std)))
 
 
-def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
+def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings) -> LibraryModel:
     try:
         library: Any = importlib.import_module("timm")
     except ModuleNotFoundError:
@@ -82,22 +82,22 @@ def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings
         settings = {**settings, "in_chans": settings["in_channels"]}
         del settings["in_channels"]
     classes = {} if pretrained else {"num_classes": num_classes}
-    model = _made(
+    model = _build(
         "timm", name, lambda: library.create_model(name, pretrained=pretrained, **classes, **settings)
     )
     if not pretrained:
-        return Sourced(model, None)
+        return LibraryModel(model, None)
     trained: Any = model.pretrained_cfg
-    return Sourced(model, (tuple(trained["mean"]), tuple(trained["std"])))
+    return LibraryModel(model, (tuple(trained["mean"]), tuple(trained["std"])))
 
 
-def _from_hugging_face(name: str, num_classes: int, pretrained: bool, settings: Settings) -> Sourced:
+def _from_hugging_face(name: str, num_classes: int, pretrained: bool, settings: Settings) -> LibraryModel:
     if pretrained:
         raise UserError(f"'hf:{name}' is a kind of net; for trained weights name a folder, or hf:OWNER/NAME.")
-    return Sourced(hugging_face.build_untrained(name, {**settings, "num_classes": num_classes}), None)
+    return LibraryModel(hugging_face.build_untrained(name, {**settings, "num_classes": num_classes}), None)
 
 
-_MAKERS: dict[str, Callable[[str, int, bool, Settings], Sourced]] = {
+_MAKERS: dict[str, Callable[[str, int, bool, Settings], LibraryModel]] = {
     "torchvision": _from_torchvision,
     "timm": _from_timm,
     "hf": _from_hugging_face,
@@ -117,7 +117,7 @@ def _check_known(source: str, name: str, known: Iterable[str]) -> None:
     raise UserError(f"There is no model '{source}:{name}': {hint}")
 
 
-def _made(source: str, name: str, maker: Callable[[], nn.Module]) -> nn.Module:
+def _build(source: str, name: str, maker: Callable[[], nn.Module]) -> nn.Module:
     """The model; an unknown setting or a failed download is an error of one sentence."""
     try:
         return maker()

@@ -42,14 +42,14 @@ def load_state(model: nn.Module, path: Path | str) -> None:
     name, or a different shape, is an error, and the model is not changed.
     """
     tensors = _nearest(model, read_tensors(Path(path)))
-    fit(_fitting(model, tensors), tensors, path)
+    fit(_best_fit(model, tensors), tensors, path)
 
 
 def _nearest(model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The tensors under their own names, without prefixes, or renamed: whichever fits the model best."""
 
     def known(named: Mapping[str, Tensor]) -> int:
-        return len(_fitting(model, named).state_dict().keys() & named.keys())
+        return len(_best_fit(model, named).state_dict().keys() & named.keys())
 
     bare = _without_prefixes(tensors)
     return max((tensors, bare, rename_tensors(bare, model.state_dict())), key=known)
@@ -101,20 +101,20 @@ def _kind(tensor: Tensor) -> str:
 
 def _names_differ(path: Path | str, missing: list[str], extra: list[str]) -> str:
     if not missing:
-        return f"{path} has {_counted(extra)} that the model lacks; build the model these weights belong to."
+        return f"{path} has {_names_in_words(extra)} that the model lacks; build the model these weights belong to."
     near = difflib.get_close_matches(missing[0], extra, n=1)
     hint = f"the nearest there is '{near[0]}'" if near else "nothing there is near it"
     return (
-        f"{path} lacks {_counted(missing)} of the model ({hint}); "
+        f"{path} lacks {_names_in_words(missing)} of the model ({hint}); "
         "build the model these weights belong to, or rename them."
     )
 
 
-def _counted(keys: list[str]) -> str:
+def _names_in_words(keys: list[str]) -> str:
     return f"'{keys[0]}'" + (f" and {len(keys) - 1} more" if len(keys) > 1 else "")
 
 
-def _fitting(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+def _best_fit(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The model, or the innermost core of its wrappers, whichever has more of the names in the file."""
     best, inner = model, getattr(model, "core", None)
     while isinstance(inner, nn.Module):
@@ -147,7 +147,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"There is no file of weights at {path}; check the path.")
     if is_pickled(path):
-        return _state_dict(_unpickled(path), path)
+        return _state_dict(_unpickle(path), path)
     try:
         with safe_open(path, framework="pt") as file:
             words = file.metadata() or {}
@@ -160,7 +160,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _unpickled(path: Path) -> Any:
+def _unpickle(path: Path) -> Any:
     """The content that torch reads without running code; all errors of a damaged or unsafe file are UserErrors."""
     try:
         with warnings.catch_warnings():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gyrograd.errors import UserError, check_name
 from gyrograd.models.specs import attach_spec, spec_of
-from gyrograd.numerics.checks import check_logits
+from gyrograd.numerics.checks import check_logits, shape_advice
 from gyrograd.types import Inputs, Logits
 
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -57,9 +57,9 @@ class Normalized(nn.Module):
 
     def forward(self, x: Inputs) -> Logits:
         if x.ndim < 2 or x.shape[1] != len(self.mean):
+            advice = shape_advice(x) or "give mean and std one number for each channel of b c h w images"
             raise UserError(
-                f"The normalisation has {len(self.mean)} channels and the input is {tuple(x.shape)}; "
-                "give mean and std one number for each channel of b c h w images."
+                f"The normalisation has {len(self.mean)} channels and the input is {tuple(x.shape)}; {advice}."
             )
         # In the precision of x, which is the core's: if only the core was converted to half, these two are single.
         mean, std = (t.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:])) for t in (self.mean, self.std))
@@ -144,7 +144,7 @@ class Probability(nn.Module):
 
 
 class ZeroShot(nn.Module):
-    """An image encoder and one text embedding per class as a classifier, as CLIP and its kin are used.
+    """A zero-shot classifier, as CLIP is used: an image encoder and one text embedding per class.
 
     A logit is `scale` times the cosine between the image's features and the embedding of a class. `encoder` is a module
     that returns features `b d` (or an object that has them as `image_embeds` or `pooler_output`), or a whole CLIP with

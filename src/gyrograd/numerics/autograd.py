@@ -25,27 +25,23 @@ def input_gradient(f: ScalarField, x: Inputs, *, create_graph: bool = False) -> 
 
     With `create_graph` an x that requires grad stays part of the graph; otherwise a detached copy is used.
     """
-    with _differentiating(x, twice=create_graph):
-        leaf = _leaf(x, keep=create_graph)
-        return _gradient(_one_number_each(f, leaf), leaf, create_graph)
+    with _differentiable(x, twice=create_graph, keep=create_graph) as leaf:
+        return _gradient(f, leaf, create_graph)
 
 
 def hessian_vector_product(f: ScalarField, x: Inputs, v: Inputs, *, create_graph: bool = False) -> Inputs:
     """The Hessian of f times v, per example; zero where f is linear."""
     if x.shape != v.shape:
         raise UserError(f"v has shape {tuple(v.shape)} and x {tuple(x.shape)}; give v the shape of x.")
-    with _differentiating(x, twice=True):
-        leaf = _leaf(x, keep=create_graph)
-        slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)
-        return _along(slope, leaf, v, create_graph)
+    with _differentiable(x, twice=True, keep=create_graph) as leaf:
+        return _along(_gradient(f, leaf, create_graph=True), leaf, v, create_graph)
 
 
 def logit_jacobian(
     model: Callable[[Tensor], Tensor], x: Inputs, *, create_graph: bool = False
 ) -> Float[Tensor, "b k *shape"]:
     """Gradient of every logit to x, per example: one forward pass and k backward passes."""
-    with _differentiating(x, twice=create_graph):
-        leaf = _leaf(x, keep=create_graph)
+    with _differentiable(x, twice=create_graph, keep=create_graph) as leaf:
         logits = model(leaf)
         if logits.dim() != 2 or len(logits) != len(x):
             raise UserError(
@@ -54,7 +50,12 @@ def logit_jacobian(
             )
         # Examples are independent, so the gradient of a logit's sum over the batch holds each example's own.
         totals = logits.sum(0).unbind() if logits.requires_grad else ()
-        rows = [_derivative(total, leaf, create_graph, retain_graph=True) for total in totals]
+        rows = [
+            torch.autograd.grad(total, leaf, create_graph=create_graph, retain_graph=True, allow_unused=True)[
+                0
+            ]
+            for total in totals
+        ]
         if all(row is None for row in rows):
             raise _does_not_depend_on_x("The model's output")
         return torch.stack([torch.zeros_like(leaf) if row is None else row for row in rows], 1)
@@ -74,12 +75,11 @@ def top_eigenvalue(
         tol: an example stops once both ends of its spectrum are known to this share of the larger one.
     """
     check_counts(steps=steps)
-    with _differentiating(x, twice=True):
-        leaf = _leaf(x, keep=False)
-        slope = _gradient(_one_number_each(f, leaf), leaf, create_graph=True)
+    with _differentiable(x, twice=True, keep=False) as leaf:
+        slope = _gradient(f, leaf, create_graph=True)
 
         def hessian(v: Tensor) -> Tensor:
-            return _along(slope, leaf, v.view_as(leaf), create_graph=False, retain_graph=True).flatten(1)
+            return _along(slope, leaf, v.view_as(leaf), create_graph=False, again=True).flatten(1)
 
         start = random.normal(random.keys(seed, len(x), x.device), (x[0].numel(),), dtype=x.dtype)
         value, vector = _extreme_pair(hessian, _unit(start), steps, tol)
@@ -140,63 +140,50 @@ def _unit(v: Float[Tensor, "b d"]) -> Float[Tensor, "b d"]:
 
 
 @contextmanager
-def _differentiating(x: Tensor, *, twice: bool) -> Iterator[None]:
-    """Turn grad mode on; with `twice`, choose layers that have a second derivative."""
+def _differentiable(x: Tensor, *, twice: bool, keep: bool) -> Iterator[Tensor]:
+    """Turn grad mode on for the block, which gets the tensor to differentiate with respect to.
+
+    That is x itself to `keep` its history, else a detached copy. With `twice` layers have a second derivative.
+    """
     if torch.is_inference_mode_enabled():
         raise UserError(
             "Gradients cannot be taken inside torch.inference_mode(); use torch.no_grad() instead."
         )
-    with torch.enable_grad():
-        if not twice:
-            with ExactNormalization():
-                yield
-            return
-        with sdpa_kernel(SDPBackend.MATH), made_for_second_derivatives(x):
-            yield
-
-
-def _leaf(x: Tensor, *, keep: bool) -> Tensor:
-    """The tensor to differentiate with respect to: x itself if its history is wanted, else a detached copy."""
     if x.is_inference():
         raise UserError("x was made inside torch.inference_mode(); make it under torch.no_grad() instead.")
-    if keep and x.requires_grad:
-        return x
-    return x.detach().requires_grad_()
+    with torch.enable_grad():
+        leaf = x if keep and x.requires_grad else x.detach().requires_grad_()
+        if not twice:
+            with ExactNormalization():
+                yield leaf
+            return
+        with sdpa_kernel(SDPBackend.MATH), made_for_second_derivatives(x):
+            yield leaf
 
 
-def _one_number_each(f: ScalarField, x: Tensor) -> Tensor:
+def _gradient(f: ScalarField, x: Tensor, create_graph: bool) -> Tensor:
+    """Gradient of f, which must return one number per example, to x."""
     value = f(x)
     if value.shape != x.shape[:1]:
         raise UserError(
             f"f must return one number for each example, shape ({len(x)},), and returned shape "
             f"{tuple(value.shape)}; pick one logit for each example first."
         )
-    return value
-
-
-def _gradient(value: Tensor, x: Tensor, create_graph: bool) -> Tensor:
-    result = _derivative(value.sum(), x, create_graph) if value.requires_grad else None
+    result = None
+    if value.requires_grad:
+        (result,) = torch.autograd.grad(value.sum(), x, create_graph=create_graph, allow_unused=True)
     if result is None:
         raise _does_not_depend_on_x("The value of f")
     return result
 
 
-def _derivative(
-    total: Tensor, x: Tensor, create_graph: bool, retain_graph: bool | None = None
-) -> Tensor | None:
-    (result,) = torch.autograd.grad(
-        total, x, create_graph=create_graph, retain_graph=retain_graph or create_graph, allow_unused=True
-    )
-    return result
-
-
-def _along(
-    slope: Tensor, x: Tensor, v: Tensor, create_graph: bool, retain_graph: bool | None = None
-) -> Tensor:
-    """Derivative of slope . v to x; zero if the slope does not depend on x, because f is linear."""
+def _along(slope: Tensor, x: Tensor, v: Tensor, create_graph: bool, *, again: bool = False) -> Tensor:
+    """Derivative of slope . v to x, for the first time or `again`; zero if f is linear, whose slope is constant."""
     if not slope.requires_grad:
         return torch.zeros_like(x)
-    result = _derivative((slope * v).sum(), x, create_graph, retain_graph)
+    (result,) = torch.autograd.grad(
+        (slope * v).sum(), x, create_graph=create_graph, retain_graph=again or create_graph, allow_unused=True
+    )
     return torch.zeros_like(x) if result is None else result
 
 

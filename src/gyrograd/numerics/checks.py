@@ -31,6 +31,19 @@ _OF_SHAPES = (RuntimeError, ValueError, TypeError, AssertionError, IndexError, A
 """Errors that layers raise for images of the wrong shape; any other comes from the model itself."""
 
 
+_CHANNELS = (1, 3)
+"""Channels of a grey or coloured picture."""
+
+
+def shape_advice(x: Inputs) -> str:
+    """What to do about images without a batch axis or with their channels last; empty for other shapes."""
+    if x.dim() == 4 and x.shape[-1] in _CHANNELS and x.shape[1] not in _CHANNELS:
+        return "the channels come last, and belong behind the batch axis: give x.permute(0, 3, 1, 2)"
+    if x.dim() == 3 and len(x) in _CHANNELS:
+        return "that is one image without a batch axis: give x[None]"
+    return ""
+
+
 def is_being_recorded(x: Tensor) -> bool:
     """True if a CUDA graph is being recorded, so that no value of x can be read."""
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -85,21 +98,22 @@ def check_inputs(x: Tensor) -> None:
 def check_rows(x: Tensor) -> None:
     """The part of `check_inputs` that reads no values."""
     check_tensor(x)
-    check_untransformed()
-    if not x.is_floating_point():
-        raise UserError(f"The inputs have dtype {x.dtype}; convert them to floating point: x.float().")
-    if x.dim() < 2 or x.numel() == 0:
-        raise UserError(
-            f"The inputs have shape {tuple(x.shape)}; give a batch axis first and at least one example."
-        )
-
-
-def check_untransformed() -> None:
-    """Refuse to run inside torch.func's transforms, which do not see torch.autograd, by which maps are made."""
+    # Inside torch.func's transforms torch.autograd, by which maps are made, sees nothing.
     if torch._C._functorch.peek_interpreter_stack() is not None:
         raise UserError(
             "Maps and penalties cannot be made inside torch.func (vmap, grad, ...); give the whole batch at once, and "
             "differentiate with torch.autograd.grad or backward()."
+        )
+    if not x.is_floating_point():
+        scaled = (
+            " / 255" if x.dtype == torch.uint8 and x.dim() >= 3 else ""
+        )  # bytes of three or four axes are pixels
+        raise UserError(
+            f"The inputs have dtype {x.dtype}; convert them to floating point: x.float(){scaled}."
+        )
+    if x.dim() < 2 or x.numel() == 0:
+        raise UserError(
+            f"The inputs have shape {tuple(x.shape)}; give a batch axis first and at least one example."
         )
 
 
@@ -117,7 +131,7 @@ def class_indices(target: Targets | None, x: Inputs) -> Labels:
         return torch.full((len(x),), int(target), dtype=torch.int64, device=x.device)
     if not isinstance(target, Tensor):
         target = _tensor_of(target).to(x.device)
-    if x.dim() == 3 and target.shape in {(), (1,)} and len(x) != 1:
+    if x.dim() == 3 and target.shape != (len(x),) and (target.numel() == 1 or len(x) in _CHANNELS):
         raise UserError(
             f"The inputs have shape {tuple(x.shape)}, one image without a batch axis; give x[None]."
         )
@@ -187,7 +201,10 @@ def try_model(model: Model, x: Inputs) -> None:
     A model that writes into its input would be explained at another point than x, and would change the caller's
     tensor.
     """
-    innermost = _innermost(model)
+    # The model inside gyrograd's wrappers, some of which are new objects at each call.
+    innermost, core = model, getattr(model, "core", None)
+    while isinstance(core, nn.Module) and type(innermost).__module__.startswith("gyrograd."):
+        innermost, core = core, getattr(core, "core", None)
     if innermost in _TRIED or is_being_recorded(x):
         return
     few = x[:TRIAL_ROWS].detach().clone()  # a copy, because the model may write into it
@@ -203,7 +220,7 @@ def try_model(model: Model, x: Inputs) -> None:
         if hooked:
             stack.callback(innermost.register_forward_pre_hook(note).remove)
         try:
-            out, fits = ran(model, few), True
+            out, fits = run_model(model, few), True
         except torch.OutOfMemoryError:
             if len(few) == 1:
                 raise
@@ -223,10 +240,10 @@ def try_model(model: Model, x: Inputs) -> None:
 
 
 def check_fits(model: Model, x: Inputs) -> None:
-    """Refuse inputs that the model cannot take; an image without a batch axis, which looks like a series, too."""
+    """Refuse inputs that the model cannot take, including an image without a batch axis, which looks like a series."""
     with torch.no_grad(), eval_mode(model):
         try:
-            check_logits(ran(model, x[:1]), x[:1])
+            check_logits(run_model(model, x[:1]), x[:1])
         except UserError:
             if x.dim() == 3 and _takes(model, x[None]):
                 raise UserError(
@@ -237,13 +254,13 @@ def check_fits(model: Model, x: Inputs) -> None:
 
 def _takes(model: Model, x: Inputs) -> bool:
     try:
-        check_logits(ran(model, x), x)
+        check_logits(run_model(model, x), x)
     except UserError:
         return False
     return True
 
 
-def ran(model: Model, x: Inputs) -> Any:
+def run_model(model: Model, x: Inputs) -> Any:
     """The model's output; an exception becomes the cause of a one-sentence error."""
     try:
         return model(x)
@@ -260,6 +277,8 @@ def ran(model: Model, x: Inputs) -> Any:
                 f"The model cannot take {kind} images ({reason}); give it weights of {kind}, or images of its dtype."
             ) from wrong
         size = " x ".join(str(side) for side in x.shape[1:])
+        if x.dim() == 4 and (advice := shape_advice(x)):
+            raise UserError(f"The model cannot take images of {size}; {advice}.") from wrong
         if x.dim() != 4:
             raise UserError(
                 f"The model cannot take inputs of {size} ({reason}); give the shape it was made for: for images that "
@@ -274,11 +293,3 @@ def ran(model: Model, x: Inputs) -> Any:
 def _is_of_other_precision(model: Model, x: Inputs) -> bool:
     kinds = {weight.dtype for weight in model.parameters() if weight.is_floating_point()}
     return bool(kinds) and x.dtype not in kinds
-
-
-def _innermost(model: Model) -> Model:
-    """The model inside gyrograd's wrappers, some of which are new objects at each call."""
-    core = getattr(model, "core", None)
-    while isinstance(core, nn.Module) and type(model).__module__.startswith("gyrograd."):
-        model, core = core, getattr(core, "core", None)
-    return model

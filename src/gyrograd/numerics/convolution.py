@@ -21,7 +21,7 @@ _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 class FastConvolutions(TorchFunctionMode):
     """Makes second derivatives of convolutions cheap, for the block; `backward` may be called outside of it.
 
-    `held_only`: convolutions whose weights are trained are left to torch.
+    `held_only`: only convolutions with frozen weights; the others are left to torch.
     """
 
     def __init__(self, held_only: bool = False) -> None:
@@ -51,16 +51,15 @@ class Geometry:
 
     def input_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
         """Gradient to the input, given the slope at the output; only the shape of x matters."""
-        out: Tensor = self._backward(slope, x, weight, (True, False, False))[0]
+        settings = (*self._numbers(), [True, False, False])
+        out: Tensor = torch.ops.aten.convolution_backward(slope, x, weight, None, *settings)[0]
         return out
 
     def weight_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
         """Gradient to the weight, given the slope at the output; only the shape of the weight matters."""
-        out: Tensor = self._backward(slope, x, weight, (False, True, False))[1]
+        settings = (*self._numbers(), [False, True, False])
+        out: Tensor = torch.ops.aten.convolution_backward(slope, x, weight, None, *settings)[1]
         return out
-
-    def _backward(self, slope: Tensor, x: Tensor, weight: Tensor, wanted: tuple[bool, ...]) -> Any:
-        return torch.ops.aten.convolution_backward(slope, x, weight, None, *self._numbers(), list(wanted))
 
     def _numbers(self) -> tuple[Any, ...]:
         still = [0] * len(self.stride)  # output padding, which only transposed convolutions have

@@ -21,7 +21,8 @@ def reduce(map: Images, how: str = "abs_sum") -> Float[Tensor, "b h w"]:
         how: abs_sum (sum of absolute values, joo2023), sum, sum_abs (absolute value of the sum, wang2020), max_abs,
             mean (signed) or l2.
     """
-    return _choice(REDUCTIONS, how, "reduction")(map)
+    check_name("reduction", how, REDUCTIONS)
+    return REDUCTIONS[how](map)
 
 
 def normalize(map: Inputs, how: str = "max") -> Inputs:
@@ -32,7 +33,8 @@ def normalize(map: Inputs, how: str = "max") -> Inputs:
         how: max (the largest absolute value becomes 1, joo2023), sum (absolute values add up to 1), area (they add up
             to the number of pixels, so that 1 is the average, wang2020), l2 (length 1) or none.
     """
-    return _choice(NORMALIZATIONS, how, "normalization")(map)
+    check_name("normalization", how, NORMALIZATIONS)
+    return NORMALIZATIONS[how](map)
 
 
 def top_k_mask(map: Inputs, k: int) -> Bool[Tensor, "b ..."]:
@@ -132,10 +134,3 @@ def _over_largest(map: Tensor) -> Tensor:
 
 def _places(n: int, like: Tensor) -> Tensor:
     return torch.arange(n, dtype=like.dtype, device=like.device)
-
-
-def _choice(
-    choices: dict[str, Callable[[Tensor], Tensor]], how: str, what: str
-) -> Callable[[Tensor], Tensor]:
-    check_name(what, how, choices)
-    return choices[how]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 from gyrograd.errors import check_name
 from gyrograd.numerics.second_order import single
@@ -25,20 +24,16 @@ def check_quantity(quantity: str) -> None:
 def quantity_of(logits: Logits, target: Labels, quantity: str = "logit") -> PerExample:
     """Logit, probability, log-probability or loss (minus the log-probability) of the target, per example."""
     check_quantity(quantity)
-    logits = with_full_precision(logits)
-    if quantity == "logit":
-        return _at(logits, target)
+    values = with_full_precision(logits)
     if quantity == "probability":
-        return _at(logits.softmax(1), target)
-    log_probability = _at(logits.log_softmax(1), target)
-    return log_probability if quantity == "log_probability" else -log_probability
+        values = values.softmax(1)
+    elif quantity != "logit":
+        values = values.log_softmax(1)
+    value = values.gather(1, target.long().unsqueeze(1)).squeeze(1)
+    return -value if quantity == "loss" else value
 
 
 def with_full_precision(logits: Logits) -> Logits:
     """Logits that an autocast block left in half precision, in single precision."""
     # On CUDA the softmax of an autocast block computes in single precision itself, on a CPU it does not.
     return single(logits) if torch.is_autocast_enabled(logits.device.type) else logits
-
-
-def _at(values: Tensor, target: Tensor) -> Tensor:
-    return values.gather(1, target.long().unsqueeze(1)).squeeze(1)

@@ -76,7 +76,7 @@ def uniform(
     if dtype not in _BITS:
         raise UserError(f"Random numbers have no dtype {dtype}; give torch.float32 or torch.float64.")
     bits = _BITS[dtype]
-    if not _on_cpu(keys):
+    if not keys.is_cpu:
         return (_words(keys, shape, stream) >> (32 - bits)).to(dtype) * 2.0**-bits
 
     def fractions(*words: Column) -> Columns:
@@ -91,7 +91,7 @@ def normal(
     keys: Keys, shape: tuple[int, ...], *, stream: int = 0, dtype: torch.dtype = torch.float32
 ) -> Inputs:
     """Standard normal by Box-Muller in float64; always finite (at most 6.7 from zero)."""
-    if _on_cpu(keys):
+    if keys.is_cpu:
         return _filled(_normal_columns, keys, shape, stream, _NUMPY.get(dtype, np.float64)).to(dtype)
     n = math.prod(shape)
     words = _words(keys, (n + n % 2,), stream).view(len(keys), -1, 2).to(torch.float64)
@@ -132,7 +132,7 @@ def _box_muller(first: Halves, second: Halves) -> tuple[Halves, Halves]:
 def _words(keys: Keys, shape: tuple[int, ...], stream: int) -> Int[Tensor, "b ..."]:
     """One 32-bit word per position, four from each counter value."""
     n = math.prod(shape)
-    if _on_cpu(keys):
+    if keys.is_cpu:
         return _filled(lambda *words: words, keys, shape, stream, np.int64)
     if keys.is_cuda:
         _split_stream(stream)  # for its check
@@ -180,14 +180,8 @@ def _block(scratch: Column, keys: Column, left: int, width: int, low: int, high:
     if len(keys) == 1:
         k0, k1 = k0[:1], k1[:1]  # a single key is one number, which saves two columns of sums per round
     k0.reshape(len(keys), -1)[:], k1.reshape(len(keys), -1)[:] = keys & _MASK, keys >> _HALF
-    return _rounds(c0, c1, c2, c3, k0, k1, p0, p1)
-
-
-def _rounds(*columns: Column) -> Columns:
-    """The ten rounds, in place: `_philox` on uint64, with two spare columns for the products."""
-    # c1, c3 and the keys may exceed 32 bits in between: the mask after the exclusive-ors removes the excess, and
-    # masking only there saves four passes per round.
-    c0, c1, c2, c3, k0, k1, p0, p1 = columns
+    # The ten rounds of `_philox`, in place, with two spare columns for the products. c1, c3 and the keys may exceed 32
+    # bits in between: the mask after the exclusive-ors removes the excess, and masking only there saves four passes.
     for _ in range(_ROUNDS):
         np.multiply(c0, _FACTORS[0], out=p0)
         np.multiply(c2, _FACTORS[1], out=p1)
@@ -207,10 +201,6 @@ def _normal_columns(*words: Column) -> Columns:
     a, b, c, d = (torch.from_numpy(word.view(np.int64).astype(np.float64)) for word in words)
     (a, b), (c, d) = _box_muller(a, b), _box_muller(c, d)
     return a.numpy(), b.numpy(), c.numpy(), d.numpy()
-
-
-def _on_cpu(keys: Keys) -> bool:
-    return keys.device.type == "cpu"
 
 
 def _split_keys(keys: Keys) -> tuple[Tensor, Tensor]:
@@ -239,10 +229,7 @@ def _philox(counter: tuple[Word, Word, Word, Word], key: tuple[Word, Word]) -> t
     k0, k1 = key
     for _ in range(_ROUNDS):
         p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c1, c2, c3 = _high(p1) ^ c1 ^ k0, p1 & _WORD, _high(p0) ^ c3 ^ k1, p0 & _WORD
+        high0, high1 = (p0 >> 32) & _WORD, (p1 >> 32) & _WORD
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, p1 & _WORD, high0 ^ c3 ^ k1, p0 & _WORD
         k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
     return tuple(torch.broadcast_tensors(*(torch.as_tensor(c) for c in (c0, c1, c2, c3))))
-
-
-def _high(product: Word) -> Word:
-    return (product >> 32) & _WORD

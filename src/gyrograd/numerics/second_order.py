@@ -27,9 +27,9 @@ from gyrograd.numerics.normalization import ExactNormalization
 def made_for_second_derivatives(x: Tensor) -> ExitStack:
     """Use layers that can be differentiated twice, for the block; `backward` may be called after it.
 
-    On a CPU only the layers that are cheaper there: convolutions whose weights are held (torch differentiates one of
-    many groups group by group, which took an EfficientNet half its time), and batch normalisation by running
-    statistics. Other normalisations are made exact, as for a first derivative.
+    On a CPU only the layers that are cheaper there: convolutions with frozen weights (torch differentiates grouped ones
+    group by group, which took half the time of an EfficientNet), batch normalisation by running statistics, and
+    Softplus in single precision. Other normalisations are made exact, as for a first derivative.
     """
     if x.is_cuda:
         return all_layers()
@@ -54,16 +54,16 @@ def missing_derivatives() -> SecondOrder:
 
 
 def layers_as_now() -> Callable[[], ExitStack]:
-    """A function that opens, at any later time, those of our replacements that are open now and not open then.
+    """A function that reopens, at any later time, the replacements that are open now.
 
-    For parts that torch recomputes in `backward`: after the block, on CUDA in a thread of its own, to which function
-    modes do not belong.
+    For parts that torch recomputes in `backward`: after the block, and on CUDA in another thread, which does not have
+    the function modes of this one.
     """
     of_ours = (SecondOrder, ExactNormalization, FastConvolutions)
     wanted = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, of_ours)]
 
     def reopen() -> ExitStack:
-        # What is open already must not be opened again on top: a record that watches the calls would then see inside.
+        # A mode that is still open must not be opened again on top: a recorder below it would see inside its layers.
         missing = [mode for mode in wanted if mode not in _get_current_function_mode_stack()]
         modes = ExitStack()
         for mode in missing:
@@ -96,6 +96,58 @@ def _softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> 
     z = z.float() if is_autocast(z) else z
     out: Tensor = _Softplus.apply(z, float(beta), float(threshold))
     return out
+
+
+def _gated_softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
+    # In single precision the sigmoid is 1 above the threshold, as torch has it; in double precision it is not.
+    if not z.requires_grad or z.dtype != torch.float32 or threshold < SIGMOID_IS_ONE or is_autocast(z):
+        return F.softplus(z, beta, threshold)
+    out: Tensor = _GatedSoftplus.apply(z, float(beta), float(threshold))
+    return out
+
+
+SIGMOID_IS_ONE = 20
+"""From here on the sigmoid is 1 in single precision."""
+
+
+class _GatedSoftplus(torch.autograd.Function):
+    """Softplus for a CPU: the sigmoid, which every derivative needs, is computed once and kept."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, beta: float, threshold: float) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.bend, ctx.gate = (beta, threshold), None
+        return F.softplus(z, beta, threshold)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        (z,) = ctx.saved_tensors
+        if ctx.gate is None:
+            ctx.gate = (z.detach() * ctx.bend[0]).sigmoid_()
+        return _Gated.apply(z, slope, ctx.gate, *ctx.bend), None, None
+
+
+class _Gated(torch.autograd.Function):
+    """First derivative of Softplus at z, times the slope; `gate` is the sigmoid of beta z."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, slope: Tensor, gate: Tensor, beta: float, threshold: float) -> Tensor:
+        ctx.save_for_backward(z, slope, gate)
+        ctx.bend = beta, threshold
+        return slope * gate
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        z, slope, gate = ctx.saved_tensors
+        to_z = to_slope = None
+        if ctx.needs_input_grad[0]:
+            if torch.is_grad_enabled():
+                to_z = bent(z, slope, v, *ctx.bend)
+            else:  # the same in three passes over memory
+                to_z = torch.ops.aten.sigmoid_backward((v * slope).mul_(ctx.bend[0]), gate)
+        if ctx.needs_input_grad[1]:
+            to_slope = _Gated.apply(z, v, gate, *ctx.bend)
+        return to_z, to_slope, None, None, None
 
 
 class _Softplus(torch.autograd.Function):
@@ -239,7 +291,11 @@ def _normalized(
 
 
 _MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid, F.normalize: _normalized}
-_ON_CPU: dict[Any, Callable[..., Any]] = {**_MISSING, F.batch_norm: _batch_normed}
+_ON_CPU: dict[Any, Callable[..., Any]] = {
+    **_MISSING,
+    F.batch_norm: _batch_normed,
+    F.softplus: _gated_softplus,
+}
 _LAYERS: dict[Any, Callable[..., Any]] = {
     **_ON_CPU,
     F.softplus: _softplus,

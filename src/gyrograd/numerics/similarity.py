@@ -105,9 +105,9 @@ def top_k_overlap(a: Maps, b: Maps, k: int) -> PerExample:
 
 
 def top_k_nearby(a: Maps, b: Maps, k: int, window: int) -> PerExample:
-    """Share of the k largest sizes of a with one of b's k largest within `window` pixels, along both axes (LENS).
+    """Share of the k largest |a| with one of the k largest |b| within `window` pixels along both axes (LENS).
 
-    A window of 0 is `top_k_overlap`; exchanging the maps asks whether b's largest are near those of a.
+    A window of 0 is `top_k_overlap`. Not symmetric: exchanged maps test whether b's largest are near those of a.
     """
     _check_pair(a, b)
     before, after = top_k_mask(a.abs(), k), top_k_mask(b.abs(), k)

@@ -98,8 +98,8 @@ def confidence_sequence(
     For looking at the numbers while they come in and stopping when the interval is narrow enough. Theorem 3 of
     Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting" (JRSS B, 2024), the hedged
     capital process with predictable plug-in bets: with probability `level` the interval holds the true mean at all n,
-    hence at whatever n one stops. It assumes that every value lies between low and high and that, given the values
-    before it, each has the same expectation: images in random order. Nothing is assumed of their distribution.
+    hence also at the n where one stops. It assumes that every value lies between low and high and that, given the
+    values before it, each has the same expectation: images in random order. The distribution is arbitrary.
 
     The values count in their order. From some hundred values on it is about twice as wide as an interval for an n
     fixed beforehand, for fewer wider.

@@ -66,7 +66,7 @@ def eps_text(eps: Number | None) -> str:
 
 
 def radius_text(stat: Mapping[str, Any] | None, largest: float) -> str:
-    """A steady radius, such as `6.9/255 [6.5, 7.3]`; "at least" if the map held at the largest radius attacked.
+    """A steady radius, such as `6.9/255 [6.5, 7.3]`; if the map held at the largest radius attacked, it says so.
 
     Args:
         stat: the radius in grey levels.
@@ -74,7 +74,7 @@ def radius_text(stat: Mapping[str, Any] | None, largest: float) -> str:
     """
     text = interval_text(stat, ".1f", unit="/255")
     reached = stat is not None and stat.get("value") is not None and stat["value"] >= largest - 1e-6
-    return f"at least {text}" if reached else text
+    return f"{text} (the largest tried)" if reached else text
 
 
 def _written(value: Number, form: Form, scale: Number) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from torch import Tensor
 
 from gyrograd.attacks import Pgd
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascend
-from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_choice, fresh_keys, may_look_at
+from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, fresh_keys, may_look_at
 from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
 
@@ -33,15 +34,15 @@ from gyrograd.types import Images, Labels, Model, PerExample, Seed
 class Adversarial:
     """Cross-entropy at images found by projected gradient ascent on it; it replaces the clean loss.
 
-    Seven steps from x, the worst iterate taken, the model in evaluation mode while it is attacked, as in Madry et
-    al.'s code; tan2023 has eps 8/255 and step_size 2/255 (open: 2.5 eps / steps). `selection="last"` takes the last
-    iterate without judging any: one step then costs one forward and one backward pass to the images, no more. The
-    images are constants to the weights. This pass is the training pass, so BatchNorm's running statistics follow it
+    The attack takes seven steps from x and keeps the worst iterate, with the model in evaluation mode, as in Madry et
+    al.'s code; tan2023 uses eps 8/255 and step_size 2/255 (default: 2.5 eps / steps). `selection="last"` keeps the last
+    iterate without evaluating any, so that one step costs only one forward and one backward pass. The images are
+    constants with respect to the weights. This is the training pass, so it updates BatchNorm's running statistics
     (`batchnorm="train"`).
 
-    `teacher`: a model, the path of a checkpoint or a name of the zoo. The student then learns, at the moved image, what
-    the teacher answers at x: temperature^2 KL(teacher || student), both logits divided by the temperature (Hinton et
-    al. 2015; at moved images Zi et al. 2021). The image is still moved by the label's loss.
+    `teacher`: a model, the path of a checkpoint or a zoo name. The student then learns, at the attacked image, the
+    teacher's output at x: temperature^2 KL(teacher || student), both logits divided by the temperature (Hinton et al.
+    2015; at attacked images Zi et al. 2021). The attack still uses the loss of the label.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -61,7 +62,7 @@ class Adversarial:
     temperature: float = 2.0
 
     def __post_init__(self) -> None:
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
         object.__setattr__(self, "teacher", teacher_from(self.teacher))
         if not 0 < self.temperature < float("inf"):
             raise UserError(f"temperature is {self.temperature}; give a finite number above 0, such as 2.")
@@ -93,7 +94,7 @@ class Adversarial:
         check_classes(student, teacher)
         mine = (with_full_precision(student) / self.temperature).log_softmax(1)
         its = (with_full_precision(teacher) / self.temperature).log_softmax(1)
-        # The square keeps the size of the slope independent of the temperature.
+        # The square keeps the gradient's magnitude independent of the temperature.
         return self.temperature**2 * (its.exp() * (its - mine)).sum(1)
 
     def images(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> Images:

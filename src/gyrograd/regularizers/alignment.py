@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError, check_counts
+from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
@@ -19,7 +20,6 @@ from gyrograd.regularizers.passes import (
     Space,
     auxiliary_pass,
     check_batch,
-    check_choice,
     fresh_keys,
     input_scale,
     may_look_at,
@@ -36,11 +36,11 @@ from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 )
 @dataclass(frozen=True)
 class L2Cosine:
-    """`l2` times the squared distance of the two gradients plus `cosine` times their cosine distance.
+    """`l2` times the squared distance of the gradients at x and near x plus `cosine` times their cosine distance.
 
-    One delta per example and call, uniform in [-eps, eps]^d and not clipped; `draws` sets more. The gradient at
-    x is a constant (`detach_clean`), as in the paper's training details. The paper prints the distance without square
-    (`squared=False`); its code squares it, and its weights are for that.
+    One delta per example and call, uniform in [-eps, eps]^d and not clipped; `draws` averages over more. The gradient
+    at x is a constant (`detach_clean`), as in the paper's training details. The paper prints the distance without the
+    square (`squared=False`); its code squares it, and its weights are tuned for that.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -62,8 +62,8 @@ class L2Cosine:
 
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
-        check_choice("space", self.space, Space)
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("space", self.space, get_args(Space))
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
         # Written so that NaN and infinity fail, too.
         if not (min(self.l2, self.cosine) >= 0 and 0 < self.l2 + self.cosine < float("inf")):
             raise UserError(
@@ -82,8 +82,15 @@ class L2Cosine:
     ) -> dict[str, PerExample]:
         """The weighted terms by name, without those of weight 0. `clean`: the pixel gradient at x, if known."""
         check_batch(model, x)
-        if clean is not None:
-            self._check_clean(clean, x)
+        if clean is not None and clean.shape != x.shape:
+            raise UserError(
+                f"clean has shape {tuple(clean.shape)} and x {tuple(x.shape)}; give the gradient at x."
+            )
+        constant = clean is not None and not clean.requires_grad and torch.is_grad_enabled()
+        if constant and not self.detach_clean:
+            raise UserError(
+                "detach_clean=False needs a clean gradient with a graph; make it with create_graph=True."
+            )
         keys = fresh_keys(seed, x)
         scale = input_scale(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
@@ -93,13 +100,18 @@ class L2Cosine:
             ]
         here = here.detach() if self.detach_clean else here
         parts = [self.between(scale * here, scale * there) for there in near]
-        return {name: _mean([part[name] for part in parts]) for name in parts[0]}
+        first, *others = parts
+        return {
+            name: sum((part[name] for part in others), start=value) / self.draws
+            for name, value in first.items()
+        }
 
     def between(self, here: Inputs, there: Inputs) -> dict[str, PerExample]:
         """The weighted terms for two gradients in the chosen space, without those of weight 0."""
         terms: dict[str, Tensor] = {}
         if self.l2:
-            terms["l2"] = self.l2 * self._distance(there, here)
+            gap = (there - here).flatten(1)
+            terms["l2"] = self.l2 * (gap.square().sum(1) if self.squared else l2_distance(there, here))
         if self.cosine:
             terms["cosine"] = self.cosine * cosine_distance(there, here)
         return terms
@@ -109,21 +121,8 @@ class L2Cosine:
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return (x + self.eps * (2 * noise - 1)).detach()
 
-    def _check_clean(self, clean: Tensor, x: Tensor) -> None:
-        if clean.shape != x.shape:
-            raise UserError(
-                f"clean has shape {tuple(clean.shape)} and x {tuple(x.shape)}; give the gradient at x."
-            )
-        if torch.is_grad_enabled() and not (self.detach_clean or clean.requires_grad):
-            raise UserError(
-                "detach_clean=False needs a clean gradient with a graph; make it with create_graph=True."
-            )
-
     def _gradient(self, model: Model, x: Tensor, y: Tensor, *, graph: bool) -> Tensor:
         return input_gradient(score(model, y, self.quantity, check=may_look_at(x)), x, create_graph=graph)
-
-    def _distance(self, a: Tensor, b: Tensor) -> Tensor:
-        return (a - b).flatten(1).square().sum(1) if self.squared else l2_distance(a, b)
 
 
 @register("regularizer", "l2", paper="joo2023", equation="Gamma^l2, before Eq. 1")
@@ -167,7 +166,3 @@ def cosine(
     True
     """
     return L2Cosine(0.0, 1.0, eps, draws, True, detach_clean, quantity, space, batchnorm)
-
-
-def _mean(values: list[Tensor]) -> Tensor:
-    return sum(values[1:], start=values[0]) / len(values)

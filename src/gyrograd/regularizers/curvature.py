@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError, check_counts
+from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics.checks import is_being_recorded
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
@@ -19,7 +19,6 @@ from gyrograd.regularizers.passes import (
     WrittenOut,
     auxiliary_pass,
     check_batch,
-    check_choice,
     fresh_keys,
     may_look_at,
     seen_in,
@@ -66,9 +65,9 @@ class Hessian:
 
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
-        check_choice("probe", self.probe, Probe)
-        check_choice("space", self.space, Space)
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("probe", self.probe, get_args(Probe))
+        check_name("space", self.space, get_args(Space))
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
         check_counts(draws=self.draws)
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
@@ -107,11 +106,11 @@ class Ssr:
 
     The Hessian is the closed form W (diag p - p p^T) W^T, W the gradients of the logits: exact for piecewise linear
     nets, the Gauss-Newton part for others. Its top eigenvalue comes from a k x k problem (B1) and costs k backward
-    passes. No label is used. `scale` is the paper's s, and `pixels` says in which units its eigenvalue is counted:
-    "unit" ([0, 1], as images are here; C2 finds s = 1 good) or "byte" ([0, 255], as in the released code, whose s is
-    1e6). The eigenvalue of bytes is 255^2 times smaller, so s = 1e6 there is scale 15.4 here. The paper mixes, beta s
-    lambda + (1 - beta) CE; see docs/concepts/regularizers.md. `channels="mean"` averages W over the colours first, as
-    the released code does and the paper does not say.
+    passes. No label is used. `scale` is the paper's s, and `pixels` the unit of its eigenvalue: "unit" ([0, 1], as
+    everywhere here; C2 finds s = 1 good) or "byte" ([0, 255], as in the released code, whose s is 1e6). In bytes the
+    eigenvalue is 255^2 times smaller, so s = 1e6 there is scale 15.4 here. The paper mixes beta s lambda +
+    (1 - beta) CE; see docs/concepts/regularizers.md. `channels="mean"` averages W over the colours first, as the
+    released code does without mention in the paper.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -127,10 +126,10 @@ class Ssr:
     pixels: str = "unit"
 
     def __post_init__(self) -> None:
-        check_choice("unit of pixels", self.pixels, PixelUnit)
-        check_choice("treatment of channels", self.channels, Channels)
-        check_choice("space", self.space, Space)
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("unit of pixels", self.pixels, get_args(PixelUnit))
+        check_name("treatment of channels", self.channels, get_args(Channels))
+        check_name("space", self.space, get_args(Space))
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
         if not 0 < self.scale < math.inf:
             raise UserError(f"scale is {self.scale}; give a finite factor above 0, such as 1.")
 

@@ -1,17 +1,17 @@
-"""ATEX: beside the direction of an explanation the student should answer as the teacher does on it."""
+"""ATEX: near the direction of the explanation the student should give the teacher's output."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError, check_counts
+from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import L2, Linf
@@ -24,7 +24,6 @@ from gyrograd.regularizers.passes import (
     Space,
     auxiliary_pass,
     check_batch,
-    check_choice,
     fresh_keys,
     input_scale,
     may_look_at,
@@ -43,7 +42,7 @@ _SMOOTHING, _ALONG, _ACROSS = 1, 2, 3
 
 
 class Samples(NamedTuple):
-    """Points on the direction of the explanation, and beside each of them: (along, b, ...), (along, across, b, ...)."""
+    """Points along the explanation (along, b, ...), and points beside each of them (along, across, b, ...)."""
 
     on: Tensor
     beside: Tensor
@@ -60,15 +59,17 @@ class Samples(NamedTuple):
 )
 @dataclass(frozen=True)
 class Atex:
-    """The divergence of the student, at points beside x + t h, from a teacher at x + t h, h its SmoothGrad map.
+    """Divergence of the student at points beside x + t h from the teacher at x + t h, with h a SmoothGrad map.
 
-    No label's loss is in it: it takes the place of the clean loss. `teacher`: a model, or a path of a checkpoint; the
-    student should start from the same weights. paper: joo2023's formula, KL(student || teacher) at x plus weight times
-    the sum over points, h of the teacher, steps up to eps along h and across it of l2 length. reference: Tang et
-    al.'s code: no term at x, h of the student, steps of -eps and 0 in h's largest entry, uniform noise within eps less
-    its part along h in each channel, KL(teacher || student) with the teacher at temperature 4, means over classes and
-    points. Left out: its clamp of images to [0, 255], and its optimizer step after each point. eps and sigma are in
-    units of `space`; joo2023 names none. SmoothGrad explains the label's logit with `draws` draws, in evaluation mode.
+    It replaces the clean loss and uses no label loss. `teacher`: a model, or the path of a checkpoint; the student
+    should start from the same weights. eps and sigma are in units of `space`; joo2023 names none. SmoothGrad explains
+    the label's logit with `draws` draws, in evaluation mode.
+
+    protocol="paper" is joo2023's formula: KL(student || teacher) at x plus weight times the sum over points; h is the
+    teacher's; steps along h and across it have l2 length up to eps. "reference" is Tang et al.'s code: no term at x; h
+    is the student's; steps of -eps and 0 in h's largest entry; uniform noise within eps without its component along h
+    per channel; KL(teacher || student) with the teacher at temperature 4; means over classes and points. Its clamp of
+    images to [0, 255] and its optimizer step after each point are left out.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -91,9 +92,9 @@ class Atex:
     batchnorm: str = "train"
 
     def __post_init__(self) -> None:
-        check_choice("protocol", self.protocol, Protocol)
-        check_choice("space", self.space, Space)
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("protocol", self.protocol, get_args(Protocol))
+        check_name("space", self.space, get_args(Space))
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
         for name, value in DECIDED[self.protocol].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -108,7 +109,7 @@ class Atex:
         return replace(self, teacher=model)
 
     def terms(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> dict[str, PerExample]:
-        """The divergence at x (paper alone) and the weighted one at the points beside."""
+        """The divergence at x (only for "paper") and the weighted one at the points beside."""
         check_batch(model, x)
         teacher, samples = self._teacher, self.samples(model, x, y, seed=seed)
         terms: dict[str, PerExample] = {}
@@ -150,7 +151,7 @@ class Atex:
         return scale * total / self.draws
 
     def _steps_along(self, direction: Tensor, keys: Tensor) -> Tensor:
-        """(along, b, ...): of random length up to eps, or from -eps of the largest entry in even steps towards 0."""
+        """Steps (along, b, ...) of random length up to eps, or evenly from -eps in the largest entry towards 0."""
         eps, n = self._number("eps"), int(self._number("along"))
         if self.protocol == "paper":
             lengths = eps * (2 * random.uniform(keys, (n,), dtype=direction.dtype) - 1)
@@ -159,7 +160,7 @@ class Atex:
         return _column(eps * shares[:, None], direction) * _over(direction, Linf(0).norm(direction))
 
     def _steps_across(self, direction: Tensor, keys: Tensor) -> Tensor:
-        """(along, across, b, ...): perpendicular to the direction, as a whole or (reference) in each channel."""
+        """Steps (along, across, b, ...) perpendicular to the direction, overall or (reference) per channel."""
         eps, counts = self._number("eps"), (int(self._number("along")), int(self._number("across")))
         shape = (*counts, *direction.shape[1:])
         if self.protocol == "reference":

@@ -1,13 +1,14 @@
-"""Maximum entropy: shrinks gradients without changing their direction, joo2023's cautionary example."""
+"""Maximum entropy: joo2023's example of a penalty that shrinks gradients without changing their direction."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
-from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_batch, check_choice
+from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_batch
 from gyrograd.types import Inputs, Labels, Logits, Model, PerExample, Seed
 
 
@@ -36,7 +37,7 @@ class MaxEntropy:
     batchnorm: str = "batch"
 
     def __post_init__(self) -> None:
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:  # noqa: ARG002
         check_batch(model, x)

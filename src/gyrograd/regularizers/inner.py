@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from gyrograd.attacks.engine import check_attackable
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, first_delta, search
-from gyrograd.attacks.runs import check_attackable
 from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.balls import Linf, ball
@@ -31,7 +31,14 @@ def ascend(
     check_attackable(x)
     nothing = Verdict(x.new_zeros(len(x)), x.new_ones(len(x)).bool())
 
-    def ask(perturbed: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:  # noqa: ARG001
+    def ask(
+        perturbed: Tensor,
+        step: int,  # noqa: ARG001
+        *,
+        slope: bool,
+        verdict: bool,
+        among: Tensor | None = None,  # noqa: ARG001
+    ) -> Answer:
         uphill = input_gradient(value, perturbed) if slope else None
         return Answer(None if uphill is None else -uphill, nothing if verdict else None)
 

@@ -1,12 +1,12 @@
-"""Cross-entropy and alignment in two passes of first-order kernels: the fast way to train with l2 + cosine.
+"""Cross-entropy and alignment by two first-order passes: the fast path for training with l2 + cosine.
 
-The penalty's weight gradient needs no derivative of a gradient: with v, the penalty's slope to the gradient near x,
-held constant, it is the weight gradient of the derivative of the logit along v. A first small pass finds v; the
-second carries images, moved images and their tangents in one batch (`numerics.tangents`) next to cross-entropy.
-Equal to `F.cross_entropy(model(x), y) + align(model, x, y).mean()` for a model without batch normalisation.
-With it, both passes use the statistics of the whole clean batch: constants to an image's gradient, functions of the
-weights to the training. So no image's gradient runs through another image, and a part of a batch sees what the whole
-would. (A pass by the statistics of its own images, and one by the running statistics, both broke ResNet-18.)
+The penalty's weight gradient needs no double backward: let v be the penalty's derivative to the gradient near x. With v
+held constant, the weight gradient of the logit's derivative along v is the penalty's. A first small pass finds v; the
+second carries images, moved images and their tangents in one batch (`numerics.tangents`), together with cross-entropy.
+Equal to `F.cross_entropy(model(x), y) + align(model, x, y).mean()` for a model without batch normalisation. With it,
+both passes use the statistics of the whole clean batch, as constants for the gradient of an image and as functions of
+the weights for training. So an image's gradient does not depend on other images, and a part of a batch sees the same
+statistics as the whole. (Statistics of the pass's own images, and running statistics, both made ResNet-18 diverge.)
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def joint_loss(
     moved: Float[Tensor, "m c h w"],
     classifying: Classifying = F.cross_entropy,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """What to call `backward` on, and the mean terms it stands for. The first len(moved) images are aligned.
+    """A scalar to call `backward` on, and the mean terms of the objective; the first len(moved) images are aligned.
 
-    The returned scalar has the gradient of the objective, not its value; the terms are the values. A model that comes
-    for the first time is compared with the plain path, and refused if the two differ.
+    The scalar has the gradient of the objective, not its value; the terms hold the values. A new model is first
+    compared with the plain path, and refused if the two differ.
     """
     part = len(moved)
     if model not in _TRUSTED:
@@ -82,7 +82,7 @@ def joint_loss(
 def _slope(
     model: Model, x: Inputs, y: Int[Tensor, " m"], align: L2Cosine, moved: Float[Tensor, "m c h w"]
 ) -> tuple[Float[Tensor, "m c h w"], dict[str, Tensor]]:
-    """The penalty's slope to each moved image's gradient, and the terms; one pass over both kinds of image."""
+    """The penalty's derivative to each moved image's gradient, and the terms; one pass over both kinds of image."""
     both = torch.cat([x[: len(moved)], moved]).contiguous(memory_format=layout(x)).requires_grad_()
     # If the whole batch is in this pass, it also gives the statistics.
     whole = len(moved) == len(x)
@@ -101,9 +101,9 @@ def _slope(
 def _compare_with_plain(model: Model, x: Images, y: Labels, align: L2Cosine, moved: Tensor) -> None:
     """Refuse a model whose weight gradient by the joint pass is not that of the differentiated gradient.
 
-    In evaluation mode, where the two are equal with batch normalisation too, and on a copy in double precision where
-    the model allows it, so that no setting of the device blurs the comparison. The numbers are read, which no CUDA
-    graph can hold: the steps before a recording come here first.
+    Compared in evaluation mode, where both are equal even with batch normalisation, and if possible on a copy in double
+    precision, so that no precision setting of the device matters. The values are read on the host, which a CUDA graph
+    cannot hold: this happens in the warm-up steps before a capture.
     """
     rows = slice(min(ROWS_COMPARED, len(moved)))
     x, y, moved = x[rows].detach(), y[rows], moved[rows].detach()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
-from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, check_rows, check_tensor, try_model
@@ -30,14 +29,9 @@ Space = Literal["normalized", "pixel"]
 work unchanged. pixel: gradients to pixels in [0, 1]."""
 
 
-def check_choice(what: str, value: str, choices: object) -> None:
-    """Refuse a setting that is not one of the names of a Literal."""
-    check_name(what, value, get_args(choices))
-
-
 @contextmanager
 def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
-    """Use the chosen BatchNorm statistics for the block; in evaluation mode nothing changes."""
+    """Use the chosen BatchNorm statistics for the block; no effect in evaluation mode."""
     layers = _training_layers(model)
     before = [layer.track_running_stats for layer in layers]
     try:
@@ -161,7 +155,7 @@ def _mean_and_variance(norm: _Norm, x: Tensor) -> tuple[Tensor, Tensor]:
 
 @contextmanager
 def statistics_of_first(model: Model, n: int) -> Iterator[None]:
-    """As `statistics_of`, for the first n rows of each batch in the block, without a pass of their own."""
+    """As `statistics_of`, with the statistics of the first n rows of each batch in the block; needs no extra pass."""
 
     def repeated(norm: _Norm) -> Tensor:
         mean, variance = _mean_and_variance(norm, norm.x[:n].detach())
@@ -194,7 +188,7 @@ class Rescaled(nn.Module):
 
 
 def seen_in(model: Model, x: Inputs, space: str) -> tuple[Model, Inputs]:
-    """Model and input such that derivatives to this input are derivatives in the space."""
+    """Model and input, rescaled so that derivatives to this input are derivatives in the space."""
     scale = input_scale(model, x, space)
     return (model, x) if isinstance(scale, float) else (Rescaled(model, scale), x / scale)
 

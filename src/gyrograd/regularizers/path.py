@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.path import path_points
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import register
@@ -18,7 +19,6 @@ from gyrograd.regularizers.passes import (
     BatchNorm,
     auxiliary_pass,
     check_batch,
-    check_choice,
     fresh_keys,
     may_look_at,
 )
@@ -37,10 +37,10 @@ from gyrograd.types import Images, Labels, Model, PerExample, Seed
 class IgNorm:
     """The l1 norm of the loss's integrated gradients from x to x', x' the neighbour at which it is largest.
 
-    x' comes from sign ascent with `search_points` points on the path, the penalty has `points` (rule: right ends),
-    as in Chen et al.'s code; step_size is eps / 4 if open. wang2020's run has 5 points for both (`points=5`). The norm
-    is the same in any input space. x' is a constant to the weights, and the model in evaluation mode while it is
-    sought. Each point is a pass of its own, and the graphs of all of them are held.
+    x' comes from sign ascent with `search_points` points on the path; the penalty uses `points` (right rule), as in
+    Chen et al.'s code. step_size defaults to eps / 4. wang2020 uses 5 points for both (`points=5`). The norm is the
+    same in any input space. x' is a constant with respect to the weights, and is sought with the model in evaluation
+    mode. Each point is one pass, and the graphs of all passes are in memory.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -58,7 +58,7 @@ class IgNorm:
     batchnorm: str = "batch"
 
     def __post_init__(self) -> None:
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
         check_inner(self.eps, self.steps, self.step_size)
         for name in ("points", "search_points"):
             if getattr(self, name) < 1:

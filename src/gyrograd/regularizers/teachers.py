@@ -1,4 +1,4 @@
-"""Teachers: trained nets whose outputs a student learns."""
+"""Teachers: frozen trained nets whose outputs a student learns."""
 
 from __future__ import annotations
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics.autograd import input_gradient, logit_jacobian
 from gyrograd.numerics.checks import check_target
@@ -25,7 +25,6 @@ from gyrograd.regularizers.passes import (
     Space,
     auxiliary_pass,
     check_batch,
-    check_choice,
     fresh_keys,
     input_scale,
     may_look_at,
@@ -57,12 +56,14 @@ class View(NamedTuple):
 class Iga:
     """Cross-entropy plus weight times a soft-margin triplet, both at images where the triplet is largest.
 
-    The triplet is log(1 + exp(d(label) - d(other))), d = 1 - cos of the image and a logit's gradient (`other`: the
-    largest of the other classes). It takes the place of the clean loss. paper: joo2023's formula, its comma read as a
-    minus. reference: Singh et al.'s code: the search looks at the third of the elements with the largest gradient, and
-    the triplet is that of x and of the found image, each with the farther label gradient and the nearer other one
-    of the two. step_size is 5/8 eps if open. Their net is ReLU for the loss and Softplus(50) for the gradients;
-    here it is one net. Only the cross-entropy's pass moves running statistics (`batchnorm="train"`).
+    The triplet is log(1 + exp(d(label) - d(other))), with d = 1 - cos of the image and the gradient of a logit
+    (`other`: the largest of the other classes). It replaces the clean loss. step_size defaults to 5/8 eps. Only the
+    pass of the cross-entropy updates running statistics (`batchnorm="train"`).
+
+    protocol="paper" is joo2023's formula, its comma read as a minus. "reference" is Singh et al.'s code: the search
+    changes the third of the elements with the largest gradient, and the triplet is averaged over x and the found image,
+    each with the farther label gradient and the nearer other gradient of the two. Their net uses ReLU for the loss and
+    Softplus(50) for the gradients; here it is the same net.
 
     >>> import gyrograd as gg
     >>> data = gg.dataset("shapes", n=4)
@@ -80,9 +81,9 @@ class Iga:
     batchnorm: str = "train"
 
     def __post_init__(self) -> None:
-        check_choice("protocol", self.protocol, Protocol)
-        check_choice("space", self.space, Space)
-        check_choice("batchnorm", self.batchnorm, BatchNorm)
+        check_name("protocol", self.protocol, get_args(Protocol))
+        check_name("space", self.space, get_args(Space))
+        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
         check_inner(self.eps, self.steps, self.step_size)
         check_weight(self.weight)
 

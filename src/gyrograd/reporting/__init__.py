@@ -1,9 +1,10 @@
 """Reports: pages and figures as pure functions of plain values and arrays. No torch."""
 
+from gyrograd.renames import keep_old_names
 from gyrograd.reporting.card import write_report
-from gyrograd.reporting.comparison import compared, comparison_page
+from gyrograd.reporting.comparison import compare_audits, comparison_page
 from gyrograd.reporting.figures import map_grid
-from gyrograd.reporting.leaderboard import boards, found_audits, leaderboard_page
+from gyrograd.reporting.leaderboard import boards, find_audits, leaderboard_page
 from gyrograd.reporting.page import Figure, Section, Table, page, write_page
 from gyrograd.reporting.schema import read_card
 from gyrograd.reporting.values import write_values
@@ -13,9 +14,9 @@ __all__ = [
     "Section",
     "Table",
     "boards",
-    "compared",
+    "compare_audits",
     "comparison_page",
-    "found_audits",
+    "find_audits",
     "leaderboard_page",
     "map_grid",
     "page",
@@ -24,3 +25,9 @@ __all__ = [
     "write_report",
     "write_values",
 ]
+
+keep_old_names(
+    __name__,
+    compared="gyrograd.reporting.compare_audits",
+    found_audits="gyrograd.reporting.find_audits",
+)

@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gyrograd.numerics.wording import eps_text
 from gyrograd.records import write_bytes, write_text
 from gyrograd.reporting import table
-from gyrograd.reporting.certificates import certified_section
 from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, plane_chart
 from gyrograd.reporting.markdown import markdown_report
+from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import (
     ARRAYS,
     AttackPictures,
     attack_pictures,
     attack_sheet,
+    data_address,
     load_arrays,
 )
 from gyrograd.reporting.schema import checked
@@ -31,17 +34,17 @@ from gyrograd.reporting.showcase import (
     showcase,
     stays,
 )
-from gyrograd.reporting.templates import rendered
+from gyrograd.reporting.wording import counted_images
 
 PICTURED = 4
-"""So many of the worst attacks are shown."""
+"""Most attacks to show."""
 LONGEST_TITLE = 24
-"""Letters of a name that fit beside a row of the sheet."""
+"""Letters of a name that fit beside a row of the attack sheet."""
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One of the most damaging attacks: what the card says of it, and its pictures if there are any."""
+    """One of the most damaging attacks: its facts on the card, and its pictures if there are any."""
 
     title: str
     facts: dict[str, Any]
@@ -50,7 +53,7 @@ class Attack:
 
 @dataclass(frozen=True)
 class Contents:
-    """All that the page and the Markdown say, from one card."""
+    """Everything that the page and the Markdown show, prepared from one card."""
 
     card: dict[str, Any]
     rows: list[table.Row]
@@ -65,8 +68,19 @@ class Contents:
     showcase: Showcase | None
 
     @property
+    def absent(self) -> list[str]:
+        """Sections that the page leaves out, since the audit did not measure them."""
+        there = {
+            "growing eps": self.eps,
+            "insertion and deletion": self.games,
+            "robustness against faithfulness": self.plane,
+            "bounds": self.card["bounds"],
+        }
+        return [name for name, found in there.items() if not found]
+
+    @property
     def charts(self) -> list[Chart]:
-        """Those that become files."""
+        """The charts that are also written as files."""
         return [each for each in (self.eps, *self.games, self.plane) if each is not None]
 
 
@@ -84,7 +98,7 @@ def write_report(card: dict[str, Any], folder: Path) -> Path:
 
 
 def contents(card: dict[str, Any], folder: Path) -> Contents:
-    """A checked card and its pictures, drawn and put in order."""
+    """The contents of a report from a checked card and its pictures."""
     card = _filled(card)
     arrays = load_arrays(card["pictures"], folder)
     worst = card["worst"][:PICTURED]
@@ -112,7 +126,7 @@ def contents(card: dict[str, Any], folder: Path) -> Contents:
 
 
 def html_report(shown: Contents) -> str:
-    """The page: one file, opens offline."""
+    """The report as one HTML file that opens offline."""
     return rendered(
         "card",
         shown=shown,
@@ -125,7 +139,7 @@ def html_report(shown: Contents) -> str:
 
 
 def _filled(card: dict[str, Any]) -> dict[str, Any]:
-    """The card with nothing unknown where a list or an object is."""
+    """The card with empty lists and objects in place of missing ones."""
     fields = ("command", "versions", "hardware", "seconds", "peak_memory_mb", "seed")
     empty: dict[str, Any] = {"settings": {}, "bounds": [], "worst": [], "flags": [], "complete": True}
     empty["rerun"] = dict.fromkeys(fields)
@@ -141,7 +155,7 @@ def _attack(facts: dict[str, Any], card: dict[str, Any], arrays: dict[str, Any] 
 
 
 def image_title(facts: Mapping[str, Any]) -> str:
-    """What an attacked image is called, and its class: `photos/cat.png (tabby)`."""
+    """Name and class of an attacked image: `photos/cat.png (tabby)`."""
     name = image_name(facts)
     return f"{name} ({facts['before']['label']})" if facts["before"] else name
 
@@ -160,7 +174,7 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
             (Path(name).name, prediction_words(facts["before"])),
             labels.get(facts["method"], facts["method"]),
             pictures.views,
-            stays(facts["kept"]),
+            stays(facts["kept"]) + _on_average(card, facts["method"]),
         )
     ]
     best = facts["best"]
@@ -177,10 +191,21 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
                 ),
                 labels.get(best["method"], best["method"]) + (" (recommended)" if recommended else ""),
                 pictures.best,
-                f"{stays(best['kept'])}, under an attack of its own",
+                f"{stays(best['kept'])} under an attack of its own{_on_average(card, best['method'])}",
             )
         )
     return showcase("The worst attack found, which leaves the predicted class as it was", rows)
+
+
+def _on_average(card: dict[str, Any], method: str) -> str:
+    """What stays of a method's top pixels on average, since the picture shows the worst image."""
+    columns: dict[str, Any] = next(
+        (each["columns"] for each in card["methods"] if each["name"] == method), {}
+    )
+    stat = columns.get("top_k_kept")
+    if stat is None or stat["value"] is None or stat["n"] == 1:
+        return ""
+    return f"; {stat['value'] * 100:.0f} % on average over {counted_images(stat['n'])}"
 
 
 def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:
@@ -194,3 +219,49 @@ def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:
 
 def _short(name: str) -> str:
     return name if len(name) <= LONGEST_TITLE else f"...{name[-LONGEST_TITLE:]}"
+
+
+COLOURS = {"+": (0.0, 0.45, 0.70), "-": (0.62, 0.80, 0.92), ".": (0.93, 0.93, 0.93), "x": (0.84, 0.37, 0.0)}
+"""Colour of each pixel state, chosen for colour-blind readers, too."""
+
+
+@dataclass(frozen=True)
+class CertifiedDrawing:
+    """A picture of the pixel states of an image, and the share of each state."""
+
+    title: str
+    address: str
+    shares: dict[str, float]
+
+
+@dataclass(frozen=True)
+class CertifiedSection:
+    """Everything that the section shows."""
+
+    facts: dict[str, Any]
+    rows: list[dict[str, Any]]
+    """The card's rows, with the share of the method's top pixels that attacks `kept`."""
+    drawings: list[CertifiedDrawing]
+
+    @property
+    def with_stability(self) -> bool:
+        """True if a method was certified by its segments."""
+        return any(row["stability"] is not None for row in self.rows)
+
+
+def certified_section(card: dict[str, Any]) -> CertifiedSection | None:
+    """The section of a checked card; None if nothing was certified."""
+    facts = card["certificates"]
+    if facts is None:
+        return None
+    kept = {method["name"]: method["columns"].get("top_k_kept") for method in card["methods"]}
+    rows = [row | {"kept": kept.get(row["method"])} for row in facts["rows"]]
+    drawings = [_drawing(picture) for picture in facts["pictures"] or ()]
+    return CertifiedSection(facts, rows, drawings)
+
+
+def _drawing(picture: dict[str, Any]) -> CertifiedDrawing:
+    states = "".join(picture["rows"])
+    colours = np.array([[COLOURS[state] for state in row] for row in picture["rows"]])
+    shares = {state: states.count(state) / len(states) for state in COLOURS}
+    return CertifiedDrawing(picture["label"], data_address(colours), shares)

@@ -1,4 +1,4 @@
-"""Charts of a card: drawn once, kept as PNG and as SVG whose colours follow the page from light to dark."""
+"""Charts of a card, as PNG and as SVG whose colours follow the page's light or dark theme."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Axis = Any
 Draw = Callable[[Axis], None]
 
 PANEL = (3.5, 2.7)
-"""Inches. Small enough that its letters are readable on a phone, two or three stand side by side on a desk."""
+"""Size in inches: letters stay readable on a phone, and two or three charts fit side by side on a desktop."""
 LEGEND_BELOW = 0.44
-"""Inches from the axis to the legend: room for ticks and a label."""
+"""Inches from the axis to the legend, to leave room for ticks and a label."""
 SHEET_COLUMNS = 3
 FONT = 9.0
 GREY = {"color": LIGHT["dim"], "dash": (0, (4, 2))}
@@ -32,7 +32,7 @@ GREY = {"color": LIGHT["dim"], "dash": (0, (4, 2))}
 
 @dataclass(frozen=True)
 class Chart:
-    """A drawing: `svg` for the page itself, `svg_file` and `png` for the folder, and the numbers it shows."""
+    """A chart: `svg` for the page, `svg_file` and `png` for the folder, and the numbers it shows as a table."""
 
     name: str
     alt: str
@@ -53,7 +53,7 @@ def chart(
     size: tuple[float, float] = PANEL,
     image: bool = True,
 ) -> Chart:
-    """One chart of one or more panels. Same input, same bytes. `image=False` leaves out what only files need."""
+    """Draw a chart of one or more panels, deterministically. `image=False` skips the PNG and the SVG file."""
     import matplotlib
 
     with matplotlib.rc_context(_style(name)):
@@ -61,7 +61,7 @@ def chart(
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
         svg = _themed(buffer.getvalue().decode("utf-8"), alt)
-        figure.set_layout_engine("none")  # the places found once serve the second drawing
+        figure.set_layout_engine("none")  # reuse the computed layout for the second format
         raster = io.BytesIO()
         if image:
             paper = LIGHT["paper"]
@@ -70,7 +70,7 @@ def chart(
 
 
 def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
-    """How far attack and noise of growing eps turn the map: a panel per method, and all of them on one sheet."""
+    """Effect of attack and noise over eps: one panel per method, and all panels as one sheet."""
     curve = (card.get("curves") or {}).get("eps")
     if not curve or not curve["lines"]:
         return None
@@ -96,7 +96,7 @@ def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
 
 
 def game_chart(card: dict[str, Any], name: str) -> Chart | None:
-    """Insertion or deletion: the probability as pixels come or go, a line per method."""
+    """Insertion or deletion curves: the probability as pixels are inserted or removed, one line per method."""
     curve = (card.get("curves") or {}).get(name)
     if not curve or not curve["lines"]:
         return None
@@ -112,6 +112,7 @@ def game_chart(card: dict[str, Any], name: str) -> Chart | None:
             curve.get("x_label") or "share of pixels",
             curve.get("label") or "probability",
         )
+        _spread(axis)
         _legend(axis)
 
     rows = []
@@ -125,7 +126,7 @@ def game_chart(card: dict[str, Any], name: str) -> Chart | None:
 
 
 def plane_chart(card: dict[str, Any]) -> Chart | None:
-    """Robustness against faithfulness: each method and setting a point, the Pareto line, the point to take."""
+    """Robustness against faithfulness: one point per method and setting, the Pareto line, the recommended point."""
     plane = card.get("plane")
     points = [
         point
@@ -149,6 +150,7 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
             if is_recommended(point, chosen):
                 _ring(axis, point)
         _finish(axis, "", plane.get("x_label") or "robustness", plane.get("y_label") or "faithfulness")
+        _spread(axis)
         _legend(axis)
 
     rows = [_plane_row(point, labels, chosen) for point in points]
@@ -160,7 +162,7 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
 
 
 def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, Stat, str]]) -> Chart:
-    """The change in one column: a dot and its interval for each method, against zero."""
+    """The change in one column: a dot with its interval per method, and a line at zero."""
     looks = {"better": (LIGHT["s2"], "^"), "worse": (LIGHT["s1"], "v")}
 
     def draw(axis: Axis) -> None:
@@ -170,6 +172,7 @@ def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, 
             axis.errorbar(change["value"], row, xerr=_arms(change), color=colour, marker=marker, markersize=6)
         axis.set_ylim(len(points) - 0.5, -0.5)
         axis.set_yticks(range(len(points)), [_drawable(label) for label, _, _ in points])
+        axis.locator_params(axis="x", nbins=5)
         _finish(axis, column["label"], f"change ({column['direction']} is better)", "")
 
     alt = f"Change of {column['label']}. " + "; ".join(
@@ -179,7 +182,7 @@ def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, 
 
 
 def labels_of(card: dict[str, Any]) -> dict[str, str]:
-    """Method name to what stands in the report; lines may name methods the table does not have."""
+    """Labels by method name, including methods that only curves have."""
     labels = {name: readable(name) for name in _order(card)}
     points = (card.get("plane") or {}).get("points", ())
     labels |= {point["method"]: point["label"] for point in points if point.get("label")}
@@ -187,7 +190,7 @@ def labels_of(card: dict[str, Any]) -> dict[str, str]:
 
 
 def setting_text(point: dict[str, Any]) -> str:
-    """A point's setting as it reads, `0.1` or `8/255`; nothing where it has none."""
+    """A point's setting as text, `0.1` or `8/255`; empty if it has none."""
     setting = point.get("setting")
     if setting is None:
         return ""
@@ -195,13 +198,13 @@ def setting_text(point: dict[str, Any]) -> str:
 
 
 def is_recommended(point: dict[str, Any], chosen: dict[str, Any] | None) -> bool:
-    """Whether a point of the plane is the one to take."""
+    """True if a point of the plane is the recommended one."""
     wanted = None if chosen is None else (chosen["method"], chosen.get("setting"))
     return wanted == (point["method"], point.get("setting"))
 
 
 def _order(card: dict[str, Any]) -> list[str]:
-    """Every method a chart can meet, in the table's order, so that each keeps its colour."""
+    """All methods of the charts, in the table's order, so that each keeps its colour."""
     curves = [(card.get("curves") or {}).get(name) or {} for name in ("eps", "insertion", "deletion")]
     met = [line["method"] for curve in curves for line in curve.get("lines", ())]
     met += [point["method"] for point in (card.get("plane") or {}).get("points", ())]
@@ -223,7 +226,7 @@ def _eps_panel(
             colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
             kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if known(stat)]
             xs, values = [x for x, _ in kept], [stat["value"] for _, stat in kept]
-            low, high = (  # an unknown interval has no width
+            low, high = (  # an unknown interval is drawn without width
                 [stat["value"] if stat.get(end) is None else stat[end] for _, stat in kept]
                 for end in ("low", "high")
             )
@@ -245,7 +248,7 @@ def _game_line(axis: Axis, line: dict[str, Any], index: int, label: str) -> None
     if line.get("low") is not None and line.get("high") is not None:
         band = _floats(line["low"]), _floats(line["high"])
         axis.fill_between(x, *band, color=look.colour, alpha=0.10, linewidth=0)
-    # A marker now and then, each line's at a place of its own.
+    # Markers at some points only, at different positions for each line.
     every = (index % 4, max(1, len(x) // 5))
     axis.plot(
         x,
@@ -259,7 +262,7 @@ def _game_line(axis: Axis, line: dict[str, Any], index: int, label: str) -> None
 
 
 def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> None:
-    """One method's points with their intervals; the settings of a sweep are joined and written beside them."""
+    """One method's points with their intervals; the points of a sweep are connected and labelled with their setting."""
     look = series(index)
     swept = sorted(points, key=lambda point: point.get("setting") or 0.0)
     x, y = zip(*(_place(point) for point in swept), strict=True)
@@ -284,7 +287,7 @@ def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> 
             axis.annotate(
                 setting_text(point),
                 _place(point),
-                xytext=(5, 5 if index % 2 else -11),  # neighbours write on different sides
+                xytext=(5, 5 if index % 2 else -11),  # labels of neighbouring methods on different sides
                 textcoords="offset points",
                 fontsize=FONT - 1.5,
                 color=LIGHT["dim"],
@@ -313,12 +316,12 @@ def _arms(stat: Stat) -> list[list[Number]]:
     low, high = stat.get("low"), stat.get("high")
     if low is None or high is None:
         return [[0.0], [0.0]]
-    # A bound on the wrong side of the mean, off by a rounding, is no reason to fail.
+    # Rounding may put a bound slightly on the wrong side of the mean.
     return [[max(0.0, stat["value"] - low)], [max(0.0, high - stat["value"])]]
 
 
 def _limits(stats: Sequence[Stat | None]) -> tuple[Number, Number]:
-    """One scale for all panels: 0 to 1, wider where the numbers are."""
+    """Limits of the y axis for all panels: 0 to 1, or wider if the numbers are."""
     seen = [
         stat[key]
         for stat in stats
@@ -369,6 +372,19 @@ def _figure(draws: Sequence[Draw], size: tuple[float, float]) -> Any:
     return figure
 
 
+LEAST_SPAN = 0.02
+"""A chart of shares spans at least this: differences in the sixth digit are not worth an axis of their own."""
+
+
+def _spread(axis: Axis) -> None:
+    """Both axes at least `LEAST_SPAN` long, around what they show, with plain numbers at the ticks."""
+    for limits, set_limits in ((axis.get_xlim(), axis.set_xlim), (axis.get_ylim(), axis.set_ylim)):
+        lacking = LEAST_SPAN - (limits[1] - limits[0])
+        if lacking > 0:
+            set_limits(limits[0] - lacking / 2, limits[1] + lacking / 2)
+    axis.ticklabel_format(useOffset=False)
+
+
 def _finish(axis: Axis, title: str, x_label: str, y_label: str) -> None:
     axis.set_title(_drawable(title, 36), fontsize=FONT + 1, loc="left", fontweight="bold")
     axis.set_xlabel(textwrap.fill(_drawable(x_label, 90), 46))
@@ -394,7 +410,7 @@ def _legend(axis: Axis) -> None:
 
 
 def _drawable(text: str, longest: int = 28) -> str:
-    """Text that fits, in letters every font has. A leading underscore would hide a line of the legend."""
+    """The text shortened to printable characters, without a leading underscore, which would hide a legend entry."""
     letters = "".join(letter if letter.isprintable() and ord(letter) < 256 else "?" for letter in text)
     letters = letters if len(letters) <= longest else f"{letters[: longest - 2]}.."
     return f" {letters}" if letters.startswith("_") else letters
@@ -403,7 +419,7 @@ def _drawable(text: str, longest: int = 28) -> str:
 def _style(name: str) -> Any:
     ink, dim, line = LIGHT["ink"], LIGHT["dim"], LIGHT["line"]
     return {
-        # Names are text: a dollar sign in one begins no formula.
+        # A dollar sign in a name must not start a formula.
         "text.parse_math": False,
         "svg.fonttype": "none",
         "svg.hashsalt": name,
@@ -426,7 +442,7 @@ def _style(name: str) -> Any:
 
 
 def _themed(svg: str, alt: str) -> str:
-    """The drawing without its prologue and unused names, its colours as variables of the page, letters of the page."""
+    """The SVG for embedding: without prologue and unused ids, with the page's colour variables and font."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(|href=\")#([\w.-]+)", svg))
@@ -443,7 +459,7 @@ def _themed(svg: str, alt: str) -> str:
 
 
 def _standalone(svg: str) -> str:
-    """The drawing as a file of its own, with the colours it needs."""
+    """The SVG as a file, with the colours that it needs."""
     light, dark = (";".join(f"--{name}:{value}" for name, value in each.items()) for each in (LIGHT, DARK))
     style = (
         f"<style>svg{{{light};background:var(--paper)}}"

@@ -1,9 +1,9 @@
-"""Two audits side by side: what changed from the first to the second, per method and column, with intervals.
+"""Compare two audits: the change from the first to the second per method and column, with intervals.
 
-The yardstick is the audit's own: how far the pair of model and recommended explanation holds under attack (its steady
-radius, else the share of top pixels kept). Nothing is averaged over methods, since a mean hides the method that lost:
-what improved and what got worse is said column by column, with the methods. Values of the same example are compared as
-pairs where both audits left them; elsewhere the two means are taken as independent.
+The main number is how far the recommended explanation of each model holds under attack (its steady radius, else the
+share of top pixels kept). Nothing is averaged over methods, because a mean would hide a method that lost: improvements
+and losses are listed per column, with their methods. Values of the same example are compared in pairs if both audits
+stored them; otherwise the two means are treated as independent.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from typing import Any, Literal
 from gyrograd.numerics.statistics import paired_difference
 from gyrograd.numerics.wording import interval_text, number, radius_text
 from gyrograd.reporting.charts import Chart, change_chart
+from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import load_arrays
 from gyrograd.reporting.schema import card_path, read_card
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
-from gyrograd.reporting.templates import rendered
-from gyrograd.reporting.values import Column, Measured, read_values, values_behind
+from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
 from gyrograd.reporting.wording import Stat, counted_images, known, signed
 
 Verdict = Literal["better", "worse", "no clear change", "not comparable"]
 TITLES = ("Improved", "Got worse", "Better for some methods, worse for others")
 YARDSTICKS = ("steady_radius", "top_k_kept")
-"""Columns that say how far a pair of model and explanation holds, the best first."""
+"""Columns that measure how far an explanation holds, the best first."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """The second less the first of one method and column. `why`: what stands in the way if they cannot be compared;
-    `only`: the name of the audit that has it alone."""
+    """Second minus first of one method and column.
+
+    why: the reason if they cannot be compared. only: the name of the audit that has it, if the other does not.
+    """
 
     method: str
     label: str
@@ -50,7 +52,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Finding:
-    """A column in which something changed clearly: for which methods it got better, for which worse, of how many."""
+    """A column with a significant change: the methods that got better and worse, and the number of methods."""
 
     column: dict[str, Any]
     better: tuple[Change, ...]
@@ -71,7 +73,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two audits, what they are called, and what changed from the first to the second."""
+    """Two audits, their names, and the changes from the first to the second."""
 
     a: dict[str, Any]
     b: dict[str, Any]
@@ -83,7 +85,7 @@ class Comparison:
 
     @property
     def findings(self) -> dict[str, list[Finding]]:
-        """Columns with a clear change, under "Improved", "Got worse" and "Better for some, worse for others"."""
+        """Columns with a significant change, by the headings of `TITLES`."""
         found: dict[str, list[Finding]] = {title: [] for title in TITLES}
         order = [*YARDSTICKS, *(each.column["key"] for each in self.changes)]
         for column, changes in sorted(by_column(self.changes), key=lambda row: order.index(row[0]["key"])):
@@ -97,7 +99,7 @@ class Comparison:
 
     @property
     def absent(self) -> str:
-        """What is said where nothing improved, or nothing got worse: an empty list would leave it open."""
+        """The sentence if nothing improved, or nothing got worse."""
         found = self.findings
         improved, worse = found[TITLES[0]] or found[TITLES[2]], found[TITLES[1]] or found[TITLES[2]]
         if not improved and not worse:
@@ -105,7 +107,7 @@ class Comparison:
         return "" if improved and worse else f"Nothing {'got worse' if improved else 'improved'} for certain."
 
     def document(self) -> dict[str, Any]:
-        """All of it as plain JSON values."""
+        """The comparison as plain JSON values."""
         return {
             "a": _about(self.a) | {"name": self.names[0]},
             "b": _about(self.b) | {"name": self.names[1]},
@@ -122,12 +124,12 @@ class Comparison:
         }
 
 
-def compared(a: Path, b: Path) -> Comparison:
-    """Two audit folders (or their card.json) compared."""
+def compare_audits(a: Path, b: Path) -> Comparison:
+    """Compare two audits, given by their folders or card.json."""
     first, second = read_card(a), read_card(b)
     values = tuple(read_values(card_path(place).parent) for place in (a, b))
     if not same_data(first, second):
-        values = ({}, {})  # equal numbers would be different images
+        values = ({}, {})  # the same example number is another image in each audit
     names = names_of((first, second), (a, b))
     changes = tuple(_changes(first, second, values[0], values[1], names))
     notes = tuple(_notes(first, second, changes, names))
@@ -141,20 +143,24 @@ def compared(a: Path, b: Path) -> Comparison:
 
 
 def names_of(cards: tuple[dict[str, Any], dict[str, Any]], places: tuple[Path, Path]) -> tuple[str, str]:
-    """What the two are called: their models, with their folders if those are named alike."""
+    """Names of the two audits: their models; files of one folder without it, models of the same name with the folders
+    of their audits."""
     one, two = (str(card["model"]["source"]) for card in cards)
     if one == two:
         one, two = (f"{one} ({card_path(place).parent.name})" for place in places)
+    files = Path(one), Path(two)
+    if files[0].suffix and files[0].suffix == files[1].suffix and files[0].parent == files[1].parent:
+        one, two = (file.stem for file in files)
     return (one, two) if one != two else (f"{one}, first", f"{two}, second")
 
 
 def same_data(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Whether both audits looked at the same set of images, by its hash."""
+    """True if both audits used the same images, by their hash."""
     return a["data"]["sha256"] is not None and a["data"]["sha256"] == b["data"]["sha256"]
 
 
 def comparison_page(found: Comparison) -> str:
-    """The comparison as a page of its own."""
+    """The comparison as an HTML page."""
     return rendered(
         "compare", found=found, charts=_charts(found), groups=by_column(found.changes), kinds=GROUPS
     )
@@ -171,7 +177,7 @@ def independent_difference(a: Stat, b: Stat) -> dict[str, Any]:
 
 
 def verdict_of(change: Stat, direction: str) -> Verdict:
-    """Better or worse where the interval leaves zero out, by the direction of the column."""
+    """Better or worse if the interval excludes zero, by the direction of the column."""
     low, high = change["low"], change["high"]
     if low is None or high is None or low <= 0 <= high:
         return "no clear change"
@@ -179,9 +185,13 @@ def verdict_of(change: Stat, direction: str) -> Verdict:
 
 
 def _changes(
-    a: dict[str, Any], b: dict[str, Any], values_a: Measured, values_b: Measured, names: tuple[str, str]
+    a: dict[str, Any],
+    b: dict[str, Any],
+    values_a: StoredValues,
+    values_b: StoredValues,
+    names: tuple[str, str],
 ) -> list[Change]:
-    """All methods and columns that either audit has, in the order of the first."""
+    """The changes of all methods and columns of either audit, in the order of the first."""
     columns = {column["key"]: column for card in (b, a) for column in card["columns"]}
     order = dict.fromkeys(column["key"] for card in (a, b) for column in card["columns"])
     methods = dict.fromkeys(method["name"] for card in (a, b) for method in card["methods"])
@@ -198,8 +208,8 @@ def _change(
     b: dict[str, Any],
     method: str,
     column: dict[str, Any],
-    values_a: Measured,
-    values_b: Measured,
+    values_a: StoredValues,
+    values_b: StoredValues,
     names: tuple[str, str],
 ) -> Change:
     key = column["key"]
@@ -226,7 +236,7 @@ def _obstacle(a: dict[str, Any], b: dict[str, Any], key: str) -> str:
 
 
 def _paired(a: Column | None, b: Column | None) -> Stat | None:
-    """b - a over the examples both have a value of, or None where there are not two of them."""
+    """b - a over the examples that have both values; None if there are fewer than two."""
     if a is None or b is None:
         return None
     both = [(a[i], b[i]) for i in a if i in b and a[i] is not None and b[i] is not None]
@@ -236,7 +246,7 @@ def _paired(a: Column | None, b: Column | None) -> Stat | None:
 
 
 def _sentence(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]) -> str:
-    """Which model holds further with the explanation its audit recommends, and what that costs in accuracy."""
+    """Which model holds further with its recommended explanation, and the change of accuracy."""
     if not any(each.change is not None for each in changes):
         return "The two audits have no method and column in common, so nothing can be compared."
     clauses = [_pairs(a, b, changes, names) or _count(changes, names)]
@@ -248,7 +258,7 @@ def _sentence(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], n
 def _pairs(
     a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]
 ) -> str | None:
-    """The two pairs of model and recommended explanation, by the first yardstick that both audits have alike."""
+    """Compare the recommended explanations of both models by the first of `YARDSTICKS` that both audits have."""
     alike = {each.column["key"] for each in changes if each.change is not None}
     for key in YARDSTICKS:
         one, two = (_recommended(card, key) for card in (a, b))
@@ -268,7 +278,7 @@ def _pairs(
 
 
 def _recommended(card: dict[str, Any], key: str) -> tuple[str, dict[str, Any]] | None:
-    """The label of the method the audit recommends, and its number in this column."""
+    """The label of the recommended method, and its number in this column."""
     for method in card["methods"]:
         stat = _stat(card, method["name"], key)
         if method["recommended"] and stat is not None:
@@ -277,7 +287,7 @@ def _recommended(card: dict[str, Any], key: str) -> tuple[str, dict[str, Any]] |
 
 
 def _largest_radius(card: dict[str, Any]) -> float:
-    """Of 255; a map that holds there may hold further."""
+    """The largest attacked radius in 1/255; a map that holds there may hold further."""
     settings = card["settings"] or {}
     radii = [settings.get("eps"), *(settings.get("curve") or ())]
     return max((255 * eps for eps in radii if isinstance(eps, float | int)), default=math.inf)
@@ -292,7 +302,7 @@ def _held(key: str, name: str, label: str, stat: Stat, largest: float) -> str:
 
 
 def _count(changes: Sequence[Change], names: tuple[str, str]) -> str:
-    """Where no pair can be told: in how many numbers the second is better."""
+    """The count of better and worse numbers, if no recommended explanations can be compared."""
     verdicts = [each.verdict for each in changes if each.change is not None]
     better, worse = verdicts.count("better"), verdicts.count("worse")
     return f"Of {len(verdicts)} numbers that both audits have, {names[1]} is better in {better} and worse in {worse}"
@@ -327,7 +337,7 @@ def _data(card: dict[str, Any]) -> str:
 
 
 def _charts(found: Comparison) -> list[Chart]:
-    """A panel a column: each method's change with its interval."""
+    """One panel per column: each method's change with its interval."""
     keys = dict.fromkeys(each.column["key"] for each in found.changes if each.change is not None)
     panels = []
     for index, key in enumerate(keys):
@@ -367,9 +377,9 @@ def _about(card: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_rows(found: Comparison) -> list[tuple[str, ...]]:
-    """Rows for the terminal: method, column, first, second, change, verdict; only what both audits have.
+    """Rows for the terminal: method, column, first, second, change, verdict; only numbers that both audits have.
 
-    Why something was measured differently is among the notes; the page has every interval.
+    The notes say what was measured differently; the page has every interval.
     """
     return [
         (
@@ -385,12 +395,12 @@ def table_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 
 def shared_changes(found: Comparison) -> list[Change]:
-    """The changes of which both audits have a value."""
+    """The changes for which both audits have a value."""
     return [each for each in found.changes if known(each.a) and known(each.b)]
 
 
 def one_sided(found: Comparison) -> list[str]:
-    """A sentence for what only one of the audits has: whole methods by their name, else their columns."""
+    """One sentence per method, or column of a method, that only one of the audits has."""
     sentences = []
     for name in found.names:
         alone = [each for each in found.changes if each.only == name]

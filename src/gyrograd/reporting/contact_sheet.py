@@ -1,4 +1,4 @@
-"""All methods on one page: images down, methods across, every map in the same colours."""
+"""A page with the maps of all methods: one row per image, one column per method."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 
 from gyrograd.numerics.wording import number
 from gyrograd.reporting.figures import Array
+from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import SCALE_END, coloured, data_address, scale_bar, shared_scale
-from gyrograd.reporting.templates import rendered
 
 
 @dataclass(frozen=True)
 class SheetColumn:
-    """A method: its name as people write it, a sentence about it, its settings; or why it refused this model."""
+    """A method: label, a sentence about it, its settings; or the reason why it does not support this model."""
 
     key: str
     label: str
@@ -26,7 +26,7 @@ class SheetColumn:
 
 @dataclass(frozen=True, eq=False)
 class SheetRow:
-    """An image `h w 3` in [0, 1], what is said of it, and its maps `h w` by the key of their column."""
+    """An image `h w 3` in [0, 1], its caption, and its maps `h w` by the key of their column."""
 
     name: str
     words: str
@@ -36,14 +36,14 @@ class SheetRow:
 
 @dataclass(frozen=True)
 class _Cell:
-    """A map as a picture, and what is written below it."""
+    """A map as a picture, and its caption."""
 
     picture: str
     words: str
 
 
 def contact_sheet(title: str, columns: list[SheetColumn], rows: list[SheetRow], notes: list[str]) -> str:
-    """The page, complete in itself. Each map has its own scale, which ends at a percentile and is written below it."""
+    """The page as one file. Each map has its own scale, which ends at a percentile that is printed below it."""
     cells = [[_cell(row.maps.get(column.key)) for column in columns if not column.refused] for row in rows]
     return rendered(
         "contact_sheet",

@@ -1,4 +1,4 @@
-"""The page of an audit of tables, time series or volumes: bars per feature, lines per step, no pictures of pixels."""
+"""The page of an audit of tables, time series or volumes: bars per feature, lines per time step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gyrograd.reporting.palette import LIGHT
 from gyrograd.reporting.wording import duration
 
 MOST_BARS = 20
-"""Features of a bar chart; of more the most important ones are shown."""
+"""Most features of a bar chart; if there are more, the most important ones are shown."""
 PLACES = {"series": "time step", "volume": "slice along the first axis"}
 COLUMNS = {
     "noise_cosine": "cosine under noise",
@@ -25,11 +25,11 @@ COLUMNS = {
     "insertion": "insertion",
     "deletion": "deletion",
 }
-"""Keys of a method's numbers, in the order of the table, as people read them."""
+"""Labels of a method's numbers by key, in the order of the table."""
 
 
 def feature_page(card: Mapping[str, Any], examples: Sequence[Mapping[str, Any]]) -> str:
-    """The page, complete in itself. `examples`: the most damaging attacks found, with the numbers of their maps."""
+    """The page as one file. `examples`: the most damaging attacks, with the values of their maps."""
     settings, data = card["settings"], card["data"]
     top = settings["top"]
     sections = [
@@ -70,7 +70,7 @@ def feature_page(card: Mapping[str, Any], examples: Sequence[Mapping[str, Any]])
 
 
 def cells(columns: Mapping[str, Any], eps: float) -> list[str]:
-    """A method's numbers as they stand in tables; what holds at the largest radius attacked holds at least so far."""
+    """A method's numbers as text; "at least" if the map holds at the largest attacked radius."""
     texts = {key: interval_text(columns.get(key)) for key in COLUMNS}
     radius = columns.get("steady_radius")
     if radius and radius["value"] is not None and radius["value"] >= eps:
@@ -92,7 +92,7 @@ def _methods(card: Mapping[str, Any]) -> Table:
 
 
 def _importance(card: Mapping[str, Any]) -> list[Figure]:
-    """For each method the mean share of each feature, or step, in the size of the map: clean and attacked."""
+    """Per method, the mean share of each feature or step in the map's magnitude, clean and attacked."""
     draw = _bars if card["form"] == "table" else _lines
     where = "feature" if card["form"] == "table" else PLACES[card["form"]]
     return [
@@ -151,7 +151,7 @@ def _lines(card: Mapping[str, Any], clean: Array, attacked: Array) -> bytes:
 
 
 def _series(values: Array, moved: Array, clean: Array, attacked: Array) -> bytes:
-    """The signal of each channel in one panel, and below it the share of each step in both maps."""
+    """The signal of each channel, and below it the share of each step in both maps."""
     figure = _canvas(3.8)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
     for channel, (before, after) in enumerate(zip(values, moved, strict=True)):

@@ -1,4 +1,4 @@
-"""Figures from arrays: no torch, no state, PNG bytes out."""
+"""Figures from arrays, as PNG bytes. Needs no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -15,7 +14,7 @@ Pictures = Array | Sequence[Array]
 """One picture `h w 3` in [0, 1] per row."""
 
 MAP_COLOURS = "magma"
-"""Even steps in brightness: readable in grey and by the colour-blind."""
+"""A colour map with even steps in brightness: readable in grey and for the colour-blind."""
 
 
 def picture_grid(
@@ -24,10 +23,10 @@ def picture_grid(
     """Pictures in rows and titled columns, as a PNG file.
 
     Args:
-        columns: by their title, one picture per row.
-        labels: at the left of each row.
-        side: of a picture, in inches.
-        note: below everything.
+        columns: pictures by column title, one per row.
+        labels: text at the left of each row.
+        side: side of a picture, in inches.
+        note: text below the grid.
     """
     from matplotlib.figure import Figure
 
@@ -49,21 +48,18 @@ def picture_grid(
 
 
 def map_grid(images: dict[str, Array], maps: dict[str, Array], labels: list[str]) -> bytes:
-    """A row per example: its images (n h w 3 in [0, 1]), then its maps (n h w, each on its own scale from 0 to 1)."""
-    from gyrograd.reporting.pictures import coloured
+    """One row per example: its images (n h w 3 in [0, 1]), then its maps (n h w, each on its own scale)."""
+    from gyrograd.reporting.pictures import coloured, scale_end
 
-    drawn = {  # the scale of a map of zeros ends at 1
-        name: [coloured(map, float(np.abs(map).max()) or 1.0) for map in values]
-        for name, values in maps.items()
-    }
+    drawn = {name: [coloured(map, scale_end(map)) for map in values] for name, values in maps.items()}
     return picture_grid({**images, **drawn}, labels, side=1.35)
 
 
 def figure_png(figure: Any) -> bytes:
-    """The figure as a PNG file, without a time stamp or version in it."""
+    """The figure as a PNG file, without time stamp and version, so that equal figures are equal bytes."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # Names of files have letters that no font here has; a box in their place is enough.
+        # File names may have characters that no font has; a box in their place is acceptable.
         warnings.filterwarnings("ignore", "Glyph")
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()

@@ -1,11 +1,12 @@
-"""All audits below some folders in one ranking. Only audits of the same images, measured alike, stand in one table.
+"""The leaderboard: all audits below some folders, ranked. A table holds only audits of the same images and settings.
 
-One row per pair of a model and a method. The rule: pairs are ranked by their steady radius, the largest change an
-attacker may make before half of the map's top pixels are gone; accuracy stands beside it.
+One row per pair of a model and a method. Pairs are ranked by their steady radius, the largest change an attacker may
+make before half of the map's top pixels are gone; accuracy is shown beside it.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -19,14 +20,14 @@ from urllib.parse import quote
 from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
 from gyrograd.records import read_json
+from gyrograd.reporting.page import rendered
 from gyrograd.reporting.schema import CARD, HOLLOW, MASKED, read_card
 from gyrograd.reporting.table import best_value
-from gyrograd.reporting.templates import rendered
-from gyrograd.reporting.wording import Stat, counted_images, known
+from gyrograd.reporting.wording import Stat, counted_images, known, notes_of
 
 STEADY = "steady_radius"
 SUBMISSION = "submission.json"
-"""Beside a card that was submitted: who made the model, and what its paper reports."""
+"""File beside a submitted card: authors of the model, and the values that its paper reports."""
 UNRELIABLE = HOLLOW | MASKED | {
     "noise_beats_attack",
     "zero_derivative",
@@ -36,9 +37,11 @@ UNRELIABLE = HOLLOW | MASKED | {
     "answers_change",
     "rows_depend",
 }  # fmt: skip
-"""Flags after which a steady radius shows nothing."""
+"""Flags that make a steady radius meaningless."""
+NO_WEIGHTS = "The model has no trained weights"
+"""Start of the note on the card of an untrained model."""
 FEWEST_ATTACKED = 10
-"""Images a steady radius should rest on."""
+"""Fewest images for a reliable steady radius."""
 DERIVED: dict[str, dict[str, Any]] = {
     key: {"key": key, "label": label, "detail": detail, "direction": "lower" if key == "passes" else "higher"}
     for key, label, detail in (
@@ -63,23 +66,23 @@ DERIVED: dict[str, dict[str, Any]] = {
         ("passes", "Passes", "passes of the model for one map"),
     )
 }
-"""Columns that are not in the table of a card."""
+"""Columns that the leaderboard adds to those of a card."""
 FIRST = (
     STEADY, "accuracy", "kept_4", "kept_8", "rps", "insertion", "certified_pixels", "certified_cosine", "passes",
 )  # fmt: skip
-"""The columns in sight, in this order; the others are shown on request."""
+"""The visible columns, in this order; the others are hidden at first."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """A card and where it lies."""
+    """A card and its path."""
 
     path: Path
     card: dict[str, Any]
 
     @cached_property
     def submission(self) -> dict[str, Any]:
-        """What the submitter says of the model; empty for an audit of one's own, or if it cannot be read."""
+        """The facts that the submitter gave; empty without a submission, or if it cannot be read."""
         try:
             found = read_json(self.path.parent / SUBMISSION)
         except (OSError, ValueError):
@@ -88,13 +91,13 @@ class Audit:
 
     @property
     def name(self) -> str:
-        """As the submitter calls the model, or as it was opened."""
+        """The submitter's name of the model, or the text that opened it."""
         given = self.submission.get("name")
         return given if isinstance(given, str) and given else str(self.card["model"]["source"])
 
 
 @dataclass(frozen=True)
-class Place:
+class LeaderboardRow:
     """One row: a model explained by one method. `lead` marks the method its audit recommends."""
 
     audit: Audit
@@ -107,11 +110,11 @@ class Place:
 
     @property
     def accuracy(self) -> Stat | None:
-        """Of the model."""
+        """Accuracy of the model."""
         return self.stats["accuracy"]
 
     def reported(self, key: str) -> float | None:
-        """What a paper says of this column, for this method or for the model."""
+        """The reported value of this column, for this method or for the model."""
         claims = self.audit.submission.get("reported")
         own = claims.get(f"{self.method}.{key}", claims.get(key)) if isinstance(claims, Mapping) else None
         return own if isinstance(own, int | float) and not isinstance(own, bool) else None
@@ -119,7 +122,7 @@ class Place:
 
 @dataclass
 class Board:
-    """Audits that may be ranked against each other: same images, columns that mean the same."""
+    """Audits that can be ranked against each other: same images, same meaning of columns."""
 
     source: str
     images: int
@@ -129,21 +132,21 @@ class Board:
 
     @property
     def title(self) -> str:
-        """The data set, how many images, and the hash that tells two such sets apart."""
+        """The data set, its number of images, and the start of its hash."""
         return f"{self.source}, {counted_images(self.images)}" + (
             f" ({self.sha256[:8]})" if self.sha256 else ""
         )
 
     @property
     def ranked_by(self) -> dict[str, Any] | None:
-        """The steady radius; of audits without it the first attack column, or the first there is."""
+        """The ranking column: the steady radius, else the first attack column, else the first column."""
         columns = list(self.columns.values())
         attacked = [column for column in columns if column["group"] == "attack"]
         return self.columns.get(STEADY) or next(iter(attacked or columns), None)
 
     @property
     def ordered(self) -> list[dict[str, Any]]:
-        """The columns that hold a value, the one that ranks first, then those of `FIRST`."""
+        """The columns with a value: the ranking one first, then those of `FIRST`."""
         first = self.ranked_by
         every = {**DERIVED, **self.columns}
         held = {key for place in self.places() for key, stat in place.stats.items() if known(stat)}
@@ -151,16 +154,16 @@ class Board:
         return [every[key] for key in dict.fromkeys(keys) if key in every and (key in held or key == keys[0])]
 
     def is_first(self, column: Mapping[str, Any]) -> bool:
-        """Is the column in sight before others are asked for?"""
+        """True if the column is visible at first."""
         return column["key"] in FIRST or column is self.ranked_by
 
-    def places(self) -> list[Place]:
-        """Every model and method, best first; what was not measured comes last."""
+    def places(self) -> list[LeaderboardRow]:
+        """All pairs of model and method, best first; pairs without a value last."""
         found = [place for audit in self.audits for place in _places(audit, self.ranked_by)]
         return sorted(found, key=lambda place: _rank(place, self.ranked_by))
 
     def plane(self) -> Plane | None:
-        """Accuracy against the column that ranks; None if no pair has both."""
+        """Accuracy against the ranking column; None if no pair has both."""
         column = self.ranked_by
         drawn = [] if column is None else [
             (row, place, place.accuracy["value"], stat["value"])
@@ -188,10 +191,10 @@ class Board:
 
 @dataclass(frozen=True)
 class PlanePoint:
-    """A pair on the plane; `row` is its place in the table, `frontier` whether no other pair beats it in both."""
+    """A pair on the plane; `row` is its rank in the table, `frontier` is True if no other pair beats it in both."""
 
     row: int
-    place: Place
+    place: LeaderboardRow
     x: float
     y: float
     frontier: bool
@@ -199,7 +202,7 @@ class PlanePoint:
 
 @dataclass(frozen=True)
 class Plane:
-    """Accuracy (x) against the column that ranks (y), in a box of 100 by 60 units."""
+    """Accuracy (x) against the ranking column (y), in a box of 100 by 60 units."""
 
     column: dict[str, Any]
     points: list[PlanePoint]
@@ -208,22 +211,22 @@ class Plane:
 
     @cached_property
     def spans(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """From and to of both axes, with some room around the points."""
+        """Limits of both axes, with some margin around the points."""
         return _span([point.x for point in self.points]), _span([point.y for point in self.points])
 
     def left(self, x: float) -> float:
-        """Where a value of accuracy stands."""
+        """Horizontal position of an accuracy."""
         (low, high), _ = self.spans
         return round(self.WIDTH * (x - low) / (high - low), 2)
 
     def top(self, y: float) -> float:
-        """Where a value of the column stands, from above."""
+        """Vertical position of a value of the column, from the top."""
         _, (low, high) = self.spans
         return round(self.HEIGHT * (1 - (y - low) / (high - low)), 2)
 
     @property
     def frontier(self) -> str:
-        """The line through the pairs that no other beats in both, as points of an SVG."""
+        """The line through the frontier, as points of an SVG polyline."""
         line = sorted({(point.x, point.y) for point in self.points if point.frontier})
         return " ".join(f"{self.left(x)},{self.top(y)}" for x, y in line)
 
@@ -233,17 +236,22 @@ class Plane:
         return list(dict.fromkeys(point.place.audit.name for point in self.points))
 
 
-def found_audits(*folders: Path) -> tuple[list[Audit], list[str]]:
-    """Every card below the folders, and a sentence for each that cannot be read."""
+def find_audits(*folders: Path) -> tuple[list[Audit], list[str]]:
+    """All cards below the folders, and one sentence per unreadable card."""
     audits, troubles = [], []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"There is no folder {folder}; give one that holds audits.")
     for path in dict.fromkeys(path for folder in folders for path in sorted(folder.rglob(CARD))):
         try:
-            audits.append(Audit(path, read_card(path)))
+            card = read_card(path)
         except UserError as trouble:
             troubles.append(str(trouble))
+            continue
+        if any(note.startswith(NO_WEIGHTS) for note in notes_of(card)):
+            troubles.append(f"{path}: {NO_WEIGHTS}, so there is nothing to rank; audit it with trained ones.")
+        else:
+            audits.append(Audit(path, card))
     if not audits:
         why = f" that can be read ({troubles[0]})" if troubles else ""
         raise UserError(
@@ -254,7 +262,7 @@ def found_audits(*folders: Path) -> tuple[list[Audit], list[str]]:
 
 
 def boards(audits: Iterable[Audit]) -> list[Board]:
-    """The audits in tables: an audit joins the first table with its images whose columns mean the same."""
+    """Group the audits into tables: an audit joins the first table with its images and the same meaning of columns."""
     made: list[Board] = []
     for audit in audits:
         data, columns = audit.card["data"], {column["key"]: column for column in audit.card["columns"]}
@@ -270,9 +278,9 @@ def boards(audits: Iterable[Audit]) -> list[Board]:
 def leaderboard_page(
     tables: list[Board], troubles: list[str], home: Path, pages: Mapping[Path, str] | None = None
 ) -> str:
-    """The page; `home` is the folder it will lie in, `pages` a site's own page of each card.
+    """The page. `home` is its folder; `pages` are a site's pages by card.
 
-    Without `pages` models lead to their audits' reports.
+    Without `pages` models link to their audits' reports.
     """
     methods = {place.method: place.label for board in tables for place in board.places()}
     return rendered(
@@ -286,13 +294,13 @@ def leaderboard_page(
 
 
 def model_page(audit: Audit, board: Board, *, report: bool) -> str:
-    """A model's page of a site: what it is, every number of its card, what its paper reports, reasons for doubt."""
+    """The page of a model on a site: description, all numbers of its card, reported values, reasons for doubt."""
     ranks = [(rank, place) for rank, place in enumerate(board.places(), 1) if place.audit is audit]
     return rendered("model", audit=audit, card=audit.card, board=board, ranks=ranks, report=report)
 
 
 def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict[str, Path]]:
-    """The files of a static site: texts by their path, and reports to copy by theirs."""
+    """The files of a static site: texts by path, and reports to copy by path."""
     names: dict[Path, str] = {}
     for board in tables:
         for audit in board.audits:
@@ -308,7 +316,7 @@ def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict
         for audit in board.audits:
             place, report = f"models/{names[audit.path]}", audit.path.parent / "report.html"
             texts[f"{place}/index.html"] = model_page(audit, board, report=report.exists())
-            # Not card.json: a site inside a folder of audits would then add each of them a second time.
+            # Not named card.json: a site inside a folder of audits would otherwise list each of them twice.
             copies[f"{place}/audit.json"] = audit.path
             if report.exists():
                 copies[f"{place}/report.html"] = report
@@ -318,17 +326,17 @@ def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict
 
 
 def report_link(audit: Audit, home: Path) -> str | None:
-    """The way from the page to an audit's report, if it has one."""
+    """The relative link from the page to an audit's report, if there is one."""
     report = audit.path.parent / "report.html"
     if not report.exists():
         return None
     way = Path(os.path.relpath(report.resolve(), home.resolve())).as_posix()
-    # "./" keeps a folder named like an address (a colon in it) from being read as one.
+    # "./" keeps a folder name with a colon from being read as a URL scheme.
     return "./" + quote(way)
 
 
 def terminal_rows(board: Board) -> list[tuple[str, ...]]:
-    """Rank, model, method, the board's columns and reasons for doubt of every pair, as the terminal shows them."""
+    """Rows for the terminal: rank, model, method, the board's columns and reasons for doubt."""
     return [
         (
             str(rank),
@@ -354,7 +362,7 @@ def document(tables: list[Board]) -> list[dict[str, Any]]:
     ]
 
 
-def _plain(place: Place) -> dict[str, Any]:
+def _plain(place: LeaderboardRow) -> dict[str, Any]:
     card = place.audit.card
     return {
         "model": place.audit.name,
@@ -370,17 +378,17 @@ def _plain(place: Place) -> dict[str, Any]:
 
 
 def _fits(board: Board, data: dict[str, Any], columns: dict[str, dict[str, Any]]) -> bool:
-    """Same images by their hash (unknown fits nothing), and no column that means something else."""
+    """True for the same images by their hash (an unknown hash never matches) and no column with another meaning."""
     same = data["sha256"] is not None and data["sha256"] == board.sha256 and data["images"] == board.images
     shared = [key for key in columns if key in board.columns]
     meaning = itemgetter("detail", "direction")
     return same and all(meaning(columns[key]) == meaning(board.columns[key]) for key in shared)
 
 
-def _places(audit: Audit, column: dict[str, Any] | None) -> list[Place]:
+def _places(audit: Audit, column: dict[str, Any] | None) -> list[LeaderboardRow]:
     lead = _leading_method(audit.card, column)
     return [
-        Place(
+        LeaderboardRow(
             audit,
             method["name"],
             method["label"] or method["name"],
@@ -394,7 +402,7 @@ def _places(audit: Audit, column: dict[str, Any] | None) -> list[Place]:
 
 
 def _stats(card: dict[str, Any], method: dict[str, Any]) -> dict[str, Stat | None]:
-    """The card's columns of a method, and those that a leaderboard adds."""
+    """A method's columns: those of the card and those that the leaderboard adds."""
     lines = ((card["curves"] or {}).get("eps") or {}).get("lines") or ()
     attacked = [line for line in lines if line["method"] == method["name"] and line["label"] == "attack"]
     kept = {round(x, 3): y for line in attacked for x, y in zip(line["x"], line["y"], strict=True)}
@@ -409,7 +417,7 @@ def _stats(card: dict[str, Any], method: dict[str, Any]) -> dict[str, Stat | Non
 
 
 def _doubts(card: dict[str, Any], method: dict[str, Any], column: dict[str, Any] | None) -> Iterable[str]:
-    """Why the pair's number should not be relied on."""
+    """Reasons not to rely on the pair's number."""
     for flag in card["flags"] or ():
         if flag["name"] in UNRELIABLE and flag["where"] in (method["name"], "model"):
             yield f"{flag['name'].replace('_', ' ')}: {flag['explanation']}"
@@ -421,7 +429,7 @@ def _doubts(card: dict[str, Any], method: dict[str, Any], column: dict[str, Any]
 
 
 def _leading_method(card: dict[str, Any], column: dict[str, Any] | None) -> str | None:
-    """The recommended method; else the best in the column that ranks; else the first."""
+    """The recommended method, else the best in the ranking column, else the first."""
     for method in card["methods"]:
         if method["recommended"]:
             return str(method["name"])
@@ -431,24 +439,29 @@ def _leading_method(card: dict[str, Any], column: dict[str, Any] | None) -> str 
     return next(iter([*at_best, *(name for name, _ in found)]), None)
 
 
-def _rank(place: Place, column: dict[str, Any] | None) -> tuple[bool, float, float, str, str]:
-    """Best first; pairs that are level go by accuracy."""
+def _rank(place: LeaderboardRow, column: dict[str, Any] | None) -> tuple[bool, float, float, float, str, str]:
+    """Sort key: best first; ties (at the largest radius tried) by the worse end of the interval, then by accuracy."""
     stat = None if column is None else place.stats.get(column["key"])
     right = -float((place.accuracy or {}).get("value") or 0.0)
     if column is None or stat is None or not known(stat):
-        return True, 0.0, right, place.audit.name, place.method
-    value = -stat["value"] if column["direction"] == "higher" else stat["value"]
-    return False, value, right, place.audit.name, place.method
+        return True, 0.0, 0.0, right, place.audit.name, place.method
+    sign, end = (-1, "low") if column["direction"] == "higher" else (1, "high")
+    worse = stat["value"] if stat.get(end) is None else stat[end]
+    return False, sign * stat["value"], sign * worse, right, place.audit.name, place.method
 
 
 def _beats(one: tuple[float, float], other: tuple[float, float], column: Mapping[str, Any]) -> bool:
-    """At least as good in both, and better in one."""
+    """True if `one` is at least as good in both and better in one."""
     sign = 1 if column["direction"] == "higher" else -1
     a, b = (one[0], sign * one[1]), (other[0], sign * other[1])
     return a[0] >= b[0] and a[1] >= b[1] and a != b
 
 
 def _span(values: list[float]) -> tuple[float, float]:
+    """Round numbers around the values, with some room at both ends; the middle is round, too."""
     low, high = min(values), max(values)
-    room = 0.12 * (high - low) or max(0.05, abs(high) / 10)
-    return low - room, high + room
+    room = 0.06 * (high - low) or max(0.05, abs(high) / 10)
+    step = 10 ** math.floor(math.log10(high - low + 2 * room))
+    step = next(step * part for part in (0.1, 0.2, 0.5, 1.0, 2.0) if high - low + 2 * room <= 8 * step * part)
+    first, last = math.floor((low - room) / step), math.ceil((high + room) / step)
+    return first * step, (last + (last - first) % 2) * step

@@ -1,4 +1,4 @@
-"""The report as Markdown: the same words and numbers, with the figures of the folder."""
+"""The report as Markdown: the same text and numbers, with the figures in the folder."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BADGES = {"steady": "✔ steady", "shaky": "▲ shaky", "unsafe": "✖ unsafe", 
 
 
 def markdown_report(shown: Contents) -> str:
-    """The whole report; names are escaped, so that none can become markup."""
+    """The report; names are escaped, so that none becomes markup."""
     parts = (_head, _methods, _attacks, _charts, _bounds, _flags, _rerun)
     return "\n\n".join(block for part in parts for block in part(shown) if block) + "\n"
 
 
 def escaped(text: object) -> str:
-    """Text as it is, on one line: nothing in it becomes Markdown or HTML."""
+    """The text on one line, with Markdown and HTML characters escaped."""
     one_line = " ".join(str(text).split())
     return re.sub(r"([\\`*_{}\[\]<>|#~$&])", r"\\\1", one_line)
 
@@ -178,7 +178,7 @@ def _rerun(shown: Contents) -> list[str]:
 
 
 def _fenced(text: str) -> str:
-    """A block of code; its fence is longer than any run of backticks in it."""
+    """A code block whose fence is longer than any run of backticks inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}" if text else ""

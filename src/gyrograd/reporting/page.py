@@ -1,15 +1,24 @@
-"""A self-contained HTML page of text, tables and figures: opens offline, light and dark, on a phone too."""
+"""Self-contained HTML pages: they open offline, light and dark, on a phone too; all text is escaped.
+
+`rendered` makes the page of any template; `page` the one of text, tables and figures.
+"""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from gyrograd.errors import printable
+from gyrograd.numerics import wording as numbers
 from gyrograd.records import write_text
+from gyrograd.registry import readable
+from gyrograd.reporting import wording
+from gyrograd.reporting.palette import DARK, LIGHT
 from gyrograd.reporting.showcase import Showcase
-from gyrograd.reporting.templates import rendered
 
 MOST_COLUMNS = 5
 """Columns that fit a page without scrolling."""
@@ -17,10 +26,10 @@ MOST_COLUMNS = 5
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as they shall read.
+    """A table of text.
 
-    Columns hold numbers and stand to the right, but for the first, for `names`, and for `sentences`, which may take
-    several lines. `colours`: good or bad, for cells of these words.
+    Columns are right-aligned numbers, except the first, `names`, and `sentences`, which may wrap. colours: "good" or
+    "bad" for cells with these texts.
     """
 
     header: tuple[str, ...]
@@ -31,38 +40,38 @@ class Table:
 
     @property
     def wide(self) -> bool:
-        """Too wide for most screens: told so, and scrolled."""
+        """True if the table is too wide for most screens; the page then says so and lets it scroll."""
         return len(self.header) > MOST_COLUMNS
 
     def kind(self, column: int) -> str:
-        """The class of a column's cells in the style sheet."""
+        """The CSS class of a column's cells."""
         title = self.header[column]
         return "words" if title in self.sentences else "left" if title in self.names else ""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture and the sentence under it."""
+    """A picture and its caption."""
 
     png: bytes
     caption: str
 
     @property
     def base64(self) -> str:
-        """The picture as text, for the page itself."""
+        """The picture as base64 text."""
         return base64.b64encode(self.png).decode("ascii")
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands under it."""
+    """A heading with paragraphs, a table and figures."""
 
     heading: str
     paragraphs: tuple[str, ...] = ()
     table: Table | None = None
     figures: tuple[Figure, ...] = field(default=())
     folded: bool = False
-    """Shown when its heading is pressed."""
+    """Collapsed until its heading is clicked."""
 
 
 def page(
@@ -74,13 +83,48 @@ def page(
     *,
     badges: tuple[tuple[str, str], ...] = (),
 ) -> str:
-    """The page as HTML; all text is escaped. `beside`: pictures next to the lead; `badges`: words below the title and
-    the colour of each."""
+    """The page as HTML; all text is escaped. `beside`: pictures next to the lead; `badges`: words below the title, with
+    their colours."""
     return rendered(
         "page", title=title, lead=lead, sections=sections, footer=footer, beside=beside, badges=badges
     )
 
 
 def write_page(path: Path, html: str) -> None:
-    """Write the page whole or not at all."""
+    """Write the page atomically."""
     write_text(path, html)
+
+
+FILTERS = {
+    "number": numbers.number,
+    "bracket": numbers.bracket,
+    "with_interval": numbers.interval_text,
+    "signed": wording.signed,
+    "eps_text": numbers.eps_text,
+    "duration": wording.duration,
+    "readable": readable,
+    "counted_images": wording.counted_images,
+    "notes_of": wording.notes_of,
+}
+
+
+def rendered(name: str, **values: Any) -> str:
+    """Render the template `NAME.html.jinja`."""
+    text: str = _environment().get_template(f"{name}.html.jinja").render(light=LIGHT, dark=DARK, **values)
+    # Names of files and models appear on pages; their control characters are escaped.
+    return "\n".join(printable(line.replace("\t", " ")) for line in text.split("\n"))
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        autoescape=True,
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    return environment

@@ -1,4 +1,4 @@
-"""Colours, markers and dashes: told apart by the colour-blind, in grey, on white and on black."""
+"""Colours, markers and dashes that the colour-blind can distinguish, also in grey, on white and on black."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIGHT = {
     "s6": "#5c5c66",
     "s7": "#882255",
 }
-"""Names of colours to their values on white. Charts are drawn with these; every value stands here once."""
+"""Colours by name, on white. Charts are drawn with these; every value is unique."""
 
 DARK = {
     "ink": "#e6edf3",
@@ -64,7 +64,7 @@ DASHES: tuple[Any, ...] = (
 
 
 class Series(NamedTuple):
-    """How one method is drawn, the same in every chart of a report."""
+    """The style of one method, the same in all charts of a report."""
 
     colour: str
     marker: str
@@ -72,5 +72,5 @@ class Series(NamedTuple):
 
 
 def series(index: int) -> Series:
-    """The look of the method with this number. Eight colours and five dashes give forty that differ."""
+    """The style of the method with this number; eight colours and five dashes give forty combinations."""
     return Series(LIGHT[f"s{index % COLOURS}"], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])

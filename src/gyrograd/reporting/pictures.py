@@ -1,4 +1,4 @@
-"""The pictures beside a card: images and maps of the worst attacks, drawn so that a map can be read at a glance."""
+"""The pictures of a card: images and maps of the worst attacks."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ Array = NDArray[Any]
 
 ARRAYS = ("image", "attacked", "map_clean", "map_attacked")
 SIGNED = ("signed_clean", "signed_attacked")
-"""The same maps with their sign, channels added. Cards written before they were kept do without."""
+"""The same maps with their sign, summed over channels; older cards do not have them."""
 BEST = "best_"
-"""Before the name of an array: of the recommended method, attacked in its turn on the same image."""
+"""Prefix of the arrays of the recommended method, attacked on the same image."""
 OPTIONAL = (*SIGNED, *(BEST + key for key in (*ARRAYS[1:], *SIGNED)))
 SCALE_END = 99.5
-"""Percentile of a map at which its scale ends: one bright pixel would leave all others black."""
+"""Percentile at which the scale of a map ends, because a single bright pixel would leave all others black."""
 SIDE = 160
-"""Pixels a side at least, so that small images are not smeared when they are shown large."""
+"""Smallest side in pixels, so that small images are not blurred when enlarged."""
 FILE_SIDE = 224
-"""The same for a picture that is a file of its own; enlarged by whole numbers, so that each pixel is a square."""
+"""The same for picture files; enlarged by whole numbers, so that each pixel is a square."""
 LARGEST_ARRAY = 2**28
-"""Elements of an array of pictures."""
+"""Most elements of an array of pictures."""
 LEAST_IMAGE = 0.15
-"""Share of the grey image that shows through where the map is strongest."""
+"""Share of the grey image that is visible under the strongest values of a map."""
 SIGN_COLOURS = "RdBu_r"
-"""Blue against the class, white nothing, red for it."""
+"""Colour map of signed maps: blue against the class, white zero, red for the class."""
 
 Views = dict[str, tuple[str, str]]
-"""A map before and after an attack as data addresses: "overlay", "map" and, for maps with a sign, "sign"."""
+"""A map before and after an attack as data URLs: "overlay", "map" and, for signed maps, "sign"."""
 
 
 @dataclass(frozen=True)
 class AttackPictures:
-    """One attack as data addresses; `best` is the recommended method under its own attack, if it is another."""
+    """The pictures of one attack as data URLs; `best`: another, recommended method under its own attack."""
 
     image: str
     attacked: str
@@ -53,7 +53,7 @@ class AttackPictures:
 
 
 def load_arrays(name: str | None, folder: Path) -> dict[str, Array] | str:
-    """The arrays of the card's pictures, or the sentence that says why there are none."""
+    """The arrays of the card's pictures, or a sentence that says why there are none."""
     if name is None:
         return "This audit kept no pictures."
     path = folder / Path(name).name
@@ -61,18 +61,18 @@ def load_arrays(name: str | None, folder: Path) -> dict[str, Array] | str:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
             arrays = {key: stored[key] for key in (*ARRAYS, *OPTIONAL) if key in stored.files}
-            # An array may say any size; what is read is bounded by what a report could show.
+            # A header may claim any size, so the number of elements is limited before reading.
             if any(array.size > LARGEST_ARRAY or array.dtype.kind not in "fiub" for array in arrays.values()):
                 raise ValueError
     except FileNotFoundError:
         return f"The pictures are not here: {path.name} is missing; run the audit again to have them."
-    except Exception:  # a damaged archive fails in whatever way its bytes lead to
+    except Exception:  # a damaged archive can raise almost anything
         return f"The pictures cannot be read: {path.name} is damaged; run the audit again to have them."
     return _fitting(arrays, path.name)
 
 
 def _refuse_objects(path: Path) -> None:
-    """Refuse a pickle, and an archive of Python objects: reading them would run what they say."""
+    """Refuse a pickle, or an archive of Python objects, because reading it could run code."""
     try:
         with path.open("rb") as file:
             start = file.read(2)
@@ -83,7 +83,7 @@ def _refuse_objects(path: Path) -> None:
                     with archive.open(name) as member:
                         described.append(member.read(256))
     except Exception:
-        return  # not there or damaged: found again by who reads it
+        return  # missing or damaged; reported when it is read
     if start[:1] == b"\x80" or any(b"'descr': '|O'" in header for header in described):
         raise UserError(
             f"{path} holds Python objects, which could run code, not pictures; run the audit again to have them."
@@ -107,7 +107,7 @@ def _fitting(arrays: dict[str, Array], name: str) -> dict[str, Array] | str:
 
 
 def attack_pictures(arrays: dict[str, Array], row: int, eps: float | None = None) -> AttackPictures | None:
-    """The pictures of one row; None where the arrays do not have that row. `eps`: the largest change allowed."""
+    """The pictures of one row; None if the arrays do not have that row. `eps`: the largest allowed change."""
     if not 0 <= row < len(arrays["image"]):
         return None
     at = {key: np.nan_to_num(array[row].astype(float)) for key, array in arrays.items()}
@@ -123,7 +123,7 @@ def attack_pictures(arrays: dict[str, Array], row: int, eps: float | None = None
 
 
 def views(at: Mapping[str, Array]) -> Views:
-    """A map before and after: over its image, alone, and with its sign if the array has one."""
+    """A map before and after: over its image, alone, and with its sign if there is one."""
     pairs = [(at["image"], at["map_clean"]), (at["attacked"], at["map_attacked"])]
     drawn = {
         "overlay": [overlay(image, map, scale_end(map)) for image, map in pairs],
@@ -135,22 +135,22 @@ def views(at: Mapping[str, Array]) -> Views:
 
 
 def scale_end(map: Array) -> float:
-    """Where the scale of a map ends; 1 for a map of zeros.
+    """The value at which the scale of a map ends; 1 for a map of zeros.
 
-    Each map has its own: what is judged is which of its pixels are highest, and an attack that makes a map ten times
-    as large would leave the map before it black on a scale of both.
+    Each map has its own scale, because only the ranking of its pixels matters; on a common scale, an attack that makes
+    a map ten times as large would leave the clean map black.
     """
     end = float(np.percentile(np.abs(map), SCALE_END))
     return end if end > 0 else float(np.abs(map).max(initial=0.0)) or 1.0
 
 
 def shared_scale(clean: Array, moved: Array) -> float:
-    """Where one scale of both maps ends; 1 for maps of zeros."""
+    """The value at which a common scale of both maps ends; 1 for maps of zeros."""
     return scale_end(np.stack([clean, moved]))
 
 
 def difference(image: Array, attacked: Array, eps: float | None = None) -> Array:
-    """What the attack changed, mean over colours: black and white are a change of `eps`, or the largest there is."""
+    """The change by the attack, mean over colours: black and white are a change of `eps`, or the largest change."""
     change = (attacked - image).mean(-1, keepdims=True)
     largest = eps or float(np.abs(change).max(initial=0.0)) or 1.0
     grey: Array = (0.5 + 0.5 * change / largest).clip(0, 1).repeat(3, -1)
@@ -158,7 +158,7 @@ def difference(image: Array, attacked: Array, eps: float | None = None) -> Array
 
 
 def signed_colours(map: Array) -> Array:
-    """A map with its sign: blue below zero, white at zero, red above; as strong at -v as at v."""
+    """Colours of a signed map: blue below zero, white at zero, red above, symmetric."""
     from matplotlib import colormaps
 
     end = scale_end(map)
@@ -167,7 +167,7 @@ def signed_colours(map: Array) -> Array:
 
 
 def coloured(map: Array, end: float) -> Array:
-    """A map as colours; `end` and beyond are brightest."""
+    """Colours of a map; values from `end` on are brightest."""
     from matplotlib import colormaps
 
     colours: Array = colormaps[MAP_COLOURS]((np.abs(map) / end).clip(0, 1))[..., :3]
@@ -175,7 +175,7 @@ def coloured(map: Array, end: float) -> Array:
 
 
 def overlay(image: Array, map: Array, end: float) -> Array:
-    """The map's colours over the image in grey, the stronger the less of the image is seen; `end` is brightest."""
+    """The map's colours over the grey image; stronger values hide more of it, values from `end` on are brightest."""
     strength = (np.abs(map) / end).clip(0, 1)[..., None] * (1 - LEAST_IMAGE)
     mixed: Array = image.mean(-1, keepdims=True) * (1 - strength) + coloured(map, end) * strength
     return mixed
@@ -193,19 +193,19 @@ def png(picture: Array) -> bytes:
 
 
 def scale_bar() -> str:
-    """The map colours from zero to the end of the scale."""
+    """A colour bar of maps, from zero to the end of the scale."""
     return data_address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
 
 
 def sign_bar() -> str:
-    """The colours of maps with a sign, from below zero to above."""
+    """A colour bar of signed maps."""
     return data_address(signed_colours(np.linspace(-1, 1, 128)[None]), grow=False)
 
 
 def attack_sheet(
     arrays: dict[str, Array], rows: list[int], titles: list[str], eps: float | None = None
 ) -> bytes:
-    """The attacks below one another as one PNG file, a row each."""
+    """The attacks as one PNG file, one row each."""
     chosen = [[np.nan_to_num(arrays[key][row].astype(float)) for key in ARRAYS] for row in rows]
     images, attacked, clean, moved = ([parts[at] for parts in chosen] for at in range(len(ARRAYS)))
     columns = {
@@ -219,8 +219,11 @@ def attack_sheet(
 
 
 def data_address(picture: Array, grow: bool = True) -> str:
-    """A picture `h w 3` in [0, 1] inside an address: small ones as PNG, enlarged by `grow`, each pixel a square; large
-    ones as JPEG, since a page shows dozens of them."""
+    """A picture `h w 3` in [0, 1] as a data URL.
+
+    Small pictures become PNG, enlarged with `grow` so that each pixel is a square; large ones become JPEG, because a
+    page shows dozens of them.
+    """
     from PIL import Image
 
     image = Image.fromarray((np.nan_to_num(picture).clip(0, 1) * 255).round().astype(np.uint8))

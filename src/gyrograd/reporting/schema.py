@@ -1,4 +1,4 @@
-"""The audit card: its one specification, and the reader that holds files to it, one sentence where they do not fit."""
+"""The specification of the audit card, and the reader that checks files against it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SCHEMA = 1
 CARD = "card.json"
 REPORTS = ("report.html", "report.md")
 LARGEST = 1e100
-"""Of any number on a card: bounds of theorems can be astronomic, measurements are not."""
+"""Largest number on a card: bounds of theorems can be huge, measurements cannot."""
 
 
 HOLLOW = {"ignores_model", "same_map_everywhere", "constant_map", "calm_but_empty"}
-"""Flags of maps that hold still for a reason that makes them useless."""
+"""Flags of maps that are stable for a reason that makes them useless."""
 MASKED = {"beaten_by_noise", "beaten_by_transfer", "beaten_by_squares", "search_misled"}
-"""Flags of maps whose derivative leads a search astray: under attack they look steadier than they are."""
+"""Flags of maps whose derivative misleads a search, so that they look steadier than they are."""
 
 Group = Literal["noise", "attack", "transform", "certificate", "faithfulness", "other"]
 Direction = Literal["higher", "lower"]
 
 
 class AuditedModel(TypedDict):
-    """Which model."""
+    """The audited model."""
 
     source: str
     description: str | None
@@ -38,7 +38,7 @@ class AuditedModel(TypedDict):
 
 
 class AuditedData(TypedDict):
-    """Which images; `planned` counts those that a finished audit has."""
+    """The audited images; `planned` is their number in a finished audit."""
 
     source: str
     images: int
@@ -50,7 +50,7 @@ class AuditedData(TypedDict):
 
 
 class Verdict(TypedDict):
-    """The grade and what is said with it."""
+    """The grade and its sentences."""
 
     grade: Literal["steady", "shaky", "unsafe"] | None
     sentences: list[str]
@@ -68,7 +68,7 @@ class CardColumn(TypedDict):
 
 
 class MethodRow(TypedDict):
-    """A method: its number in each column."""
+    """A method and its number in each column."""
 
     name: str
     label: str | None
@@ -78,7 +78,7 @@ class MethodRow(TypedDict):
     notes: list[str] | None
     recommended: bool | None
     passes: int | None
-    """Forward and backward passes of the model that one map takes."""
+    """Model passes per map."""
 
 
 class EpsLine(TypedDict):
@@ -91,7 +91,7 @@ class EpsLine(TypedDict):
 
 
 class EpsCurves(TypedDict):
-    """What stays of the map as eps grows."""
+    """Share of the map that stays, over eps."""
 
     label: str | None
     x_label: str | None
@@ -109,7 +109,7 @@ class PixelLine(TypedDict):
 
 
 class PixelCurves(TypedDict):
-    """Probability over the share of pixels put in or taken out."""
+    """Probability over the share of pixels inserted or removed."""
 
     label: str | None
     x_label: str | None
@@ -125,7 +125,7 @@ class Curves(TypedDict):
 
 
 class PlanePoint(TypedDict):
-    """A method, or a width of one, between robustness and faithfulness."""
+    """Robustness and faithfulness of a method, or of one of its widths."""
 
     method: str
     label: str | None
@@ -137,7 +137,7 @@ class PlanePoint(TypedDict):
 
 
 class Recommended(TypedDict):
-    """The point to use."""
+    """The recommended point."""
 
     method: str
     setting: float | None
@@ -145,7 +145,7 @@ class Recommended(TypedDict):
 
 
 class Plane(TypedDict):
-    """Robust or faithful."""
+    """The plane of robustness and faithfulness."""
 
     x_label: str | None
     y_label: str | None
@@ -154,7 +154,7 @@ class Plane(TypedDict):
 
 
 class Bound(TypedDict):
-    """A theorem's bound beside what was measured."""
+    """A theorem's bound beside the measured value."""
 
     label: str
     reference: str | None
@@ -172,7 +172,7 @@ class Predicted(TypedDict):
 
 
 class BestUnderAttack(TypedDict):
-    """The recommended method on the same image, attacked in its turn."""
+    """The recommended method, attacked on the same image."""
 
     method: str
     cosine: float | None
@@ -180,8 +180,11 @@ class BestUnderAttack(TypedDict):
 
 
 class WorstAttack(TypedDict):
-    """One of the most damaging attacks; `row` is its place in the pictures, `name` the image's file or set and number,
-    `kept` the share of the map's top pixels that stay."""
+    """One of the most damaging attacks.
+
+    row: its row in the pictures. name: the image's file, or set and number. kept: the share of the map's top pixels
+    that stay.
+    """
 
     row: int
     example: int
@@ -208,7 +211,7 @@ class CardFlag(TypedDict):
 
 
 class CertifiedRow(TypedDict):
-    """A method's certified share of pixels and cosine, or soft stability, and the draws per image they took."""
+    """A method's certified share of pixels and cosine, or its soft stability, and the number of draws per image."""
 
     method: str
     label: str
@@ -219,7 +222,7 @@ class CertifiedRow(TypedDict):
 
 
 class CertifiedPicture(TypedDict):
-    """An image's pixels under one method, a character each: + in the top, - not, x refuted, . undecided."""
+    """Pixel states of an image for one method, one character each: + in the top, - not, x refuted, . undecided."""
 
     example: int
     method: str
@@ -228,7 +231,7 @@ class CertifiedPicture(TypedDict):
 
 
 class Certificates(TypedDict):
-    """What is certain, with probability 1 - alpha per image; radii are Euclidean, per value in grey levels."""
+    """Certificates, with probability 1 - alpha per image; radii are Euclidean, `per_value` in grey levels."""
 
     images: int
     alpha: float
@@ -247,7 +250,7 @@ class Certificates(TypedDict):
 
 
 class Rerun(TypedDict):
-    """How and where the audit was made."""
+    """How and where the audit ran."""
 
     command: str | None
     versions: dict[str, str] | None
@@ -258,9 +261,9 @@ class Rerun(TypedDict):
 
 
 class AuditCard(TypedDict):
-    """The card of an audit: what `audit` makes, card.json holds and reports show. This is its one specification.
+    """The card of an audit, as `audit` makes it, card.json stores it and reports show it.
 
-    A field that may be None may be left out of the file. Its numbers are plain: `Stat` for means with intervals.
+    A field that may be None may be left out of the file. Means with intervals are `Stat`s.
     """
 
     schema: int
@@ -285,7 +288,7 @@ class AuditCard(TypedDict):
 
 
 def card_path(place: Path | str) -> Path:
-    """The card of an audit's folder, or beside its report, whose path an audit prints; a card itself is its own."""
+    """The path of the card, from an audit's folder, its report (whose path an audit prints), or the card itself."""
     place = Path(place)
     if place.name in REPORTS:
         return place.with_name(CARD)
@@ -293,7 +296,7 @@ def card_path(place: Path | str) -> Path:
 
 
 def read_card(place: Path | str) -> dict[str, Any]:
-    """The card in a folder or a file, checked. Numbers JSON does not have (NaN) read as unknown."""
+    """Read and check the card in a folder or file; NaN becomes unknown."""
     path = card_path(place)
     try:
         card = read_json(path, parse_constant=lambda _: None)
@@ -305,7 +308,7 @@ def read_card(place: Path | str) -> dict[str, Any]:
 
 
 def checked(card: Any, where: str = "The card") -> dict[str, Any]:
-    """The card with every field a report knows (None where it was left out); one sentence names the first misfit."""
+    """The card with all fields (None if left out); the error names the first field that does not fit."""
     schema = card.get("schema") if isinstance(card, dict) else None
     if type(schema) is not int or schema < 1:
         raise UserError(f"{where} is not an audit card (it names no schema); give the folder an audit wrote.")
@@ -319,16 +322,16 @@ def checked(card: Any, where: str = "The card") -> dict[str, Any]:
 
 
 class CardError(ValueError):
-    """What is wrong with a value, and where."""
+    """A value of a card does not fit; the message says which and why."""
 
 
 def fitted(value: Any, kind: Any, at: str) -> Any:
-    """The value if it is of this kind, with the fields it leaves out as None: no page has to ask if they are there.
+    """The value, checked against a type of the specification, with missing optional fields as None.
 
-    `kind` is a type of the specification; `at` says where the value stands.
+    `at` is the value's path in the card, for errors.
 
     Raises:
-        CardError: It is of another kind.
+        CardError: if the value does not fit.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
@@ -354,7 +357,7 @@ def fitted(value: Any, kind: Any, at: str) -> Any:
                 raise CardError(f"'{place}' is missing")
             fields[key] = fitted(value.get(key), field, place)
         return {**value, **fields}
-    # True is an int to Python and no number to a reader; JSON writes 1.0 as 1.
+    # In Python True is an int, but it is no number on a card; JSON writes 1.0 as 1.
     fits = isinstance(value, int | float if kind is float else kind) and (
         kind is bool or not isinstance(value, bool)
     )
@@ -375,7 +378,7 @@ def _expect(fits: bool, at: str, value: Any, wanted: str) -> None:
 
 
 def _check_relations(card: dict[str, Any]) -> None:
-    """What fields say of one another: lengths, ranges, names given twice, and pictures beside the card."""
+    """Check relations between fields: lengths, ranges, repeated names, and the file of the pictures."""
     names = [method["name"] for method in card["methods"]]
     if len(set(names)) < len(names):
         raise CardError("'methods' names a method twice")

@@ -1,9 +1,9 @@
-"""Images and their maps side by side, for a notebook or a file. Takes tensors without needing torch."""
+"""Images and their maps side by side, for a notebook or a file. Accepts tensors without importing torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from gyrograd.reporting.figures import Array, Pictures, picture_grid
 from gyrograd.reporting.pictures import overlay, scale_end
 
 MOST_ROWS = 8
-"""Examples on one sheet; the rest is left out, and the caption says so."""
+"""Most examples on a sheet; the caption says if some are left out."""
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A picture: a notebook shows it, `save` writes it."""
+    """A picture that a notebook shows and `save` writes."""
 
-    png: bytes
+    png: bytes = field(repr=False)
 
     def save(self, path: Path | str) -> Path:
         """Write the PNG file; returns its path."""
@@ -37,12 +37,12 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
     """One row per example: the image, then each map laid over it.
 
     Args:
-        x: images `b c h w` in [0, 1]; or the result of an attack, whose images and maps before and after are shown.
+        x: images `b c h w` in [0, 1]; or the result of an attack, to show its images and maps before and after.
         maps: maps shaped like x; several in a dictionary by name.
-        labels: a name for each row.
+        labels: names of the rows.
 
-    Each map has its own scale: what counts is which pixels it ranks highest. Strength is the sum of sizes over the
-    channels; brightest is the 99.5th percentile.
+    Each map has its own scale, because only the ranking of its pixels matters. Strength is the magnitude summed over
+    channels; the brightest colour is its 99.5th percentile.
 
     >>> import torch, gyrograd as gg
     >>> model, x = gg.model("lenet", num_classes=10, seed=0).eval(), torch.rand(2, 3, 32, 32)
@@ -87,6 +87,12 @@ def _array(values: Any) -> Array:
 def _images(x: Any) -> Array:
     """b h w 3, grey images in three equal channels."""
     images = _array(x)
+    if images.ndim == 3:
+        raise UserError(
+            f"The images have shape {images.shape}, without a batch axis; give x[None] and maps[None]."
+        )
+    if images.ndim == 4 and images.max(initial=0.0) > 2:
+        raise UserError(f"The images reach up to {images.max():.4g} and pixels lie in [0, 1]; divide by 255.")
     if images.ndim != 4 or len(images) == 0:
         raise UserError(f"The images have shape {images.shape}; give batch, channels, height and width.")
     images = np.moveaxis(images, 1, -1)
@@ -94,7 +100,7 @@ def _images(x: Any) -> Array:
 
 
 def _strength(map: Any, images: Array) -> Array:
-    """b h w: the sizes of a map's values, added over its channels."""
+    """Magnitudes of a map summed over channels, b h w."""
     values = np.abs(_array(map))
     strength: Array = values.sum(1) if values.ndim == 4 else values
     if strength.shape != images.shape[:3]:

@@ -1,4 +1,4 @@
-"""The pictures beside a verdict: image, map, and the map after the worst attack; two explanations below one another."""
+"""The pictures beside a verdict: image, map, and map after the worst attack, for one or two explanations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gyrograd.reporting.pictures import Array, AttackPictures, Views, attack_pic
 Arrays = Mapping[str, Array]
 
 VIEWS = {"overlay": "over the image", "map": "the map alone", "sign": "with its sign"}
-"""What the switch offers, by the name of a view."""
+"""Labels of the views that can be switched."""
 
 
 @dataclass(frozen=True)
 class ShowcaseRow:
-    """One explanation: a picture at the left with its words, the map before and after, and words for each."""
+    """One explanation: a picture with its caption at the left, then the map before and after with their captions."""
 
     picture: str
     alt: str
@@ -30,7 +30,7 @@ class ShowcaseRow:
 
 @dataclass(frozen=True)
 class Showcase:
-    """All rows under one switch between views, and a colour bar with words for each."""
+    """Rows with one switch between views, and a colour bar per view."""
 
     heading: str
     rows: tuple[ShowcaseRow, ...]
@@ -39,29 +39,29 @@ class Showcase:
 
     @property
     def offered(self) -> dict[str, str]:
-        """The views that some row has."""
+        """The views that at least one row has."""
         return {name: words for name, words in VIEWS.items() if any(name in row.views for row in self.rows)}
 
 
 def showcase(heading: str, rows: Sequence[ShowcaseRow]) -> Showcase | None:
-    """The rows to show; None if there are none."""
+    """A showcase of the rows; None if there are none."""
     return Showcase(heading, tuple(rows)) if rows else None
 
 
 def stays(kept: float | None) -> str:
-    """`3 % of its top pixels stay`, what an attack leaves of a map."""
+    """The effect of an attack in words: `3 % of its top pixels stay`."""
     return "attacked" if kept is None else f"{kept * 100:.0f} % of its top pixels stay"
 
 
 def change_words(eps: float | None) -> str:
-    """What the picture of a difference shows."""
+    """The caption of a picture of a difference."""
     if eps is None:
         return "black and white are the largest change"
     return f"at most {eps_text(eps)} per pixel, drawn {0.5 / eps:.0f} times as strong"
 
 
 def image_name(facts: Mapping[str, Any]) -> str:
-    """What an attacked image is called; where nobody knows, its place among the images."""
+    """The name of an attacked image, or its number if it has none."""
     return str(facts.get("name") or f"image {facts['example']}")
 
 
@@ -73,9 +73,9 @@ def prediction_words(found: Mapping[str, Any] | None) -> str:
 def two_models(
     names: Sequence[str], cards: Sequence[Mapping[str, Any]], arrays: Sequence[Arrays | str], alike: bool
 ) -> Showcase | None:
-    """Each model's recommended explanation under its worst attack, on one image if both audits show one.
+    """Each model's recommended explanation under its worst attack, on the same image if both audits show one.
 
-    `alike`: both looked at the same images. An audit without pictures has no row.
+    `alike`: both audits used the same images. An audit without pictures has no row.
     """
     found = [
         _recommended(card) if not isinstance(own, str) else {}
@@ -111,7 +111,7 @@ def _model_row(
 
 
 def _recommended(card: Mapping[str, Any]) -> dict[int, tuple[Mapping[str, Any], str, float | None, bool]]:
-    """By example: the attack on the recommended method, its label, what stays, and if it stands beside another."""
+    """By example: the attack on the recommended method, its label, the share kept, and whether it is beside another."""
     labels = {method["name"]: method["label"] or method["name"] for method in card["methods"]}
     chosen = next((method["name"] for method in card["methods"] if method["recommended"]), None)
     found: dict[int, tuple[Mapping[str, Any], str, float | None, bool]] = {}

@@ -1,4 +1,4 @@
-"""The table of methods: which cell is best, which are level with it, and where each stands in its range."""
+"""The table of methods on the page: values, marks for the best and for those level with it, and bars."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ GROUPS = {
     "faithfulness": "Faithfulness",
     "other": "Other",
 }
-"""Parts of the table by the `group` of a metric's registry entry, in their order."""
+"""Headings of the parts of the table by metric group, in order."""
 Mark = Literal["best", "level", ""]
 
 
 @dataclass(frozen=True)
 class Bar:
-    """Where an interval and its value lie in the column's range, in per cent."""
+    """Positions of a value and its interval in the column's range, in per cent."""
 
     low: float
     value: float
@@ -32,7 +32,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value as it reads: `mark` says best, level with the best (their intervals meet), or neither."""
+    """A value as text. `mark`: best, level with the best (their intervals overlap), or neither."""
 
     key: str
     label: str
@@ -44,7 +44,7 @@ class Cell:
     mark: Mark
     bar: Bar | None
     first: bool
-    """Whether its group begins with it."""
+    """True for the first cell of its group."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def grouped_columns(card: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]
 
 
 def counts(card: dict[str, Any]) -> dict[str, str]:
-    """How many images a column's means are of, by its key: `12 images`, `8 to 12 images` where methods differ."""
+    """Number of images by column key, as text: `12 images`, or `8 to 12 images` if methods differ."""
     found: dict[str, str] = {}
     for column in card["columns"]:
         n = image_counts(card, column["key"])
@@ -75,13 +75,13 @@ def counts(card: dict[str, Any]) -> dict[str, str]:
 
 
 def image_counts(card: Mapping[str, Any], key: str) -> list[int]:
-    """The numbers of images that the means of a column are of, rising: several if the methods differ."""
+    """The numbers of images behind a column's means, rising; several if the methods differ."""
     stats = [method["columns"].get(key) for method in card["methods"]]
     return sorted({stat["n"] for stat in stats if known(stat) and stat.get("n")})
 
 
 def rows(card: dict[str, Any]) -> list[Row]:
-    """A row per method, cells in the order of the groups."""
+    """One row per method, with cells in the order of the groups."""
     columns = [column for _, group in grouped_columns(card) for column in group]
     firsts = {group[0]["key"] for _, group in grouped_columns(card)}
     marks: dict[str, dict[str, Mark]] = {}
@@ -134,7 +134,7 @@ def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
 
 
 def _meet(a: Stat, b: Stat) -> bool:
-    """Whether two intervals share a number; an unknown interval meets nothing."""
+    """True if two intervals overlap; an unknown interval overlaps with none."""
     ends = (a.get("low"), a.get("high"), b.get("low"), b.get("high"))
     if any(end is None for end in ends):
         return False

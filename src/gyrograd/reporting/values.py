@@ -1,6 +1,6 @@
-"""The values behind a card's means, one an example: written beside the card, read back to compare two audits in pairs.
+"""The per-example values behind a card's means, stored beside the card so that two audits can be compared in pairs.
 
-FOLDER/records/table/METHOD.json      a Record: settings {"method": name}, a column for each key of the card
+FOLDER/records/table/METHOD.json      a Record: settings {"method": name}, one column per key of the card
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from gyrograd.numerics.wording import Number
 from gyrograd.reporting.wording import Stat, known
 
 Column = Mapping[int, Number | None]
-"""Example to value; None where there is none."""
-Measured = dict[tuple[str, str], Column]
-"""Method and column key to values."""
+"""Values by example; None if there is none."""
+StoredValues = dict[tuple[str, str], Column]
+"""Columns by method and column key."""
 
 
 def write_values(folder: Path, method: str, columns: Mapping[str, Column]) -> Path:
-    """Write what a method's row of the card was made of; returns the file's path."""
+    """Write the values behind a method's row of the card; returns the file's path."""
     examples = sorted({example for column in columns.values() for example in column})
     values = {key: [column.get(example) for example in examples] for key, column in columns.items()}
     path = _place(folder) / f"{_file_name(method)}.json"
@@ -30,9 +30,9 @@ def write_values(folder: Path, method: str, columns: Mapping[str, Column]) -> Pa
     return path
 
 
-def read_values(folder: Path) -> Measured:
-    """Every method's values beside a card; an audit that kept none gives nothing."""
-    found: Measured = {}
+def read_values(folder: Path) -> StoredValues:
+    """The stored values of all methods; empty if there are none."""
+    found: StoredValues = {}
     for path in sorted(_place(folder).glob("*.json")):
         record = records.read(path)
         for key, values in record.values.items():
@@ -40,10 +40,10 @@ def read_values(folder: Path) -> Measured:
     return found
 
 
-def values_behind(measured: Measured, method: str, key: str, stat: Stat | None) -> Column | None:
-    """The values a mean of the card was taken of; None where there are none, or they have another mean.
+def values_behind(measured: StoredValues, method: str, key: str, stat: Stat | None) -> Column | None:
+    """The values behind a mean of the card; None if there are none, or if their mean differs.
 
-    A folder may hold an older audit's values: those must not be compared under a newer card.
+    A folder may hold values of an older audit, which must not be used with a newer card.
     """
     column = measured.get((method, key))
     if column is None or stat is None or not known(stat):
@@ -56,7 +56,7 @@ def _place(folder: Path) -> Path:
 
 
 def _file_name(method: str) -> str:
-    """The method's name where it can name a file; else what can, and a hash that tells two such apart."""
+    """The method's name if it is a valid file name, else a shortened one with a hash."""
     slug = re.sub(r"[^A-Za-z0-9_-]+", "-", method)[:60]
     return slug if slug == method else f"{slug}-{hashlib.sha256(method.encode()).hexdigest()[:8]}"
 

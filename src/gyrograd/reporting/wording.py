@@ -1,4 +1,4 @@
-"""What reports say of a card in words; how numbers are written is `numerics.wording`'s."""
+"""Sentences of reports; `numerics.wording` formats numbers."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def signed(stat: Stat | None) -> str:
 
 
 def notes_of(card: Mapping[str, Any]) -> list[str]:
-    """What a reader must know of model, images and methods before any number: the notes, and what was left out."""
+    """Notes that a reader must know before any number: about model, images, and methods that were left out."""
     settings = card["settings"] or {}
     notes, left = settings.get("notes"), settings.get("left_out")
-    told = [str(note) for note in notes] if isinstance(notes, list) else []
+    texts = [str(note) for note in notes] if isinstance(notes, list) else []
     absent = left.items() if isinstance(left, dict) else ()
-    return [*told, *_weaker_attack(settings), *(f"Left out: {name}. {why}" for name, why in absent)]
+    return [*texts, *_weaker_attack(settings), *(f"Left out: {name}. {why}" for name, why in absent)]
 
 
 def _weaker_attack(settings: Mapping[str, Any]) -> list[str]:
-    """Audits made before `auto` attacked other numbers than those they show."""
+    """A note for audits older than `auto`, whose attacks did not minimise the numbers shown."""
     attacks = settings.get("attacks")
     if not isinstance(attacks, list) or "auto" in attacks:
         return []
@@ -42,7 +42,7 @@ def counted_images(count: int) -> str:
 
 
 def known(stat: Stat | None) -> bool:
-    """Whether there is a value at all."""
+    """True if there is a value."""
     return stat is not None and stat.get("value") is not None
 
 

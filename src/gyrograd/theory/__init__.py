@@ -1,12 +1,12 @@
-"""Theorems as functions, each beside what can be measured of it.
+"""Theorems as functions, beside estimates of the quantities that they bound.
 
-criteria: joo2023's l2 and cosine criteria and the bound between them. curvature: the input Hessian and its
-norms. bounds: what wang2020 and tan2023 promise. measured: the empirical side. toy: tan2023's two variables.
-alignment_toy: the four nets of joo2023 Figure 1.
-tradeoff: robustness against faithfulness, and what to choose.
+criteria: joo2023's l2 and cosine criteria and the bound between them. curvature: the input Hessian and its norms.
+bounds: the bounds of wang2020 and tan2023. estimates: empirical values of the bounded quantities. toy: tan2023's
+two-variable example. alignment_toy: the four nets of joo2023 Figure 1. tradeoff: robustness against faithfulness.
 """
 
-from gyrograd.theory import bounds, measured, toy
+from gyrograd.renames import keep_old_names
+from gyrograd.theory import bounds, estimates, toy
 from gyrograd.theory.criteria import (
     cosine_criterion,
     expected_cosine_criterion,
@@ -43,6 +43,7 @@ __all__ = [
     "bounds",
     "compare",
     "cosine_criterion",
+    "estimates",
     "expected_cosine_criterion",
     "expected_l2_criterion",
     "frobenius_bound",
@@ -51,7 +52,6 @@ __all__ = [
     "l2_criterion",
     "loss_curvatures",
     "loss_hessian",
-    "measured",
     "pareto",
     "product_bound",
     "recommend",
@@ -63,3 +63,5 @@ __all__ = [
     "top_loss_curvature",
     "toy",
 ]
+
+keep_old_names(__name__, measured="gyrograd.theory.estimates")

@@ -1,7 +1,7 @@
 """joo2023 Figure 1: four two-layer nets in the plane, and where on its boundary the gradient of each turns most.
 
-The paper shows a picture and no recipe: data, width, weights and the pair of points are choices made here. The pair
-is chosen for each net by the same rule, at the weakest place of its own boundary.
+The paper shows the picture without a recipe, so data, width, weights and the pair of points are choices made here. The
+pair is chosen by the same rule for each net, where the gradient turns most along its own boundary.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Turn:
 
 
 def logit(model: Model, x: Points) -> PerExample:
-    """z: how much the second class leads."""
+    """z, the second class's logit minus the first's."""
     logits = model(x)
     lead: PerExample = logits[:, 1] - logits[:, 0]
     return lead

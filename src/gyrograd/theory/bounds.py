@@ -1,12 +1,12 @@
-"""How far an explanation can move, from constants of the model: wang2020's theorems and tan2023's.
+"""Bounds of wang2020 and tan2023 on how far an explanation can move, from constants of the model.
 
-The constants, all of the explained number f on the set of inputs the explanation looks at:
-lipschitz L (a bound of the gradient's length), smoothness H (of the Hessian's spectral norm), largest
-(sup |f|: wang2020's F, tan2023's R), radius (sup ||x||: tan2023's beta). Distances are Euclidean.
+The constants belong to the explained value f on the set of inputs that the explanation evaluates: lipschitz L (bounds
+the gradient's length), smoothness H (bounds the Hessian's spectral norm), largest (sup |f|: wang2020's F, tan2023's R),
+radius (sup ||x||: tan2023's beta). Distances are Euclidean.
 
-Each function is one printed constant. Where the print is wrong or can be made tighter, `form` says which:
-"paper" as printed, "corrected" with its slip mended, "sharp" the best constant known to us.
-The bounds on smoothed models speak of the expectation. A mean over a number of draws can exceed them.
+Each function is one printed constant. If the print is wrong or not tight, `form` selects a version: "paper" as printed,
+"corrected" without its error, "sharp" the best constant known to us. The bounds on smoothed models hold for the
+expectation; a mean over finitely many draws can exceed them.
 """
 
 import math
@@ -19,7 +19,7 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.types import Kernel
 
 Amount: TypeAlias = float | Tensor
-"""One number for all examples, or one for each."""
+"""One number for all examples, or one per example."""
 Form = Literal["paper", "corrected", "sharp"]
 
 
@@ -129,7 +129,7 @@ def shap_bound(lipschitz: float, d: int, *, form: Form = "sharp") -> float:
 
 
 def lime_uniform_bound(lipschitz: float, d: int, ridge: float) -> float:
-    """2 sqrt(d + 1) L / (4 lambda + 1): LIME on d features, all coalitions alike (tan2023 Lemma C.9).
+    """2 sqrt(d + 1) L / (4 lambda + 1): LIME on d features, equal weight for all coalitions (tan2023 Lemma C.9).
 
     For the mean over all coalitions with penalty lambda ||w||^2 and no intercept.
     """
@@ -173,8 +173,8 @@ def lime_exponential_bound(
 def smoothed_lipschitz(kernel: Kernel, d: int, *, spread: float, lipschitz: float = math.inf) -> float:
     """min(L, spread * gamma) for the smoothed model (tan2023 Theorem 4.3).
 
-    `spread` is how far the values of f lie apart at most, gamma the kernel's slope of total variation. It
-    is 1 for a probability and 2 R for |f| <= R.
+    `spread` is sup f - inf f, which is 1 for a probability and 2 R for |f| <= R; gamma is the kernel's slope of total
+    variation.
     """
     _check_at_least_zero(spread=spread, lipschitz=lipschitz)
     _check_features(d)
@@ -214,7 +214,7 @@ def _kernel_slope(radius: float, width: float, *, sharp: bool) -> float:
 
 
 def _exp(power: float) -> float:
-    """Infinity where the float range ends: the printed bound then says nothing."""
+    """exp, or infinity beyond the range of floats; the printed bound is then vacuous."""
     return math.exp(power) if power < 700 else math.inf
 
 

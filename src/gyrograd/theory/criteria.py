@@ -37,8 +37,9 @@ def l2_criterion(
 ) -> PerExample:
     """||grad(x + delta) - grad(x)||_2 (joo2023, before Eq. 1); `squared` as in the released code.
 
-    `clean` is grad(x) where it is at hand already. `detach_clean` lets no derivative through grad(x): the
-    released code's default, which pulls the gradient nearby towards the one at x and not both together.
+    `clean` is grad(x), if it is known already. `detach_clean` treats grad(x) as a constant, as the released code does
+    by
+    default: training then pulls the nearby gradient towards the one at x, not both towards each other.
     """
     before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
     after = _gradient(f, _moved(x, delta), target, quantity, create_graph)
@@ -58,7 +59,7 @@ def cosine_criterion(
 ) -> PerExample:
     """(1 - cos(grad(x + delta), grad(x))) / 2 (joo2023 Definition 4), in [0, 1]; `clean` as in l2_criterion.
 
-    Where the definition divides by zero: 0 if both gradients are zero, 1/2 if one is.
+    If the definition divides by zero: 0 if both gradients are zero, 1/2 if one is.
     """
     before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
     after = _gradient(f, _moved(x, delta), target, quantity, create_graph)
@@ -126,10 +127,9 @@ def frobenius_bound(
 ) -> PerExample:
     """(eps ||H||_F + O(eps^2)) / ||grad(x + delta)||: bounds the cosine criterion (joo2023 Theorem 6).
 
-    eps is ||delta||_2. `frobenius` is ||H||_F where it is at hand (for large inputs the root of
-    `squared_frobenius_norm`); else it is computed, exactly. `hessian_lipschitz` M makes the O(eps^2) M
-    eps^2 / 2, and the bound strict. With 0 (the paper's Figure 3b) it is strict only where the Hessian is
-    constant.
+    eps is ||delta||_2. `frobenius` is ||H||_F if known (for large inputs the root of `squared_frobenius_norm`); else it
+    is computed exactly. `hessian_lipschitz` M turns O(eps^2) into M eps^2 / 2 and makes the bound strict. With 0 (the
+    paper's Figure 3b) it is strict only for a constant Hessian.
     """
     field, moved = scalar_field(f, target, quantity), _moved(x, delta)
     norm = hessian(field, x, None).flatten(1).norm(dim=1) if frobenius is None else frobenius
@@ -167,9 +167,9 @@ def squared_bound(
 ) -> PerExample:
     """(||H delta|| / (||grad(x + delta)|| + ||grad(x)||))^2: of the criterion's order, delta^2.
 
-    Not in the paper. The criterion is a quarter of the squared distance of the two unit gradients, which
-    are apart by at most 2 ||a - b|| / (||a|| + ||b||) (Dunkl and Williams 1964). Never above
-    `product_bound` where that is below 1, and a bound of 1 or more says nothing of a criterion in [0, 1].
+    Not in the paper. The criterion is a quarter of the squared distance of the two unit gradients, which is at most 2
+    ||a - b|| / (||a|| + ||b||) (Dunkl and Williams 1964). Never above `product_bound` if that is below 1; a bound of 1
+    or more is vacuous for a criterion in [0, 1].
     """
     field, moved = scalar_field(f, target, quantity), _moved(x, delta)
     sizes = _length(input_gradient(field, moved)) + _length(input_gradient(field, x))
@@ -193,7 +193,7 @@ def scaled_layer(model: Model, layer: str, alpha: float) -> Model:
 def scaled_last_layer(model: Model, alpha: float) -> Model:
     """The alpha-transformation of the last linear layer: every logit times alpha (joo2023, Lemma 3).
 
-    The last linear layer in the order of definition; where another comes last, name it with `scaled_layer`.
+    This is the last linear layer in the order of definition; if another one runs last, name it with `scaled_layer`.
     """
     names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear)]
     if not names:
@@ -219,7 +219,7 @@ def _mean_over(
     before: Tensor,
     create_graph: bool,
 ) -> Tensor:
-    """One draw after the other, so that memory is that of one; the clean gradient is shared."""
+    """Mean over the draws, one at a time to save memory; the clean gradient is shared."""
     total = before.new_zeros(len(x))
     for delta in deltas:
         total = total + distance(_gradient(f, x + delta, target, quantity, create_graph), before)
@@ -260,7 +260,7 @@ def _moved(x: Tensor, delta: Tensor) -> Tensor:
 def _gradient_change(
     field: Callable[[Tensor], Tensor], x: Tensor, delta: Tensor, hessian_lipschitz: float
 ) -> Tensor:
-    """||H delta|| plus what the Hessian can change on the way (Taylor's remainder)."""
+    """||H delta|| plus Taylor's remainder, the possible change of the Hessian along delta."""
     first = _length(hessian_vector_product(field, x, delta))
     return first + hessian_lipschitz * _length(delta).square() / 2
 
@@ -271,5 +271,5 @@ def _length(v: Tensor) -> Tensor:
 
 
 def _over(change: Tensor, size: Tensor) -> Tensor:
-    """No bound, infinity, where the gradient to divide by is zero."""
+    """change / size; infinity, which is no bound, if the size is zero."""
     return torch.where(size > 0, change / torch.where(size > 0, size, 1), torch.inf)

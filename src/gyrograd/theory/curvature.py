@@ -1,4 +1,4 @@
-"""The input Hessian: exact for small inputs, its norm by random probes, and the loss's in closed form."""
+"""The input Hessian: exact for small inputs, its norm by random probes, and that of the loss in closed form."""
 
 from collections.abc import Callable
 from typing import Literal, get_args
@@ -17,9 +17,9 @@ from gyrograd.theory.fields import scalar_field
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
 EXACT = 1024
-"""The most features whose whole Hessian is written out."""
+"""Most features for which the whole Hessian is computed."""
 SQUARINGS = 20
-"""A second eigenvalue g times the first keeps g^(2^20) of its part: at worst 4e-7 of the eigenvalue is lost."""
+"""After 20 squarings a second eigenvalue g times the first weighs g^(2^20); at worst 4e-7 of the result is lost."""
 Probe = Literal["normal", "signs"]
 PROBES = {"normal": random.normal, "signs": random.signs}
 Channels = Literal["all", "mean"]
@@ -28,7 +28,7 @@ Channels = Literal["all", "mean"]
 def hessian(
     f: Callable[[Tensor], Tensor], x: Inputs, target: Labels | None, *, quantity: str = "logit"
 ) -> Float[Tensor, "b d d"]:
-    """The whole input Hessian of each example, one product for each feature: for up to 1024 features."""
+    """The whole input Hessian per example, by one Hessian-vector product per feature; for up to 1024 features."""
     d = x[0].numel()
     if d > EXACT:
         raise UserError(
@@ -71,8 +71,8 @@ def squared_frobenius_norm(
 def loss_hessian(model: Model, x: Inputs) -> Float[Tensor, "b d d"]:
     """W (diag p - p p^T) W^T, W the gradients of the logits (wang2020 Proposition 3).
 
-    The cross-entropy's Hessian for a piecewise linear net, whatever the label. Other nets have the curvature
-    of their logits besides, so for them it is the Gauss-Newton part.
+    For a piecewise linear net this is the Hessian of the cross-entropy, for any label. Other nets also have curvature
+    in their logits; for them it is the Gauss-Newton part.
     """
     jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph=False)
     root = _rooted(jacobian.flatten(2), log_probability)
@@ -82,7 +82,7 @@ def loss_hessian(model: Model, x: Inputs) -> Float[Tensor, "b d d"]:
 def loss_curvatures(
     model: Model, x: Inputs, *, channels: Channels = "all", create_graph: bool = False
 ) -> Float[Tensor, "b k"]:
-    """The eigenvalues of `loss_hessian` that can differ from zero, by a k x k problem (wang2020 B1); rising.
+    """The k eigenvalues of `loss_hessian` that can be nonzero, rising, by a k x k problem (wang2020 B1).
 
     `channels="mean"` averages the gradients over the colour channels first, as the released code does; the
     paper does not say so.
@@ -96,9 +96,9 @@ def loss_curvatures(
 def top_loss_curvature(
     model: Model, x: Inputs, *, channels: Channels = "all", create_graph: bool = False
 ) -> PerExample:
-    """The largest eigenvalue of `loss_hessian`: what wang2020's SSR penalises (Definition 7).
+    """The largest eigenvalue of `loss_hessian`, the penalty of wang2020's SSR (Definition 7).
 
-    With a graph it is made for training: see `top_of_squares`. It has the first derivative then, not the second.
+    With a graph it is computed by `top_of_squares`, for training; it then has a first derivative but no second.
     """
     if not create_graph:
         return loss_curvatures(model, x, channels=channels)[:, -1]
@@ -108,9 +108,9 @@ def top_loss_curvature(
 def top_of_squares(matrix: Float[Tensor, "b k k"]) -> PerExample:
     """The largest eigenvalue of positive semidefinite matrices, by squaring them until one direction is left.
 
-    An eigenvalue solver looks at its matrices on the host, so a step with one is no CUDA graph. The power 2^20 of a
-    matrix, its trace kept at 1, is the projection P on the top eigenvectors over their number; tr(P A) is the
-    eigenvalue to 4e-7 of itself, and P, held fixed, its derivative to A: the mean of theirs where several are equal.
+    An eigenvalue solver reads its matrices on the host, which a CUDA graph cannot hold. The power 2^20 of a matrix, its
+    trace kept at 1, is P, the projection on the top eigenvectors divided by their number. tr(P A) is the eigenvalue up
+    to 4e-7 of it, and with P held fixed its derivative to A is right: the mean over eigenvectors if several are equal.
     """
     with torch.no_grad(), without_autocast(matrix):
         power = matrix
@@ -134,7 +134,7 @@ def _small_hessian(model: Model, x: Inputs, channels: Channels, create_graph: bo
         if jacobian.dim() != 5:
             raise UserError("channels='mean' needs images b c h w; use channels='all'.")
         jacobian = jacobian.mean(2)
-    # A small problem in the precision of a half precision net would lose what it is solved for.
+    # Not in half precision, even if the net is: rounding would exceed the smaller eigenvalues.
     with torch.set_grad_enabled(create_graph), without_autocast(x):
         root = _rooted(single(jacobian).flatten(2), single(log_probability))
         return root @ root.mT
@@ -154,7 +154,7 @@ def _rooted(
 
 
 def _jacobian_and_log_probability(model: Model, x: Tensor, create_graph: bool) -> tuple[Tensor, Tensor]:
-    """Both of one forward pass: a second one would move BatchNorm's running statistics again."""
+    """Both from one forward pass: a second one would update BatchNorm's running statistics again."""
     try_model(model, x)
     seen: list[Tensor] = []
 

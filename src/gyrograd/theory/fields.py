@@ -1,4 +1,4 @@
-"""What the theorems speak of: one number for each example, as a function of the input."""
+"""The function of the theorems: one number per example, as a function of the input."""
 
 from collections.abc import Callable
 
@@ -12,9 +12,9 @@ from gyrograd.types import Labels, ScalarField
 def scalar_field(
     f: Callable[[Tensor], Tensor], target: Labels | None, quantity: str = "logit", *, check: bool = True
 ) -> ScalarField:
-    """The quantity of the target class of a model; with no target, f itself, which gives a number per example.
+    """The quantity of a model's target class as a function of x; with no target, f itself.
 
-    `check` looks at the target's values, which makes the host wait for the device.
+    `check` reads the target's values, which makes the host wait for the device.
     """
     if target is None:
         return f

@@ -1,4 +1,4 @@
-"""tan2023 Section 5.2: two variables, a gradient that sees one, and a SmoothGrad that sees both alike."""
+"""The toy of tan2023 Section 5.2: of two variables the gradient sees one, and SmoothGrad sees both equally."""
 
 import math
 

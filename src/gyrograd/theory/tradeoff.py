@@ -1,7 +1,7 @@
-"""Robust or faithful: curves of both over a setting, and what to choose (tan2023 Section 5).
+"""Robustness against faithfulness: curves of both over a setting, and a recommendation (tan2023 Section 5).
 
-Robustness and faithfulness are measures handed in, attribution to one number per example, so that any pair can
-be weighed: the local Lipschitz constant against the paper's faithfulness, or a similarity against insertion.
+Both measures are arguments, functions from an attribution to one number per example, so that any pair can be compared:
+the local Lipschitz constant with the paper's faithfulness, or a similarity with insertion.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,13 +18,13 @@ from gyrograd.numerics.statistics import Interval, bootstrap_interval, paired_di
 from gyrograd.types import Attribution, Inputs, PerExample
 
 Measure: TypeAlias = Callable[[Attribution], Tensor]
-"""An attribution to one number for each example, of a model and images it holds."""
+"""Maps an attribution to one number per example, for a model and images that the function holds."""
 Direction = Literal["higher is better", "lower is better"]
 
 
 @dataclass(frozen=True)
 class Point:
-    """One method at one setting (None: it has no setting), its numbers for each example and their means."""
+    """One method at one setting (None if it has none): its values per example and their means."""
 
     method: str
     setting: float | None
@@ -36,12 +36,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to choose among measured points.
+    """The points to choose from.
 
-    best: the point of highest mean faithfulness of each method. ties: the other settings of a method that are
-    not measurably less faithful than its best (the paired interval holds zero). at_edge: the methods whose
-    best is the first or last setting tried, so that a wider sweep may find better. pareto: the points that no
-    other beats in both respects, most robust first.
+    best: per method, the point of highest mean faithfulness. ties: per method, the other settings that are not
+    significantly less faithful (the paired interval contains zero). at_edge: methods whose best setting is the first or
+    last one tried, so that a wider sweep may find a better one. pareto: the points that no other point beats in both
+    respects, most robust first.
     """
 
     best: dict[str, Point]
@@ -52,10 +52,10 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class Promise:
-    """Whether tan2023 Theorem 5.2 promises a best noise level between zero and infinity, for each example.
+    """Whether tan2023 Theorem 5.2 guarantees a best noise level strictly between zero and infinity, per example.
 
-    alpha: the smallest cosine of a smoothed map and the marginal contributions. ratio: the length of the
-    contributions over that of the unsmoothed map.
+    alpha: the smallest cosine of a smoothed map and the marginal contributions. ratio: the length of the contributions
+    divided by that of the unsmoothed map. kept: True if the guarantee holds.
     """
 
     alpha: PerExample
@@ -94,7 +94,7 @@ def compare(
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[Point, ...]:
-    """Each method as it is, for the trade-off across methods (tan2023 Figure 6)."""
+    """One point per method, for the trade-off across methods (tan2023 Figure 6)."""
     if not methods:
         raise UserError("There is no method to compare; give at least one.")
     return tuple(
@@ -111,10 +111,10 @@ def recommend(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Recommendation:
-    """The setting of highest faithfulness of each method (tan2023 Theorem 5.2), and the Pareto set.
+    """The most faithful setting of each method (tan2023 Theorem 5.2), and the Pareto set.
 
-    `robust` is the direction of the robustness measure: better low for a local Lipschitz constant, better
-    high for a similarity. Faithfulness is better high.
+    `robust` is the direction of the robustness measure: lower is better for a local Lipschitz constant, higher for a
+    similarity. Higher faithfulness is better.
     """
     known = tuple(points)
     if not known:
@@ -122,9 +122,16 @@ def recommend(
     curves: dict[str, list[Point]] = {}
     for point in known:
         curves.setdefault(point.method, []).append(point)
-    best = {name: max(curve, key=_mean_faithfulness) for name, curve in curves.items()}
+    best = {
+        name: max(curve, key=lambda point: point.faithfulness_mean.value) for name, curve in curves.items()
+    }
     ties = {name: _ties(best[name], curve, level, resamples, seed) for name, curve in curves.items()}
-    edge = tuple(name for name, curve in curves.items() if _at_edge(best[name], curve))
+    widths = {name: [p.setting for p in curve if p.setting is not None] for name, curve in curves.items()}
+    edge = tuple(
+        name
+        for name, point in best.items()
+        if point.setting is not None and point.setting in (min(widths[name]), max(widths[name]))
+    )
     return Recommendation(best, ties, edge, pareto(known, robust=robust))
 
 
@@ -138,12 +145,12 @@ def pareto(points: Iterable[Point], *, robust: Direction = "lower is better") ->
 
 
 def interior_optimum(maps: Float[Tensor, "n b *shape"], contributions: Inputs) -> Promise:
-    """Whether tan2023 Theorem 5.2 applies, from SmoothGrad maps at rising sigma, the gradient first.
+    """Test whether tan2023 Theorem 5.2 applies, from SmoothGrad maps at rising sigma, the gradient first.
 
-    `contributions` are the marginal ones, p of Definition 3.4. With t = ||p|| / ||gradient|| and alpha > 0 a
-    best sigma strictly between 0 and infinity exists if the zero map is no worse than the gradient, or if
-    2 t - 1 - alpha^2 t^2 < 0 and alpha t < 1. The last is missing in the paper, and without it the theorem
-    fails. alpha is the smallest over these maps, where the theorem asks for all sigma.
+    `contributions` are the marginal ones, p of Definition 3.4. With t = ||p|| / ||gradient|| and alpha > 0 a best sigma
+    strictly between 0 and infinity exists if the zero map is no worse than the gradient, or if 2 t - 1 - alpha^2 t^2 <
+    0 and alpha t < 1. The last condition is missing in the paper, and without it the theorem fails. alpha is the
+    minimum over these maps; the theorem requires it for all sigma.
     """
     gradient, p = maps[0].flatten(1), contributions.flatten(1)
     alpha = torch.stack([cosine(map, contributions) for map in maps]).amin(0)
@@ -172,10 +179,6 @@ def _point(
     return Point(method, setting, rows[0], rows[1], means[0], means[1])
 
 
-def _mean_faithfulness(point: Point) -> float:
-    return point.faithfulness_mean.value
-
-
 def _ties(best: Point, curve: list[Point], level: float, resamples: int, seed: int) -> tuple[float, ...]:
     return tuple(
         point.setting
@@ -186,11 +189,6 @@ def _ties(best: Point, curve: list[Point], level: float, resamples: int, seed: i
             best.faithfulness, point.faithfulness, level=level, resamples=resamples, seed=seed
         ).excludes_zero
     )
-
-
-def _at_edge(best: Point, curve: list[Point]) -> bool:
-    settings = [point.setting for point in curve if point.setting is not None]
-    return best.setting is not None and best.setting in (min(settings), max(settings))
 
 
 def _beats(r: float, f: float, other_r: float, other_f: float) -> bool:

@@ -65,35 +65,11 @@ def check_fit(
     group: Group,
 ) -> None:
     """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
-    _check_augmentation(data, settings)
-    _check_classes(model, data, test)
-    if settings.precision == "bf16" and objective.second_order and not settings.allow_bf16:
-        raise UserError(
-            "bf16 keeps eight bits and this objective differentiates a gradient, whose noise then drowns the signal; "
-            "give precision tf32, or allow_bf16 true if you have compared the results."
-        )
-    if settings.precision != "bf16" and settings.precision != "fp32" and group.device.type != "cuda":
-        raise UserError(
-            f"precision {settings.precision} needs a CUDA device; on {group.device.type} give fp32."
-        )
-    smallest = len(data) % settings.batch_size or settings.batch_size
-    if objective.fewest_rows(smallest) < group.share.of:
-        raise UserError(
-            f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
-            "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
-        )
-
-
-def _check_augmentation(data: Dataset, settings: TrainSettings) -> None:
-    """Refuse augmentation of inputs that are not images."""
     asked = [key for key in ("crop", "flip") if getattr(settings, key)] + ["zoom"] * (settings.zoom < 1)
     if asked and data.images.dim() != 4:
         raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
     if settings.crop >= min(data.images.shape[2:], default=1 << 30):
         raise UserError(f"crop is {settings.crop}, as large as the images of {data.name}; give fewer pixels.")
-
-
-def _check_classes(model: Model, data: Dataset, test: Dataset | None) -> None:
     if len(data.classes) < 2:
         raise UserError(f"{data.name} has one class, {data.classes[0]!r}; training needs at least two.")
     if test is not None and test.classes != data.classes:
@@ -108,6 +84,21 @@ def _check_classes(model: Model, data: Dataset, test: Dataset | None) -> None:
         raise UserError(
             f"The model gives outputs of shape {tuple(logits.shape)} and {data.name} has {len(data.classes)} "
             f"classes; give the model num_classes={len(data.classes)}."
+        )
+    if settings.precision == "bf16" and objective.second_order and not settings.allow_bf16:
+        raise UserError(
+            "bf16 keeps eight bits and this objective differentiates a gradient, whose noise then drowns the signal; "
+            "give precision tf32, or allow_bf16 true if you have compared the results."
+        )
+    if settings.precision != "bf16" and settings.precision != "fp32" and group.device.type != "cuda":
+        raise UserError(
+            f"precision {settings.precision} needs a CUDA device; on {group.device.type} give fp32."
+        )
+    smallest = len(data) % settings.batch_size or settings.batch_size
+    if objective.fewest_rows(smallest) < group.share.of:
+        raise UserError(
+            f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
+            "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
         )
 
 
@@ -144,8 +135,8 @@ def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, see
         pair = [open_data(text, split=split, size=size) for split in ("train", "test")]
         return Split(pair[0], pair[1], f"the test split of {text}")
     path = Path(text).expanduser()
-    judged = _split_folder(path)
-    if judged is None:
+    judged = next((name for name in SPLITS[1:] if (path / name).is_dir()), None)
+    if judged is None or not (path / "train").is_dir():
         return held_out(open_data(text, size=size, labelled=True), share=share, seed=seed)
     pair = [open_data(text, split=split, size=size, labelled=True) for split in ("train", judged)]
     return Split(pair[0], pair[1], f"the folder {path / judged}")
@@ -163,7 +154,9 @@ def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
     for label in range(len(data.classes)):
         rows = (data.labels == label).nonzero()[:, 0].cpu()
         order = random.permutation(random.keys(seed, 1), len(rows), stream=_STREAM + label)[0]
-        judged += rows[order[: _count(len(rows), share)]].tolist()
+        # At least one image, and at least one is left, if there are two.
+        count = 0 if len(rows) < 2 else min(len(rows) - 1, max(1, round(share * len(rows))))
+        judged += rows[order[:count]].tolist()
     if not judged:
         raise UserError(
             f"{data.name} has one image per class, so none can be held out; give more, or test images."
@@ -175,15 +168,3 @@ def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
     return Split(
         replace(train, name=f"{data.name} (learnt)"), replace(test, name=f"{data.name} (held out)"), how
     )
-
-
-def _count(n: int, share: float) -> int:
-    """Images to hold out of n: at least one, and at least one is left, if there are two."""
-    return 0 if n < 2 else min(n - 1, max(1, round(share * n)))
-
-
-def _split_folder(path: Path) -> str | None:
-    """The test split of a folder: the first one besides train, or None."""
-    if not (path / "train").is_dir():
-        return None
-    return next((name for name in SPLITS[1:] if (path / name).is_dir()), None)

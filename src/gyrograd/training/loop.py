@@ -1,7 +1,7 @@
-"""The training itself: the steps of an epoch, and one step. Files, signals and logs are in `runs`.
+"""The training loop: the steps of an epoch, and one step. Files, signals and logs are in `runs`.
 
 Top to bottom: `Loop.epoch` takes the steps, `Step` is one (objective, backward, clip, update), then what it needs: the
-optimizer, the learning rate, the average of the weights, the batches.
+optimizer, the learning rate, the average of the weights, the progress of a run, the batches.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from gyrograd.data import Dataset, augment
-from gyrograd.data.batches import order, zoom_in
+from gyrograd.data.dataset import Dataset, augment, order, zoom_in
 from gyrograd.numerics import random
 from gyrograd.numerics.random import Keys
 from gyrograd.training.objective import Objective
@@ -50,11 +48,6 @@ class Loop:
         """Steps of one epoch; the last may have fewer images."""
         return -(-len(self.data) // self.settings.batch_size)
 
-    @cached_property
-    def _keys(self) -> Keys:
-        """A random key for each image."""
-        return random.keys(self.settings.seed, len(self.data), self.group.device)
-
     def epoch(self, epoch: int, first: int = 0) -> Iterator[tuple[int, dict[str, Tensor], int]]:
         """Take the steps of an epoch from batch `first` on; yields the step's number, losses and number of images.
 
@@ -64,7 +57,12 @@ class Loop:
         self.model.train()
         for batch, (x, y, keys, count) in enumerate(self._batches(epoch, first), first):
             number = epoch * self.steps + batch
-            set_learning_rate(self.optimizer, learning_rate(self.settings, epoch, batch, self.steps))
+            rate = learning_rate(self.settings, epoch, batch, self.steps)
+            for group in self.optimizer.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)  # part of a CUDA graph
+                else:
+                    group["lr"] = rate
             # torch's generators (dropout) are seeded at every step, so a resumed run needs no state of theirs
             process = self.group.share.index
             torch.manual_seed(((self.settings.seed * 0x9E3779B1 + number) * 4096 + process) % (1 << 63))
@@ -78,7 +76,8 @@ class Loop:
         # A GPU prepares several batches at once: for one, launching the kernels takes longer than the work.
         s, device, own_rows = self.settings, self.group.device, self.group.share.rows
         left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
-        every_key = self._keys  # computed here, because `made` may run on another stream
+        # A key for each image; computed here, because `made` may run on another stream.
+        every_key = random.keys(s.seed, len(self.data), device)
         at_once = PREFETCH_BATCHES if device.type == "cuda" else 1
 
         def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,15 +146,6 @@ def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer
     return kind(weights, lr=lr, weight_decay=decay, capturable=fused, fused=fused or None)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the rate of the next step; a tensor (part of a CUDA graph) is overwritten in place."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = rate
-
-
 def learning_rate(settings: TrainSettings, epoch: int, batch: int, batches: int) -> float:
     """The rate of step `batch` of `batches` in this epoch, warm-up included.
 
@@ -218,6 +208,42 @@ class Average:
             yield
         finally:
             model.load_state_dict(own)
+
+
+@dataclass
+class TrainingProgress:
+    """The next step of a run, the sums of the current epoch, and the history of earlier ones."""
+
+    epoch: int = 0
+    batch: int = 0
+    names: list[str] = field(default_factory=list)
+    sums: Tensor | None = None
+    """Losses times examples of this epoch, one entry per name."""
+    seen: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Any] | None = None
+    """Epoch and accuracy of the best model, if accuracy is measured."""
+    best_weights: Average | None = None
+    """Weights of the best epoch, until they are in a file of their own."""
+    ended: bool = False
+    """True if `on_epoch` ended the run before its last epoch."""
+
+    def add(self, losses: dict[str, Tensor], n: int) -> None:
+        """Add a step and its losses, without reading from the device."""
+        # A step without the penalty has no term for it; that counts as zero.
+        self.names = [*self.names, *(name for name in losses if name not in self.names)]
+        zero = next(iter(losses.values())).new_zeros(())
+        values = torch.stack([losses.get(name, zero) for name in self.names]).to(torch.float64) * n
+        if self.sums is not None:
+            values[: len(self.sums)] += self.sums
+        self.sums = values
+        self.seen += n
+        self.batch += 1
+
+    def means(self) -> dict[str, float]:
+        """The mean losses of this epoch so far."""
+        numbers = [] if self.sums is None else (self.sums / self.seen).tolist()
+        return dict(zip(self.names, numbers, strict=True))
 
 
 def _one_ahead(

@@ -83,8 +83,15 @@ class Objective:
     fast: bool = False
 
     def __post_init__(self) -> None:
-        if self.fast:
-            self._check_fast()
+        if not self.fast:
+            return
+        if not runs_fast(self.terms.values()) or (self.joins and not self.clean_weight):
+            raise UserError(
+                "fast takes l2, cosine or l2_cosine as the only term beside cross-entropy, or any of gyrograd's other "
+                f"terms; this objective has {', '.join(self.terms)}, so leave fast out."
+            )
+        if self.joins:
+            check_joint(_aligning(next(iter(self.terms.values()))))
 
     def __call__(
         self,
@@ -99,7 +106,8 @@ class Objective:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         whole = len(x) if whole is None else whole
         keys = None if seed is None else random.keys(seed, len(x), x.device)
-        if self.joins and self.due(number):
+        due = self.due(number)
+        if self.joins and due:
             return self._joint(model, x, y, keys, share)
         parts: dict[str, Tensor] = {}
         clean = None
@@ -107,14 +115,20 @@ class Objective:
             ce, clean = self._cross_entropy(model, x, y)
             parts["cross_entropy"] = self.clean_weight * ce.sum() / whole
         for name, term in self.terms.items():
-            if not (self.due(number) or _replaces(term)):
+            if not (due or _replaces(term)):
                 continue
             weight = term.weight if _replaces(term) else term.weight * self.regularize_every
             rows = self._regularised(term, whole)
             some = slice(share.count(rows))
             # Keys by name: a term draws the same numbers with any other terms beside it.
             own = None if keys is None else random.subkeys(keys[some], zlib.crc32(name.encode()))
-            for key, values in _named(name, term, model, x[some], y[some], own, clean).items():
+            if (of_parts := getattr(term.regularizer, "terms", None)) is None:
+                found = {name: term.regularizer(model, x[some], y[some], seed=own)}
+            else:
+                shared = {"clean": clean} if clean is not None and _takes_clean(term) else {}
+                inner = of_parts(model, x[some], y[some], seed=own, **shared)
+                found = {name if len(inner) == 1 else f"{name}.{key}": part for key, part in inner.items()}
+            for key, values in found.items():
                 parts[key] = weight * values.sum() / rows
         total = sum(parts.values(), start=x.new_zeros(()))
         return total, {"loss": total.detach(), **{name: value.detach() for name, value in parts.items()}}
@@ -142,15 +156,6 @@ class Objective:
     def _clean_loss(self, logits: Tensor, y: Tensor) -> Tensor:
         loss = F.cross_entropy(logits, y, label_smoothing=self.label_smoothing)
         return self.clean_weight * loss
-
-    def _check_fast(self) -> None:
-        if not runs_fast(self.terms.values()) or (self.joins and not self.clean_weight):
-            raise UserError(
-                "fast takes l2, cosine or l2_cosine as the only term beside cross-entropy, or any of gyrograd's other "
-                f"terms; this objective has {', '.join(self.terms)}, so leave fast out."
-            )
-        if self.joins:
-            check_joint(_aligning(next(iter(self.terms.values()))))
 
     @property
     def joins(self) -> bool:
@@ -225,18 +230,6 @@ def _as_float(value: Any, annotation: Any) -> Any:
     """An integer, as YAML writes 1.0, converted if a float is declared."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if whole and "float" in str(annotation) and "int" not in str(annotation) else value
-
-
-def _named(
-    name: str, term: Term, model: Model, x: Tensor, y: Tensor, keys: Tensor | None, clean: Tensor | None
-) -> dict[str, Tensor]:
-    """The term's values per example by name, one entry per part if it has several."""
-    terms = getattr(term.regularizer, "terms", None)
-    if terms is None:
-        return {name: term.regularizer(model, x, y, seed=keys)}
-    shared = {"clean": clean} if clean is not None and _takes_clean(term) else {}
-    parts = terms(model, x, y, seed=keys, **shared)
-    return {name if len(parts) == 1 else f"{name}.{key}": values for key, values in parts.items()}
 
 
 def _aligning(term: Term) -> L2Cosine:

@@ -118,27 +118,21 @@ def process_group(settings: TrainSettings) -> Group:
     """The processes of this run: those that torchrun started, or this one alone."""
     # A single process does not import Fabric, which takes seconds. Tasks of SLURM's srun are separate runs (one seed
     # each, for example); if they share a folder its lock refuses them and gives the command for one common run.
-    return _alone(settings) if _one_process() else _gathered(settings)
-
-
-def _one_process() -> bool:
-    """True unless torchrun started several processes or a variable of Fabric is set."""
-    elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-    several = elastic and _number_of("WORLD_SIZE") > 1
-    return not several and not any(key.startswith("LT_") for key in os.environ)
-
-
-def _number_of(variable: str) -> int:
-    return int(os.environ.get(variable, 1))
-
-
-def _alone(settings: TrainSettings) -> Group:
+    if not _one_process():
+        return _gathered(settings)
     kind, number = _device(settings.device)
     device = torch.device(kind) if kind == "cpu" else torch.device(kind, number)
     if kind == "cuda":
         torch.cuda.set_device(device)
     bf16 = partial(torch.autocast, kind, dtype=torch.bfloat16)
     return Group(device, bf16 if settings.precision == "bf16" else nullcontext)
+
+
+def _one_process() -> bool:
+    """True unless torchrun started several processes or a variable of Fabric is set."""
+    elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    several = elastic and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    return not several and not any(key.startswith("LT_") for key in os.environ)
 
 
 def _gathered(settings: TrainSettings) -> Group:
@@ -148,7 +142,7 @@ def _gathered(settings: TrainSettings) -> Group:
 
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
     accelerator, number = _device(settings.device)
-    local, world = _number_of("LOCAL_WORLD_SIZE"), _number_of("WORLD_SIZE")
+    local, world = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     if world > 1 and torch.distributed.is_torchelastic_launched():
         backend = "nccl" if accelerator == "cuda" else "gloo"
         fabric = Fabric(

@@ -29,11 +29,10 @@ from gyrograd.records import os_error_as_user_error, replace_file
 from gyrograd.training import snapshots
 from gyrograd.training.building import check_fit, check_resume, datasets, model_for
 from gyrograd.training.capture import CapturedStep
-from gyrograd.training.loop import Average, Loop, Step, learning_rate, optimizer_of
+from gyrograd.training.loop import Average, Loop, Step, TrainingProgress, learning_rate, optimizer_of
 from gyrograd.training.objective import Objective, objective_of
 from gyrograd.training.processes import Group, process_group
 from gyrograd.training.settings import TrainSettings
-from gyrograd.training.snapshots import TrainingProgress
 from gyrograd.types import Labels, Model
 
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
@@ -41,7 +40,7 @@ OnEpoch = Callable[[dict[str, Any], Model], bool | None]
 LOOK_EVERY = 50
 """Steps between two reads of the losses, each of which waits for the device."""
 SYNC_EVERY = 10
-"""Steps after which processes ask one another for stop signals: few, because torchrun waits only 30 s."""
+"""Steps between exchanges of stop signals among processes; few, because torchrun waits only 30 s."""
 PAUSE = 50
 """Pause after writing, in multiples of the time it took: files cost at most a fiftieth of a run."""
 LOG = "log.jsonl"
@@ -69,8 +68,8 @@ def train(
     Args:
         settings: model, data, objective and schedule.
         out: the run's folder.
-        resume: auto (go on with the folder's run if it has the same settings), never (the folder must hold no run) or
-            changed (go on with the folder's run under these settings).
+        resume: auto (continue the folder's run if it has the same settings), never (the folder must hold no run) or
+            changed (continue the folder's run with these settings).
         on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
     """
     check_resume(resume, Path(out))
@@ -105,8 +104,8 @@ def fit(
 
     Args:
         model: any module from images to logits.
-        data: what it learns from.
-        settings: the rest; its model, start, data and test are not used.
+        data: the training images.
+        settings: all other settings; its model, start, data and test are not used.
         objective: the loss, if it is not that of the settings.
         test: images for the accuracy after each epoch.
         out: folder for checkpoint and log.
@@ -133,8 +132,18 @@ def _fit(
     resume: str,
     on_epoch: OnEpoch | None,
 ) -> Trained:
-    """The loop: the steps of every epoch, and checkpoints, logs and signals between them."""
-    run = TrainingRun.of(group, model, data, settings, objective, test, out, on_epoch)
+    """The loop, with everything on the device: the steps of every epoch; checkpoints, logs and signals between them."""
+    mark = "" if out is None else snapshots.fingerprint(data)
+    model.to(group.device)
+    captured = settings.fast and group.device.type == "cuda" and group.share.of == 1
+    if captured:
+        model.to(memory_format=torch.channels_last)
+    optimizer = optimizer_of(model, settings)
+    plain = Step(model, optimizer, objective, group, settings.clip)
+    step = CapturedStep(plain) if captured else plain
+    average = Average(model, settings.ema) if settings.ema else None
+    loop = Loop(group, model, data.to(group.device), settings, optimizer, step, average)
+    run = TrainingRun(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
     progress, steps, epochs = run.begin(resume), run.loop.steps, settings.epochs
     with (
         _left_as_found(settings, group),
@@ -158,7 +167,7 @@ def _fit(
 
 @contextmanager
 def _left_as_found(settings: TrainSettings, group: Group) -> Iterator[None]:
-    """Restore random generators, float32 precision and the search for kernels after the block."""
+    """Restore random generators, float32 precision and cuDNN's benchmark mode after the block."""
     products: tuple[Any, ...] = (torch.backends.cuda.matmul, cast(Any, torch.backends.cudnn).conv)
     before, searched = [part.fp32_precision for part in products], torch.backends.cudnn.benchmark
     devices = [group.device] if group.device.type == "cuda" else []
@@ -220,30 +229,6 @@ class TrainingRun:
     mark: str
     on_epoch: OnEpoch | None
     written: FilesOnDisk = field(default_factory=FilesOnDisk)
-
-    @staticmethod
-    def of(
-        group: Group,
-        model: Model,
-        data: Dataset,
-        settings: TrainSettings,
-        objective: Objective,
-        test: Dataset | None,
-        out: Path | None,
-        on_epoch: OnEpoch | None,
-    ) -> TrainingRun:
-        """A run with everything on the device and a new optimizer."""
-        mark = snapshots.fingerprint(data)
-        model.to(group.device)
-        captured = settings.fast and group.device.type == "cuda" and group.share.of == 1
-        if captured:
-            model.to(memory_format=torch.channels_last)
-        optimizer = optimizer_of(model, settings)
-        plain = Step(model, optimizer, objective, group, settings.clip)
-        step = CapturedStep(plain) if captured else plain
-        average = Average(model, settings.ema) if settings.ema else None
-        loop = Loop(group, model, data.to(group.device), settings, optimizer, step, average)
-        return TrainingRun(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
 
     @property
     def folder(self) -> Path | None:
@@ -326,9 +311,17 @@ class TrainingRun:
                 self._hold_best(progress, entry)
             ends = self.on_epoch is not None and bool(self.on_epoch(entry, loop.model))
         progress.history.append(entry)
-        progress.next_epoch()
-        progress.ended = ends
-        self._write_due(progress, last=ends or progress.epoch == loop.settings.epochs)
+        progress.epoch, progress.batch, progress.ended = epoch, 0, ends
+        progress.names, progress.sums, progress.seen = [], None, 0
+        # Write all files, or only the log if `checkpoint_epochs` lets the others wait.
+        may = self.written.may_write()
+        enough = progress.epoch - self.written.epoch >= loop.settings.checkpoint_epochs
+        last = ends or progress.epoch == loop.settings.epochs
+        if last or self._due_in_seconds() or (may and enough):
+            self.save(progress)
+        elif may:
+            with self.written.timed():
+                self._write_log(progress)
         if scalars is not None:
             write_scalars(scalars, entry)
 
@@ -365,16 +358,6 @@ class TrainingRun:
 
     def _due_in_seconds(self) -> bool:
         return time.monotonic() - self.written.saved >= self.loop.settings.checkpoint_seconds
-
-    def _write_due(self, progress: TrainingProgress, *, last: bool) -> None:
-        """After an epoch: write all files, or only the log if `checkpoint_epochs` lets the others wait."""
-        may = self.written.may_write()
-        enough = progress.epoch - self.written.epoch >= self.loop.settings.checkpoint_epochs
-        if last or self._due_in_seconds() or (may and enough):
-            self.save(progress)
-        elif may:
-            with self.written.timed():
-                self._write_log(progress)
 
     def _write_best(self, progress: TrainingProgress) -> None:
         if progress.best_weights is not None and self.folder is not None:
@@ -501,7 +484,7 @@ def read_log(out: Path | str) -> list[dict[str, Any]]:
 
 
 def tensorboard_writer(out: Path, epoch: int) -> Any:
-    """A writer for TensorBoard; what an interrupted run wrote from this epoch on is taken back."""
+    """A writer for TensorBoard; entries of an interrupted run from this epoch on are discarded."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -519,7 +502,7 @@ def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Take away the half-written files that a kill in the middle of a write leaves beside the whole ones."""
+    """Remove temporary files that a kill during a write left behind."""
     for pattern in (".*.safetensors.*", ".*.jsonl.*"):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)

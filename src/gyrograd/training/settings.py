@@ -8,7 +8,6 @@ variants joined by dashes, and its settings are those along the path, where deep
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -20,6 +19,7 @@ from typing import Any, Literal, get_args
 import yaml  # type: ignore[import-untyped]
 
 from gyrograd.errors import UserError, check_name, did_you_mean
+from gyrograd.parsing import with_numbers
 from gyrograd.renames import old_fields, with_new_names
 
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -125,8 +125,6 @@ MAX_DEPTH, MAX_VALUES = 50, 10_000
 
 LARGEST_LR = 1000
 """Above it the first step throws the weights so far that the run diverges before a loss is read."""
-
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
@@ -249,17 +247,6 @@ def _leaves(name: str, about: str, tree: Mapping[str, Any], node: Mapping[str, A
         yield from _leaves(f"{name}-{variant}", about, tree, below or {})
 
 
-def with_numbers(value: Any) -> Any:
-    """YAML values with 1e-3 and 8/255, which YAML reads as text, as numbers."""
-    if isinstance(value, Mapping):
-        return {str(key): with_numbers(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [with_numbers(item) for item in value]
-    if isinstance(value, str):
-        return _number(value)
-    return value
-
-
 @contextmanager
 def plain_values(what: str) -> Iterator[None]:
     """Turn the exceptions of a setting of the wrong type (n: many) into one sentence."""
@@ -281,15 +268,6 @@ def first_difference(here: Any, there: Any, path: str = "") -> tuple[str, Any, A
                 return found
         return None
     return None if here == there else (path, here, there)
-
-
-def _number(word: str) -> Any:
-    parts = [part.strip() for part in word.split("/")]
-    if len(parts) > 2 or not all(_NUMBER.fullmatch(part) for part in parts):
-        return word
-    if len(parts) == 2:
-        return float(parts[0]) / float(parts[1]) if float(parts[1]) else word
-    return int(word) if re.fullmatch(r"[-+]?\d+", word.strip()) else float(word)
 
 
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from gyrograd.data import Dataset
 from gyrograd.errors import UserError, check_schema
 from gyrograd.models.checksums import check_digest, read_note, signed_bytes
 from gyrograd.records import replace_file
-from gyrograd.training.loop import Average
+from gyrograd.training.loop import Average, TrainingProgress
 from gyrograd.training.settings import TrainSettings, as_tree, decisive_settings, first_difference
 from gyrograd.types import Model
 
@@ -47,46 +47,6 @@ _KINDS: dict[str, Any] = {
     "ended": bool,
 }
 """Fields of a checkpoint's note and their types."""
-
-
-@dataclass
-class TrainingProgress:
-    """The next step of a run, the sums of the current epoch, and the history of earlier ones."""
-
-    epoch: int = 0
-    batch: int = 0
-    names: list[str] = field(default_factory=list)
-    sums: Tensor | None = None
-    """Losses times examples of this epoch, one entry per name."""
-    seen: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    """Epoch and accuracy of the best model, if accuracy is measured."""
-    best_weights: Average | None = None
-    """Weights of the best epoch, until they are in a file of their own."""
-    ended: bool = False
-    """True if `on_epoch` ended the run before its last epoch."""
-
-    def add(self, losses: dict[str, Tensor], n: int) -> None:
-        """Add a step and its losses, without reading from the device."""
-        # A step without the penalty has no term for it; that counts as zero.
-        self.names = [*self.names, *(name for name in losses if name not in self.names)]
-        zero = next(iter(losses.values())).new_zeros(())
-        values = torch.stack([losses.get(name, zero) for name in self.names]).to(torch.float64) * n
-        if self.sums is not None:
-            values[: len(self.sums)] += self.sums
-        self.sums = values
-        self.seen += n
-        self.batch += 1
-
-    def means(self) -> dict[str, float]:
-        """The mean losses of this epoch so far."""
-        numbers = [] if self.sums is None else (self.sums / self.seen).tolist()
-        return dict(zip(self.names, numbers, strict=True))
-
-    def next_epoch(self) -> None:
-        """Advance to the next epoch and reset its sums."""
-        self.epoch, self.batch, self.names, self.sums, self.seen = self.epoch + 1, 0, [], None, 0
 
 
 @dataclass(frozen=True, eq=False)

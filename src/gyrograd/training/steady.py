@@ -1,7 +1,7 @@
 """The steady preset: training for explanations that hold under attack, as settings or for your own loop.
 
 Cross-entropy after one signed step of a small radius, a curvature penalty on a part of some batches, averaged weights.
-What each part gives and costs: results/frontier.
+Gain and cost of each part: results/frontier.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) 
     0.999
 
     Args:
-        eps: how far the signed step goes. Larger is steadier and costs accuracy.
-        curvature: weight of the Hessian penalty; 0 leaves it out, as nets of ReLU need.
+        eps: size of the signed step. Larger is steadier and costs accuracy.
+        curvature: weight of the Hessian penalty; 0 leaves it out, which ReLU nets need.
     """
     terms: dict[str, Any] = {"adversarial": {"eps": eps, "steps": 1, "selection": "last"}}
     if curvature:

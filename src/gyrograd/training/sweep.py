@@ -71,7 +71,10 @@ def sweep(
     cluster = Cluster(ray) if isinstance(ray, str) else ray
     folder = Path(out).absolute()
     trials = trials_of(base, grid, seeds, Measuring() if measuring is None else measuring, folder)
-    _check_folder(folder)
+    try:
+        (folder / "trials").mkdir(parents=True, exist_ok=True)
+    except OSError as trouble:
+        raise UserError(f"{folder} cannot be written ({trouble.strerror}); give another folder.") from None
     with exclusive_folder(folder):
         return _write_results(trials, _run_all(trials, cluster, says), max_accuracy_loss, folder)
 
@@ -129,13 +132,6 @@ def _write_results(
     text = f"# Sweep\n\n{selection.sentence}\n\n{selection.table().markdown()}\n"
     records.write_text(out / "sweep.md", text)
     return SweepResult(selection, found, failures, out / "sweep.md")
-
-
-def _check_folder(out: Path) -> None:
-    try:
-        (out / "trials").mkdir(parents=True, exist_ok=True)
-    except OSError as trouble:
-        raise UserError(f"{out} cannot be written ({trouble.strerror}); give another folder.") from None
 
 
 @dataclass(frozen=True)

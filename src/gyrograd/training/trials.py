@@ -24,6 +24,7 @@ from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.metrics import RandomPerturbationSimilarity
 from gyrograd.numerics import random
+from gyrograd.parsing import with_numbers
 from gyrograd.records import Record
 from gyrograd.training.building import datasets
 from gyrograd.training.objective import objective_of
@@ -34,7 +35,6 @@ from gyrograd.training.settings import (
     decisive_settings,
     merge_settings,
     settings_from,
-    with_numbers,
 )
 from gyrograd.types import Model, PerExample
 
@@ -72,7 +72,7 @@ class Measuring:
     def measure(self, model: Model, data: Dataset) -> Columns:
         """`accuracy` of every image and `rps` of the chosen ones."""
         right = (predictions(model, data, self.batch_size) == data.labels).double()
-        some = self._chosen(data)
+        some = data.chosen(min(self.images, len(data)), self.seed).to(data.labels.device)
         return {
             "accuracy": right.tolist(),
             "rps": _spread(self._stability(model, data, some), some, len(data)),
@@ -80,17 +80,12 @@ class Measuring:
 
     def _stability(self, model: Model, data: Dataset, some: Tensor) -> PerExample:
         metric = self._rps()
-        return metric(model, Gradient(), data.pixels(some), data.labels[some], seed=self._keys(data, some))
+        # One random key per image, independent of which others are measured.
+        keys = random.keys(self.seed, len(data), data.labels.device)[some]
+        return metric(model, Gradient(), data.pixels(some), data.labels[some], seed=keys)
 
     def _rps(self) -> RandomPerturbationSimilarity:
         return RandomPerturbationSimilarity(eps=self.eps, draws=self.draws, max_batch=self.batch_size)
-
-    def _chosen(self, data: Dataset) -> Tensor:
-        return data.chosen(min(self.images, len(data)), self.seed).to(data.labels.device)
-
-    def _keys(self, data: Dataset, some: Tensor) -> Tensor:
-        """One random key per image, independent of which others are measured."""
-        return random.keys(self.seed, len(data), data.labels.device)[some]
 
 
 def record(name: str, columns: Columns, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> Record:

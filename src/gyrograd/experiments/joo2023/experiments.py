@@ -1,9 +1,10 @@
-"""joo2023's tables and figures: which nets, what is measured of them, how it is drawn."""
+"""The list of joo2023's tables and figures: their nets, measurements and plots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gyrograd.experiments.engine import Experiment, ExperimentContext, Listed, Nets, register_all
 from gyrograd.experiments.joo2023 import figure1, figure2, figure3b, table2
 from gyrograd.experiments.joo2023.measures import (
     ATTRIBUTIONS,
@@ -15,33 +16,32 @@ from gyrograd.experiments.joo2023.measures import (
     selected,
 )
 from gyrograd.experiments.joo2023.pictures import attack_sections, under_attack
-from gyrograd.experiments.joo2023.ways import IMAGENETS, SETTINGS, cosine_alone, one_weight, two_weights
-from gyrograd.experiments.runs import Experiment, Listed, Nets, Run, register_all
-from gyrograd.experiments.subjects import Maker, Subject, accuracy_of
+from gyrograd.experiments.joo2023.variants import IMAGENETS, SETTINGS, cosine_alone, one_weight, two_weights
+from gyrograd.experiments.trained_nets import Maker, TrainedNet, accuracy_of
 
 RESNETS = ("cifar10-resnet18", *IMAGENETS)
 accuracy = accuracy_of("accuracy")
-"""On the measured images; the paper has the whole test set."""
+"""On the measured images; the paper uses the whole test set."""
 GAMES = [make(name) for name in ATTRIBUTIONS for make in (insertion_game, attacked_game)]
 RISING = "weights rise from left to right"
 
 
 def table(nets: Nets, *measures: Maker) -> Experiment:
-    """Numbers alone."""
+    """An experiment with numbers only."""
     return Experiment(nets, (measures,))
 
 
 def maps(
     nets: Nets, *measures: Maker, of: tuple[str, ...] = ("grad",), eps: int | None = None, what: str
 ) -> Experiment:
-    """Numbers, and maps of a few images before and after the attack."""
+    """An experiment with numbers, and with maps of a few images before and after the attack."""
     return Experiment(
         nets, (measures,), under_attack(*of, eps=eps), looks=True, sections=attack_sections(what)
     )
 
 
-def first_imagenet(run: Run) -> Sequence[Subject]:
-    """The nets of one ImageNet, the first that this run has."""
+def first_imagenet(run: ExperimentContext) -> Sequence[TrainedNet]:
+    """The nets of the first ImageNet setting that this run includes."""
     return selected(*run.included(IMAGENETS, look=False)[:1], rows=figure2.ROWS)(run)
 
 
@@ -70,7 +70,7 @@ EXPERIMENTS = (
 
         An "image" here is a draw of the data and of the first weights: the interval is over draws.
         """,
-        Experiment(finish=figure1.measured, sections=figure1.drawn),
+        Experiment(finish=figure1.measure_toy, sections=figure1.drawn),
     ),
     Listed(
         "figure2a",

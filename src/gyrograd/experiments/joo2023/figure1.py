@@ -1,4 +1,4 @@
-"""joo2023 Figure 1: four small nets in the plane, and how far the gradient turns beside their boundary."""
+"""joo2023 Figure 1: four small nets on the plane, and how far the gradient turns near their decision boundary."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
 from gyrograd.experiments.pictures import BAR, Arrays
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Found, Measured, Run
-from gyrograd.experiments.subjects import Columns, Subject
+from gyrograd.experiments.trained_nets import Columns, TrainedNet
 from gyrograd.measurement import Cell, run_cells
 from gyrograd.registry import make
 from gyrograd.reporting import Figure, Section
@@ -24,22 +24,28 @@ WHERE = "toy2d"
 TICKS = 60
 
 
-def measured(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
-    """Train the toys, each draw a cell of its own, and look where the gradient turns most."""
+def measure_toy(
+    run: ExperimentContext,
+    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
+    records: tuple[RowRecord, ...],  # noqa: ARG001
+) -> ExperimentOutput:
+    """Train the toy nets, one cell per draw of the data, and measure the sharpest turn of the gradient."""
     if WHERE not in run.included((WHERE,)):
-        return Found()
+        return ExperimentOutput()
     sizes = run.sizes(WHERE)
-    cells = {row: _cell(panel, int(sizes["steps"])) for row, panel in rows().items() if run.kept([row])}
+    cells = {
+        row: _cell(panel, int(sizes["steps"])) for row, panel in rows().items() if run.select_rows([row])
+    }
     done = run_cells(
         list(cells.values()), range(int(sizes["images"])), run.out, shard=1, what="training toys"
     )
-    found: list[Measured] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
+    found: list[RowRecord] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
     pictures = {key: array for row in cells for key, array in _level_curves(row, int(sizes["steps"])).items()}
-    return Found(tuple(found), pictures)
+    return ExperimentOutput(tuple(found), pictures)
 
 
 def rows() -> dict[str, Panel]:
-    """The four nets by the words under them."""
+    """The four nets by their captions."""
     return {f"{panel.letter} {panel.title}": panel for panel in PANELS}
 
 
@@ -58,7 +64,7 @@ def _turn(panel: Panel, steps: int, seed: int) -> tuple[Model, Turn]:
 
 
 def _level_curves(row: str, steps: int) -> Arrays:
-    """The logit on a grid, the two points and their gradients, of the first draw."""
+    """For the first draw: the logit on a grid, the two points and their gradients."""
     model, turn = _turn(rows()[row], steps, 0)
     ticks = torch.linspace(0, 1, TICKS)
     across, up = torch.meshgrid(ticks, ticks, indexing="xy")
@@ -69,7 +75,7 @@ def _level_curves(row: str, steps: int) -> Arrays:
 
 
 def drawn(results: Results) -> tuple[Section, ...]:
-    """Level curves and gradients of the first draw."""
+    """Plot level curves and gradients of the first draw."""
     shown = [row for row in rows() if f"{row}{BAR}levels" in results.pictures]
     if not shown:
         return ()

@@ -1,4 +1,4 @@
-"""joo2023 Figure 2: insertion curves, and images put together in the order of the maps."""
+"""joo2023 Figure 2: insertion curves, and images with pixels inserted in the order of the maps."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, SHARES, attacked
-from gyrograd.experiments.joo2023.ways import ATTACK_EPS
+from gyrograd.experiments.joo2023.variants import ATTACK_EPS
 from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, shown_by
 from gyrograd.experiments.plots import Line, curves, line
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Found, Measured, Run
-from gyrograd.experiments.subjects import Subject
+from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.metrics import insertion
 from gyrograd.metrics.insertion import positions
 from gyrograd.numerics.maps import reduce
@@ -25,7 +25,7 @@ ROWS = ("ce", "l2_cosine")
 
 
 def curves_drawn(results: Results) -> tuple[Section, ...]:
-    """A panel per setting, a colour per row."""
+    """Plot one panel per setting with one colour per row."""
     panels = {setting: _lines(results, setting) for setting in results.measured_in}
     caption = "Solid: Insertion. Dashed: Adv-Insertion. Bands: 95 % intervals."
     figure = Figure(curves(panels, "share of pixels", "probability of the label (%)"), caption)
@@ -42,30 +42,32 @@ def _lines(results: Results, setting: str) -> list[Line]:
     return lines
 
 
-def put_together(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
-    """The first image of each net with a part of its pixels."""
+def put_together(
+    run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
+) -> ExperimentOutput:
+    """Add pictures of the first image of each net with a share of its pixels."""
     pictures = {
-        key: array for each in shown_by(run, subjects, 1) for key, array in _reconstructions(each).items()
+        key: array for each in shown_by(run, trained_nets, 1) for key, array in _reconstructions(each).items()
     }
-    return Found(records, pictures)
+    return ExperimentOutput(records, pictures)
 
 
 def _reconstructions(shown: Shown) -> Arrays:
-    """For the first image: the map and the images put together by it, clean and attacked."""
-    subject, model, x = shown.subject, shown.model, shown.x
-    eps, steps = ATTACK_EPS[subject.setting], int(subject.sizes.get("steps", ATTACK_STEPS))
+    """The map of the first image, and the image with its first pixels inserted; clean and attacked."""
+    trained_net, model, x = shown.trained_net, shown.model, shown.x
+    eps, steps = ATTACK_EPS[trained_net.setting], int(trained_net.sizes.get("steps", ATTACK_STEPS))
     hit = attacked(model, "grad", x, shown.labels, eps=eps, steps=steps, seed=shown.keys)
     both = torch.cat([reduce(hit.map_clean), reduce(hit.map)])
     place, empty = positions(both[:, None]), insertion().empty_image(model, x)
-    found: Arrays = {f"{subject.way}{BAR}map": grey(both)}
+    found: Arrays = {f"{trained_net.way}{BAR}map": grey(both)}
     for share in SHOWN:
         inside = place < int(share * both[0].numel())
-        found[f"{subject.way}{BAR}{share:g}"] = colours(torch.where(inside, x, empty))
+        found[f"{trained_net.way}{BAR}{share:g}"] = colours(torch.where(inside, x, empty))
     return found
 
 
 def images_drawn(results: Results) -> tuple[Section, ...]:
-    """Clean over attacked, a column a share of pixels."""
+    """Draw clean images above attacked ones, one column per share of pixels."""
     rows = [row for row in ROWS if f"{row}{BAR}map" in results.pictures]
     if not rows:
         return ()

@@ -8,8 +8,8 @@ from torch import Tensor
 from gyrograd.experiments.plots import curves, line
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.scales import picked
-from gyrograd.experiments.subjects import Columns, Part, Subject
+from gyrograd.experiments.scales import pick_evenly
+from gyrograd.experiments.trained_nets import Columns, Part, TrainedNet
 from gyrograd.numerics import random
 from gyrograd.reporting import Figure, Section
 from gyrograd.theory import cosine_criterion, product_bound, squared_bound
@@ -24,23 +24,26 @@ LINES = {
 }
 
 
-def criterion_and_bound(subject: Subject) -> list[Part]:
-    """Both over eps, without the bound's remainder."""
-    draws, levels = int(subject.sizes["draws"]), picked(list(LEVELS), subject.sizes.get("levels"))
+def criterion_and_bound(trained_net: TrainedNet) -> list[Part]:
+    """The criterion and the bound without its remainder, over eps."""
+    draws, levels = (
+        int(trained_net.sizes["draws"]),
+        pick_evenly(list(LEVELS), trained_net.sizes.get("levels")),
+    )
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
         found: Columns = {}
         for eps in levels:
             for name, values in _at(model, x, y, keys, eps, draws).items():
                 found[f"{name} {POINT}{eps}"] = values
-        # The level of training stands in the table too.
+        # The eps of training is in the table too.
         return {**found, **{name: found[f"{name} {POINT}{levels[len(levels) // 2]}"] for name in LINES}}
 
-    return [subject.part(subject.way, "bound", {"draws": draws, "levels": levels}, columns)]
+    return [trained_net.part(trained_net.way, "bound", {"draws": draws, "levels": levels}, columns)]
 
 
 def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) -> Columns:
-    """The mean over draws of criterion and bounds at one eps."""
+    """The means over draws of the criterion and the bounds at one eps."""
     totals = {name: torch.zeros(len(x), device=x.device) for name in LINES}
     for draw in range(draws):
         unit = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
@@ -52,7 +55,7 @@ def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) 
 
 
 def drawn(results: Results) -> tuple[Section, ...]:
-    """A panel per row."""
+    """Plot one panel per row."""
     panels = {
         row: [
             line(

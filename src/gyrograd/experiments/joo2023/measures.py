@@ -1,4 +1,4 @@
-"""What joo2023 measures of a net, each as a part: accuracy, RPS, Insertion, the attack and Adv-Insertion.
+"""Measurements of joo2023: accuracy, RPS, Insertion, the attack and Adv-Insertion.
 
 Numbers are on the paper's scales: accuracy and Insertion times 100, similarities as they are. eps counts in 255ths.
 "ins" is the mean over the 21 shares of the paper's text, to which the printed numbers belong (docs/papers/joo2023.md);
@@ -19,7 +19,8 @@ from gyrograd.attributions import Gradient
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lrp import LRP
-from gyrograd.experiments.joo2023.ways import (
+from gyrograd.experiments.engine import Nets
+from gyrograd.experiments.joo2023.variants import (
     ATTACK_EPS,
     Way,
     every_way,
@@ -29,13 +30,12 @@ from gyrograd.experiments.joo2023.ways import (
     selected_weights,
 )
 from gyrograd.experiments.report import POINT
-from gyrograd.experiments.runs import Nets
-from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
+from gyrograd.experiments.trained_nets import Columns, Maker, Part, TrainedNet
 from gyrograd.metrics import MapSimilarity, insertion
 from gyrograd.metrics.insertion import PROTOCOLS
 from gyrograd.metrics.noise import UniformNoise, neighbours
-from gyrograd.metrics.passes import explained, in_parts
-from gyrograd.metrics.pictures import SIMILARITIES, picture
+from gyrograd.metrics.passes import explain_variants, in_parts
+from gyrograd.metrics.reductions import SIMILARITIES, reduce_map
 from gyrograd.models import Normalized
 from gyrograd.types import Attribution, Inputs, Labels, Model, Seed
 
@@ -48,14 +48,14 @@ PROTOCOL = "reference"
 
 @dataclass(frozen=True)
 class NormalizedInputXGradient:
-    """The gradient times the input as the net sees it, after its normalisation: xGrad of the released code."""
+    """The gradient times the normalized input of the net, as the released code computes xGrad."""
 
     def __call__(self, model: Model, x: Inputs, target: Labels, *, create_graph: bool = False) -> Inputs:
         map = Gradient()(model, x, target, create_graph=create_graph)
         seen = x if create_graph else x.detach()
         for module in model.modules():
             if isinstance(module, Normalized):
-                # (x - mean) / std times the gradient to it, std times the one to x
+                # the normalized input (x - mean) / std, times the gradient to it, which is std times the one to x
                 return (seen - module.mean.to(x).view(-1, 1, 1)) * map
         return seen * map
 
@@ -69,8 +69,8 @@ ATTRIBUTIONS: dict[str, Attribution] = {
 
 
 def selected(*settings: str, rows: Sequence[str] = ()) -> Nets:
-    """The nets behind Table 1, with the rows named like its rows."""
-    return lambda run: run.subjects(
+    """The nets of Table 1, with the names of its rows."""
+    return lambda run: run.trained_nets(
         settings,
         lambda setting, sizes: {
             row: partial(net_of, sizes, setting, row, weights)
@@ -81,8 +81,8 @@ def selected(*settings: str, rows: Sequence[str] = ()) -> Nets:
 
 
 def every(*settings: str, ways: Callable[[str, int | None], list[Way]] = every_way) -> Nets:
-    """The nets behind the appendix' tables (or those of `ways`), with their weights in the rows' names."""
-    return lambda run: run.subjects(
+    """The nets of the appendix tables, or of `ways`; a row's name includes its weights."""
+    return lambda run: run.trained_nets(
         settings,
         lambda setting, sizes: {
             row_name(*way): partial(net_of, sizes, setting, *way) for way in ways(setting, sizes.get("grid"))
@@ -91,17 +91,17 @@ def every(*settings: str, ways: Callable[[str, int | None], list[Way]] = every_w
 
 
 def rps(name: str, eps: int) -> Maker:
-    """Random perturbation similarity of one attribution at one eps, in three similarities."""
+    """Random perturbation similarity of an attribution at one eps, by three similarities."""
 
-    def of(subject: Subject) -> list[Part]:
-        draws = int(subject.sizes["draws"])
+    def of(trained_net: TrainedNet) -> list[Part]:
+        draws = int(trained_net.sizes["draws"])
 
         def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
             found = similarities(model, ATTRIBUTIONS[name], x, y, eps=eps / 255, draws=draws, seed=keys)
             return {f"{name} rps {kind} {eps}": values for kind, values in found.items()}
 
         settings = {"draws": draws, "attribution": repr(ATTRIBUTIONS[name])}
-        return [subject.part(subject.way, f"{name} rps {eps}", settings, columns)]
+        return [trained_net.part(trained_net.way, f"{name} rps {eps}", settings, columns)]
 
     return of
 
@@ -109,16 +109,18 @@ def rps(name: str, eps: int) -> Maker:
 def similarities(
     model: Model, attribution: Attribution, x: Inputs, target: Labels, *, eps: float, draws: int, seed: Seed
 ) -> Columns:
-    """`RandomPerturbationSimilarity` in all three similarities of the same maps, which are made once."""
+    """`RandomPerturbationSimilarity` by all three similarities; the maps are computed once."""
     from gyrograd.numerics import random
 
     keys, noise = random.keys(seed, len(x), x.device), UniformNoise(eps, clip=True)
-    clean = picture(attribution(model, x, target).detach(), "abs_sum", "max")
+    clean = reduce_map(attribution(model, x, target).detach(), "abs_sum", "max")
 
     def alike(examples: slice, these: slice) -> Tensor:
         near = neighbours(noise, x[examples], keys[examples], these)
         n = near.shape[1]
-        moved = picture(explained(attribution, model, near, target[examples]).flatten(0, 1), "abs_sum", "max")
+        moved = reduce_map(
+            explain_variants(attribution, model, near, target[examples]).flatten(0, 1), "abs_sum", "max"
+        )
         before = clean[examples].repeat_interleave(n, 0)
         values = [SIMILARITIES[kind](before, moved).view(-1, n) for kind in RPS_SIMILARITIES]
         return torch.stack(values, 2)
@@ -128,28 +130,28 @@ def similarities(
 
 
 def insertion_game(name: str) -> Maker:
-    """Insertion of one attribution: the two means, and the curve."""
+    """Insertion of an attribution: the two means, and the curve."""
 
-    def of(subject: Subject) -> list[Part]:
+    def of(trained_net: TrainedNet) -> list[Part]:
         def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
             map = ATTRIBUTIONS[name](model, x, y).detach()
             return game_columns(f"{name} ins", model, map, x, y)
 
         settings = {"attribution": repr(ATTRIBUTIONS[name])}
-        return [subject.part(subject.way, f"{name} insertion", settings, columns)]
+        return [trained_net.part(trained_net.way, f"{name} insertion", settings, columns)]
 
     return of
 
 
 def attacked_game(name: str, eps: int | None = None) -> Maker:
-    """The targeted attack on one attribution, what it does to the map, and Adv-Insertion.
+    """The targeted attack on an attribution: similarity of the maps, kept labels, and Adv-Insertion.
 
-    eps is the main text's for the setting if it is not given.
+    The default eps is that of the main text for the setting.
     """
 
-    def of(subject: Subject) -> list[Part]:
-        radius = ATTACK_EPS[paper_setting(subject.setting)] if eps is None else eps
-        steps = int(subject.sizes.get("steps", ATTACK_STEPS))
+    def of(trained_net: TrainedNet) -> list[Part]:
+        radius = ATTACK_EPS[paper_setting(trained_net.setting)] if eps is None else eps
+        steps = int(trained_net.sizes.get("steps", ATTACK_STEPS))
 
         def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
             hit = attacked(model, name, x, y, eps=radius, steps=steps, seed=keys)
@@ -159,7 +161,7 @@ def attacked_game(name: str, eps: int | None = None) -> Maker:
             return {**game, f"{name} attacked cosine {radius}": alike, f"{name} label kept {radius}": kept}
 
         settings = {"steps": steps, "protocol": PROTOCOL, "attribution": repr(ATTRIBUTIONS[name])}
-        return [subject.part(subject.way, f"{name} attack {radius}", settings, columns)]
+        return [trained_net.part(trained_net.way, f"{name} attack {radius}", settings, columns)]
 
     return of
 
@@ -167,7 +169,7 @@ def attacked_game(name: str, eps: int | None = None) -> Maker:
 def attacked(
     model: Model, name: str, x: Inputs, y: Labels, *, eps: int, steps: int, seed: Seed
 ) -> AttackResult:
-    """joo2023's targeted attack as its code has it: Adam, last iterate, the label free to change."""
+    """joo2023's targeted attack as in its code: Adam, last iterate, no constraint on the label."""
     attack = TargetedMap(eps=eps / 255, steps=steps, protocol=PROTOCOL)
     hit = attack(model, ATTRIBUTIONS[name], x, y, seed=seed)
     assert isinstance(hit, AttackResult)
@@ -175,7 +177,7 @@ def attacked(
 
 
 def game_columns(name: str, model: Model, map: Tensor, x: Inputs, y: Labels) -> Columns:
-    """Mean probability over 21 and over 20 shares, and each share as a point of the curve; times 100."""
+    """Mean probability over 21 and over 20 shares, and each share as a point of a curve; in per cent."""
     curve = 100 * insertion().curve_of_map(model, map, x, y)
     points = {f"{name} {POINT}{share:g}": curve[:, i] for i, share in enumerate(SHARES)}
     return {f"{name}": curve.mean(1), f"{name}, 20 shares": curve[:, :-1].mean(1), **points}

@@ -1,4 +1,4 @@
-"""Maps before and after the attack as pictures: arrays of a run, and the figure made of them."""
+"""Pictures of maps before and after the attack: their arrays, and the figure."""
 
 from __future__ import annotations
 
@@ -7,43 +7,45 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
+from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, Finish, RowRecord
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, attacked
-from gyrograd.experiments.joo2023.ways import ATTACK_EPS, paper_setting
+from gyrograd.experiments.joo2023.variants import ATTACK_EPS, paper_setting
 from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Finish, Found, Measured, Run
-from gyrograd.experiments.subjects import Subject
+from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid
 
 
 def under_attack(*names: str, eps: int | None = None) -> Finish:
-    """By setting, row and attribution: the maps of a few images, clean and attacked one after the other."""
+    """Add maps of a few images by setting, row and attribution, clean and attacked in turn."""
 
-    def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
+    def finish(
+        run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
+    ) -> ExperimentOutput:
         found: Arrays = {}
-        for each in shown_by(run, subjects):
-            subject = each.subject
-            found[BAR.join((subject.setting, "image"))] = np.repeat(colours(each.x), 2, 0)
+        for each in shown_by(run, trained_nets):
+            trained_net = each.trained_net
+            found[BAR.join((trained_net.setting, "image"))] = np.repeat(colours(each.x), 2, 0)
             for name in names:
                 hit = attacked(
                     each.model,
                     name,
                     each.x,
                     each.labels,
-                    eps=eps or ATTACK_EPS[paper_setting(subject.setting)],
-                    steps=int(subject.sizes.get("steps", ATTACK_STEPS)),
+                    eps=eps or ATTACK_EPS[paper_setting(trained_net.setting)],
+                    steps=int(trained_net.sizes.get("steps", ATTACK_STEPS)),
                     seed=each.keys,
                 )
                 both = torch.stack([reduce(hit.map_clean), reduce(hit.map)], 1).flatten(0, 1)
-                found[BAR.join((subject.setting, subject.way, name))] = grey(both)
-        return Found(records, found)
+                found[BAR.join((trained_net.setting, trained_net.way, name))] = grey(both)
+        return ExperimentOutput(records, found)
 
     return finish
 
 
 def attack_sections(what: str) -> Callable[[Results], tuple[Section, ...]]:
-    """A grid for each setting and attribution: a column per net, clean maps over attacked ones."""
+    """Draw one grid per setting and attribution, one column per net, clean maps above attacked ones."""
 
     def drawn(results: Results) -> tuple[Section, ...]:
         sections = []

@@ -1,4 +1,4 @@
-"""joo2023 Table 2: what the ways to train cost."""
+"""joo2023 Table 2: the cost of each training variant."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 from gyrograd.experiments.cost import Step as Stride
 from gyrograd.experiments.cost import side_by_side
+from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
 from gyrograd.experiments.joo2023.measures import selected
-from gyrograd.experiments.joo2023.ways import SETTINGS
+from gyrograd.experiments.joo2023.variants import SETTINGS
 from gyrograd.experiments.nets import Net, built, net_key, objective_of, train_settings
 from gyrograd.experiments.results import of_prefix
-from gyrograd.experiments.runs import Found, Measured, Run
 from gyrograd.experiments.samples import images_of
-from gyrograd.experiments.subjects import Columns, Subject
+from gyrograd.experiments.trained_nets import Columns, TrainedNet
 from gyrograd.measurement import Cell, run_cells
 from gyrograd.measurement.machine import hardware
 from gyrograd.numerics import random
@@ -26,9 +26,13 @@ ROWS = ("ce", "hessian", "atex", "iga", "l2_cosine")
 BETWEEN = " : "
 
 
-def timed(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
-    """Each way takes one step a round, so that a slow moment of the machine hits all of them. Nets are untrained."""
-    found: list[Measured] = []
+def timed(
+    run: ExperimentContext,
+    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
+    records: tuple[RowRecord, ...],  # noqa: ARG001
+) -> ExperimentOutput:
+    """Time steps of untrained nets. Each round runs one step per way, so a slow moment affects all of them."""
+    found: list[RowRecord] = []
     for setting in run.included(SETTINGS):
         mine = [s for s in selected(setting, rows=ROWS)(run) if s.seed == run.seeds[0]]
         rounds = int(run.sizes(setting).get("rounds", 0))
@@ -38,30 +42,30 @@ def timed(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) 
                 [cell], range(rounds), run.out, shard=rounds, what=f"timing {setting}"
             ).values()
             found += [(setting, s.way, s.seed, of_prefix(record, f"{s.way}{BETWEEN}")) for s in mine]
-    return Found(tuple(found))
+    return ExperimentOutput(tuple(found))
 
 
-def _cell(run: Run, setting: str, subjects: Sequence[Subject]) -> Cell:
-    """All ways in one cell: their times belong together."""
+def _cell(run: ExperimentContext, setting: str, trained_nets: Sequence[TrainedNet]) -> Cell:
+    """One cell for all ways, since their times are compared."""
 
     def measure(rounds: Tensor) -> Columns:
-        steps = {s.way: _step(run, s) for s in subjects}
+        steps = {s.way: _step(run, s) for s in trained_nets}
         costs = side_by_side(steps, len(rounds), run.device)
         columns: Columns = {}
         for row, own in costs.items():
-            pairs = list(zip(own, costs[subjects[0].way], strict=True))
+            pairs = list(zip(own, costs[trained_nets[0].way], strict=True))
             columns[f"{row}{BETWEEN}time"] = torch.tensor([mine.seconds / ce.seconds for mine, ce in pairs])
             columns[f"{row}{BETWEEN}memory"] = torch.tensor([mine.memory / ce.memory for mine, ce in pairs])
             columns[f"{row}{BETWEEN}step ms"] = torch.tensor([1000 * mine.seconds for mine in own])
         return columns
 
-    nets = {s.way: net_key(s.net) for s in subjects}
+    nets = {s.way: net_key(s.net) for s in trained_nets}
     return Cell(f"{setting} cost", {"nets": nets, "machine": hardware(run.device)}, measure)
 
 
-def _step(run: Run, subject: Subject) -> Stride:
-    """One training step on one batch, as training takes it."""
-    net, data = subject.net, images_of(subject.sizes, "train")
+def _step(run: ExperimentContext, trained_net: TrainedNet) -> Stride:
+    """One training step on one batch, as in training."""
+    net, data = trained_net.net, images_of(trained_net.sizes, "train")
     assert isinstance(net, Net)
     settings = train_settings(net, run.device)
     some = data.rows(torch.arange(min(settings.batch_size, len(data)))).to(run.device)

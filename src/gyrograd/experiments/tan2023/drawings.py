@@ -1,4 +1,4 @@
-"""What tan2023's table and figures draw of their numbers: pure functions of results."""
+"""Plots and tables of tan2023: pure functions of the results."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gyrograd.experiments.report import shown
 from gyrograd.experiments.results import Estimate, Results
 from gyrograd.experiments.tan2023.explainers import NAMES, SIGMAS
 from gyrograd.experiments.tan2023.measures import SIMILARITIES
-from gyrograd.experiments.tan2023.ways import LEVELS, SETTINGS, WAYS
+from gyrograd.experiments.tan2023.variants import LEVELS, SETTINGS, WAYS
 from gyrograd.numerics.statistics import Interval
 from gyrograd.reporting import Section, Table
 from gyrograd.theory.tradeoff import Point, pareto
 
 
 def as_printed(results: Results) -> tuple[Section, ...]:
-    """Table 1 as it is printed: a row a backbone, two columns an explainer."""
+    """Table 1 in the paper's layout: one row per backbone, two columns per explainer."""
     header = ("", *(f"{name}, {way}" for name in ("model", *NAMES) for way in WAYS))
     rows = tuple(
         (backbone, *(_cell(results, backbone, f"{way} {name}") for name in ("model", *NAMES) for way in WAYS))
@@ -33,7 +33,7 @@ def _cell(results: Results, backbone: str, row: str) -> str:
 
 
 def over_nets(results: Results) -> tuple[Section, ...]:
-    """Figure 3: a panel an explainer, its constant over the net's."""
+    """Figure 3: one panel per explainer, its constant over that of the net."""
     sections = []
     for where in results.measured_in:
         panels = {_title(results, where, name): [_over_levels(results, where, name)] for name in NAMES}
@@ -74,7 +74,7 @@ def faithful_over_noise(results: Results) -> tuple[Section, ...]:
 
 
 def best_noise(results: Results) -> Table:
-    """The most faithful of the noise levels tried, and whether it is the first or the last of them."""
+    """The most faithful noise level, and whether it is the first or the last one tried."""
     rows = []
     for backbone in results.measured_in:
         for column in SIMILARITIES:
@@ -87,7 +87,7 @@ def best_noise(results: Results) -> Table:
 
 
 def over_sigma(results: Results, column: str, *, relative: bool = False) -> list[Line]:
-    """A line a backbone; `relative` divides each by its largest value, as Figure 5 does."""
+    """One line per backbone; `relative` divides each by its largest value, as Figure 5 does."""
     lines = []
     for group, backbone in enumerate(SETTINGS):
         found = line(
@@ -100,19 +100,19 @@ def over_sigma(results: Results, column: str, *, relative: bool = False) -> list
 
 
 def largest(points: Sequence[Estimate]) -> float:
-    """The largest size of a mean; 1 if all are 0, so that it can stand below."""
+    """The largest absolute mean; 1 if all are 0, so that it can be a divisor."""
     return max(abs(point.value) for point in points) or 1.0
 
 
 def scaled(point: Estimate, factor: float) -> Estimate:
-    """The estimate times a factor above 0."""
+    """The estimate times a positive factor."""
     return Estimate(
         factor * point.low, factor * point.value, factor * point.high, point.images, point.missing
     )
 
 
 def trade_off(results: Results) -> tuple[Section, ...]:
-    """Figure 6: faithfulness over the constant, and the explainers no other beats in both."""
+    """Figure 6: faithfulness over the constant, and the explainers that no other beats in both."""
     panels = {column: trade_off_lines(results, column) for column in SIMILARITIES}
     labels = ("local Lipschitz constant over the backbone's largest", "faithfulness")
     caption = "A colour per backbone, a marker per explainer; bars: 95 % intervals of faithfulness. Left is steadier."
@@ -144,7 +144,7 @@ def trade_off_lines(results: Results, column: str) -> list[Line]:
 
 
 def unbeaten(results: Results) -> Table:
-    """The explainers no other beats in both respects."""
+    """The explainers that no other beats in both robustness and faithfulness."""
     rows = [
         (backbone, column, ", ".join(point.method for point in pareto(_points(results, backbone, column))))
         for backbone in results.measured_in

@@ -1,8 +1,8 @@
-"""tan2023's table and figures: which nets, what is measured of them, how it is drawn."""
+"""The list of tan2023's tables and figures: their nets, measurements and plots."""
 
 from __future__ import annotations
 
-from gyrograd.experiments.runs import Experiment, Listed, register_all
+from gyrograd.experiments.engine import Experiment, Listed, register_all
 from gyrograd.experiments.tan2023 import drawings, figure1, figure2
 from gyrograd.experiments.tan2023.explainers import NAMES
 from gyrograd.experiments.tan2023.measures import (
@@ -16,17 +16,17 @@ from gyrograd.experiments.tan2023.measures import (
     smooth_faithfulness,
     smooth_lipschitz,
 )
-from gyrograd.experiments.tan2023.ways import BY_LEVEL, over_levels, trained
+from gyrograd.experiments.tan2023.variants import BY_LEVEL, nets_by_row, over_levels
 
 CONSTANTS = [model_lipschitz, *(lipschitz(name) for name in NAMES)]
-NATURAL = trained(("natural",))
+NATURAL = nets_by_row(("natural",))
 
 EXPERIMENTS = (
     Listed(
         "table1",
         "Table 1",
         "How fast six explanations move on five backbones, natural and robust, and whether the nets decide it.",
-        Experiment(trained(), (CONSTANTS,), ranked_by_backbone, sections=drawings.as_printed),
+        Experiment(nets_by_row(), (CONSTANTS,), ranked_by_backbone, sections=drawings.as_printed),
     ),
     Listed(
         "segments",
@@ -40,14 +40,14 @@ EXPERIMENTS = (
         too: ours is narrow (width 0.25 of a cosine distance); beside it Captum's default, and the printed distance in
         pixels with a width of about the image's norm.
         """,
-        Experiment(trained(("natural",), BY_LEVEL), ([by_segments],)),
+        Experiment(nets_by_row(("natural",), BY_LEVEL), ([by_segments],)),
     ),
     Listed(
         "figure1",
         "Figure 1",
         "How far maps of a jogged image move: of a natural and a robust ResNet18, and of SmoothGrad over its noise.",
         Experiment(
-            trained(backbones=(figure1.WHERE,)),
+            nets_by_row(backbones=(figure1.WHERE,)),
             ([figure1.distances],),
             figure1.jogged,
             looks=True,
@@ -61,7 +61,7 @@ EXPERIMENTS = (
 
         An "image" here is a seed of the noise.
         """,
-        Experiment(finish=figure2.measured, sections=figure2.drawn),
+        Experiment(finish=figure2.measure_toy, sections=figure2.drawn),
     ),
     Listed(
         "figure3",

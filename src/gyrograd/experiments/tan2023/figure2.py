@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions import smoothgrad
+from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
 from gyrograd.experiments.plots import figures_of, line
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.runs import Found, Measured, Run
-from gyrograd.experiments.scales import picked
-from gyrograd.experiments.subjects import Columns, Subject
+from gyrograd.experiments.scales import pick_evenly
+from gyrograd.experiments.trained_nets import Columns, TrainedNet
 from gyrograd.measurement import Cell, run_cells
 from gyrograd.reporting import Section
 from gyrograd.theory.toy import TwoVariableToy, toy_gradient, toy_smoothgrad
@@ -24,20 +24,24 @@ SIGMAS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0)
 DRAWS = 1000
 
 
-def measured(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
-    """SmoothGrad of the toy at one point, by seeds of its noise."""
+def measure_toy(
+    run: ExperimentContext,
+    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
+    records: tuple[RowRecord, ...],  # noqa: ARG001
+) -> ExperimentOutput:
+    """SmoothGrad of the toy at one point, for several seeds of its noise."""
     if WHERE not in run.included((WHERE,)):
-        return Found()
+        return ExperimentOutput()
     sizes = run.sizes(WHERE)
-    levels = (None, *picked(list(SIGMAS), sizes.get("levels")))
+    levels = (None, *pick_evenly(list(SIGMAS), sizes.get("levels")))
     cells = {
         _row(sigma): _cell(sigma, int(sizes.get("draws", DRAWS)))
         for sigma in levels
-        if run.kept([_row(sigma)])
+        if run.select_rows([_row(sigma)])
     }
     done = run_cells(list(cells.values()), range(int(sizes["images"])), run.out, what="smoothing the toy")
-    found: list[Measured] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
-    return Found(tuple(found))
+    found: list[RowRecord] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
+    return ExperimentOutput(tuple(found))
 
 
 def _row(sigma: float | None) -> str:
@@ -58,13 +62,13 @@ def _cell(sigma: float | None, draws: int) -> Cell:
 
 
 def sampled(x: Tensor, sigma: float, draws: int, seed: int) -> Tensor:
-    """SmoothGrad of the toy by drawing."""
+    """SmoothGrad of the toy by sampling."""
     target = torch.zeros(len(x), dtype=torch.int64)
     return smoothgrad(sigma, draws, seed)(TwoVariableToy().double(), x, target)
 
 
 def drawn(results: Results) -> tuple[Section, ...]:
-    """Exact and drawn, over the noise."""
+    """Plot the exact and the sampled values over the noise."""
     lines = [
         line(column, [(s, results.column_of(WHERE, f"sigma {s:g}", column)) for s in SIGMAS], group, style)
         for style, kind in enumerate(("", " drawn"))

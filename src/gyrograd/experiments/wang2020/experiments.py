@@ -1,11 +1,11 @@
-"""wang2020's tables and figures: which nets, what is measured of them, how it is drawn."""
+"""The list of wang2020's tables and figures: their nets, measurements and plots."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gyrograd.experiments.runs import Experiment, Listed, Run, register_all
-from gyrograd.experiments.subjects import Subject
+from gyrograd.experiments.engine import Experiment, ExperimentContext, Listed, register_all
+from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.experiments.wang2020.maps import NAMES, seven_maps, unigrads
 from gyrograd.experiments.wang2020.measures import (
     ATTACKS,
@@ -25,16 +25,16 @@ from gyrograd.experiments.wang2020.sweeps import (
     over_radii,
     repeated,
 )
-from gyrograd.experiments.wang2020.ways import BETAS, OF_GIVEN, RADII, RESNET20, SETTINGS, trained
+from gyrograd.experiments.wang2020.variants import BETAS, OF_GIVEN, RADII, RESNET20, SETTINGS, nets_by_row
 
-NATURAL = trained(SETTINGS, ("natural",))
+NATURAL = nets_by_row(SETTINGS, ("natural",))
 BOTH_ATTACKS = [attacked(attack, name) for attack in ATTACKS for name in NAMES]
 TOP_K = [attacked("top_k", name) for name in NAMES]
 
 
-def eleven_and_others(run: Run) -> Sequence[Subject]:
-    """SSR nets of many seeds, and one of each other way to train."""
-    return [*repeated(run, "ssr"), *trained(RESNET20, OTHERS)(run)]
+def eleven_and_others(run: ExperimentContext) -> Sequence[TrainedNet]:
+    """11 SSR nets with different seeds, and one net of each other way to train."""
+    return [*repeated(run, "ssr"), *nets_by_row(RESNET20, OTHERS)(run)]
 
 
 EXPERIMENTS = (
@@ -53,7 +53,7 @@ EXPERIMENTS = (
         [0, 255] with s = 1e6, as the released code does, which weighs it 15.4 times as much.
         """,
         Experiment(
-            trained(RESNET20 + OF_GIVEN, ("natural", "ssr", "ssr_bytes", "adversarial", "ig_norm")),
+            nets_by_row(RESNET20 + OF_GIVEN, ("natural", "ssr", "ssr_bytes", "adversarial", "ig_norm")),
             ([train_accuracy], [accuracy, *BOTH_ATTACKS]),
         ),
     ),
@@ -70,7 +70,7 @@ EXPERIMENTS = (
         "table5",
         "Table 5",
         "The top-k and the manipulate attack on a net trained adversarially (l-inf, eps 8), beside the natural one.",
-        Experiment(trained(("imagenet",), ("natural", "robust")), (BOTH_ATTACKS,)),
+        Experiment(nets_by_row(("imagenet",), ("natural", "robust")), (BOTH_ATTACKS,)),
     ),
     Listed(
         "table6",

@@ -1,4 +1,4 @@
-"""The four maps wang2020 attacks, each a gradient times the input (supplement C1)."""
+"""The four maps that wang2020 attacks, each a gradient times the input (supplement C1)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gyrograd.attributions import (
     smoothgrad,
     unigrad,
 )
-from gyrograd.experiments.scales import picked
+from gyrograd.experiments.scales import pick_evenly
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
 NAMES = ("sm", "ig", "sg", "ug")
 DRAWS = 50
-"""Points of IG's path, draws of SG and UG."""
+"""Points on IG's path, and draws of SG and UG."""
 QUANTITY = "probability"
-"""Of IG, SG and UG in the released code; its saliency map explains the logit."""
+"""What IG, SG and UG explain in the released code; its saliency map explains the logit."""
 IMAGENET_NOISE = 0.2
 UNIGRAD_RADII = (2, 4, 8, 16, 32, 64)
 NOISE = {"sg": 0.1, "ug": 4 / 255}
@@ -30,7 +30,7 @@ NOISE = {"sg": 0.1, "ug": 4 / 255}
 
 @dataclass(frozen=True)
 class TimesInput:
-    """A map times the input. `draws` are the explainer's: an attack asks how many images it holds at once."""
+    """A map times the input. `draws` are those of the explainer; attacks size their batches by it."""
 
     explain: Attribution
     draws: int = 1
@@ -41,10 +41,10 @@ class TimesInput:
 
 
 def maps_of(setting: str, sizes: Mapping[str, Any]) -> dict[str, Attribution]:
-    """The maps by the paper's names, with its noise for the setting.
+    """The maps by the paper's names, with its noise for this setting.
 
-    Deviations: noise counts in the data's range, 1, where the paper takes each image's own range; the factor is the
-    input, where the released SG and UG multiply by their last noisy sample.
+    Deviations: noise is relative to the data's range, 1, not to each image's range as in the paper; the factor is the
+    input, while the released SG and UG multiply by their last noisy sample.
     """
     draws = int(sizes.get("draws", DRAWS))
     noise = dict.fromkeys(NOISE, IMAGENET_NOISE) if setting.startswith("imagenet") else NOISE
@@ -57,7 +57,7 @@ def maps_of(setting: str, sizes: Mapping[str, Any]) -> dict[str, Attribution]:
 
 
 def seven_maps(setting: str, sizes: Mapping[str, Any]) -> dict[str, Attribution]:
-    """The paper's four, and three more; which seven Figure 9 draws is not in its text."""
+    """The paper's four maps and three more; the text does not name the seven maps of Figure 9."""
     others: dict[str, Attribution] = {"gradient": Gradient(), "gbp": GuidedBackprop(), "lrp": LRP()}
     return {**maps_of(setting, sizes), **others}
 
@@ -66,6 +66,6 @@ def unigrads(setting: str, sizes: Mapping[str, Any]) -> dict[str, Attribution]: 
     """The saliency map, and UniGrad with several radii (Figure 10)."""
     draws = int(sizes.get("draws", DRAWS))
     maps: dict[str, Attribution] = {"sm": InputXGradient(QUANTITY)}
-    for radius in picked(list(UNIGRAD_RADII), sizes.get("levels")):
+    for radius in pick_evenly(list(UNIGRAD_RADII), sizes.get("levels")):
         maps[f"ug {radius}"] = TimesInput(unigrad(radius / 255, draws, quantity=QUANTITY), draws)
     return maps

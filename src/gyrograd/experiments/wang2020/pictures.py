@@ -1,4 +1,4 @@
-"""Maps as pictures, with two numbers for what the eye sees in them: how rough, and how bright."""
+"""Pictures of maps, with two numbers for their looks: roughness and brightness."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions import predict
+from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, Finish, RowRecord
 from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
 from gyrograd.experiments.results import MEDIAN, Results
-from gyrograd.experiments.runs import Finish, Found, Measured, Run
-from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
+from gyrograd.experiments.trained_nets import Columns, Maker, Part, TrainedNet
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid
 from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
@@ -23,19 +23,19 @@ Maps = Callable[[str, Mapping[str, Any]], dict[str, Attribution]]
 
 
 def looks_of(maps: Maps, beside: str | None = None) -> Maker:
-    """Roughness of every map. With `beside`, also brightness: the mean pixel over that map's, of one quantity.
+    """Roughness of every map. With `beside`, also brightness: the mean pixel relative to that map's.
 
-    Brightness is summed up by the median: of an image the net is sure of, the other map is nearly zero.
+    Brightness is summarized by the median, because the other map is nearly zero if the net is certain of its class.
     """
 
-    def of(subject: Subject) -> list[Part]:
-        every = maps(subject.setting, subject.sizes)
-        return [_look(subject, every, name, beside) for name in every]
+    def of(trained_net: TrainedNet) -> list[Part]:
+        every = maps(trained_net.setting, trained_net.sizes)
+        return [_look(trained_net, every, name, beside) for name in every]
 
     return of
 
 
-def _look(subject: Subject, maps: dict[str, Attribution], name: str, beside: str | None) -> Part:
+def _look(trained_net: TrainedNet, maps: dict[str, Attribution], name: str, beside: str | None) -> Part:
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
         target = predict(model, x)
         map = reduce(maps[name](model, x, target).detach())
@@ -45,13 +45,13 @@ def _look(subject: Subject, maps: dict[str, Attribution], name: str, beside: str
         return {"roughness": roughness(map), f"brightness{MEDIAN}": map.mean((1, 2)) / other.mean((1, 2))}
 
     settings = {"map": repr(maps[name]), "beside": beside}
-    return subject.part(f"{subject.way} {name}", f"{name} looks", settings, columns)
+    return trained_net.part(f"{trained_net.way} {name}", f"{name} looks", settings, columns)
 
 
 def roughness(map: Float[Tensor, "b h w"]) -> PerExample:
-    """Mean step between neighbouring pixels over the mean pixel; no value for a zero map.
+    """Mean difference of neighbouring pixels divided by the mean pixel; no value for a zero map.
 
-    Own measure: the paper says of UniGrad that it denoises, and shows it.
+    Our own measure: the paper says that UniGrad denoises and shows pictures.
     """
     size = map.abs()
     down, across = (size[:, 1:] - size[:, :-1]).abs(), (size[:, :, 1:] - size[:, :, :-1]).abs()
@@ -60,23 +60,25 @@ def roughness(map: Float[Tensor, "b h w"]) -> PerExample:
 
 
 def shown(maps: Maps) -> Finish:
-    """A few images with their maps."""
+    """Add pictures of a few images with their maps."""
 
-    def finish(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:
+    def finish(
+        run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
+    ) -> ExperimentOutput:
         found: Arrays = {}
-        for each in shown_by(run, subjects):
-            setting, target = each.subject.setting, predict(each.model, each.x)
+        for each in shown_by(run, trained_nets):
+            setting, target = each.trained_net.setting, predict(each.model, each.x)
             found[f"{setting}{BAR}image"] = colours(each.x)
-            for name, explain in maps(setting, each.subject.sizes).items():
+            for name, explain in maps(setting, each.trained_net.sizes).items():
                 map = reduce(explain(each.model, each.x, target).detach())
                 found[f"{setting}{BAR}{name}{BAR}map"] = grey(map)
-        return Found(records, found)
+        return ExperimentOutput(records, found)
 
     return finish
 
 
 def map_sections(results: Results) -> tuple[Section, ...]:
-    """A grid for each setting: a row per image, a column per map."""
+    """Draw one grid per setting, with one row per image and one column per map."""
     sections = []
     parts = [key.split(BAR) for key in results.pictures]
     for setting in dict.fromkeys(part[0] for part in parts):

@@ -1,4 +1,4 @@
-"""Nets over a setting of their training, and the areas of an attack drawn over it."""
+"""Sweeps over a training setting, and plots of an attack's areas over it."""
 
 from __future__ import annotations
 
@@ -6,61 +6,64 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from gyrograd.experiments.engine import ExperimentContext
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.plots import Line, figures_of, line
 from gyrograd.experiments.results import Estimate, Results
-from gyrograd.experiments.runs import Run
-from gyrograd.experiments.scales import picked
-from gyrograd.experiments.subjects import Subject
+from gyrograd.experiments.scales import pick_evenly
+from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.experiments.wang2020.maps import NAMES
 from gyrograd.experiments.wang2020.measures import METRICS
-from gyrograd.experiments.wang2020.ways import BETAS, RADII, RESNET20, ball_net, ssr_net, way_net
+from gyrograd.experiments.wang2020.variants import BETAS, RADII, RESNET20, ball_net, ssr_net, way_net
 from gyrograd.reporting import Section
 
 OTHERS = ("natural", "adversarial", "ig_norm")
-"""Beside the SSR nets of Figure 6."""
+"""Rows that Figure 6 compares with the SSR nets."""
 
 
-def over_betas(run: Run) -> list[Subject]:
+def over_betas(run: ExperimentContext) -> list[TrainedNet]:
     """SSR nets of Table 4 and Figure 8."""
     return _over(run, "beta", BETAS, ssr_net)
 
 
-def over_betas_of_bytes(run: Run) -> list[Subject]:
-    """The same with the released scale, on [0, 255]: which of the two gives Table 4's accuracies?"""
+def over_betas_of_bytes(run: ExperimentContext) -> list[TrainedNet]:
+    """The same nets with the released scale, on [0, 255], to see which of the two gives Table 4's accuracies."""
     return _over(run, "bytes beta", BETAS, partial(ssr_net, way="ssr_bytes"))
 
 
-def over_radii(run: Run) -> list[Subject]:
+def over_radii(run: ExperimentContext) -> list[TrainedNet]:
     """Adversarially trained nets of Figure 7."""
     return _over(run, "radius", RADII, ball_net)
 
 
-def repeated(run: Run, way: str, nets: int = 11) -> list[Subject]:
-    """The same way to train with other seeds (Figure 6: 11 nets)."""
+def repeated(run: ExperimentContext, way: str, nets: int = 11) -> list[TrainedNet]:
+    """Nets of one way to train with different seeds (Figure 6: 11 nets)."""
     return [
-        Subject(setting, way, seed, way_net(sizes, way, seed), sizes)
+        TrainedNet(setting, way, seed, way_net(sizes, way, seed), sizes)
         for setting in run.included(RESNET20)
         for sizes in (run.sizes(setting),)
         for seed in range(int(sizes.get("rounds", nets)))
-        if run.kept([way])
+        if run.select_rows([way])
     ]
 
 
 def _over(
-    run: Run, what: str, values: Sequence[float], net: Callable[[Mapping[str, Any], float, int], Net]
-) -> list[Subject]:
-    return run.subjects(
+    run: ExperimentContext,
+    what: str,
+    values: Sequence[float],
+    net: Callable[[Mapping[str, Any], float, int], Net],
+) -> list[TrainedNet]:
+    return run.trained_nets(
         RESNET20,
         lambda _, sizes: {
             f"{what} {value:g}": partial(net, sizes, value)
-            for value in picked(list(values), sizes.get("grid"))
+            for value in pick_evenly(list(values), sizes.get("grid"))
         },
     )
 
 
 def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Results], tuple[Section, ...]]:
-    """A panel per metric: the area of the top-k attack over the setting, a line per map."""
+    """Plot the area of the top-k attack over the setting, one panel per metric, one line per map."""
 
     def drawn(results: Results) -> tuple[Section, ...]:
         panels = {
@@ -84,7 +87,7 @@ def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Resu
 
 
 def drawn_net_by_net(results: Results) -> tuple[Section, ...]:
-    """A panel per metric: every SSR net, and the mean of the other ways to train."""
+    """Plot every SSR net and the mean of the other ways to train, one panel per metric."""
     panels = {metric: _nets(results, metric) for metric in METRICS}
     caption = "Solid: each SSR net. Dashed: the mean of the other ways to train, with its 95 % interval."
     figures = figures_of(panels, "SSR net", "area over eps", caption)

@@ -1,4 +1,4 @@
-"""Make the explanations of an existing classifier hold still: a few epochs of fine-tuning, and a card of the change."""
+"""`harden`: audit a classifier, fine-tune it at several strengths, audit the results, keep the best, write the card."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gyrograd.audit import Card, Preset
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.hardening.card import CARD, Outcome, card_of, card_page, card_text, mean
-from gyrograd.hardening.judging import best_held, judged, yardstick
+from gyrograd.hardening.scores import audit_preset, best_score, run_audit
 from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.checksums import signed_bytes
-from gyrograd.models.opening import check_model, image_size, notes, open_model, place_of
+from gyrograd.models.opening import check_model, image_size, notes, open_model, resolve_device
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
 from gyrograd.occupancy import exclusive_folder
@@ -45,10 +45,10 @@ from gyrograd.types import Model
 Says = Callable[[dict[str, Any]], None]
 FILE = "hardened.safetensors"
 PLAN = "plan.json"
-LOOKED_AT = 8
-"""Images a model is tried on before anything else is done."""
+TRIAL_IMAGES = 8
+"""Images for a trial forward pass before any work."""
 ROUNDING = 1e-9
-"""A loss of exactly the limit is within it."""
+"""Tolerance, so that a loss of exactly the limit counts as within it."""
 
 DEFAULTS: dict[str, Any] = {
     "optimizer": "adam",
@@ -56,12 +56,12 @@ DEFAULTS: dict[str, Any] = {
     "schedule": "one_cycle",
     "batch_size": 64,
 }
-"""A rate that rises first, so that trained weights are not thrown away, and falls to zero for the last steps."""
+"""One-cycle learning rate: its slow start preserves the trained weights, and it ends at zero."""
 
 
 @dataclass(frozen=True, eq=False)
 class Hardened:
-    """The hardened model (or the one that came, if nothing was gained), both audits, its file, and the card."""
+    """Result of `harden`: the hardened model (the original one if nothing was gained), both audits, file and card."""
 
     model: Model
     before: Card
@@ -71,7 +71,7 @@ class Hardened:
 
     @property
     def better(self) -> bool:
-        """Whether its explanations hold further than those of the model that came, within the limit."""
+        """True if the explanations hold significantly further than before, within the limit on lost accuracy."""
         return bool(self.card["better"])
 
 
@@ -99,36 +99,36 @@ def harden(
 ) -> Hardened:
     """Fine-tune a classifier until its explanations hold further under attack, within a limit of lost accuracy.
 
-    The model is trained from its own weights at one strength of the objective after another (the radius of the signed
-    step), each for `epochs`. Of those whose accuracy on the held-out images is within the limit, the one whose best
-    explanation holds furthest is kept, if it holds further than that of the model as it came: the same audit tells.
-    The curvature penalty is left out where a net has no second derivative (ReLU), and the card says so. Killed or
-    interrupted, the same call goes on. The given module is left as it was.
+    Several strengths of the objective (radii of the signed step) are tried, each for `epochs`, always starting from the
+    model's own weights. Tries that lose too much accuracy on held-out images are dropped. Of the rest, the one whose
+    best explanation holds furthest in an audit is kept, provided that it beats the original model in the same audit.
+    The curvature penalty is dropped for nets without a second derivative (ReLU), and the card says so. After a kill or
+    an interrupt the same call resumes. The given module is not changed.
 
     Args:
-        model: a module, or what `models.open_model` takes: a checkpoint, torchvision:NAME, FILE.py:FACTORY, ...
-        data: a data set, the name of one, or a folder of images. What has no test images has some held out.
+        model: a module, or anything `models.open_model` accepts: a checkpoint, torchvision:NAME, FILE.py:FACTORY, ...
+        data: a data set, its name, or a folder of images. If it has no test split, some images are held out.
         out: folder for the weights, the card, both audits and the tries.
-        test: images to judge on, for a data set that is given.
-        objective: steady, l2_cosine, or settings of training of your own with `terms`.
-        epochs: of each try.
-        max_accuracy_loss: largest loss of test accuracy, as a share of 1.
+        test: test images, if `data` is a `Dataset`.
+        objective: steady, l2_cosine, or your own training settings with `terms`.
+        epochs: epochs per try.
+        max_accuracy_loss: largest accepted loss of test accuracy, as a fraction: 0.01 is one point.
         tries: largest number of strengths to try.
-        images: test images that are explained and attacked, before and after.
-        preset: how thoroughly they are audited: quick, standard, thorough or a `Preset`.
-        size: side of the images of a folder, where the model does not tell.
-        weights, classes, normalize: of a model given by name, as in `open_model`.
-        seed: of order, noise, attacks and what is held out.
+        images: number of test images to explain and attack, before and after.
+        preset: thoroughness of the audits: quick, standard, thorough or a `Preset`.
+        size: image side for a folder of images, if the model does not determine it.
+        weights, classes, normalize: for a model given by name, as in `open_model`.
+        seed: seed of the batch order, noise, attacks and the held-out split.
         device: auto, cpu, cuda, cuda:N.
         resume: auto, never or changed, as in `train`.
-        says: told each epoch's log entry, with its accuracy, its try and the seconds left at most.
-        changes: further settings of training: lr, batch_size, flip, crop, regularized_fraction, ...
+        says: callback for the log entry of each epoch: accuracy, try, and an upper bound of the seconds left.
+        changes: further training settings: lr, batch_size, flip, crop, regularized_fraction, ...
 
     Returns:
-        The model, both audits, the file of the weights and the card.
+        The model, both audits, the path of the weights, and the card.
 
     Raises:
-        UserError: one sentence that names the fix, before anything is computed wherever that can be known.
+        UserError: one sentence that names the fix; raised before any computation if possible.
 
     >>> import gyrograd as gg
     >>> learnt, unseen = gg.dataset("shapes", n=200), gg.dataset("shapes", split="test", n=50)
@@ -143,35 +143,35 @@ def harden(
     """
     _check_numbers(max_accuracy_loss, seed, tries, images)
     own = objective_settings(objective) if isinstance(objective, str) else dict(objective)
-    place = place_of(device)
+    place = resolve_device(device)
     given, source = _model(model, weights, classes, normalize, place)
-    split = _split(data, test, size or image_size(given), seed)
-    net = check_model(given, split.test.to(place).pixels(torch.arange(min(LOOKED_AT, len(split.test)))))
+    split = _split_data(data, test, size or image_size(given), seed)
+    net = check_model(given, split.test.to(place).pixels(torch.arange(min(TRIAL_IMAGES, len(split.test)))))
     _check_classes(net, split, place)
     _check_trained(net, split, place)
     tree = merge_settings(
         merge_settings(merge_settings(DEFAULTS, own), changes),
         {"epochs": epochs, "seed": seed, "device": place},
     )
-    settings, left_out = _fitting(settings_from(tree), net, split, place)
+    settings, left_out = _adapt_settings(settings_from(tree), net, split, place)
     check_fit(net, split.train, None, settings, objective_of(settings), process_group(settings))
     count = min(images, len(split.test))
-    run = Hardening(
+    run = HardeningRun(
         net, given, source, weights_digest(given), split, settings, left_out, max_accuracy_loss, tries, count,
-        yardstick(preset, count), Path(out), place, says,
+        audit_preset(preset, count), Path(out), place, says,
     )  # fmt: skip
     return run.run(resume)
 
 
 @dataclass(frozen=True, eq=False)
-class Hardening:
-    """All that a run needs. `net` is `given` as logits: the same weights, perhaps behind a wrapper."""
+class HardeningRun:
+    """The state of one run. `net` returns the logits of `given`: the same weights, perhaps behind a wrapper."""
 
     net: Model
     given: Model
     source: str
     start: str
-    """Digest of the weights it came with."""
+    """Digest of the original weights."""
     split: Split
     settings: TrainSettings
     notes: tuple[str, ...]
@@ -184,7 +184,7 @@ class Hardening:
     says: Says | None = None
 
     def run(self, resume: str) -> Hardened:
-        """Audit, try one strength after another, audit the best, and write the card last."""
+        """Audit, try the strengths one by one, audit those that hold, and write the card last."""
         check_name("resume", resume, get_args(Resume))
         if resume == "never" and (self.out / PLAN).exists():
             raise UserError(
@@ -196,55 +196,55 @@ class Hardening:
     def _run(self, resume: str) -> Hardened:
         start = {key: value.detach().clone() for key, value in self.given.state_dict().items()}
         self._begin(resume)
-        before, accuracy = self._audited(self.out / "before", self.source), self._right()
+        before, accuracy = self._audit(self.out / "before", self.source), self._correct_per_image()
         tried = self._search(start, sum(accuracy) / len(accuracy) - self.limit - ROUNDING, resume)
         audits = {}
         for one in (one for one in tried if one.holds):
             self._load(self._weights_of(one))
             folder, name = self._folder(one.strength) / "audit", f"{self.source}, hardened"
-            audits[one] = self._audited(folder, name)
-        # Strength alone does not decide: far beyond what the images bear, maps move more again.
-        chosen = max(audits, key=lambda one: mean(best_held(audits[one], self.preset).kept), default=None)
+            audits[one] = self._audit(folder, name)
+        # The strongest try is not always the steadiest: beyond some strength maps move more again.
+        chosen = max(audits, key=lambda one: mean(best_score(audits[one], self.preset).kept), default=None)
         after, reached = None, accuracy
         if chosen is not None:
             after = audits[chosen]
             after.save(self.out / "after")
             self._load(self._weights_of(chosen))
-            reached = self._right()
+            reached = self._correct_per_image()
         found = Outcome(
             self.source, self.split, as_tree(self.settings), self.preset, self.limit, tried, chosen, before, after,
             (accuracy, reached), sum(self._seconds(one) for one in tried), [*self.notes, *notes(self.net)],
-            {one.strength: mean(best_held(card, self.preset).kept) for one, card in audits.items()},
+            {one.strength: mean(best_score(card, self.preset).kept) for one, card in audits.items()},
         )  # fmt: skip
         if not found.better:
             self._load(start)
-        return self._written(found)
+        return self._write(found)
 
     def _search(self, start: dict[str, Tensor], floor: float, resume: str) -> list[Try]:
-        """Every strength that is tried, in order. Its results are in files, so a killed run retraces its steps."""
+        """All tries, in order. Results are read from their files, so a restarted run repeats the same decisions."""
         tried: list[Try] = []
         first = first_strength(self.settings.terms)
         while (strength := next_strength(tried, first, self.tries)) is not None:
-            accuracy = self._tried(strength, len(tried) + 1, start, resume)
+            accuracy = self._fine_tune(strength, len(tried) + 1, start, resume)
             tried.append(Try(strength, accuracy, accuracy >= floor))
         return tried
 
-    def _tried(self, strength: float, number: int, start: dict[str, Tensor], resume: str) -> float:
-        """The accuracy of the net fine-tuned at this strength; what is finished already is read."""
+    def _fine_tune(self, strength: float, number: int, start: dict[str, Tensor], resume: str) -> float:
+        """Fine-tune at this strength, unless an earlier run did, and return the accuracy."""
         folder = self._folder(strength)
         settings = replace(self.settings, terms=with_strength(self.settings.terms, strength))
-        decided = self._decided(settings)
+        decided = self._decisive_values(settings)
         path = folder / "result.json"
         if not path.exists() or decisive_settings(records.read(path).settings) != decided:
             self._load(start)
-            watch = Watch(self, strength, number)
+            watch = EpochReporter(self, strength, number)
             done = fit(self.net, self.split.train, settings, out=folder, resume=resume, on_epoch=watch)
             facts = {"seconds": sum(entry["seconds"] for entry in done.history), "epochs": done.history}
             records.write_bytes(
                 folder / "weights.safetensors", signed_bytes("gyrograd_try", {}, _plain_state(self.given))
             )
-            # The result after the weights: a try that has a result can be chosen.
-            columns: Columns = {"accuracy": [*self._right()]}
+            # Written after the weights: a try with a result must have weights to choose.
+            columns: Columns = {"accuracy": [*self._correct_per_image()]}
             records.write(path, record(f"harden {strength:g}", columns, decided, facts))
         (folder / snapshots.NAME).unlink(missing_ok=True)
         right = records.read(path).values["accuracy"]
@@ -256,14 +256,16 @@ class Hardening:
     def _weights_of(self, one: Try) -> dict[str, Tensor]:
         return read_tensors(self._folder(one.strength) / "weights.safetensors")
 
-    def _right(self) -> list[float]:
-        """For each held-out image 1 if its class is found, else 0."""
+    def _correct_per_image(self) -> list[float]:
+        """1.0 per held-out image that is classified correctly, else 0.0."""
         test = self.split.test.to(self.place)
         return (predictions(self.net, test) == test.labels).double().tolist()
 
-    def _audited(self, folder: Path, name: str) -> Card:
-        data = self.split.test.subset(self.images, self.settings.seed)
-        return judged(self.net.eval(), data, self.preset, folder, seed=self.settings.seed, name=name)
+    def _audit(self, folder: Path, name: str) -> Card:
+        test, seed = self.split.test, self.settings.seed
+        data = test.subset(self.images, seed)
+        names = [f"{test.name} {row}" for row in test.chosen(self.images, seed).tolist()]
+        return run_audit(self.net.eval(), data, self.preset, folder, seed=seed, name=name, image_names=names)
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
         self.given.load_state_dict(dict(weights))
@@ -272,8 +274,8 @@ class Hardening:
     def _folder(self, strength: float) -> Path:
         return self.out / "tries" / f"{strength:.6g}"
 
-    def _decided(self, settings: TrainSettings) -> dict[str, Any]:
-        """What decides the weights and the accuracy of a try, in plain values."""
+    def _decisive_values(self, settings: TrainSettings) -> dict[str, Any]:
+        """Everything that determines the weights and the accuracy of a try, as JSON values."""
         tree = decisive_settings(as_tree(settings))
         own = {
             "model": self.source,
@@ -284,7 +286,7 @@ class Hardening:
         return dict(json.loads(json.dumps(tree | own)))
 
     def _begin(self, resume: str) -> None:
-        """Write the plan; a folder of another run, or one that cannot be written, is found before any work."""
+        """Write the plan. A folder that is read-only or holds another run is an error here, before any work."""
         path = self.out / PLAN
         try:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -300,19 +302,19 @@ class Hardening:
             "images": self.images,
             "preset": asdict(self.preset),
         }
-        plan = self._decided(self.settings) | dict(json.loads(json.dumps(own)))
+        plan = self._decisive_values(self.settings) | dict(json.loads(json.dumps(own)))
         if path.exists() and resume != "changed":
             snapshots.check_same_settings(path, plan, _read_plan(path))
         records.write_text(path, json.dumps(plan, indent=1) + "\n")
 
-    def _written(self, found: Outcome) -> Hardened:
-        """Weights, then the card."""
+    def _write(self, found: Outcome) -> Hardened:
+        """Write the weights, then the card."""
         path, card = self.out / FILE, card_of(found)
         facts = {"hardened": self.source, "strength": card["chosen"]}
         if spec_of(self.given) is not None:
             save(path, self.given, facts=facts)
         else:
-            own = self.given  # the module as its author knows it, without what opening it put around it
+            own = self.given  # without the wrappers that opening it added
             while isinstance(own, Normalized | Scripted):
                 own = own.core
             records.write_bytes(path, signed_bytes("gyrograd_hardened", facts, _plain_state(own)))
@@ -323,27 +325,27 @@ class Hardening:
 
 
 @dataclass(frozen=True, eq=False)
-class Watch:
-    """Called after each epoch: measures the accuracy and says how long the rest takes at most."""
+class EpochReporter:
+    """Epoch callback: measures the accuracy and reports an upper bound of the time left."""
 
-    run: Hardening
+    run: HardeningRun
     strength: float
     number: int
 
     def __call__(self, entry: dict[str, Any], model: Model) -> None:  # noqa: ARG002
         run, epochs = self.run, self.run.settings.epochs
-        right = run._right()
+        right = run._correct_per_image()
         entry["accuracy"] = sum(right) / len(right)
         if run.says is not None:
             rest = (run.tries - self.number) * epochs + epochs - entry["epoch"]
-            told = {"try": self.number, "tries": run.tries, "strength": self.strength, "epochs": epochs}
-            run.says({**entry, **told, "terms": run.settings.terms, "left": rest * entry["seconds"]})
+            progress = {"try": self.number, "tries": run.tries, "strength": self.strength, "epochs": epochs}
+            run.says({**entry, **progress, "terms": run.settings.terms, "left": rest * entry["seconds"]})
 
 
-def _fitting(
+def _adapt_settings(
     settings: TrainSettings, net: Model, split: Split, place: str
 ) -> tuple[TrainSettings, tuple[str, ...]]:
-    """The settings as this net and this machine allow them, and what was left out."""
+    """The settings that this net and this device support, with a sentence per omission."""
     left_out: tuple[str, ...] = ()
     objective = objective_of(settings)
     if "hessian" in settings.terms:
@@ -363,7 +365,7 @@ def _fitting(
 def _model(
     model: Model | str, weights: Path | None, classes: int | None, normalize: str | None, place: str
 ) -> tuple[Model, str]:
-    """The model to train, on its device, and what to call it."""
+    """The model to train, on its device, and its name."""
     if isinstance(model, str):
         found, source = (
             open_model(model, weights=weights, classes=classes, normalize=normalize, device=place),
@@ -387,7 +389,7 @@ def _model(
     return found.eval(), source
 
 
-def _split(data: Dataset | Path | str, test: Dataset | None, size: int | None, seed: int) -> Split:
+def _split_data(data: Dataset | Path | str, test: Dataset | None, size: int | None, seed: int) -> Split:
     if isinstance(data, Dataset):
         return held_out(data, seed=seed) if test is None else Split(data, test, f"{test.name}, as given")
     if test is not None:
@@ -425,12 +427,12 @@ def _check_classes(net: Model, split: Split, place: str) -> None:
     if k != len(split.train.classes):
         raise UserError(
             f"The model has {k} classes and {split.train.name} has {len(split.train.classes)}; give a model that was "
-            "trained on these classes, with --classes where it is made for them."
+            "trained on these classes, or set the number of classes (--classes) if the model is built by name."
         )
 
 
 def _check_trained(net: Model, split: Split, place: str) -> None:
-    """A model that is right no more often than chance is untrained, or has its classes in another order."""
+    """Refuse a model no better than chance: it is untrained, or has its classes in another order."""
     test = split.test.to(place)
     right = float((predictions(net, test) == test.labels).double().mean())
     if right <= 1 / len(test.classes):
@@ -442,5 +444,5 @@ def _check_trained(net: Model, split: Split, place: str) -> None:
 
 
 def _plain_state(model: Model) -> dict[str, Tensor]:
-    """The weights as they are saved, under the model's own names."""
+    """The state dict as contiguous CPU copies, ready to save."""
     return {key: value.detach().cpu().contiguous().clone() for key, value in model.state_dict().items()}

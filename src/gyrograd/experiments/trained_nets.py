@@ -1,4 +1,4 @@
-"""Nets out of the recipes of `training`, and measurements of them, as values."""
+"""Descriptions of nets trained by the recipes of `training`, and of measurements of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from gyrograd.data import data_root
-from gyrograd.experiments.nets import BATCHNORM, Given, Net
+from gyrograd.experiments.nets import BATCHNORM, Net, PretrainedNet
 from gyrograd.experiments.scales import CHANGES
 from gyrograd.metrics import Accuracy
 from gyrograd.numerics.random import Keys
@@ -20,9 +20,9 @@ from gyrograd.types import Inputs, Labels, Model
 
 NET_SIZES = ("data", "side", "train", "epochs", "batch_size")
 OF_NO_NET = ("model", "model_settings", "start", "data", "data_settings", "test", "terms", "milestones")
-"""Settings of a recipe that a `Net` holds elsewhere, or that its scale decides."""
+"""Settings of a recipe that `Net` holds in other fields, or that the scale determines."""
 OF_THE_DATA = ("normalize",)
-"""Settings of a recipe's model that belong to its images: a scale with other images brings its own, or none."""
+"""Settings of a recipe's model that depend on its images: a scale with other images has its own, or none."""
 
 Columns: TypeAlias = dict[str, Tensor]
 Measurement = Callable[[Model, Inputs, Labels, Keys], Columns]
@@ -30,34 +30,34 @@ Measurement = Callable[[Model, Inputs, Labels, Keys], Columns]
 
 @dataclass(frozen=True)
 class Part:
-    """One measurement of a net: its columns for the examples asked for.
+    """One measurement of a net: a function that computes columns for given examples.
 
-    `settings` is all that decides the values besides net, data and seed. `columns` takes the model, the images,
-    their labels, and a key for each image (a function of the run's seed and the image alone). `split` says which
-    images: those the run measures ("test"), or the first 10,000 that the net was trained on ("train").
+    `settings` is everything that determines the values besides net, data and seed. `columns` takes the model, the
+    images, their labels, and a key for each image (which depends only on the run's seed and the image). `split`
+    chooses the images: the run's test images ("test"), or the first 10,000 training images ("train").
     """
 
     setting: str
     row: str
     seed: int
     what: str
-    net: Net | Given
+    net: Net | PretrainedNet
     settings: Mapping[str, Any]
     columns: Measurement
     split: Literal["test", "train"] = "test"
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A net of a run by what it is called there; `part` makes a measurement of it.
+class TrainedNet:
+    """A net of a run with its setting, row and seed; `part` makes a measurement of it.
 
-    `way` says how it was trained. Rows carry the way and, where there are several, what is explained by: "ssr ig".
+    `way` is the training variant. The name of a row is the way and, if there are several, the explainer: "ssr ig".
     """
 
     setting: str
     way: str
     seed: int
-    net: Net | Given
+    net: Net | PretrainedNet
     sizes: Mapping[str, Any]
 
     def part(
@@ -72,17 +72,17 @@ class Subject:
         return Part(self.setting, row, self.seed, what, self.net, settings, columns, split)
 
 
-Maker: TypeAlias = Callable[[Subject], Sequence[Part]]
+Maker: TypeAlias = Callable[[TrainedNet], Sequence[Part]]
 """What is measured of a net."""
 
 
 def accuracy_of(column: str, *, what: str = "accuracy", split: Literal["test", "train"] = "test") -> Maker:
-    """100 where the net is right about an image."""
+    """Accuracy: 100 for each image that the net classifies correctly, else 0."""
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
         return {column: 100 * Accuracy()(model, None, x, y)}
 
-    return lambda subject: [subject.part(subject.way, what, {}, columns, split)]
+    return lambda trained_net: [trained_net.part(trained_net.way, what, {}, columns, split)]
 
 
 def net_of(
@@ -93,10 +93,10 @@ def net_of(
     changes: Mapping[str, Any] | None = None,
     teacher: Net | None = None,
 ) -> Net:
-    """The net that a recipe of `training` trains, at the scale of these sizes.
+    """The net of a recipe of `training`, at the scale of these sizes.
 
-    The recipe decides how it is trained and its activation; the sizes which model, which images and how many epochs
-    (milestones become shares of them); `--train` what the user changed. `changes` tells rows of one recipe apart.
+    The recipe determines the training and the activation; the sizes determine model, images and number of epochs
+    (milestones become shares of it); `--train` changes settings for all nets, `changes` for one row of a recipe.
     """
     settings = recipe(recipe_name, **(changes or {}))
     written = {*recipe_tree(recipe_name), *(changes or {}), "epochs"} - set(OF_NO_NET)
@@ -118,12 +118,12 @@ def net_of(
     )
 
 
-def given_or(net: Net, sizes: Mapping[str, Any], way: str) -> Net | Given:
-    """The net of a file where the setting's model names one for this way (`weights = { natural = FILE }`)."""
+def given_or(net: Net, sizes: Mapping[str, Any], way: str) -> Net | PretrainedNet:
+    """A pretrained net if the model of these sizes names weights for this way (`weights = { natural = FILE }`)."""
     file = sizes["model"].get("weights", {}).get(way)
     if file is None:
         return net
-    return Given(f"{net.label} (given)", data_root() / file, without_weights(sizes["model"]))
+    return PretrainedNet(f"{net.label} (given)", data_root() / file, without_weights(sizes["model"]))
 
 
 def without_weights(model: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,7 +132,7 @@ def without_weights(model: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _term(name: str, own: dict[str, Any], batchnorm: str | None) -> dict[str, Any]:
-    """A recipe's term as a `Net` has it: the weight apart, unless it is the regulariser's own (iga, atex)."""
+    """A recipe's term in the form of `Net`: with a separate weight, unless the regularizer has its own (iga, atex)."""
     takes = inspect.signature(lookup("regularizer", name).factory).parameters
     if batchnorm is not None and BATCHNORM in takes:
         own[BATCHNORM] = batchnorm

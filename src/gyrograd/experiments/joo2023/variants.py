@@ -1,6 +1,6 @@
-"""The ways to train of joo2023: a row is a recipe of `training/recipes/joo2023.yaml` and the weights of its terms.
+"""Training variants of joo2023: a row is a recipe of `training/recipes/joo2023.yaml` with weights of its terms.
 
-Everything else about a net (optimizer, clipping, activation, BatchNorm, batch size, ...) stands in the recipe alone.
+Everything else about a net (optimizer, clipping, activation, BatchNorm, batch size, ...) is in the recipe.
 """
 
 from __future__ import annotations
@@ -9,27 +9,30 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, TypeAlias
 
-from gyrograd.experiments import subjects
+from gyrograd.experiments import trained_nets
 from gyrograd.experiments.nets import Net
-from gyrograd.experiments.scales import picked
+from gyrograd.experiments.scales import pick_evenly
 from gyrograd.training import recipe
 from gyrograd.training.settings import recipe_tree
 
 Terms: TypeAlias = dict[str, dict[str, Any]]
-"""Regularisers by name, with their settings, as a recipe has them."""
+"""Regularizers by name, with their settings, in the form of a recipe."""
 
 VARIANTS = {"cifar10-lenet-fast": "cifar10-lenet"}
-"""Openly cheaper training of a setting of the paper, for all rows alike: `CHEAPER` of its recipe l2-cosine-fast."""
+"""Settings with cheaper training of all rows, and the paper's setting each is a variant of.
+
+The settings in `CHEAPER` come from its recipe l2-cosine-fast.
+"""
 CHEAPER = ("fast", "precision", "regularized_fraction", "regularize_every")
 SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18", *VARIANTS)
-"""The paper's three, an openly named stand-in for its third, whose images are not free to pass on, and variants."""
+"""The paper's three; Imagenette as a substitute for ImageNet100, which may not be redistributed; and variants."""
 IMAGENETS = SETTINGS[2:4]
 RECIPES = {
     "cifar10-lenet": "joo2023-lenet",
     "cifar10-resnet18": "joo2023-resnet18",
     **dict.fromkeys(IMAGENETS, "joo2023-imagenet100"),
 }
-"""The beginning of a setting's recipes; the row's `ENDS` follows."""
+"""First part of the names of a setting's recipes; the row's `ENDS` follows."""
 ENDS = {
     "ce": "ce",
     "atex": "atex",
@@ -39,7 +42,7 @@ ENDS = {
     "cosine": "l2-cosine",
     "l2_cosine": "l2-cosine",
 }
-"""l2 and cosine alone are the pair with one weight 0, so that all three see the same neighbours."""
+"""l2 alone and cosine alone are the pair with one weight 0, so that all three use the same neighbours."""
 
 HESSIAN = {
     "cifar10-lenet": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
@@ -55,7 +58,7 @@ L2_OF_PAIR, COSINE_OF_PAIR = (0.0, 0.01, 0.1, 1.0), (0.01, 0.1, 1.0)
 ATEX_WEIGHTS, ATEX_EPS = (0.1, 0.3, 1.0, 3.0), (2.0, 4.0)
 IGA_WEIGHTS, IGA_EPS = (0.1, 0.5, 1.0), (0.4, 1.0)
 COSINE_ALONE = (0.1, 1.0, 10.0, 100.0)
-"""Appendix Figure 6 names 10 and 100; the smaller ones are those of the tables."""
+"""Appendix Figure 6 names 10 and 100; the smaller weights are those of the tables."""
 
 SELECTED = {
     "cifar10-lenet": ("ce", "atex", "iga", "hessian", "l2", "l2_cosine"),
@@ -67,12 +70,12 @@ ATTACK_EPS = {"cifar10-lenet": 4, "cifar10-resnet18": 2, **dict.fromkeys(IMAGENE
 
 
 def paper_setting(setting: str) -> str:
-    """The paper's setting that this one is, or is a variant of."""
+    """The setting of the paper that this setting equals or varies."""
     return VARIANTS.get(setting, setting)
 
 
 def terms_of(way: str, weights: tuple[float, ...]) -> Terms:
-    """The weights of a row where its recipe has them. Radii of IGA count in pixels of 255 (not stated)."""
+    """The weights of a row as terms of its recipe. IGA's radii are in 255ths (the paper does not say)."""
     if way == "ce":
         return {}
     if way == "hessian":
@@ -87,7 +90,8 @@ def terms_of(way: str, weights: tuple[float, ...]) -> Terms:
 def selected_weights(setting: str) -> dict[str, tuple[float, ...]]:
     """The rows of Table 1 with the weights of their recipes.
 
-    The paper chose the highest RPS of the gradient within one point of accuracy (matched value by value).
+    The paper chose the weights with the highest RPS of the gradient within one point of accuracy; the values agree
+    with its appendix.
     """
     base = paper_setting(setting)
     return {way: _weights(f"{RECIPES[base]}-{way.replace('_', '-')}", way) for way in SELECTED[base]}
@@ -101,42 +105,42 @@ def _weights(recipe_name: str, way: str) -> tuple[float, ...]:
 
 
 def net_of(sizes: Mapping[str, Any], setting: str, way: str, weights: tuple[float, ...], seed: int) -> Net:
-    """The net trained this way. ATEX learns from the CE net of the same seed, and starts from it."""
+    """The net of a row. ATEX has the CE net of the same seed as its teacher, and starts from it."""
     base = RECIPES[paper_setting(setting)]
     changes: dict[str, Any] = {"terms": terms_of(way, weights)}
     if setting in VARIANTS:
         cheaper = recipe_tree(f"{base}-l2-cosine-fast")
         changes |= {key: cheaper[key] for key in CHEAPER}
     teacher = net_of(sizes, setting, "ce", (), seed) if way == "atex" else None
-    return subjects.net_of(f"{base}-{ENDS[way]}", sizes, row_name(way, weights), seed, changes, teacher)
+    return trained_nets.net_of(f"{base}-{ENDS[way]}", sizes, row_name(way, weights), seed, changes, teacher)
 
 
 def row_name(way: str, weights: tuple[float, ...]) -> str:
-    """A way with its weights, as the rows of the appendix are named."""
+    """The name of a row with its weights, as in the appendix."""
     return " ".join((way, *(f"{weight:g}" for weight in weights)))
 
 
 Way: TypeAlias = tuple[str, tuple[float, ...]]
-"""A way to train and its weights."""
+"""A training variant and its weights."""
 
 
 def one_weight(setting: str, grid: int | None = None) -> list[Way]:
-    """CE, and Hessian and l2 with every weight."""
+    """CE, and Hessian and l2 with all weights."""
     return [way for way in every_way(setting, grid) if way[0] in ("ce", "hessian", "l2")]
 
 
 def two_weights(setting: str, grid: int | None = None) -> list[Way]:
-    """l2 with cosine, every pair."""
+    """l2 with cosine, with all pairs of weights."""
     return [way for way in every_way(setting, grid) if way[0] == "l2_cosine"]
 
 
 def cosine_alone(setting: str, grid: int | None = None) -> list[Way]:  # noqa: ARG001 - the same everywhere
-    """CE, and the cosine criterion alone with weights up to those that ruin the maps."""
-    return [("ce", ()), *(("cosine", (weight,)) for weight in picked(list(COSINE_ALONE), grid))]
+    """CE, and the cosine criterion alone, with weights large enough to ruin the maps."""
+    return [("ce", ()), *(("cosine", (weight,)) for weight in pick_evenly(list(COSINE_ALONE), grid))]
 
 
 def every_way(setting: str, grid: int | None = None) -> list[Way]:
-    """All rows of the appendix' tables for a setting; `grid` picks as many weights of each way."""
+    """All rows of the appendix tables for a setting; `grid` limits the number of weights per way."""
     base = paper_setting(setting)
     lists: dict[str, list[tuple[float, ...]]] = {
         "hessian": [(weight,) for weight in HESSIAN[base]],
@@ -155,8 +159,8 @@ def every_way(setting: str, grid: int | None = None) -> list[Way]:
 def _some(
     weights: list[tuple[float, ...]], grid: int | None, chosen: tuple[float, ...]
 ) -> list[tuple[float, ...]]:
-    """As many weights as `grid` says, the selected one always among them."""
+    """`grid` of the weights, always including the selected one."""
     if grid is None:
         return weights
-    others = picked([w for w in weights if w != chosen], grid - 1) if grid > 1 else []
+    others = pick_evenly([w for w in weights if w != chosen], grid - 1) if grid > 1 else []
     return [w for w in weights if w == chosen or w in others]

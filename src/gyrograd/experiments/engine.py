@@ -1,4 +1,4 @@
-"""One command: train what is missing, measure what is missing, judge, write the page."""
+"""Runs an experiment: trains the missing nets, takes the missing measurements, judges the claims, writes the page."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from torch import Tensor
 from gyrograd import records
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError, check_counts, did_you_mean
-from gyrograd.experiments.claims import Claims, Judged, counted, judged, read_claims
+from gyrograd.experiments.claims import Claims, ClaimVerdict, count_verdicts, judge_claims, read_claims
 from gyrograd.experiments.nets import (
-    Given,
     Net,
+    PretrainedNet,
     checked_changes,
     is_there,
     lock_path,
     net_key,
     read_net,
-    trained,
+    train_or_load,
 )
 from gyrograd.experiments.report import experiment_page
 from gyrograd.experiments.results import Pictures, Results, estimates, read_results, write_results
 from gyrograd.experiments.samples import check_present, images_of
 from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scale
-from gyrograd.experiments.subjects import Columns, Maker, Part, Subject
+from gyrograd.experiments.trained_nets import Columns, Maker, Part, TrainedNet
 from gyrograd.measurement import Cell, fingerprint, finished, run_cells, streams
 from gyrograd.measurement.machine import hardware, versions
 from gyrograd.numerics.modes import flush_denormals
@@ -45,33 +45,38 @@ from gyrograd.types import Model
 HOME = Path(__file__).parent
 CHANGED = "training was changed to"
 SAME_OBJECTIVE = {"precision": ("fp32", "tf32")}
-"""Changes of the training that leave the objective as it is, so that values can still be compared."""
+"""Training settings whose change leaves the objective as it is, so that values can still be compared."""
 SHARD, CUDA_SHARD = 500, 2500
-"""Images in one file of numbers. A GPU is not filled by 500 small ones."""
+"""Images per shard. 500 small images do not fill a GPU."""
 MOST_LISTED = 30
 """Rows named in a sentence."""
 TRAIN_IMAGES = 10_000
-"""Training images at most on which an accuracy of training images is taken."""
-Measured: TypeAlias = tuple[str, str, int, records.Record]
+"""The most training images on which a training accuracy is measured."""
+RowRecord: TypeAlias = tuple[str, str, int, records.Record]
 """Setting, row, seed, and the record of every image."""
 
 
 def begins(row: str, words: str) -> bool:
-    """Whether a row's name is these words, or begins with them."""
+    """Whether the row's name begins with these whole words."""
     return f"{row} ".startswith(f"{words} ")
 
 
 @dataclass(frozen=True)
-class Found:
-    """What an experiment measured: records of images, and arrays of pictures by name."""
+class ExperimentOutput:
+    """The output of an experiment: records by row, and arrays for its figures by name."""
 
-    records: tuple[Measured, ...] = ()
+    records: tuple[RowRecord, ...] = ()
     pictures: Pictures = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Run:
-    """Where and how large: what an experiment needs to measure."""
+class ExperimentContext:
+    """Scale, folder, seeds, device and selections of one run of an experiment.
+
+    settings, rows, parts: what to measure; empty for everything. images: the number of test images, instead of the
+    scale's. train: changes of `TrainSettings`, for all nets. look: whether missing data are an error; False for
+    listings.
+    """
 
     scale: Scale
     out: Path
@@ -83,10 +88,9 @@ class Run:
     parts: tuple[str, ...] = ()
     train: Mapping[str, Any] = field(default_factory=dict)
     look: bool = True
-    """Whether data that are not there are an error; a list of what there is needs none."""
 
     def sizes(self, setting: str) -> dict[str, Any]:
-        """The sizes of a setting at this scale."""
+        """Sizes of a setting at this scale, from `scales.toml`."""
         sizes = dict(self.scale.settings[setting])
         sizes |= {"images": self.images} if self.images else {}
         sizes |= {key: value for key, value in self.train.items() if key in SIZES}
@@ -94,9 +98,9 @@ class Run:
         return sizes | ({CHANGES: changes} if changes else {})
 
     def included(self, settings: Sequence[str], *, look: bool = True) -> list[str]:
-        """Those settings this scale has and this run was not told to leave out.
+        """Settings that this scale has and --settings selects.
 
-        Missing data are an error now, not after the first settings were trained; unless not to `look`.
+        With `look`, missing data are an error now, not after the first nets were trained.
         """
         found = [
             s for s in settings if s in self.scale.settings and (not self.settings or s in self.settings)
@@ -105,80 +109,90 @@ class Run:
             check_present(self.sizes(setting))
         return found
 
-    def kept(self, rows: Sequence[str]) -> list[str]:
-        """Those rows, or beginnings of rows, that this run was not told to leave out: "ssr" stands for "ssr ig" too."""
+    def select_rows(self, rows: Sequence[str]) -> list[str]:
+        """Rows selected by --rows; a prefix such as "ssr" also selects "ssr ig"."""
         return [
             row for row in rows if not self.rows or any(begins(row, w) or begins(w, row) for w in self.rows)
         ]
 
-    def subjects(
+    def trained_nets(
         self,
         settings: Sequence[str],
-        rows_of: Callable[[str, Mapping[str, Any]], Mapping[str, Callable[[int], Net | Given]]],
-    ) -> list[Subject]:
-        """The nets of these settings. `rows_of` a setting and its sizes: by row, the net of a seed."""
+        rows_of: Callable[[str, Mapping[str, Any]], Mapping[str, Callable[[int], Net | PretrainedNet]]],
+    ) -> list[TrainedNet]:
+        """The nets of these settings, by row and seed.
+
+        Args:
+            settings: names of settings; those that are not selected are skipped.
+            rows_of: takes a setting and its sizes and returns, by row, a function from a seed to a net.
+        """
         return [
-            Subject(setting, row, seed, net_of(seed), sizes)
+            TrainedNet(setting, row, seed, net_of(seed), sizes)
             for setting in self.included(settings)
             for sizes in (self.sizes(setting),)
             for row, net_of in rows_of(setting, sizes).items()
-            if self.kept([row])
+            if self.select_rows([row])
             for seed in self.seeds
         ]
 
-    def measures(self, part: Part) -> bool:
-        """Whether this run was told to leave it in."""
+    def selects(self, part: Part) -> bool:
+        """Whether --rows and --parts select this measurement."""
         named = not self.rows or any(begins(part.row, wanted) for wanted in self.rows)
         return named and (not self.parts or part.what.startswith(self.parts))
 
-    def train_missing(self, nets: Iterable[Net | Given]) -> None:
-        """Train those of the nets that are not there yet: the first stage, before anything is measured.
+    def train_missing(self, nets: Iterable[Net | PretrainedNet]) -> None:
+        """Train the nets that do not exist yet. This is the first stage, before anything is measured.
 
-        Nets that another process trains come last, so that the same command started several times shares them.
+        Nets that another process is training come last, so that several processes with the same command share them.
         """
         folder = self.out / "nets"
         missing = {net_key(net): net for net in nets if isinstance(net, Net) and not is_there(net, folder)}
         for number, net in enumerate(free_first(missing.values(), lambda net: lock_path(net, folder)), 1):
             print(f"training net {number} of {len(missing)}: {net.label}", file=sys.stderr)
-            trained(net, folder, self.device)
+            train_or_load(net, folder, self.device)
 
-    def net(self, net: Net | Given) -> Model:
-        """A trained net, in evaluation mode on this run's device."""
+    def net(self, net: Net | PretrainedNet) -> Model:
+        """Load a trained net, in evaluation mode on this run's device."""
         if not is_there(net, self.out / "nets"):
             raise RuntimeError(
                 f"{net.label} is measured before it is trained; name it among the experiment's nets."
             )
         key = (net_key(net), self.device, str(self.out))
-        return _in_memory(key, lambda: laid_out(read_net(net, self.out / "nets", self.device), self.device))
+        if key not in _kept:
+            # The last four nets stay in memory, since consecutive parts use the same net.
+            while len(_kept) >= 4:
+                del _kept[next(iter(_kept))]
+            _kept[key] = laid_out(read_net(net, self.out / "nets", self.device), self.device)
+        return _kept[key]
 
     def test_images(self, setting: str) -> Dataset:
-        """The images that are measured, on this run's device."""
+        """The test images of a setting, on this run's device."""
         return images_of(self.sizes(setting), "test").to(self.device)
 
     def positions(self, setting: str, images: int | None = None) -> list[int]:
-        """Which test images are measured, in the order in which more images extend fewer."""
+        """Positions of the measured test images; a larger number of images extends a smaller one."""
         data = images_of(self.sizes(setting), "test")
         n = min(images or self.sizes(setting)["images"], len(data))
         return [int(position) for position in data.chosen(n)]
 
     def unfinished(self, parts: Sequence[Part]) -> list[Part]:
-        """Those parts, among the ones this run measures, of which not every image is in a record yet."""
+        """The selected parts that have images without a record."""
         left = []
-        for part in filter(self.measures, parts):
+        for part in filter(self.selects, parts):
             places, cell = self._places(part), self._cell(part)
             found = finished([cell], places, self.out, shard=self._shard(part)).get(cell.name)
             left += [part] if found is None or len(found.examples) < len(places) else []
         return left
 
-    def measured(self, parts: Sequence[Part]) -> tuple[Measured, ...]:
-        """The records of the parts, net by net; what an earlier run finished is read.
+    def measure_parts(self, parts: Sequence[Part]) -> tuple[RowRecord, ...]:
+        """Measure the selected parts net by net, reading what earlier runs finished; returns their records.
 
-        Nets that another process measures come last, and what it finished is read.
+        Nets that another process is measuring come last, and its results are read.
         """
         groups: dict[tuple[str, str, int, str], list[Part]] = {}
-        for part in filter(self.measures, parts):
+        for part in filter(self.selects, parts):
             groups.setdefault((part.setting, part.row, part.seed, part.split), []).append(part)
-        found: dict[tuple[str, str, int, str], list[Measured]] = {key: [] for key in groups}
+        found: dict[tuple[str, str, int, str], list[RowRecord]] = {key: [] for key in groups}
         for key in free_first(groups, self._measuring):
             (setting, row, seed, _), mine = key, groups[key]
             cells, what = [self._cell(part) for part in mine], f"measuring {setting}, {row}, seed {seed}"
@@ -190,7 +204,7 @@ class Run:
         return tuple(one for records in found.values() for one in records)
 
     def _measuring(self, group: tuple[str, str, int, str]) -> Path:
-        """The lock that whoever measures this net on this split holds."""
+        """The lock file held by the process that measures this net on this split."""
         return self.out / "records" / f".{fingerprint(list(group))}.writer"
 
     def _shard(self, part: Part) -> int:
@@ -220,37 +234,43 @@ class Run:
 
 
 def no_figures(results: Results) -> tuple[Section, ...]:  # noqa: ARG001
-    """For tables: the numbers are all there is."""
+    """Default of `Experiment.sections`: no figures."""
     return ()
 
 
-Nets: TypeAlias = Callable[[Run], Sequence[Subject]]
+Nets: TypeAlias = Callable[[ExperimentContext], Sequence[TrainedNet]]
 """Which nets a run needs."""
-Finish: TypeAlias = Callable[[Run, Sequence[Subject], tuple[Measured, ...]], Found]
-"""What is made of the nets and their records."""
+Finish: TypeAlias = Callable[
+    [ExperimentContext, Sequence[TrainedNet], tuple[RowRecord, ...]], ExperimentOutput
+]
+"""Turns the nets and their records into the output of an experiment."""
 
 
-def no_nets(run: Run) -> list[Subject]:  # noqa: ARG001
-    """For what needs no net: toys, and steps of nets that are timed untrained."""
+def no_nets(run: ExperimentContext) -> list[TrainedNet]:  # noqa: ARG001
+    """Default of `Experiment.nets`, for experiments on toys and on untrained nets."""
     return []
 
 
-def as_measured(run: Run, subjects: Sequence[Subject], records: tuple[Measured, ...]) -> Found:  # noqa: ARG001
-    """The records are all there is."""
-    return Found(records)
+def as_measured(
+    run: ExperimentContext,  # noqa: ARG001
+    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
+    records: tuple[RowRecord, ...],
+) -> ExperimentOutput:
+    """Default of `Experiment.finish`: the records, unchanged."""
+    return ExperimentOutput(records)
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure, in two stages: its nets are trained, then measured.
+    """A table or figure of a paper. Its nets are trained first, then measured.
 
     Args:
-        nets: which nets, by their rows.
-        measures: what is measured of each, net by net; a second group comes after the first is done for all nets.
-        finish: what is made of the records besides (pictures of maps, correlations between nets, timings).
-        looks: whether `finish` looks at the nets too, and not only at the records.
-        sections: the figures, a pure function of the results.
-        over: what the intervals are over.
+        nets: returns the nets of a run.
+        measures: groups of measurements of each net; a group starts when the one before is done for all nets.
+        finish: adds to the records (pictures of maps, correlations between nets, timings).
+        looks: whether `finish` needs the trained nets, not only the records.
+        sections: draws the figures; a pure function of the results.
+        over: what the intervals are taken over.
     """
 
     nets: Nets = no_nets
@@ -260,27 +280,29 @@ class Experiment:
     sections: Callable[[Results], tuple[Section, ...]] = no_figures
     over: str = "images"
 
-    def rows(self, run: Run) -> list[str]:
-        """The rows that are measured when none is left out; empty if only `finish` knows them."""
+    def rows(self, run: ExperimentContext) -> list[str]:
+        """All rows that can be selected; empty if only `finish` knows them."""
         if self.finish is not as_measured:
             return []
-        subjects = self.nets(replace(run, rows=(), look=False))
+        trained_nets = self.nets(replace(run, rows=(), look=False))
         makers = [make for group in self.measures for make in group]
-        return list(dict.fromkeys(part.row for s in subjects for make in makers for part in make(s)))
+        return list(dict.fromkeys(part.row for s in trained_nets for make in makers for part in make(s)))
 
-    def measure(self, run: Run) -> Found:
-        """Train the nets that are missing; then measure what is missing."""
-        subjects = self.nets(run)
-        groups = [[part for s in subjects for make in makers for part in make(s)] for makers in self.measures]
+    def measure(self, run: ExperimentContext) -> ExperimentOutput:
+        """Train the missing nets, then take the missing measurements."""
+        trained_nets = self.nets(run)
+        groups = [
+            [part for s in trained_nets for make in makers for part in make(s)] for makers in self.measures
+        ]
         wanted = [part.net for group in groups for part in run.unfinished(group)]
-        run.train_missing([*wanted, *(subject.net for subject in subjects if self.looks)])
-        records = tuple(record for group in groups for record in run.measured(group))
-        return self.finish(run, subjects, records)
+        run.train_missing([*wanted, *(trained_net.net for trained_net in trained_nets if self.looks)])
+        records = tuple(record for group in groups for record in run.measure_parts(group))
+        return self.finish(run, trained_nets, records)
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A row of a paper's table of experiments: its name, where it is in the paper, what it is, in words."""
+    """An entry of a paper's list of experiments: its name, its place in the paper, and a description."""
 
     name: str
     where: str
@@ -289,13 +311,13 @@ class Listed:
 
 
 def register_all(paper: str, table: Sequence[Listed]) -> None:
-    """Put a paper's table of experiments into the registry, as PAPER-NAME."""
+    """Register a paper's experiments under PAPER-NAME."""
 
     def factory_of(listed: Listed) -> Callable[[], Experiment]:
         def factory() -> Experiment:
             return listed.experiment
 
-        factory.__doc__ = listed.about  # stands on the page and in `gyrograd list experiment`
+        factory.__doc__ = listed.about  # shown on the page and by `gyrograd list experiment`
         return factory
 
     for listed in table:
@@ -316,10 +338,10 @@ def reproduce(
     parts: Sequence[str] = (),
     train: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Run an experiment and write `out/SCALE/NAME/`: results.json, pictures.npz, index.html. Returns the page.
+    """Run an experiment and write `out/SCALE/NAME/`: results.json, pictures.npz, index.html; returns the page's path.
 
-    `train` changes settings of `TrainSettings` for every net alike (epochs, lr, schedule, precision, ...); the paper's
-    orders can then be compared, its values not, unless tf32 is all that changed.
+    `train` changes settings of `TrainSettings` for all nets (epochs, lr, schedule, precision, ...). Then the paper's
+    orders can be compared, but not its values, unless tf32 is the only change.
     """
     train = checked_changes(train or {})
     entry = lookup("experiment", name)
@@ -331,7 +353,7 @@ def reproduce(
             )
     n = size.seeds if seeds is None else seeds
     check_counts(seeds=n)
-    run = Run(
+    run = ExperimentContext(
         size, out / scale, tuple(range(n)), device, tuple(settings), tuple(rows), images, tuple(parts), train
     )
     experiment: Experiment = entry.factory()
@@ -351,7 +373,7 @@ def reproduce(
     facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
     measured_in = list(dict.fromkeys(m[0] for m in found.records))
     sizes = {s: run.sizes(s) for s in measured_in}
-    # The accuracy of guessing, in per cent, where the data have classes.
+    # The accuracy of guessing, in per cent, for data with classes.
     chance = {s: 100 / len(images_of(own, "test").classes) for s, own in sizes.items() if "data" in own}
     about = {"sizes": sizes, "chance": chance}
     about |= {"over": experiment.over} | ({CHANGED: dict(train)} if train else {})
@@ -362,7 +384,7 @@ def reproduce(
 
 
 def render(folder: Path) -> Path:
-    """Write the page of a folder anew, from its results.json, its pictures and the paper's claims alone."""
+    """Write the page of a folder again, from its results.json, its pictures and the paper's claims alone."""
     results = read_results(folder)
     entry = lookup("experiment", results.name)
     claims, verdicts = verdicts_of(results)
@@ -381,20 +403,20 @@ def _about(factory: Callable[..., Any]) -> tuple[str, ...]:
     return tuple(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def verdicts_of(results: Results) -> tuple[Claims, tuple[Judged, ...]]:
-    """The paper's claims of these results, and what the results say to each."""
+def verdicts_of(results: Results) -> tuple[Claims, tuple[ClaimVerdict, ...]]:
+    """The paper's claims about this experiment, and the verdict of these results on each."""
     entry = lookup("experiment", results.name)
     claims = read_claims(HOME / entry.paper / "claims.toml", entry.name)
     scale = read_scale(HOME / entry.paper / "scales.toml", results.scale)
     changes = results.settings.get(CHANGED, {})
     changed = any(value not in SAME_OBJECTIVE.get(key, ()) for key, value in changes.items())
     compares = "orders" if scale.compares == "values" and changed else scale.compares
-    return claims, judged(claims, results, compares)
+    return claims, judge_claims(claims, results, compares)
 
 
 @dataclass(frozen=True)
 class State:
-    """An experiment as a list shows it: what it is, needs and costs, and what there is of it."""
+    """An experiment in a listing: its description, needs, costs, and finished runs."""
 
     name: str
     paper: str
@@ -403,12 +425,12 @@ class State:
     needs: dict[str, tuple[str, ...]]
     """Data and files by scale."""
     nets: dict[str, int]
-    """Nets that are trained, by scale."""
+    """Number of nets to train, by scale."""
     state: str
 
 
 def states(out: Path) -> list[State]:
-    """Every experiment, and what there is of it under `out`."""
+    """All experiments, with their finished runs under `out`."""
     return [_state(entry, out) for entry in available("experiment").values()]
 
 
@@ -416,15 +438,15 @@ def _state(entry: Entry, out: Path) -> State:
     needs, nets = {}, {}
     for scale in SCALES:
         size = read_scale(HOME / entry.paper / "scales.toml", scale)
-        run = Run(size, out / scale, tuple(range(size.seeds)), look=False)
-        subjects = entry.factory().nets(run)
-        sets = [run.sizes(subject.setting).get("data", {}) for subject in subjects]
-        # The name of a registered set, or where a folder of images is looked for.
+        run = ExperimentContext(size, out / scale, tuple(range(size.seeds)), look=False)
+        trained_nets = entry.factory().nets(run)
+        sets = [run.sizes(trained_net.setting).get("data", {}) for trained_net in trained_nets]
+        # The name of a registered data set, or the path of a folder of images.
         data = [f"folder {d['path']}" if d.get("name") == "folder" else d.get("name") for d in sets]
-        files = [f"weights {one.net.path.name}" for one in subjects if isinstance(one.net, Given)]
+        files = [f"weights {one.net.path.name}" for one in trained_nets if isinstance(one.net, PretrainedNet)]
         needs[scale] = tuple(dict.fromkeys(str(name) for name in (*data, *files) if name))
         nets[scale] = len(
-            {(one.setting, one.net.label, one.seed) for one in subjects if isinstance(one.net, Net)}
+            {(one.setting, one.net.label, one.seed) for one in trained_nets if isinstance(one.net, Net)}
         )
     state = "; ".join(_states_of(out, entry.name)) or "not run"
     return State(entry.name, entry.paper, entry.equation, entry.summary, needs, nets, state)
@@ -436,7 +458,7 @@ def _states_of(out: Path, name: str) -> list[str]:
         folder = out / scale / name
         if (folder / "results.json").exists():
             _, verdicts = verdicts_of(read_results(folder))
-            counts = counted(verdicts)
+            counts = count_verdicts(verdicts)
             judgeable = len(verdicts) - counts["not comparable"]
             found.append(f"{scale}: done, {counts['confirmed']} of {judgeable} comparable claims confirmed")
         elif (folder / "run.json").exists():
@@ -445,15 +467,15 @@ def _states_of(out: Path, name: str) -> list[str]:
 
 
 def _begun(folder: Path) -> float:
-    """Seconds that earlier runs took; the folder is made and marked."""
+    """Make and mark the folder; returns the seconds that earlier runs took."""
     path = folder / "run.json"
     seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) if path.exists() else 0.0
     records.write_text(path, json.dumps({"seconds": seconds}) + "\n")
     return seconds
 
 
-def _check_found(found: Found, name: str, run: Run) -> None:
-    """A setting or row that was asked for and nowhere measured is a mistake, not an empty table."""
+def _check_found(found: ExperimentOutput, name: str, run: ExperimentContext) -> None:
+    """Refuse selections that matched nothing, instead of showing an empty table."""
     if run.parts and not found.records:
         raise UserError(
             f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts to see all."
@@ -470,8 +492,10 @@ def _check_found(found: Found, name: str, run: Run) -> None:
                 )
 
 
-def _check_named(name: str, run: Run, what: str, asked: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse what is not there, before anything is trained, and list what is."""
+def _check_named(
+    name: str, run: ExperimentContext, what: str, asked: Sequence[str], known: Sequence[str]
+) -> None:
+    """Refuse unknown names before anything is trained, and list the known ones."""
     for wanted in asked:
         if not any(begins(one, wanted) for one in known):
             shown = ", ".join(known[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
@@ -492,7 +516,7 @@ def _command(
     train: Mapping[str, Any],
     device: str,
 ) -> str:
-    """The command line that gives these results."""
+    """The command line that reproduces these results."""
     words = ["gyrograd reproduce", name, f"--scale {scale}"]
     words += [f"--seeds {seeds}"] if seeds is not None else []
     words += [f"--settings {','.join(settings)}"] if settings else []
@@ -504,20 +528,11 @@ def _command(
 
 
 def laid_out(model: Model, device: str) -> Model:
-    """On CUDA the channels of weights last: activations follow, and passes of ResNets take a tenth less."""
+    """The model with channels-last weights on CUDA: activations follow, and ResNets run a tenth faster."""
     return model.to(memory_format=torch.channels_last) if device.startswith("cuda") else model
 
 
 _kept: dict[tuple[str, ...], Model] = {}
-
-
-def _in_memory(key: tuple[str, ...], make: Callable[[], Model]) -> Model:
-    """The last nets used stay in memory: the parts of one net follow one another."""
-    if key not in _kept:
-        while len(_kept) >= 4:
-            del _kept[next(iter(_kept))]
-        _kept[key] = make()
-    return _kept[key]
 
 
 @lru_cache(maxsize=16)

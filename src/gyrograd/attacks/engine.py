@@ -1,8 +1,8 @@
-"""From an attack's settings to its result: checks, the clean pass, the search in parts, the final look.
+"""From an attack's settings to its result: checks, the clean pass, the search in parts, the final evaluation.
 
-The model is looked at once when clean (and once more to see that the map has a derivative), once a step (twice
-where a twin guides: the twin is differentiated, the model judges) and once at the end. Logits come from the
-forward pass that made the map wherever it made one.
+Passes of the model: one for the clean images (and one to test that the map has a derivative), one per step (two with a
+twin: the twin is differentiated, the model evaluates) and one at the end. If the attribution runs a forward pass at x,
+the logits come from that pass.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from gyrograd.attacks.loop import Answer, Ask, Box, Found, Search, Verdict, search
+from gyrograd.attacks.loop import Answer, Ask, Box, Search, SearchResult, Verdict, search
 from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
-from gyrograd.attacks.result import AttackResult, in_shape_of, joined
+from gyrograd.attacks.result import AttackResult, concatenate_results, in_shape_of
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
+from gyrograd.attributions import as_attribution
 from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
 from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError
 from gyrograd.models import InShape
+from gyrograd.models.class_names import own_class_names
 from gyrograd.numerics.balls import L2, Linf, ball
 from gyrograd.numerics.checks import (
     check_fits,
@@ -48,10 +50,10 @@ STAND_IN = "gradient"
 
 @dataclass(frozen=True, eq=False)
 class AttackPlan:
-    """An attack taken apart into what a run needs. `sees_maps` is False for attacks on the prediction.
+    """Everything that a run needs to know about an attack. `sees_maps` is False for attacks on the prediction.
 
-    `strategy` finds a perturbation for each eps; without one each eps is searched afresh, as `search` says.
-    `step_rows`: rows of the model that a step's objective needs for each example, beside those of the map.
+    strategy: finds a perturbation per eps; by default each eps is searched separately with `search`. step_rows: model
+    rows per example that the objective of a step needs, besides those of the map.
     """
 
     name: str
@@ -75,7 +77,7 @@ class AttackPlan:
 
     @property
     def follows_maps(self) -> bool:
-        """Whether the search goes along a map's derivative: noise takes no steps, pgd looks at logits."""
+        """True if the search follows the derivative of a map; noise takes no steps, and pgd uses only logits."""
         return self.sees_maps and self.search.steps > 0
 
     def scene(
@@ -89,11 +91,11 @@ class AttackPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked:
-    """What is under attack: the part of a batch that is searched at once.
+class AttackBatch:
+    """The part of a batch that is attacked at once.
 
-    `scene` is the clean side as the attribution sees it, `searched` as `surrogate` does, through which the search goes
-    (mostly the same).
+    `scene` holds the clean maps of the attribution, `searched` those of `surrogate`, the attribution that the search
+    uses (usually the same).
     """
 
     model: Model
@@ -106,19 +108,19 @@ class Attacked:
     streams: Keys
 
     def blind(self, rows: Tensor) -> Flags:
-        """Which of these rows the surrogate's map has no derivative to x at."""
+        """True per row if the surrogate's map has no derivative to x there."""
         scene = self.searched.rows(rows)
         return _blind(self.guide.model, self.surrogate, scene.x, scene.target, self.streams[rows])
 
 
-Strategy = Callable[[AttackPlan, Attacked], list[Found]]
-"""An attack of more than one search: a perturbation for each eps of the plan, in the plan's order."""
+Strategy = Callable[[AttackPlan, AttackBatch], list[SearchResult]]
+"""Finds a perturbation per eps of the plan, in the plan's order, by any number of searches."""
 
 
 def look(
     model: Model, attribution: Attribution | None, x: Images, target: Labels, *, graph: bool
 ) -> tuple[Tensor, Logits]:
-    """The map and the logits at x, out of one forward pass where the attribution makes one at x itself.
+    """The map and the logits at x, from one forward pass if the attribution runs the model at x.
 
     Without an attribution the map is empty.
     """
@@ -134,8 +136,10 @@ def look(
 
 @contextmanager
 def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Input and output of the model's first call. They are only kept here: an attribution may be watching
-    every tensor operation, so none is made before it is done."""
+    """Yield a list that receives input and output of the model's first call.
+
+    They are only stored: the attribution may record every tensor operation, so none may be added before it is done.
+    """
     heard: list[tuple[Tensor, Tensor]] = []
 
     def note(_: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -150,24 +154,24 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
 
 
 class _Shared(NamedTuple):
-    """Clean looks at images, and what was found out about models: guides and surrogates."""
+    """Cached maps and logits of clean images, and cached guides and surrogates of models."""
 
     looks: dict[Any, tuple[Tensor, Tensor, Logits]]
-    """Images, kept so that their place in memory stays their own, with map and logits."""
+    """Images with map and logits; the images are stored so that their memory is not reused for others."""
     of_models: dict[Any, Any]
 
 
 _SHARED: ContextVar[_Shared | None] = ContextVar("shared clean looks", default=None)
 MAX_SHARED = 16
-"""Clean looks that are kept; older ones are made again."""
+"""Most clean maps in the cache."""
 
 
 @contextmanager
 def shared_clean_looks() -> Iterator[None]:
-    """Inside, attacks on the same images through equal attributions share the clean map and the clean logits, and
-    attacks on one model the guide and whether a map has a derivative, which cost as much as steps.
+    """Share work between attacks in the block: clean maps and logits of the same images and equal attributions, and per
+    model the guide and the test for a derivative, which cost as much as several steps.
 
-    The images must be the same tensor and nobody may write to them or to the model's weights.
+    The images must be the same tensor, and neither they nor the model's weights may be changed in the block.
     """
     token = _SHARED.set(_Shared({}, {}))
     try:
@@ -191,7 +195,7 @@ def _look_at_clean(
 
 
 def _has_hash(attribution: Attribution) -> bool:
-    """What has no hash cannot be told from another."""
+    """True if the attribution can be part of a cache key."""
     return type(attribution).__hash__ is not None
 
 
@@ -199,13 +203,13 @@ T = TypeVar("T")
 
 
 def _once(make: Callable[[], T], model: Model, *key: Any) -> T:
-    """What `make` returns; inside `shared_clean_looks` it is called once for a model and a key."""
+    """The result of `make`; inside `shared_clean_looks` it is called once per model and key."""
     shared = _SHARED.get()
     if shared is None:
         return make()
     whole = (id(model), *key)
     if whole not in shared.of_models:
-        shared.of_models[whole] = (model, make())  # the model is kept so that its id stays its own
+        shared.of_models[whole] = (model, make())  # a reference to the model, so that its id is not reused
     found: T = shared.of_models[whole][1]
     return found
 
@@ -213,11 +217,15 @@ def _once(make: Callable[[], T], model: Model, *key: Any) -> T:
 def run(
     plan: AttackPlan, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
 ) -> tuple[AttackResult, ...]:
-    """One result for each eps, every one searched afresh from the same clean pass.
+    """One result per eps, each searched separately from the same clean pass.
 
-    Inputs that are no images have no box: they are searched as one row of pixels, each number one.
+    Inputs that are not images have no box; they are searched as one row of pixels.
     """
     check_attackable(x, plan.box)
+    if x.dim() == 4 and plan.box == "unit" and plan.norm == "linf" and max(plan.eps) > 1:
+        largest = max(plan.eps)
+        raise UserError(f"eps is {largest:g} and pixels lie in [0, 1]; write eps={largest:g} / 255.")
+    attribution = as_attribution(attribution)
     if x.dim() != 4:
         check_fits(model, x)
     target = class_indices(target, x)
@@ -251,17 +259,17 @@ def run(
                 hidden, _ = _look_at_clean(model, surrogate, x[rows], chosen)
                 searched = own.scene(model, surrogate, x[rows], chosen, hidden, logits)
             edges = box.rows(rows, len(x))
-            under = Attacked(model, attribution, surrogate, guide, edges, scene, searched, streams[rows])
+            under = AttackBatch(model, attribution, surrogate, guide, edges, scene, searched, streams[rows])
             found = (plan.strategy or each_afresh)(own, under)
             return [_result(own, under, one, eps) for eps, one in zip(plan.eps, found, strict=True)]
 
         parts = list(in_parts(part, len(x), size))
-    results = [joined(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
+    results = [concatenate_results(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
     return tuple(replace(r, flags=_flags(r, guide, attribution, surrogate, target)) for r in results)
 
 
 def check_attackable(x: Tensor, box: str = "unit") -> None:
-    """Images in [0, 1], or anything else that has no box; outside inference mode."""
+    """Refuse images outside of [0, 1] (unless there is no box), and inference mode."""
     if box == "none" or (isinstance(x, Tensor) and x.dim() != 4 and x.is_floating_point()):
         check_inputs(x)
     else:
@@ -272,8 +280,8 @@ def check_attackable(x: Tensor, box: str = "unit") -> None:
         )
 
 
-def each_afresh(plan: AttackPlan, under: Attacked) -> list[Found]:
-    """One search for each eps, as the plan says."""
+def each_afresh(plan: AttackPlan, under: AttackBatch) -> list[SearchResult]:
+    """One search per eps."""
     b, device = len(under.scene.x), under.scene.x.device
     together = _radii_at_once(plan, under.scene.x)
     rows = torch.arange(b, device=device).repeat(len(plan.eps) if together else 1)
@@ -289,14 +297,14 @@ def each_afresh(plan: AttackPlan, under: Attacked) -> list[Found]:
 
 
 def _radii_at_once(plan: AttackPlan, x: Tensor) -> bool:
-    """Whether all radii are searched together: on a GPU, where a step on more rows hardly takes longer."""
+    """True if all radii are searched together: on a GPU, where a step on more rows hardly takes longer."""
     return x.is_cuda and plan.strategy is None and len(plan.eps) > 1 and not plan.search.trace
 
 
 def clean_look(
     model: Model, attribution: Attribution, x: Tensor, target: Tensor, explained: str
 ) -> tuple[Labels, Tensor, Logits]:
-    """The class explained, its map and the logits at the clean images."""
+    """The explained class, its map and the logits of the clean images."""
     if explained == "prediction":
         with torch.no_grad():
             target = model(x).argmax(1)
@@ -315,60 +323,96 @@ def asker(
     start: PerExample | None = None,
     begins_at_x: bool = False,
 ) -> tuple[Ask, Verdict]:
-    """What the loop asks, and the verdict on the clean images.
+    """The `ask` function of the loop, and the verdict on the clean images.
 
-    The slope is the guide's, the verdict the model's; one pass if they are one. `start`: the clean images' value, if it
-    is known already. `begins_at_x`: the first thing asked about is x itself, whose verdict is known too.
+    Derivatives come from the guide, verdicts from the model, in one pass if they are the same. `start`: the value of
+    the clean images, if known. `begins_at_x`: the first call is for x itself, whose verdict is known.
     """
-    aim = plan.aim(scene)
-    predicted = scene.logits.argmax(1)
-    alone = guide.model is model
-    guided = aim if alone else _seen_by(guide, plan, scene)
-
-    def verdict_on(map: Tensor, logits: Tensor, x: Tensor) -> Verdict:
-        value = aim.judge(map.detach(), logits.detach(), x.detach())
-        return Verdict(value, logits.argmax(1) == predicted)
-
+    guided = scene if guide.model is model else _seen_by(guide, scene)
     clean = (
-        verdict_on(scene.map, scene.logits, scene.x)
+        _verdict(plan.aim(scene), scene, scene.map, scene.logits, scene.x)
         if start is None
-        else Verdict(start, torch.ones_like(predicted, dtype=torch.bool))
+        else Verdict(start, torch.ones_like(scene.target, dtype=torch.bool))
     )
+    known = clean if begins_at_x else None
+    return _Asker(plan, model, attribution, guide, scene, guided, plan.aim(scene), known), clean
 
-    def ask(perturbed: Tensor, step: int, *, slope: bool, verdict: bool) -> Answer:
-        judged = clean if begins_at_x and step == 0 else None
+
+@dataclass(frozen=True, eq=False)
+class _Asker:
+    """The `ask` function for some examples.
+
+    `guided`: the scene with the guide's clean logits, so that a penalty on their change is zero at x. `at_first`: the
+    verdict on the images of step 0, if known.
+    """
+
+    plan: AttackPlan
+    model: Model
+    attribution: Attribution | None
+    guide: Guide
+    scene: Scene
+    guided: Scene
+    aim: Aim
+    at_first: Verdict | None = None
+
+    def __call__(
+        self, perturbed: Tensor, step: int, *, slope: bool, verdict: bool, among: Flags | None = None
+    ) -> Answer:
+        if among is not None:
+            rows = among.nonzero()[:, 0]
+            return self.of(rows)(perturbed[rows], step, slope=slope, verdict=verdict).spread(rows, among)
+        scene, alone = self.scene, self.guide.model is self.model
+        judged = self.at_first if step == 0 else None
         if judged is None and verdict and not (slope and alone):
-            judged = verdict_on(*look(model, attribution, perturbed, scene.target, graph=False), perturbed)
+            seen = look(self.model, self.attribution, perturbed, scene.target, graph=False)
+            judged = _verdict(self.aim, scene, *seen, perturbed)
         if not slope:
             return Answer(None, judged)
-        guide.set_step(step, plan.search.steps)
-        aim_now = _seen_by(guide, plan, scene) if guide.growth else guided
-        objective = _restoring(aim_now.descend, predicted, judged) if plan.restore else aim_now.descend
-        there = derivative(guide.model, attribution, perturbed, scene.target, objective)
+        self.guide.set_step(step, self.plan.search.steps)
+        there = derivative(
+            self.guide.model, self.attribution, perturbed, scene.target, self._objective(judged)
+        )
         if judged is None and alone:
-            judged = verdict_on(there.map, there.logits, perturbed)
-        kept = there.logits.argmax(1) == predicted if judged is None else judged.kept
+            judged = _verdict(self.aim, scene, there.map, there.logits, perturbed)
+        kept = there.logits.argmax(1) == scene.logits.argmax(1) if judged is None else judged.kept
         return Answer(there.gradient, judged, torch.where(kept, there.value, torch.inf))
 
-    return ask, clean
+    def of(self, rows: Tensor) -> _Asker:
+        """The same for these examples only."""
+        scene = self.scene.rows(rows)
+        guided = scene if self.guided is self.scene else self.guided.rows(rows)
+        return replace(self, scene=scene, guided=guided, aim=self.plan.aim(scene), at_first=None)
+
+    def _objective(self, judged: Verdict | None) -> Objective:
+        """The objective of this step; a guide that grows has other clean logits at each step."""
+        guided = _seen_by(self.guide, self.scene) if self.guide.growth else self.guided
+        descend = self.aim.descend if guided is self.scene else self.plan.aim(guided).descend
+        return _restoring(descend, self.scene.logits.argmax(1), judged) if self.plan.restore else descend
+
+
+def _verdict(aim: Aim, scene: Scene, map: Tensor, logits: Tensor, x: Tensor) -> Verdict:
+    value = aim.judge(map.detach(), logits.detach(), x.detach())
+    return Verdict(value, logits.argmax(1) == scene.logits.argmax(1))
 
 
 def _restoring(objective: Objective, predicted: Labels, judged: Verdict | None) -> Objective:
-    """The objective, except for images that have lost their label: those climb back to it first.
+    """The objective, except that images that lost their label first step back towards it.
 
-    The model's own verdict says which; without one, the logits at hand do.
+    The model's verdict says which; without one, the given logits do.
     """
     lead = margin(predicted)
 
     def restored(map: Tensor, logits: Tensor, x: Tensor) -> Tensor:
         lost = logits.argmax(1) != predicted if judged is None else ~judged.kept
-        return torch.where(lost, -lead(map, logits), objective(map, logits, x))
+        there = objective(map, logits, x)
+        # Usually none is lost. Then the logits, for which a mean over passes needs a pass of its own, need no backward.
+        return torch.where(lost, -lead(map, logits), there) if bool(lost.any()) else there
 
     return restored
 
 
 class Derivative(NamedTuple):
-    """The derivative of an objective to x, zero where it does not depend on x, and what it was made of."""
+    """The derivative of an objective to x (zero if it does not depend on x), with map, logits and value."""
 
     gradient: Tensor
     map: Tensor
@@ -392,23 +436,23 @@ def derivative(
 
 
 def _blind(model: Model, attribution: Attribution, x: Images, target: Labels, streams: Keys) -> Flags:
-    """Where the map has no derivative to x at all, whatever a penalty on the logits may add to the objective.
+    """True per example if the map has no derivative to x, apart from a penalty on the logits.
 
-    Asked of the map along a random direction, since an objective's own derivative may well vanish at x.
+    Tested with a random combination of the map, because the objective's own derivative may vanish at x.
     """
     along = normal(streams, tuple(x.shape[1:]), stream=1 << 32, dtype=x.dtype)
     found = derivative(model, attribution, x, target, lambda map, *_: (map * along).flatten(1).sum(1))
     return (found.gradient == 0).flatten(1).all(1)
 
 
-def _seen_by(guide: Guide, plan: AttackPlan, scene: Scene) -> Aim:
-    """The aim with the guide's own clean logits, so that a penalty on their change is zero at x."""
+def _seen_by(guide: Guide, scene: Scene) -> Scene:
+    """The scene with the guide's clean logits."""
     with torch.no_grad():
-        return plan.aim(replace(scene, logits=guide.model(scene.x)))
+        return replace(scene, logits=guide.model(scene.x))
 
 
-def _result(plan: AttackPlan, under: Attacked, found: Found, eps: float) -> AttackResult:
-    """The final look, by the attribution that was asked about, on the model itself, unless the search took it."""
+def _result(plan: AttackPlan, under: AttackBatch, found: SearchResult, eps: float) -> AttackResult:
+    """The result, with a final evaluation by the attribution on the model itself, unless the search has done it."""
     scene = under.scene
     x, aim = scene.x + found.delta, plan.aim(scene)
     map, logits, start, value = found.map, found.logits, found.start, found.value
@@ -439,15 +483,16 @@ def _result(plan: AttackPlan, under: Attacked, found: Found, eps: float) -> Atta
         settings=plan.settings,
         beaten_by=found.beaten_by,
         misled=found.misled,
+        class_names=own_class_names(under.model, logits.shape[1]),
     )
 
 
 def _surrogate(
     plan: AttackPlan, model: Model, attribution: Attribution, x: Tensor, target: Tensor
 ) -> Attribution:
-    """What the search sees: the attribution, or the one named to stand in for it.
+    """The attribution to search through: the attacked one, or the one named by `transfer_from`.
 
-    An attribution that cannot be differentiated says so when it is asked for a graph; one example is tried.
+    Whether it can be differentiated is tested on one example with `create_graph=True`.
     """
     if plan.transfer_from is not None:
         name = plan.transfer_from
@@ -458,7 +503,7 @@ def _surrogate(
 
     def missing() -> UserError | None:
         """Why the map has no derivative; None if it has one."""
-        attribution(model, x[:1], target[:1])  # a mistake in x or target speaks first
+        attribution(model, x[:1], target[:1])  # so that an error in x or target is reported first
         try:
             with torch.enable_grad():
                 attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
@@ -479,16 +524,16 @@ def _surrogate(
 
 
 def _examples_at_once(at_once: int, attribution: Attribution, model: Model, least: int = 1) -> int:
-    """So many that a step stays within that many rows of the model, all of whose graph is held at once.
+    """Examples per part, so that the graph of a step holds at most `at_once` rows of the model.
 
-    Path and Monte Carlo maps cost their `steps` or `draws` rows an example, and each at least `least`.
+    Path and Monte Carlo maps take `steps` or `draws` rows per example, and every map at least `least`.
     """
     rows = max(least, passes_of(attribution))
     return max(1, at_once // (rows * rows_per_example(model)))
 
 
 def _rows(plan: AttackPlan, part: slice, b: int) -> AttackPlan:
-    """The plan of a part: a goal with a row for each example goes with its rows."""
+    """The plan of a part of the batch, with its rows of a per-example goal."""
     if isinstance(plan.goal, Tensor) and plan.goal.dim() > 2 and len(plan.goal) == b:
         return replace(plan, goal=plan.goal[part])
     return plan
@@ -501,7 +546,7 @@ def _flags(
     surrogate: Attribution,
     target: Tensor,
 ) -> tuple[str, ...]:
-    """What a reader of the numbers must know, a short string each."""
+    """Remarks that a reader of the numbers must know, as short strings."""
     counted = {
         "zero derivative, so value is NaN and no sign of robustness": result.stuck,
         "derivative not finite, step left out": result.broken,
@@ -509,7 +554,7 @@ def _flags(
         "explained the prediction, which is not the target": result.target != target,
     }
     if is_being_recorded(target):
-        counted = {}  # a count is a value; nobody reads flags of a recorded step
+        counted = {}  # counts would read values, which a CUDA graph cannot; its flags are not read
     through = f"transfer: searched through {surrogate!r}, not through the attribution itself"
     notes = [guide.note, through if surrogate is not attribution else ""]
     notes += [
@@ -523,7 +568,7 @@ def _flags(
 def transferred(
     plan: AttackPlan, hit: AttackResult, model: Model, targets: Mapping[str, Attribution]
 ) -> dict[str, AttackResult]:
-    """The same attacked images as each of these attributions sees them."""
+    """The result of the same attacked images for each of these attributions."""
     results = {}
     with eval_mode(model):
         for name, attribution in targets.items():

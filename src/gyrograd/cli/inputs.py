@@ -14,19 +14,27 @@ if TYPE_CHECKING:
     from gyrograd.data import Dataset
     from gyrograd.types import Model
 
-LOOKED_AT = 8
-"""Images the model is tried on before anything else is done."""
+TRIAL_IMAGES = 8
+"""Images for a trial run of the model before any work."""
 FROM_A_SET = 16
-"""Images taken of a registered set, which may hold thousands; files are all taken."""
+"""Default number of images of a registered set, which may hold thousands; files are all used."""
 WHY_NOT_FINITE = "look for a root or logarithm of 0 in the model"
-"""Where maps with NaN come from, if the model's logits have none."""
+"""Advice for maps with NaN if the model's logits are finite."""
 
 
 @dataclass(frozen=True)
 class Opening:
     """Options for opening model and images, shared by verbs; a verb's docstring may override a text.
 
+    `model`, `data` and `target` are the verbs' own, with the same text in all of them.
+
     Args:
+        model: a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with :pretrained for trained
+            weights), hf:OWNER/NAME or a folder of Hugging Face transformers, FILE.py:FACTORY (this runs the file), or
+            a TorchScript or torch.export file.
+        data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
+            a pattern in quotes such as 'photos/*.png'.
+        target: the class explained: predicted, label, or its number.
         images: most images; default: all files, or 16 of a registered set.
         size: side of the images in pixels; default: that of the model, if known.
         split: split of the data; default: test, if there is one.
@@ -87,19 +95,19 @@ class CommandInputs:
         return self.data.pixels(torch.arange(first, min(last, len(self.data))))
 
 
-def subject(
+def open_inputs(
     model: str, data: str | list[str], opening: Opening, *, from_a_set: int = FROM_A_SET
 ) -> CommandInputs:
-    """Open both, try the model on a few images, and check that labels and classes fit."""
+    """Open model and images, try the model on a few images, and check that labels and classes match."""
     import torch
 
     from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, open_data_with_names
     from gyrograd.metrics.sanity_checks import model_flags
     from gyrograd.models.class_names import class_names, read_class_names
-    from gyrograd.models.opening import check_model, image_size, notes, open_model, place_of
+    from gyrograd.models.opening import check_model, image_size, notes, open_model, resolve_device
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
-    place = place_of(opening.device)
+    place = resolve_device(opening.device)
     net = open_model(
         model, weights=opening.weights, classes=opening.classes, normalize=opening.normalize, device=place
     )
@@ -113,17 +121,17 @@ def subject(
         labelled=False if opening.unlabelled else None,
     )
     shown = found.data.to(place)
-    net = check_model(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
+    net = check_model(net, shown.pixels(torch.arange(min(TRIAL_IMAGES, len(shown)))))
     with torch.no_grad():
         k = net(shown.pixels(torch.arange(1))).shape[1]
     check_labels_fit(shown, k)
-    flags = model_flags(net, shown.pixels(torch.arange(min(LOOKED_AT, len(shown)))))
+    flags = model_flags(net, shown.pixels(torch.arange(min(TRIAL_IMAGES, len(shown)))))
     if opening.class_names is None:
         names = class_names(net, k, shown.classes if is_labelled(shown) else None)
     else:
         names = read_class_names(opening.class_names, k)
-    told = (*notes(net), *(flag.note for flag in flags))
-    here = CommandInputs(net, shown, found.names, found.index, k, told, names)
+    remarks = (*notes(net), *(flag.note for flag in flags))
+    here = CommandInputs(net, shown, found.names, found.index, k, remarks, names)
     return replace(here, notes=(*here.notes, *_label_notes(here)))
 
 

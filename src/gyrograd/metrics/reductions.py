@@ -1,4 +1,4 @@
-"""Maps made comparable: channels reduced, scale taken out. And the named similarities between two of them."""
+"""Reduce maps to comparable form (channels merged, scale removed), and the named similarities of two maps."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SIMILARITIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 ELEMENTS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda map: map, "abs": Tensor.abs}
-"""Reductions that keep every element: with its sign, or its size."""
+"""Reductions that keep every element, with its sign or as its magnitude."""
 
 
-def picture(map: Inputs, reduce: str = "abs_sum", normalize: str = "none") -> Images:
-    """The map as `b c h w`, with one channel where `reduce` merged them.
+def reduce_map(map: Inputs, reduce: str = "abs_sum", normalize: str = "none") -> Images:
+    """The map as `b c h w`, with one channel if `reduce` merges them.
 
-    "none" keeps every element and its sign, "abs" every element's size; the others are those of
-    `numerics.maps.reduce`. Inputs that are no images count as one row of pixels.
+    "none" keeps every element, "abs" its magnitude; `numerics.maps.reduce` defines the others. Inputs that are not
+    images count as one row of pixels.
     """
     images = as_images(map)
     kept = ELEMENTS[reduce](images) if reduce in ELEMENTS else maps.reduce(images, reduce).unsqueeze(1)
     return maps.normalize(kept, normalize)
 
 
-def check_picture(reduce: str, normalize: str = "none") -> None:
+def check_reduction(reduce: str, normalize: str = "none") -> None:
     """Refuse a reduction or normalization that does not exist."""
     check_name("reduction", reduce, (*ELEMENTS, *maps.REDUCTIONS))
     check_name("normalization", normalize, maps.NORMALIZATIONS)

@@ -1,0 +1,95 @@
+"""How steady each explanation of a net is, by an audit; hardening compares these scores before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gyrograd.audit import Card, Preset, audit
+from gyrograd.audit.presets import preset_of
+from gyrograd.audit.table import STEADY, kept_over_eps
+from gyrograd.data import Dataset
+from gyrograd.measurement import mean_over
+from gyrograd.numerics.statistics import Stat
+from gyrograd.types import Model
+
+EXTRA_RADII = (1 / 255, 16 / 255)
+"""Radii added to those of the presets: plain nets on large images lose half of their top pixels below 2/255, and steady
+nets keep half beyond 8/255."""
+
+
+@dataclass(frozen=True, eq=False)
+class MethodScore:
+    """Steadiness and faithfulness of one explanation method under the attack `auto`.
+
+    radius: steady radius in units of 1/255. kept: per image, the share of the top pixels that stays, averaged over the
+    attacked radii. insertion: insertion score per image.
+    """
+
+    method: str
+    label: str
+    radius: Stat | None
+    kept: list[float | None]
+    insertion: list[float | None]
+
+
+def audit_preset(preset: str | Preset, images: int) -> Preset:
+    """The preset changed for hardening: every image attacked by `auto` at more radii, no sweep of smoothing widths."""
+    chosen = preset_of(preset)
+    curve = tuple(sorted({*EXTRA_RADII, *chosen.curve}))
+    return preset_of(chosen, attacks=("auto",), curve=curve, attacked_images=images, sweep={})
+
+
+def run_audit(
+    model: Model,
+    data: Dataset,
+    preset: Preset,
+    out: Path,
+    *,
+    seed: int,
+    name: str,
+    image_names: Sequence[str],
+) -> Card:
+    """Audit the model, resuming what the folder already holds. `name` is the model's name on the card."""
+    card = audit(
+        model,
+        data,
+        preset=preset,
+        out=out,
+        seed=seed,
+        names=image_names,
+        model_name=name,
+        data_name=data.name,
+    )
+    assert isinstance(card, Card)  # a data set holds images
+    return card
+
+
+def method_scores(card: Card, preset: Preset) -> list[MethodScore]:
+    """The scores of every method of an audit."""
+    return [_score(card, preset, method) for method in card.document["methods"]]
+
+
+def best_score(card: Card, preset: Preset) -> MethodScore:
+    """The score of the recommended method, or of the one with the largest steady radius if none is recommended."""
+    methods: Sequence[Mapping[str, Any]] = card.document["methods"]
+    chosen = next((method for method in methods if method["recommended"]), None)
+    if chosen is None:
+        chosen = max(methods, key=lambda method: (method["columns"].get(STEADY) or {"value": -1.0})["value"])
+    return _score(card, preset, chosen)
+
+
+def _score(card: Card, preset: Preset, method: Mapping[str, Any]) -> MethodScore:
+    name = method["name"]
+    assert card.table is not None  # an audit that just ran has it
+    _, kept, _ = kept_over_eps(card.table, name, preset)
+    insertion = mean_over(card.table.curve(method=name, metric="insertion"))
+    return MethodScore(
+        name,
+        method["label"],
+        method["columns"].get(STEADY),
+        list(mean_over(kept).values()),
+        [insertion[example] for example in mean_over(kept)],
+    )
