@@ -13,6 +13,9 @@ import pytest
 from hypothesis import settings
 from shape_checks import install
 
+# No test may pass because this machine happens to have a data set, or fail because it has not.
+os.environ["GYROGRAD_DATA"] = str(Path(__file__).parent / "no_data_sets_here")
+
 # Tests start some hundred processes. Each would compile gyrograd again, for seconds, where byte code is not kept.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False

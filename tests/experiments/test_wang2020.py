@@ -256,7 +256,11 @@ def test_sweeps_change_one_thing() -> None:
     assert variants.way_net(SIZES, "robust", 0).terms["adversarial"]["settings"]["norm"] == "linf"
 
 
-def test_figure_6_has_eleven_nets_unless_its_scale_has_fewer(run: ExperimentContext) -> None:
+def test_figure_6_has_eleven_nets_unless_its_scale_has_fewer(
+    run: ExperimentContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
+    (tmp_path / "cifar-10-batches-bin").mkdir()
     assert [trained_net.seed for trained_net in sweeps.repeated(run, "ssr")] == [0, 1]
     paper = ExperimentContext(read_scale(FOLDER / "scales.toml", "paper"), run.out, (0,))
     assert len({trained_net.net.seed for trained_net in sweeps.repeated(paper, "ssr")}) == 11
