@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gyrograd.numerics import random
-from gyrograd.numerics.second_order import bent
+from gyrograd.numerics.softplus import bent
 
 DEVICE = torch.device("cuda:1")
 GIGABYTE = 2**30

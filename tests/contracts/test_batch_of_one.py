@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.models.scripts import open_script
-from gyrograd.numerics.normalization import ExactNormalization, in_plain_strides
+from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.normalization import in_plain_strides
 from gyrograd.training.objective import Objective
 
 ATTRIBUTIONS = ON_ANY_NET
@@ -151,7 +152,7 @@ def test_normalisation_has_its_derivative_whatever_the_strides(kind, shape, trai
 
     def gradients(x: Tensor, slope: Tensor) -> list[Tensor]:
         leaf = x.detach().requires_grad_()
-        with ExactNormalization():
+        with CpuLayers():
             out = copy.deepcopy(layer)(leaf)
         return [out.detach(), *torch.autograd.grad(out, leaf, slope)]
 
@@ -164,7 +165,7 @@ def test_normalisation_has_its_derivative_whatever_the_strides(kind, shape, trai
 
 def test_a_channels_last_net_keeps_its_layout_on_one_row():
     x = torch.rand(1, 3, 4, 4).contiguous(memory_format=torch.channels_last).requires_grad_()
-    with ExactNormalization():
+    with CpuLayers():
         out = nn.BatchNorm2d(3).eval()(x)
     assert out.is_contiguous(memory_format=torch.channels_last)
     assert out._base is not None  # a view: nothing was copied

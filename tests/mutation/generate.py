@@ -73,6 +73,8 @@ TESTS = {
     "numerics/quantities.py": "oracles/test_gradient_maps contracts/test_precisions",
     "numerics/random.py": "oracles/test_numerics_random",
     "numerics/second_order.py": "oracles/test_numerics_second_order contracts/test_precisions",
+    "numerics/softplus.py": "oracles/test_numerics_softplus oracles/test_numerics_second_order",
+    "numerics/cpu_layers.py": "oracles/test_numerics_softplus contracts/test_batch_of_one",
     "numerics/similarity.py": "oracles/test_numerics_similarity",
     "numerics/statistics.py": "oracles/test_numerics_statistics",
     "numerics/tangents.py": (

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gyrograd as gg
 from gyrograd.numerics import second_order
 from gyrograd.numerics.autograd import hessian_vector_product, input_gradient
-from gyrograd.numerics.second_order import SecondOrder, all_layers, bent, made_for_second_derivatives
+from gyrograd.numerics.second_order import SecondOrder, all_layers, made_for_second_derivatives
+from gyrograd.numerics.softplus import bent
 
 
 def draw(seed: int, *shape: int) -> Tensor:

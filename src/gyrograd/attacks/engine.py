@@ -37,6 +37,7 @@ from gyrograd.numerics.checks import (
     is_being_recorded,
     try_model,
 )
+from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
 from gyrograd.numerics.second_order import made_for_second_derivatives
@@ -124,7 +125,7 @@ def look(
 
     Without an attribution the map is empty.
     """
-    with torch.set_grad_enabled(graph):
+    with torch.set_grad_enabled(graph), CpuLayers():
         if attribution is None:
             return x.new_zeros(len(x), 0), model(x)
         with _overheard(model) as heard:

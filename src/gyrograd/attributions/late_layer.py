@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gyrograd.attributions.feature_maps import FeatureMaps
 from gyrograd.attributions.replay import Tape, watch_modules
 from gyrograd.errors import UserError
-from gyrograd.numerics.normalization import ExactNormalization
+from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Logits, Model
 
@@ -86,7 +86,7 @@ def plain_gradient(model: Model, x: Tensor, site: LayerSite, score: Score) -> La
     with torch.no_grad(), ExitStack() as modes, watch_modules(model, cut) as heard:
         modes.enter_context(in_one_pass(model))
         if x.device.type == "cpu":
-            modes.enter_context(ExactNormalization())
+            modes.enter_context(CpuLayers())
         logits = model(x)
     same_order = len(heard) == len(site.modules) and all(map(operator.is_, heard, site.modules))
     if not (same_order and at and isinstance(logits, Tensor) and logits.requires_grad):

@@ -36,7 +36,7 @@ from torch.overrides import TorchFunctionMode
 from gyrograd.attributions.decompositions import DECOMPOSITIONS, as_torch_function
 from gyrograd.errors import UserError
 from gyrograd.models.interpreter import interpret_scripts
-from gyrograd.numerics.normalization import ExactNormalization
+from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.second_order import missing_derivatives
 from gyrograd.smoothing import in_one_pass
 from gyrograd.types import Inputs, Model
@@ -153,7 +153,7 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
         torch.set_grad_enabled(create_graph or apart),
         in_one_pass(model),  # parts that backward computes again would not be the recorded ones
         missing_derivatives(),
-        ExactNormalization(),
+        CpuLayers(),
         interpret_scripts(model) as seen,
         watch_modules(model, recorder.note_returned) as modules,
         recorder,
@@ -230,7 +230,7 @@ def gradient_inside(
 def _again_from(tape: Tape, at: Traced, inside: Tensor) -> Tensor:
     """The logits with another tensor in place of `at`."""
     moved = {at: inside}
-    with ExactNormalization():
+    with CpuLayers():
         for call in tape.path:
             if any(item in moved for item in call.inputs):
                 result = call.run({item: moved.get(item, item.value) for item in call.inputs})

@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
+from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.modes import without_autocast
-from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.numerics.second_order import made_for_second_derivatives
 from gyrograd.types import Inputs, PerExample, ScalarField, Seed
 
@@ -154,7 +154,7 @@ def _differentiable(x: Tensor, *, twice: bool, keep: bool) -> Iterator[Tensor]:
     with torch.enable_grad():
         leaf = x if keep and x.requires_grad else x.detach().requires_grad_()
         if not twice:
-            with ExactNormalization():
+            with CpuLayers():
                 yield leaf
             return
         with sdpa_kernel(SDPBackend.MATH), made_for_second_derivatives(x):

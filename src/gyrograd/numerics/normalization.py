@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 _aten = torch.ops.aten
 _BATCH = {
@@ -28,24 +27,21 @@ _BATCH = {
 _INSTANCE = {F.instance_norm, torch.instance_norm, _aten.instance_norm.default}
 
 
-class ExactNormalization(TorchFunctionMode):
-    """Gives normalisations the right derivatives, for the block; `backward` may be called after it."""
+NORMALIZATIONS = _BATCH | _INSTANCE
+"""The functions that `exact_normalization` takes the place of."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func not in _BATCH and func not in _INSTANCE:
-            return func(*args, **kwargs)
-        z = args[0] if args else kwargs["input"]
-        # Only an axis of length one can have an arbitrary stride; instance normalisation makes one itself, by joining
-        # batch and channels.
-        at_risk = z.device.type == "cpu" and z.dim() in (4, 5) and (func in _INSTANCE or 1 in z.shape)
-        if not torch.is_grad_enabled() or not at_risk:
-            return func(*args, **kwargs)
-        named = {name: value for name, value in kwargs.items() if name != "input"}
-        out = func(in_plain_strides(z), *args[1:], **named)
-        return in_plain_strides(out) if isinstance(out, Tensor) else (in_plain_strides(out[0]), *out[1:])
+
+def exact_normalization(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a normalisation so that its derivatives are right, also in a `backward` that comes later."""
+    z = args[0] if args else kwargs["input"]
+    # Only an axis of length one can have an arbitrary stride; instance normalisation makes one itself, by joining
+    # batch and channels.
+    at_risk = z.device.type == "cpu" and z.dim() in (4, 5) and (func in _INSTANCE or 1 in z.shape)
+    if not torch.is_grad_enabled() or not at_risk:
+        return func(*args, **kwargs)
+    named = {name: value for name, value in kwargs.items() if name != "input"}
+    out = func(in_plain_strides(z), *args[1:], **named)
+    return in_plain_strides(out) if isinstance(out, Tensor) else (in_plain_strides(out[0]), *out[1:])
 
 
 def in_plain_strides(z: Tensor) -> Tensor:

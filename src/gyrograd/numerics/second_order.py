@@ -1,11 +1,11 @@
 """Layers with a cheap second derivative: torch's values, torch's derivatives of every order, fewer passes over memory.
 
-torch differentiates the gradient of Softplus in eight passes over memory, that of batch normalisation in some twenty
-(with sums for weights that need no gradient), and looks up every input of a max-pool again. Here the second derivative
-of Softplus is one kernel; batch normalisation by running statistics is a scale and a shift per channel; a max-pool
-whose windows do not overlap moves slopes straight to the positions of the maxima and back. Convolutions are those of
-`numerics.convolution`. Hardsigmoid and `normalize` are written out: torch has no second derivative of the first, and
-returns NaN for that of the second at a vector of zeros.
+torch differentiates the gradient of batch normalisation in some twenty passes over memory (with sums for weights that
+need no gradient), and looks up every input of a max-pool again. Here batch normalisation by running statistics is a
+scale and a shift per channel; a max-pool whose windows do not overlap moves slopes straight to the positions of the
+maxima and back. Convolutions are those of `numerics.convolution`, Softplus is that of `numerics.softplus`. Hardsigmoid
+and `normalize` are written out: torch has no second derivative of the first, and returns NaN for that of the second at
+a vector of zeros.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from gyrograd.numerics.convolution import FastConvolutions, is_autocast
-from gyrograd.numerics.kernels import softplus_bend
-from gyrograd.numerics.normalization import ExactNormalization
+from gyrograd.numerics.convolution import FastConvolutions
+from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.softplus import softplus
 
 
 def made_for_second_derivatives(x: Tensor) -> ExitStack:
     """Use layers that can be differentiated twice, for the block; `backward` may be called after it.
 
     On a CPU only the layers that are cheaper there: convolutions with frozen weights (torch differentiates grouped ones
-    group by group, which took half the time of an EfficientNet), batch normalisation by running statistics, and
-    Softplus in single precision. Other normalisations are made exact, as for a first derivative.
+    group by group, which took half the time of an EfficientNet), batch normalisation by running statistics, and those
+    that every run of a model has there (`CpuLayers`).
     """
     if x.is_cuda:
         return all_layers()
     modes = ExitStack()
-    modes.enter_context(ExactNormalization())  # sees what the others leave to torch
+    modes.enter_context(CpuLayers())  # sees what the others leave to torch
     modes.enter_context(SecondOrder(_ON_CPU))
     modes.enter_context(FastConvolutions(held_only=True))
     return modes
@@ -59,7 +59,7 @@ def layers_as_now() -> Callable[[], ExitStack]:
     For parts that torch recomputes in `backward`: after the block, and on CUDA in another thread, which does not have
     the function modes of this one.
     """
-    of_ours = (SecondOrder, ExactNormalization, FastConvolutions)
+    of_ours = (SecondOrder, CpuLayers, FastConvolutions)
     wanted = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, of_ours)]
 
     def reopen() -> ExitStack:
@@ -87,110 +87,6 @@ class SecondOrder(TorchFunctionMode):
         if func in self.layers and torch.is_grad_enabled() and args and isinstance(args[0], Tensor):
             return self.layers[func](*args, **kwargs)
         return func(*args, **kwargs)
-
-
-def _softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
-    if not z.requires_grad:
-        return F.softplus(z, beta, threshold)
-    # autocast computes Softplus in float32, but does not see a function of our own
-    z = z.float() if is_autocast(z) else z
-    out: Tensor = _Softplus.apply(z, float(beta), float(threshold))
-    return out
-
-
-def _gated_softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
-    # In single precision the sigmoid is 1 above the threshold, as torch has it; in double precision it is not.
-    if not z.requires_grad or z.dtype != torch.float32 or threshold < SIGMOID_IS_ONE or is_autocast(z):
-        return F.softplus(z, beta, threshold)
-    out: Tensor = _GatedSoftplus.apply(z, float(beta), float(threshold))
-    return out
-
-
-SIGMOID_IS_ONE = 20
-"""From here on the sigmoid is 1 in single precision."""
-
-
-class _GatedSoftplus(torch.autograd.Function):
-    """Softplus for a CPU: the sigmoid, which every derivative needs, is computed once and kept."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, beta: float, threshold: float) -> Tensor:
-        ctx.save_for_backward(z)
-        ctx.bend, ctx.gate = (beta, threshold), None
-        return F.softplus(z, beta, threshold)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        (z,) = ctx.saved_tensors
-        if ctx.gate is None:
-            ctx.gate = (z.detach() * ctx.bend[0]).sigmoid_()
-        return _Gated.apply(z, slope, ctx.gate, *ctx.bend), None, None
-
-
-class _Gated(torch.autograd.Function):
-    """First derivative of Softplus at z, times the slope; `gate` is the sigmoid of beta z."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, slope: Tensor, gate: Tensor, beta: float, threshold: float) -> Tensor:
-        ctx.save_for_backward(z, slope, gate)
-        ctx.bend = beta, threshold
-        return slope * gate
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Any:
-        z, slope, gate = ctx.saved_tensors
-        to_z = to_slope = None
-        if ctx.needs_input_grad[0]:
-            if torch.is_grad_enabled():
-                to_z = bent(z, slope, v, *ctx.bend)
-            else:  # the same in three passes over memory
-                to_z = torch.ops.aten.sigmoid_backward((v * slope).mul_(ctx.bend[0]), gate)
-        if ctx.needs_input_grad[1]:
-            to_slope = _Gated.apply(z, v, gate, *ctx.bend)
-        return to_z, to_slope, None, None, None
-
-
-class _Softplus(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, beta: float, threshold: float) -> Tensor:
-        ctx.save_for_backward(z)
-        ctx.bend = beta, threshold
-        return F.softplus(z, beta, threshold)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        (z,) = ctx.saved_tensors
-        return _SoftplusSlope.apply(z, slope, *ctx.bend), None, None
-
-
-class _SoftplusSlope(torch.autograd.Function):
-    """First derivative of Softplus at z, times the slope."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, slope: Tensor, beta: float, threshold: float) -> Tensor:
-        ctx.save_for_backward(z, slope)
-        ctx.bend = beta, threshold
-        out: Tensor = torch.ops.aten.softplus_backward(slope, z, beta, threshold)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Any:
-        z, slope = ctx.saved_tensors
-        # Skip what nobody asked for: to_z is the expensive kernel, and first-order callers do not need it.
-        to_z = bent(z, slope, v, *ctx.bend) if ctx.needs_input_grad[0] else None
-        to_slope = _SoftplusSlope.apply(z, v, *ctx.bend) if ctx.needs_input_grad[1] else None
-        return to_z, to_slope, None, None
-
-
-def bent(z: Tensor, slope: Tensor, v: Tensor, beta: float, threshold: float) -> Tensor:
-    """Second derivative of Softplus at z, times slope and v; one kernel on CUDA if no graph is kept."""
-    if z.is_cuda and not torch.is_grad_enabled():
-        return softplus_bend(z, v, slope, beta, threshold)
-    gate = torch.sigmoid(beta * z)
-    bend = torch.where(
-        beta * z > threshold, 0.0, beta * gate * (1 - gate)
-    )  # torch is linear above the threshold
-    return bend * slope * v
 
 
 def _batch_normed(
@@ -294,11 +190,10 @@ _MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid, F.normal
 _ON_CPU: dict[Any, Callable[..., Any]] = {
     **_MISSING,
     F.batch_norm: _batch_normed,
-    F.softplus: _gated_softplus,
 }
 _LAYERS: dict[Any, Callable[..., Any]] = {
     **_ON_CPU,
-    F.softplus: _softplus,
+    F.softplus: softplus,
     F.max_pool2d: _max_pooled,
     torch.max_pool2d: _max_pooled,
 }

@@ -23,8 +23,8 @@ from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.normalization import ExactNormalization
-from gyrograd.numerics.second_order import bent
+from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.softplus import bent
 from gyrograd.types import Inputs, Logits
 
 
@@ -44,7 +44,7 @@ def joint_pass(
     rows = Rows(len(clean), len(moved))
     # In the layout of the images: mixed layouts would be copied at every layer.
     batch = torch.cat([clean, moved, along]).contiguous(memory_format=layout(clean))
-    with ExactNormalization(), _Carrying(rows):
+    with CpuLayers(), _Carrying(rows):
         out = model(_marked(batch))
     return out[: rows.clean], out[rows.primal :]
 

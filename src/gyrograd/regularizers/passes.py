@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, check_rows, check_tensor, try_model
-from gyrograd.numerics.normalization import ExactNormalization
+from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.second_order import single
 from gyrograd.types import Inputs, Logits, Model, Seed
 
@@ -41,7 +41,7 @@ def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
             elif batchnorm == "batch":
                 # A layer in training mode without tracking normalises by the batch and updates nothing.
                 layer.track_running_stats = False
-        with ExactNormalization():
+        with CpuLayers():
             yield
     finally:
         for layer, tracks in zip(layers, before, strict=True):

@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.numerics import random
-from gyrograd.numerics.normalization import ExactNormalization
+from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.registry import fact, lookup, make
 from gyrograd.regularizers import L2Cosine
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
@@ -192,7 +192,7 @@ class Objective:
             and any(_takes_clean(term) for term in self.terms.values())
         )
         x = x.detach().requires_grad_() if shared else x
-        with ExactNormalization():
+        with CpuLayers():
             logits = model(x)
         losses = F.cross_entropy(logits, y, label_smoothing=self.label_smoothing, reduction="none")
         if not shared:

@@ -1,0 +1,27 @@
+"""Layers whose CPU kernels in torch are wrong or slow, replaced wherever gyrograd runs a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gyrograd.numerics.normalization import NORMALIZATIONS, exact_normalization
+from gyrograd.numerics.softplus import softplus_on_cpu
+
+
+class CpuLayers(TorchFunctionMode):
+    """Normalisations with the right derivative and a fast Softplus on a CPU, for the block.
+
+    `backward` may be called after it. On other devices nothing changes.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.softplus and args and isinstance(args[0], Tensor):
+            return softplus_on_cpu(*args, **kwargs)
+        return exact_normalization(func, args, kwargs) if func in NORMALIZATIONS else func(*args, **kwargs)

@@ -1,0 +1,152 @@
+"""Softplus with cheap values on a CPU and cheap derivatives everywhere; both are torch's up to rounding.
+
+torch computes Softplus by log1p, and its log1p for processors with AVX-512 goes number by number: five times as long as
+with AVX2, and longer than the convolutions around it. Here log1p is a logarithm with its rounding error added back.
+torch differentiates the gradient of Softplus in eight passes over memory; here the second derivative is one kernel on
+CUDA, and on a CPU the sigmoid that every derivative needs is computed once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gyrograd.numerics.convolution import is_autocast
+from gyrograd.numerics.kernels import softplus_bend
+
+SIGMOID_IS_ONE = 20
+"""From here on the sigmoid is 1, and Softplus its argument, in single precision."""
+NUMBERS_AT_ONCE = 1 << 17
+"""Numbers per block on a CPU: the ten passes over a block stay in the cache."""
+
+
+def softplus_on_cpu(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
+    """Softplus, faster in single precision on a CPU; anything else is left to torch."""
+    # In double precision the sigmoid is not 1 above torch's threshold, from which torch has Softplus linear.
+    plain = z.dtype != torch.float32 or z.device.type != "cpu" or threshold < SIGMOID_IS_ONE or beta <= 0
+    if plain or is_autocast(z):
+        return F.softplus(z, beta, threshold)
+    if not (torch.is_grad_enabled() and z.requires_grad):
+        return _values(z, float(beta))
+    out: Tensor = _GatedSoftplus.apply(z, float(beta), float(threshold))
+    return out
+
+
+def _values(z: Tensor, beta: float) -> Tensor:
+    """log(1 + exp(beta z)) / beta as max(z, 0) + log1p(e) / beta with e = exp(-|beta z|), which cannot overflow."""
+    out = torch.empty_like(z)
+    for part, place in _blocks(z, out):
+        e = part.abs().mul_(-beta * math.log2(math.e)).exp2_()
+        u = e + 1
+        # log1p(e) = log(u) + (e - (u - 1)) / u: u - 1 is exact, so the second term is what rounding took from u.
+        # Without it a small e would be lost.
+        e.sub_(u - 1).div_(u).add_(u.log_())
+        torch.add(part.relu(), e, alpha=1 / beta, out=place)
+    return out
+
+
+def _blocks(z: Tensor, out: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+    """Pairs of blocks of two tensors as they lie in memory; both whole if z has gaps or an unusual order of axes."""
+    if z.dim() == 4 and z.is_contiguous(memory_format=torch.channels_last):
+        z, out = z.movedim(1, -1), out.movedim(1, -1)
+    if not z.is_contiguous():
+        return [(z, out)]
+    return zip(z.view(-1).split(NUMBERS_AT_ONCE), out.view(-1).split(NUMBERS_AT_ONCE), strict=True)
+
+
+def softplus(z: Tensor, beta: float | int = 1, threshold: float | int = 20) -> Tensor:
+    """Softplus with a second derivative in one kernel, for any device and precision."""
+    if not z.requires_grad:
+        return F.softplus(z, beta, threshold)
+    # autocast computes Softplus in float32, but does not see a function of our own
+    z = z.float() if is_autocast(z) else z
+    out: Tensor = _Softplus.apply(z, float(beta), float(threshold))
+    return out
+
+
+class _GatedSoftplus(torch.autograd.Function):
+    """Softplus for a CPU: the sigmoid, which every derivative needs, is computed once and kept."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, beta: float, threshold: float) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.bend, ctx.gate = (beta, threshold), None
+        return _values(z, beta)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        (z,) = ctx.saved_tensors
+        if ctx.gate is None:
+            ctx.gate = (z.detach() * ctx.bend[0]).sigmoid_()
+        return _Gated.apply(z, slope, ctx.gate, *ctx.bend), None, None
+
+
+class _Gated(torch.autograd.Function):
+    """First derivative of Softplus at z, times the slope; `gate` is the sigmoid of beta z."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, slope: Tensor, gate: Tensor, beta: float, threshold: float) -> Tensor:
+        ctx.save_for_backward(z, slope, gate)
+        ctx.bend = beta, threshold
+        return slope * gate
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        z, slope, gate = ctx.saved_tensors
+        to_z = to_slope = None
+        if ctx.needs_input_grad[0]:
+            if torch.is_grad_enabled():
+                to_z = bent(z, slope, v, *ctx.bend)
+            else:  # the same in three passes over memory
+                to_z = torch.ops.aten.sigmoid_backward((v * slope).mul_(ctx.bend[0]), gate)
+        if ctx.needs_input_grad[1]:
+            to_slope = _Gated.apply(z, v, gate, *ctx.bend)
+        return to_z, to_slope, None, None, None
+
+
+class _Softplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, beta: float, threshold: float) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.bend = beta, threshold
+        return F.softplus(z, beta, threshold)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        (z,) = ctx.saved_tensors
+        return _SoftplusSlope.apply(z, slope, *ctx.bend), None, None
+
+
+class _SoftplusSlope(torch.autograd.Function):
+    """First derivative of Softplus at z, times the slope."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, slope: Tensor, beta: float, threshold: float) -> Tensor:
+        ctx.save_for_backward(z, slope)
+        ctx.bend = beta, threshold
+        out: Tensor = torch.ops.aten.softplus_backward(slope, z, beta, threshold)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        z, slope = ctx.saved_tensors
+        # Skip what nobody asked for: to_z is the expensive kernel, and first-order callers do not need it.
+        to_z = bent(z, slope, v, *ctx.bend) if ctx.needs_input_grad[0] else None
+        to_slope = _SoftplusSlope.apply(z, v, *ctx.bend) if ctx.needs_input_grad[1] else None
+        return to_z, to_slope, None, None
+
+
+def bent(z: Tensor, slope: Tensor, v: Tensor, beta: float, threshold: float) -> Tensor:
+    """Second derivative of Softplus at z, times slope and v; one kernel on CUDA if no graph is kept."""
+    if z.is_cuda and not torch.is_grad_enabled():
+        return softplus_bend(z, v, slope, beta, threshold)
+    gate = torch.sigmoid(beta * z)
+    bend = torch.where(
+        beta * z > threshold, 0.0, beta * gate * (1 - gate)
+    )  # torch is linear above the threshold
+    return bend * slope * v
