@@ -39,14 +39,16 @@ def softplus_on_cpu(z: Tensor, beta: float | int = 1, threshold: float | int = 2
 
 def _values(z: Tensor, beta: float) -> Tensor:
     """log(1 + exp(beta z)) / beta as max(z, 0) + log1p(e) / beta with e = exp(-|beta z|), which cannot overflow."""
-    out = torch.empty_like(z)
-    for part, place in _blocks(z, out):
-        e = part.abs().mul_(-beta * math.log2(math.e)).exp2_()
-        u = e + 1
-        # log1p(e) = log(u) + (e - (u - 1)) / u: u - 1 is exact, so the second term is what rounding took from u.
-        # Without it a small e would be lost.
-        e.sub_(u - 1).div_(u).add_(u.log_())
-        torch.add(part.relu(), e, alpha=1 / beta, out=place)
+    # Function modes need not see these operations, and each of them would cost as much as a small operation.
+    with torch._C.DisableTorchFunction():
+        out = torch.empty_like(z)
+        for part, place in _blocks(z, out):
+            e = part.abs().mul_(-beta * math.log2(math.e)).exp2_()
+            u = e + 1
+            # log1p(e) = log(u) + (e - (u - 1)) / u: u - 1 is exact, so the second term is what rounding took from u.
+            # Without it a small e would be lost.
+            e.sub_(u - 1).div_(u).add_(u.log_())
+            torch.add(part.relu(), e, alpha=1 / beta, out=place)
     return out
 
 
