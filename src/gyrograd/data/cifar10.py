@@ -111,7 +111,9 @@ def read_verified(path: Path) -> bytes:
     except FileNotFoundError:
         raise UserError(f"CIFAR-10 is not complete, {path} is missing: {again}.") from None
     if path.parent.name == BINARY and len(content) % RECORD:
-        raise UserError(f"{path} is cut short ({len(content):,} bytes, not a whole number of images): {again}.")
+        raise UserError(
+            f"{path} is cut short ({len(content):,} bytes, not a whole number of images): {again}."
+        )
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5[path.parent.name][path.name]:
         raise UserError(f"{path} is damaged (its md5 is not that of the official file): {again}.")
     return content

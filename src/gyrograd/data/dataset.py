@@ -27,7 +27,6 @@ _ZOOM_STREAM = 2
 """Stream of `zoom_in`; `augment` draws from 0 and 1."""
 
 
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Examples, their labels and, if known, the pixels of the object.

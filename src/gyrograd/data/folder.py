@@ -83,7 +83,9 @@ def read_images(
     """The images as bytes, streamed if they are too many for memory. `doing` is the label of a progress bar."""
     if is_large(len(files), size):
         return Streamed(tuple(Blob(file) for file in files), size, resize)
-    return torch.stack([read_image(file, size, resize) for file in (_with_progress(files, doing) if doing else files)])
+    return torch.stack(
+        [read_image(file, size, resize) for file in (_with_progress(files, doing) if doing else files)]
+    )
 
 
 def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:

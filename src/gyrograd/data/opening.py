@@ -223,7 +223,9 @@ def _from_tars(paths: Sequence[str], choice: Choice) -> NamedData:
     blobs = tuple(found[number][0] for number, _ in taken)
     labels = torch.tensor([label for _, label in taken])
     classes = tuple(str(i) for i in range(max(label for _, label in every) + 1)) if use else UNLABELLED
-    data = Dataset(Streamed(blobs, (side, side)), labels, classes, _name_of_files(Path(path) for path in paths))
+    data = Dataset(
+        Streamed(blobs, (side, side)), labels, classes, _name_of_files(Path(path) for path in paths)
+    )
     return NamedData(data, tuple(str(blob) for blob in blobs), tuple(number for number, _ in taken))
 
 

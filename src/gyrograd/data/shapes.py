@@ -59,7 +59,7 @@ def shapes(
     split: str = "train",
     n: int | None = None,
     seed: int = 0,
-    difficulty: Difficulty = Difficulty(),  # noqa: B008 - frozen
+    difficulty: Difficulty = Difficulty(),
 ) -> Dataset:
     """Ten shapes on textured backgrounds, 3 x 32 x 32, with object masks; generated when called.
 

@@ -65,7 +65,7 @@ class Streamed:
     size: tuple[int, int]
     resize: int | None = None
     dtype: torch.dtype = torch.uint8
-    device: torch.device = torch.device("cpu")
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     @property
     def shape(self) -> torch.Size:
