@@ -41,7 +41,8 @@ def explore(
             The page answers to 127.0.0.1, localhost and the address it listens on; other names are refused.
         images: how many images at most; all of a registered set, or 200 files, if left out.
         size: side of the images in pixels; what the first model was made for, if it tells.
-        classes: class count of models built by name.
+        classes: class count of models built by name; default: that of the weights, else of the labelled data, else the
+            architecture's own.
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of models that do not normalise by themselves.
         seed: of the attacks, and which images are chosen.
     """

@@ -23,7 +23,7 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names as known_class_names
 from gyrograd.models.class_names import read_class_names
-from gyrograd.models.opening import check_model, image_size, notes, open_model
+from gyrograd.models.opening import check_model, image_size, match_classes, notes, open_model
 from gyrograd.types import Images, Model
 
 TRIAL_IMAGES = 8
@@ -133,6 +133,8 @@ def open_stage(
         seed=seed,
         labelled=False if unlabelled else None,
     )
+    if classes is None and is_labelled(found.data):
+        nets = {text: match_classes(net, len(found.data.classes)) for text, net in nets.items()}
     return make_stage(nets, found, device=device, seed=seed, class_names=class_names)
 
 

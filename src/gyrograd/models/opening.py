@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.models import checkpoints, hugging_face, zoo
 from gyrograd.models.archives import content_of
-from gyrograd.models.assembly import build
+from gyrograd.models.assembly import build, rebuild
 from gyrograd.models.exported import open_export
 from gyrograd.models.factories import model_from_file
 from gyrograd.models.outputs import check_model, notes
@@ -22,7 +23,7 @@ from gyrograd.models.weights import OtherClassCountError, load_state
 from gyrograd.models.wrappers import Normalized, find_statistics
 from gyrograd.registry import available, lookup
 
-__all__ = ["check_model", "image_size", "load", "notes", "open_model", "resolve_device"]
+__all__ = ["check_model", "image_size", "load", "match_classes", "notes", "open_model", "resolve_device"]
 
 SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
@@ -57,7 +58,8 @@ def open_model(
             `FILE.py:FACTORY`, which runs that file; a TorchScript or torch.export file. Write `./` before a path that
             could be a name.
         weights: a state dict, for a model that is not a file of its own.
-        classes: its number of classes; default: that of the weights.
+        classes: its number of classes; default: that of the weights, else the architecture's own. `match_classes` makes
+            it that of labelled data.
         normalize: the channel statistics it was trained with ("cifar10", "imagenet", "efficientnet_lite"), if the
             model does not normalise by itself.
         device: where to put it.
@@ -80,6 +82,18 @@ def open_model(
                 f"{weights} has {found.classes} classes ('{found.key}') and {text} {found.own}; give a model of "
                 f"{found.classes} classes."
             ) from None
+
+
+def match_classes(model: nn.Module, count: int) -> nn.Module:
+    """The model; if it has no trained weights, with `count` classes, those of the labelled data it is opened with.
+
+    A model of the user's own file keeps its number, and so does any model if there is only one class.
+    """
+    spec = spec_of(model)
+    if spec is None or UNTRAINED not in notes(model) or count in (1, spec.settings.get("num_classes")):
+        return model
+    fitting = rebuild(replace(spec, settings={**spec.settings, "num_classes": count}))
+    return _untrained_unless(None, fitting).to(next(model.parameters()).device).eval()
 
 
 def _open(
