@@ -91,19 +91,19 @@ class L2Cosine:
             raise UserError(
                 "detach_clean=False needs a clean gradient with a graph; make it with create_graph=True."
             )
-        keys = fresh_keys(seed, x)
+        keys, value = fresh_keys(seed, x), score(model, y, self.quantity, check=may_look_at(x))
         scale = input_scale(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
-            here = self._gradient(model, x, y, graph=not self.detach_clean) if clean is None else clean
+            here = input_gradient(value, x, create_graph=not self.detach_clean) if clean is None else clean
             near = [
-                self._gradient(model, self.moved(x, keys, draw), y, graph=True) for draw in range(self.draws)
+                input_gradient(value, self.moved(x, keys, draw), create_graph=True)
+                for draw in range(self.draws)
             ]
         here = here.detach() if self.detach_clean else here
-        parts = [self.between(scale * here, scale * there) for there in near]
-        first, *others = parts
+        first, *others = [self.between(scale * here, scale * there) for there in near]
         return {
-            name: sum((part[name] for part in others), start=value) / self.draws
-            for name, value in first.items()
+            name: sum((part[name] for part in others), start=term) / self.draws
+            for name, term in first.items()
         }
 
     def between(self, here: Inputs, there: Inputs) -> dict[str, PerExample]:
@@ -120,9 +120,6 @@ class L2Cosine:
         """x plus noise, uniform in [-eps, eps] and not clipped."""
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return (x + self.eps * (2 * noise - 1)).detach()
-
-    def _gradient(self, model: Model, x: Tensor, y: Tensor, *, graph: bool) -> Tensor:
-        return input_gradient(score(model, y, self.quantity, check=may_look_at(x)), x, create_graph=graph)
 
 
 @register("regularizer", "l2", paper="joo2023", equation="Gamma^l2, before Eq. 1")

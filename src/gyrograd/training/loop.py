@@ -1,7 +1,7 @@
 """The training loop: the steps of an epoch, and one step. Files, signals and logs are in `runs`.
 
-Top to bottom: `Loop.epoch` takes the steps, `Step` is one (objective, backward, clip, update), then what it needs: the
-optimizer, the learning rate, the average of the weights, the progress of a run, the batches.
+Top to bottom: `Loop.epoch` takes the steps, `Step` is one (objective, backward, clip, update), then what they need: the
+checks before the first step, optimizer, learning rate, average of the weights, progress of a run, batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.data.dataset import Dataset, augment, order, zoom_in
+from gyrograd.errors import UserError
 from gyrograd.numerics import random
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.random import Keys
 from gyrograd.training.objective import Objective
 from gyrograd.training.processes import Group
@@ -126,6 +128,49 @@ class Step:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
         return losses
+
+
+def check_fit(
+    model: Model,
+    data: Dataset,
+    test: Dataset | None,
+    settings: TrainSettings,
+    objective: Objective,
+    group: Group,
+) -> None:
+    """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
+    asked = [key for key in ("crop", "flip") if getattr(settings, key)] + ["zoom"] * (settings.zoom < 1)
+    if asked and data.images.dim() != 4:
+        raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
+    if settings.crop >= min(data.images.shape[2:], default=1 << 30):
+        raise UserError(f"crop is {settings.crop}, as large as the images of {data.name}; give fewer pixels.")
+    if len(data.classes) < 2:
+        raise UserError(f"{data.name} has one class, {data.classes[0]!r}; training needs at least two.")
+    if test is not None and test.classes != data.classes:
+        raise UserError(
+            f"{data.name} and {test.name} have different classes ({len(data.classes)} and {len(test.classes)}); "
+            "give test images of the same ones."
+        )
+    with torch.no_grad(), eval_mode(model):
+        logits = model(data.pixels(torch.arange(1)).to(next(model.parameters()).device))
+    if logits.dim() != 2 or logits.shape[1] != len(data.classes):
+        raise UserError(
+            f"The model gives outputs of shape {tuple(logits.shape)} and {data.name} has {len(data.classes)} "
+            f"classes; give the model num_classes={len(data.classes)}."
+        )
+    if settings.precision == "bf16" and objective.second_order and not settings.allow_bf16:
+        raise UserError(
+            "bf16 keeps eight bits and this objective differentiates a gradient, whose noise then drowns the signal; "
+            "give precision tf32, or allow_bf16 true if you have compared the results."
+        )
+    if settings.precision == "tf32" and group.device.type != "cuda":
+        raise UserError(f"precision tf32 needs a CUDA device; on {group.device.type} give fp32.")
+    smallest = len(data) % settings.batch_size or settings.batch_size
+    if objective.fewest_rows(smallest) < group.share.of:
+        raise UserError(
+            f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
+            "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
+        )
 
 
 def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, did_you_mean, plain_values
 from gyrograd.numerics import random
 from gyrograd.numerics.normalization import ExactNormalization
 from gyrograd.registry import fact, lookup, make
@@ -23,7 +23,7 @@ from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
 from gyrograd.renames import old_fields
 from gyrograd.training.processes import Share
-from gyrograd.training.settings import OLD_FIELDS, TrainSettings, plain_values
+from gyrograd.training.settings import OLD_FIELDS, TrainSettings
 from gyrograd.types import Inputs, Labels, Model, PerExample, Regularizer, Seed
 
 

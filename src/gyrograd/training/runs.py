@@ -17,24 +17,33 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 
 from gyrograd.data import Dataset, batches
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.models import save, spec_of
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.records import os_error_as_user_error, replace_file
 from gyrograd.training import snapshots
-from gyrograd.training.building import check_fit, check_resume, datasets, model_for
+from gyrograd.training.building import datasets, model_for
 from gyrograd.training.capture import CapturedStep
-from gyrograd.training.loop import Average, Loop, Step, TrainingProgress, learning_rate, optimizer_of
+from gyrograd.training.loop import (
+    Average,
+    Loop,
+    Step,
+    TrainingProgress,
+    check_fit,
+    learning_rate,
+    optimizer_of,
+)
 from gyrograd.training.objective import Objective, objective_of
 from gyrograd.training.processes import Group, process_group
 from gyrograd.training.settings import TrainSettings
 from gyrograd.types import Labels, Model
 
+Resume = Literal["auto", "never", "changed"]
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
 """Called with an epoch's log entry and the model as it would be saved; returning True ends the run."""
 LOOK_EVERY = 50
@@ -72,7 +81,7 @@ def train(
             changed (continue the folder's run with these settings).
         on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
     """
-    check_resume(resume, Path(out))
+    _check_resume(resume, Path(out))
     group = process_group(settings)
     data, test = datasets(settings)
     model = model_for(settings, data)
@@ -114,11 +123,18 @@ def fit(
     """
     objective = objective_of(settings) if objective is None else objective
     folder = None if out is None else Path(out)
-    check_resume(resume, folder)
+    _check_resume(resume, folder)
     group = process_group(settings)
     check_fit(model, data, test, settings, objective, group)
     with group.holding(folder):
         return _fit(group, model, data, settings, objective, test, folder, resume, on_epoch)
+
+
+def _check_resume(resume: str, out: Path | None) -> None:
+    """Refuse an unknown value of `resume`, and `never` in a folder that holds a run."""
+    check_name("resume", resume, get_args(Resume))
+    if resume == "never" and out is not None and (out / snapshots.NAME).exists():
+        raise UserError(f"{out} holds a run already; give another folder, or resume auto to go on with it.")
 
 
 def _fit(
@@ -248,7 +264,9 @@ class TrainingRun:
             return TrainingProgress()
         loop = self.loop
         if loop.group.first:
-            remove_leftovers(self.checkpoint.parent)
+            for pattern in (".*.safetensors.*", ".*.jsonl.*"):  # left behind by a kill during a write
+                for path in self.checkpoint.parent.glob(pattern):
+                    path.unlink(missing_ok=True)
         if (self.checkpoint.parent / LOG).exists():
             self.written.lines = None
         found = loop.group.broadcast(snapshots.read(self.checkpoint) if loop.group.first else None)
@@ -378,14 +396,10 @@ class TrainingRun:
         self.save(progress)
         number = request.number or 15
         where = f"epoch {progress.epoch + 1}, step {progress.batch}"
+        kept = f", which is in {self.checkpoint}; run it again to go on."
         if self.checkpoint is None:
-            raise Stopped(
-                f"Training was asked to stop in {where}; without a folder nothing of it is kept.", number
-            )
-        raise Stopped(
-            f"Training was asked to stop in {where}, which is in {self.checkpoint}; run it again to go on.",
-            number,
-        )
+            kept = "; without a folder nothing of it is kept."
+        raise Stopped(f"Training was asked to stop in {where}{kept}", number)
 
     def _diverged(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
         """The error message: what happened, which checkpoint is left, what to try."""
@@ -449,15 +463,9 @@ def stop_requests() -> Iterator[Request]:
         restore()
 
 
-class Bar(Protocol):
-    """Where a run is, and its losses."""
-
-    def __call__(self, step: int, epoch: int, losses: Mapping[str, float]) -> None: ...
-
-
 @contextmanager
-def bar(steps: int, epochs: int, *, shown: bool) -> Iterator[Bar]:
-    """A bar with the loss and its parts; silent in logs, pipes and tests."""
+def bar(steps: int, epochs: int, *, shown: bool) -> Iterator[Callable[[int, int, Mapping[str, float]], None]]:
+    """A bar, called with step, epoch and losses; silent in logs, pipes and tests."""
     if not (shown and sys.stderr.isatty()):
         yield lambda step, epoch, losses: None  # noqa: ARG005
         return
@@ -499,10 +507,3 @@ def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
         writer.add_scalar(name, value, entry["epoch"])
     writer.flush()
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a kill during a write left behind."""
-    for pattern in (".*.safetensors.*", ".*.jsonl.*"):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from importlib.resources import files
@@ -140,7 +139,6 @@ def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
         plain["terms"] = {name: term for name, term in plain["terms"].items() if term is not None}
     if isinstance(plain.get("milestones"), list):
         plain["milestones"] = tuple(plain["milestones"])
-    _check_types(plain)
     return TrainSettings(**plain)
 
 
@@ -247,18 +245,6 @@ def _leaves(name: str, about: str, tree: Mapping[str, Any], node: Mapping[str, A
         yield from _leaves(f"{name}-{variant}", about, tree, below or {})
 
 
-@contextmanager
-def plain_values(what: str) -> Iterator[None]:
-    """Turn the exceptions of a setting of the wrong type (n: many) into one sentence."""
-    try:
-        yield
-    except TypeError as wrong:
-        reason = " ".join(str(wrong).split())[:200]
-        raise UserError(
-            f"A setting of {what} has a value of the wrong type ({reason}); give another value."
-        ) from wrong
-
-
 def first_difference(here: Any, there: Any, path: str = "") -> tuple[str, Any, Any] | None:
     """The first difference of two trees: dotted key and both values, or None."""
     if isinstance(here, Mapping) and isinstance(there, Mapping):
@@ -299,12 +285,7 @@ def _check_types(tree: Mapping[str, Any]) -> None:
 
 
 def _check_names(settings: TrainSettings) -> None:
-    choices = {
-        "optimizer": Optimizer,
-        "schedule": Schedule,
-        "schedule_every": Every,
-        "precision": Precision,
-    }
+    choices = {"optimizer": Optimizer, "schedule": Schedule, "schedule_every": Every, "precision": Precision}
     for key, literal in choices.items():
         check_name(key, getattr(settings, key), get_args(literal))
     if settings.schedule == "multi_step" and not settings.milestones:

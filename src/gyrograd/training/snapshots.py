@@ -32,12 +32,7 @@ SCHEMA = 2
 UNSIGNED = 1
 """The schema of files written before they carried a checksum."""
 NAME = "checkpoint.safetensors"
-_KEPT = ("epoch", "batch", "names", "seen", "history", "best", "ended")
-_KINDS: dict[str, Any] = {
-    "schema": int,
-    "settings": dict,
-    "data": str,
-    "optimizer": dict,
+_PROGRESS: dict[str, Any] = {
     "epoch": int,
     "batch": int,
     "names": list,
@@ -46,7 +41,8 @@ _KINDS: dict[str, Any] = {
     "best": dict | None,
     "ended": bool,
 }
-"""Fields of a checkpoint's note and their types."""
+"""Fields of the progress that a checkpoint's note holds, and their types."""
+_KINDS = {"schema": int, "settings": dict, "data": str, "optimizer": dict, **_PROGRESS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +77,7 @@ def take(
         "settings": as_tree(settings),
         "data": data,
         "optimizer": rest,
-        **{key: getattr(progress, key) for key in _KEPT},
+        **{key: getattr(progress, key) for key in _PROGRESS},
     }
     on_cpu = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
     return Snapshot(note, on_cpu)
@@ -168,7 +164,8 @@ def restore(
 def _restored(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> TrainingProgress:
-    _fit(model, _below(snapshot, "model."))
+    misfit = "The checkpoint holds another model than the settings describe; give the settings it was trained with."
+    load_weights(model, _below(snapshot, "model."), misfit)
     state: dict[int, dict[str, Any]] = {}
     plain = {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
     for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
@@ -185,7 +182,7 @@ def _restored(
             average.values[key].copy_(value)
     sums = snapshot.tensors.get("sums")
     device = next(model.parameters()).device
-    kept = {key: snapshot.note[key] for key in _KEPT}
+    kept = {key: snapshot.note[key] for key in _PROGRESS}
     best = _below(snapshot, "best.")
     progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
     if best:
@@ -203,12 +200,11 @@ def fingerprint(data: Dataset) -> str:
     return digest.hexdigest()[:16]
 
 
-def _fit(model: Model, weights: Mapping[str, Tensor]) -> None:
-    own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    if own != {key: tuple(value.shape) for key, value in weights.items()}:
-        raise UserError(
-            "The checkpoint holds another model than the settings describe; give the settings it was trained with."
-        )
+def load_weights(model: Model, weights: Mapping[str, Tensor], misfit: str) -> None:
+    """Load weights of the same names and shapes; others are an error, with this sentence."""
+    own = {key: value.shape for key, value in model.state_dict().items()}
+    if own != {key: value.shape for key, value in weights.items()}:
+        raise UserError(misfit)
     model.load_state_dict(dict(weights))
 
 
