@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError, check_counts, check_name
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.numerics.similarity import cosine_distance, l2_distance
 from gyrograd.registry import register
 from gyrograd.regularizers.passes import (
-    BatchNorm,
-    Space,
     auxiliary_pass,
     check_batch,
+    check_choices,
     fresh_keys,
     input_scale,
-    may_look_at,
+    score_of,
 )
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
@@ -62,8 +59,7 @@ class L2Cosine:
 
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
-        check_name("space", self.space, get_args(Space))
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         # Written so that NaN and infinity fail, too.
         if not (min(self.l2, self.cosine) >= 0 and 0 < self.l2 + self.cosine < float("inf")):
             raise UserError(
@@ -91,7 +87,7 @@ class L2Cosine:
             raise UserError(
                 "detach_clean=False needs a clean gradient with a graph; make it with create_graph=True."
             )
-        keys, value = fresh_keys(seed, x), score(model, y, self.quantity, check=may_look_at(x))
+        keys, value = fresh_keys(seed, x), score_of(model, x, y, self.quantity)
         scale = input_scale(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
             here = input_gradient(value, x, create_graph=not self.detach_clean) if clean is None else clean
