@@ -86,11 +86,11 @@ def _cifar10_is_here() -> bool:
 
 def _stage_of_drawings(device: str, seed: int) -> Stage:
     """Embedded images and two nets trained on them as in the demo, once; later calls load them."""
-    from gyrograd.data.opening import open_data_with_names
+    from gyrograd.data.opening import Choice, open_data_with_names
     from gyrograd.explorer import make_stage
 
     nets = {name: _cached_net(name, seed).to(device) for name in ("cross-entropy", "steady")}
-    return make_stage(nets, open_data_with_names("shapes"), device=device, seed=seed)
+    return make_stage(nets, open_data_with_names("shapes", Choice()), device=device, seed=seed)
 
 
 def _cached_net(name: str, seed: int) -> Model:

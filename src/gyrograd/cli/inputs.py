@@ -102,7 +102,13 @@ def open_inputs(
     """Open model and images, try the model on a few images, and check that labels and classes match."""
     import torch
 
-    from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, open_data_with_names
+    from gyrograd.data.opening import (
+        Choice,
+        check_labels_fit,
+        is_labelled,
+        is_registered,
+        open_data_with_names,
+    )
     from gyrograd.metrics.sanity_checks import model_flags
     from gyrograd.models.class_names import class_names, read_class_names
     from gyrograd.models.opening import (
@@ -120,14 +126,14 @@ def open_inputs(
         model, weights=opening.weights, classes=opening.classes, normalize=opening.normalize, device=place
     )
     of_a_set = isinstance(data, str) and is_registered(data)
-    found = open_data_with_names(
-        data,
+    choice = Choice(
         images=from_a_set if opening.images is None and of_a_set else opening.images,
         size=opening.size if opening.size is not None or of_a_set else image_size(net),
         split=opening.split,
         seed=opening.seed,
         labelled=False if opening.unlabelled else None,
     )
+    found = open_data_with_names(data, choice)
     if opening.classes is None and is_labelled(found.data):
         net = match_classes(net, len(found.data.classes))
     shown = found.data.to(place)

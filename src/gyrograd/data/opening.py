@@ -35,7 +35,7 @@ UNLABELLED = ("unlabelled",)
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings of `open_data`: which images to open, and at what size."""
+    """Which images to open, and at what size; `open_data` documents the fields."""
 
     images: int | None = None
     size: int | None = None
@@ -88,22 +88,11 @@ def open_data(
         labelled: True if the sub-folders of a folder are its classes, False to ignore labels; default: True if there
             are sub-folders with images. Without labels the classes are `UNLABELLED`.
     """
-    return open_data_with_names(
-        text, images=images, size=size, split=split, seed=seed, labelled=labelled
-    ).data
+    return open_data_with_names(text, Choice(images, size, split, seed, labelled)).data
 
 
-def open_data_with_names(
-    text: str | Sequence[str],
-    *,
-    images: int | None = None,
-    size: int | None = None,
-    split: str | None = None,
-    seed: int = 0,
-    labelled: bool | None = None,
-) -> NamedData:
+def open_data_with_names(text: str | Sequence[str], choice: Choice) -> NamedData:
     """As `open_data`, with the name and number of each image."""
-    choice = Choice(images, size, split, seed, labelled)
     paths = [text] if isinstance(text, str) else list(text)
     if len(paths) == 1 and is_registered(paths[0]):
         return _from_registry(paths[0], choice)

@@ -19,6 +19,7 @@ import yaml  # type: ignore[import-untyped]
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.parsing import with_numbers
+from gyrograd.records import levels_below
 from gyrograd.renames import old_fields, with_new_names
 
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -205,20 +206,13 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 def _check_extent(path: Path, tree: Any) -> None:
     """Refuse a tree that is too deep or, by repeating parts of itself, too large for settings."""
-    level, count = [tree], 0
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list | tuple | set)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
+    count = 0
+    for depth, level in enumerate(levels_below(tree), 1):
         count += len(level)
-        if not level:
-            return
-        if count > MAX_VALUES:
-            break
-    raise UserError(f"{path} is nested too deep, or repeats itself too often, for settings; simplify it.")
+        if depth == MAX_DEPTH or count > MAX_VALUES:
+            raise UserError(
+                f"{path} is nested too deep, or repeats itself too often, for settings; simplify it."
+            )
 
 
 def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
