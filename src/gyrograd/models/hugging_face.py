@@ -59,7 +59,7 @@ class ImageClassifier(nn.Module):
         return logits
 
 
-def build_untrained(kind: str, settings: Settings) -> ImageClassifier:
+def build_untrained(kind: str, settings: Settings) -> nn.Module:
     """A classifier of this kind (`vit`, `swin`, ...) with random weights; settings are those of its configuration."""
     settings = {_SPELLINGS.get(name, name): value for name, value in settings.items()}
     library = _library()

@@ -93,7 +93,7 @@ def _from_timm(name: str, pretrained: bool, settings: Settings) -> LibraryModel:
 def _from_hugging_face(name: str, pretrained: bool, settings: Settings) -> LibraryModel:
     if pretrained:
         raise UserError(f"'hf:{name}' is a kind of net; for trained weights name a folder, or hf:OWNER/NAME.")
-    model = hugging_face.build_untrained(name, settings)
+    model: Any = hugging_face.build_untrained(name, settings)
     return LibraryModel(model, model.core.config.num_labels)
 
 
