@@ -14,9 +14,9 @@ from torch import nn
 
 from gyrograd.errors import UserError, check_name, in_one_sentence
 from gyrograd.models.activations import swapped_again, with_activation
-from gyrograd.models.outputs import logits_alone
+from gyrograd.models.outputs import PickedLogits
 from gyrograd.models.sources import from_source
-from gyrograd.models.specs import ModelSpec, attach_spec
+from gyrograd.models.specs import ModelSpec, attach_spec, spec_of
 from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import Normalized, Probability, Statistics, find_statistics
 from gyrograd.registry import Settings, lookup, make
@@ -81,7 +81,7 @@ def build(
             raise UserError(
                 f"'{(given or ['init'])[0]}' is for models built by name; leave it out for a module of your own."
             )
-        model, own_statistics = logits_alone(name), None
+        model, own_statistics = name if spec_of(name) is not None else PickedLogits(name), None
     else:
         with _seeded(seed):
             model, own_statistics = _backbone(name, num_classes, pretrained, settings)

@@ -14,13 +14,8 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.models import hugging_face
 from gyrograd.registry import Settings
 
-# Models with auxiliary heads return tuples in train mode; with these settings they return only logits.
-_SINGLE_OUTPUT = {
-    "googlenet": {"aux_logits": False, "init_weights": True},
-    "inception_v3": {"aux_logits": False, "init_weights": True},
-}
-
-
+# They return tuples in train mode; without auxiliary heads they return only logits.
+_AUXILIARY_HEADS = {"googlenet", "inception_v3"}
 _READS_FILES = {
     "weights", "weights_backbone", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay",
     "pretrained_backbone", "cache_dir", "pretrained_strict", "state_dict", "progress",
@@ -61,7 +56,8 @@ def from_source(
 def _from_torchvision(name: str, pretrained: bool, settings: Settings) -> LibraryModel:
     library = importlib.import_module("torchvision.models")
     _check_known("torchvision", name, library.list_models(module=library))
-    settings = {**_SINGLE_OUTPUT.get(name, {}), **settings}
+    if name in _AUXILIARY_HEADS:
+        settings = {"aux_logits": False, "init_weights": True, **settings}
     weights = library.get_model_weights(name).DEFAULT if pretrained else None
     if pretrained:
         settings.pop("init_weights", None)
