@@ -239,7 +239,12 @@ def load_plugins() -> dict[str, str]:
             try:
                 plugin.load()
             except Exception as wrong:
-                _plugins[plugin] = UserError(_unusable(plugin, wrong))
+                package = _package_of(plugin)
+                why = str(wrong).rstrip(".") if isinstance(wrong, UserError) else in_words(wrong)
+                _plugins[plugin] = UserError(
+                    f"The plug-in package '{package}' cannot be loaded ({why}); fix it or remove it: "
+                    f"pip uninstall {package}."
+                )
         if (known := _plugins[plugin]) is not None:
             raise known
     return {_package_of(plugin): plugin.dist.version if plugin.dist else "unknown" for plugin in _plugins}
@@ -248,12 +253,6 @@ def load_plugins() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _installed_plugins() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=PLUGINS))
-
-
-def _unusable(plugin: EntryPoint, wrong: Exception) -> str:
-    package = _package_of(plugin)
-    why = str(wrong).rstrip(".") if isinstance(wrong, UserError) else in_words(wrong)
-    return f"The plug-in package '{package}' cannot be loaded ({why}); fix it or remove it: pip uninstall {package}."
 
 
 def _package_of(plugin: EntryPoint) -> str:

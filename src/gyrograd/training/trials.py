@@ -36,7 +36,7 @@ from gyrograd.training.settings import (
     merge_settings,
     settings_from,
 )
-from gyrograd.types import Model, PerExample
+from gyrograd.types import Model
 
 REFERENCE = "cross-entropy"
 """The point that others are compared with: the same settings without a term."""
@@ -73,16 +73,10 @@ class Measuring:
         """`accuracy` of every image and `rps` of the chosen ones."""
         right = (predictions(model, data, self.batch_size) == data.labels).double()
         some = data.chosen(min(self.images, len(data)), self.seed).to(data.labels.device)
-        return {
-            "accuracy": right.tolist(),
-            "rps": _spread(self._stability(model, data, some), some, len(data)),
-        }
-
-    def _stability(self, model: Model, data: Dataset, some: Tensor) -> PerExample:
-        metric = self._rps()
         # One random key per image, independent of which others are measured.
         keys = random.keys(self.seed, len(data), data.labels.device)[some]
-        return metric(model, Gradient(), data.pixels(some), data.labels[some], seed=keys)
+        rps = self._rps()(model, Gradient(), data.pixels(some), data.labels[some], seed=keys)
+        return {"accuracy": right.tolist(), "rps": _spread(rps, some, len(data))}
 
     def _rps(self) -> RandomPerturbationSimilarity:
         return RandomPerturbationSimilarity(eps=self.eps, draws=self.draws, max_batch=self.batch_size)
@@ -174,7 +168,12 @@ def trials_of(
         chosen = dict(zip(grid, (with_numbers(value) for value in values), strict=True))
         # The name is what a reader looks for first: `l2_cosine.l2=0.1 l2_cosine.cosine=1`.
         name = " ".join(f"{key.removeprefix('terms.')}={_short(value)}" for key, value in chosen.items())
-        points.setdefault(name, _tree_of(base, chosen))
+        tree = dict(base)
+        for key, value in chosen.items():
+            for part in reversed(key.split(".")):
+                value = {part: value}
+            tree = merge_settings(tree, value)
+        points.setdefault(name, tree)
     trials = [
         Trial(point, _checked({**tree, "seed": seed}), measuring, out)
         for point, tree in points.items()
@@ -200,17 +199,6 @@ def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
 
 def _digest(tree: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _tree_of(base: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    tree = dict(base)
-    for key, value in chosen.items():
-        tree = merge_settings(tree, _nested(key.split("."), value))
-    return tree
-
-
-def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
-    return {path[0]: value if len(path) == 1 else _nested(path[1:], value)}
 
 
 def _short(value: Any) -> str:
