@@ -190,14 +190,13 @@ class _Exchange(TorchFunctionMode):
         for sign in signs:
             sign.misused = True
         comparison = read_comparison(func, args)
-        return func(*args, **kwargs) if comparison is None else self._compared(comparison, func, args, kwargs)
-
-    def _compared(self, sign: Sign, func: Any, args: Any, kwargs: Any) -> Any:
+        if comparison is None:
+            return func(*args, **kwargs)
         if self.note_sign is not None:
-            self.note_sign(getattr(func, "__name__", "").strip("_"), sign)
+            self.note_sign(getattr(func, "__name__", "").strip("_"), comparison)
         self.compares = True
         try:
-            return mark(func(*args, **kwargs), sign)
+            return mark(func(*args, **kwargs), comparison)
         finally:
             self.compares = False
 

@@ -24,13 +24,7 @@ from gyrograd.regularizers.passes import (
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
 
-@register(
-    "regularizer",
-    "l2_cosine",
-    paper="joo2023",
-    equation="Eq. 5",
-    aliases=("alignment",),
-)
+@register("regularizer", "l2_cosine", paper="joo2023", equation="Eq. 5", aliases=("alignment",))
 @dataclass(frozen=True)
 class L2Cosine:
     """`l2` times the squared distance of the gradients at x and near x plus `cosine` times their cosine distance.

@@ -90,13 +90,7 @@ class Hessian:
             )
 
 
-@register(
-    "regularizer",
-    "ssr",
-    paper="wang2020",
-    equation="Definition 7, Proposition 3",
-    capturable=True,
-)
+@register("regularizer", "ssr", paper="wang2020", equation="Definition 7, Proposition 3", capturable=True)
 @dataclass(frozen=True)
 class Ssr:
     """Smooth surface regularisation: scale times the largest eigenvalue of the loss's input Hessian.

@@ -176,19 +176,17 @@ def check_fit(
 def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer:
     """The optimizer of the settings over all trainable weights; fused on CUDA if a graph is to hold it."""
     weights = [p for p in model.parameters() if p.requires_grad]
-    lr, decay = settings.lr, settings.weight_decay
     fused = settings.fast and all(p.is_cuda for p in weights)
+    shared: dict[str, Any] = {
+        "lr": settings.lr,
+        "weight_decay": settings.weight_decay,
+        "fused": fused or None,
+    }
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            weights,
-            lr=lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=decay,
-            fused=fused or None,
-        )
+        momentum, nesterov = settings.momentum, settings.nesterov
+        return torch.optim.SGD(weights, momentum=momentum, nesterov=nesterov, **shared)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(weights, lr=lr, weight_decay=decay, capturable=fused, fused=fused or None)
+    return kind(weights, capturable=fused, **shared)
 
 
 def learning_rate(settings: TrainSettings, epoch: int, batch: int, batches: int) -> float:

@@ -125,7 +125,13 @@ class Trial:
     def name(self) -> str:
         """Readable and unique per settings, so that a larger grid finds the trials of a smaller one."""
         slug = re.sub(r"[^A-Za-z0-9.=]+", "_", self.point).strip("_")[:LONGEST_SLUG]
-        return f"{slug}-seed{self.settings.seed}-{_digest(decisive_settings(as_tree(self.settings)))}"
+        return f"{slug}-seed{self.settings.seed}-{self.digest}"
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal settings."""
+        text = json.dumps(decisive_settings(as_tree(self.settings)), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
     def folder(self) -> Path:
@@ -180,9 +186,7 @@ def trials_of(
         for seed in seeds
     ]
     # Equal settings are one trial, under the first of their names.
-    return list(
-        {_digest(decisive_settings(as_tree(trial.settings))): trial for trial in reversed(trials)}.values()
-    )[::-1]
+    return list({trial.digest: trial for trial in reversed(trials)}.values())[::-1]
 
 
 def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
@@ -195,10 +199,6 @@ def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
     columns = trial.measuring.measure(done.model, test.to(device))
     facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
     return record(f"trial {trial.point}", columns, trial.identity, facts)
-
-
-def _digest(tree: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _short(value: Any) -> str:
