@@ -359,7 +359,14 @@ class TrainingRun:
         """TensorBoard's writer, or None; the log is complete after the block, also after an error."""
         writer = None
         if self.folder is not None and self.loop.settings.tensorboard:
-            writer = tensorboard_writer(self.folder, progress.epoch)
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UserError(
+                    "tensorboard true needs TensorBoard: pip install 'gyrograd[tensorboard]'."
+                ) from None
+            # Entries of an interrupted run from this epoch on are discarded.
+            writer = SummaryWriter(self.folder / "tensorboard", purge_step=progress.epoch + 1)
         try:
             yield writer
         finally:
@@ -489,15 +496,6 @@ def read_log(out: Path | str) -> list[dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"There is no log at {path}; give the folder of a training run.")
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def tensorboard_writer(out: Path, epoch: int) -> Any:
-    """A writer for TensorBoard; entries of an interrupted run from this epoch on are discarded."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("tensorboard true needs TensorBoard: pip install 'gyrograd[tensorboard]'.") from None
-    return SummaryWriter(out / "tensorboard", purge_step=epoch + 1)
 
 
 def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
