@@ -52,7 +52,7 @@ def check(
         make(kind, name, **settings) == made, "is not equal to itself built twice; make it a frozen dataclass"
     )
     model = _net() if model is None else model
-    x = _drawn(random.uniform, (EXAMPLES, 3, SIDE, SIDE), 0) if images is None else images
+    x = _draw(random.uniform, (EXAMPLES, 3, SIDE, SIDE), 0) if images is None else images
     target = torch.arange(len(x)) % CLASSES
     before, drawn = _state(model), torch.get_rng_state()
     _CHECKS[kind](entry, made, model, x, target)
@@ -88,7 +88,7 @@ def _check_attribution(entry: Entry, explain: Any, model: Model, x: Tensor, targ
         require(
             False, "takes create_graph=True but is not registered as differentiable; register or refuse it"
         )
-    along, weights = (_drawn(random.normal, x.shape, stream) for stream in (1, 2))
+    along, weights = (_draw(random.normal, x.shape, stream) for stream in (1, 2))
     (slope,) = torch.autograd.grad((explain(model, leaf, target, create_graph=True) * weights).sum(), leaf)
     step = 1e-5
     ahead, behind = (explain(model, x + sign * step * along, target) for sign in (1, -1))
@@ -125,7 +125,7 @@ def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Te
         entry.direction != "none",
         "has no direction; register it with direction='higher is better' or the other",
     )
-    moved = (x + 0.02 * _drawn(random.normal, x.shape, 3)).clamp(0, 1)
+    moved = (x + 0.02 * _draw(random.normal, x.shape, 3)).clamp(0, 1)
 
     def values_of(n: int) -> Tensor:
         further: dict[str, Tensor] = {"perturbed": moved[:n]} if looks_at_attacked(metric) else {}
@@ -195,7 +195,7 @@ def _net() -> Model:
     return net.double().eval()
 
 
-def _drawn(how: Callable[..., Tensor], shape: Sequence[int], stream: int) -> Tensor:
+def _draw(how: Callable[..., Tensor], shape: Sequence[int], stream: int) -> Tensor:
     return how(random.keys(0, shape[0]), tuple(shape[1:]), stream=stream, dtype=torch.float64)
 
 

@@ -72,7 +72,7 @@ def folder(
     found = files_with_labels(home, classes, labelled)
     if not found:
         raise UserError(f"There are no images in {home}; known endings are {', '.join(sorted(ENDINGS))}.")
-    files, labels = zip(*chosen(found, limit, seed), strict=True)
+    files, labels = zip(*choose(found, limit, seed), strict=True)
     images = read_images(files, frame, resize, doing=f"reading {home.name}")
     return Dataset(images, torch.tensor(labels), classes, f"folder {home}")
 
@@ -208,7 +208,7 @@ def image_files(path: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file())
 
 
-def chosen(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[tuple[Item, int]]:
+def choose(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[tuple[Item, int]]:
     """At most `limit` of them, by the seed, in the order they were found."""
     if limit is None or limit >= len(found):
         return found

@@ -17,7 +17,7 @@ from torch import Tensor
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.folder import (
     ENDINGS,
-    chosen,
+    choose,
     class_names,
     files_with_labels,
     folder,
@@ -167,7 +167,7 @@ def _from_folder(path: Path, choice: Choice) -> NamedData:
     found = files_with_labels(home, classes, labelled)
     data = folder(path, split, choice.side, limit=images, seed=seed, labelled=labelled)
     number = {file: i for i, (file, _) in enumerate(found)}
-    files = [file for file, _ in chosen(found, images, seed)]
+    files = [file for file, _ in choose(found, images, seed)]
     return NamedData(
         data, tuple(str(file.relative_to(home)) for file in files), tuple(number[file] for file in files)
     )
@@ -180,7 +180,7 @@ def _from_files(paths: Sequence[str], choice: Choice) -> NamedData:
             "Single images have neither labels nor splits; give the folder that holds the classes."
         )
     number = {file: i for i, file in enumerate(files)}
-    taken = [file for file, _ in chosen([(file, 0) for file in number], choice.images, choice.seed)]
+    taken = [file for file, _ in choose([(file, 0) for file in number], choice.images, choice.seed)]
     side = choice.side
     data = Dataset(
         read_images(taken, (side, side)),
@@ -207,7 +207,7 @@ def _from_tars(paths: Sequence[str], choice: Choice) -> NamedData:
         )
     use = known if choice.labelled is None else choice.labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
-    taken = chosen(every, choice.images, choice.seed)
+    taken = choose(every, choice.images, choice.seed)
     side = choice.side
     blobs = tuple(found[number][0] for number, _ in taken)
     labels = torch.tensor([label for _, label in taken])

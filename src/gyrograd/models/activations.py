@@ -236,12 +236,12 @@ def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
     if beta is not None and not 0 < beta < float("inf"):
         raise UserError(f"beta must be a finite number above 0, not {beta}; joo2023 uses 3.")
 
-    def marked() -> nn.Module:
+    def make() -> nn.Module:
         module = nn.Softplus(beta=beta) if beta is not None else ACTIVATIONS[name]()
         module.__dict__["stands_for_relu"] = True
         return module
 
-    return marked
+    return make
 
 
 def _stands_for_relu(module: nn.Module) -> bool:

@@ -113,7 +113,7 @@ class WrittenOut(_Replaced):
 def _written_out(norm: _Norm) -> Tensor:
     if norm.running_mean is not None:
         with torch.no_grad():  # updates the running statistics; the result is not needed
-            _normed(replace(norm, weight=None, bias=None))
+            _normalize(replace(norm, weight=None, bias=None))
     x, axes, shape = single(norm.x), norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
     centred = x - x.mean(axes, keepdim=True)
     out = centred * (centred.square().mean(axes, keepdim=True) + norm.eps).rsqrt()
@@ -121,7 +121,7 @@ def _written_out(norm: _Norm) -> Tensor:
     return (out if norm.bias is None else out + norm.bias.view(shape)).to(norm.x.dtype)
 
 
-def _normed(norm: _Norm) -> Tensor:
+def _normalize(norm: _Norm) -> Tensor:
     """torch's own batch normalisation."""
     statistics = norm.running_mean, norm.running_var
     return F.batch_norm(norm.x, *statistics, norm.weight, norm.bias, norm.training, norm.momentum, norm.eps)
@@ -138,14 +138,14 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
         return
     seen: list[tuple[Tensor, Tensor]] = []  # mean and variance, in the order of the calls
 
-    def noted(norm: _Norm) -> Tensor:
+    def note_statistics(norm: _Norm) -> Tensor:
         seen.append(_mean_and_variance(norm, norm.x))
-        return _normed(norm)
+        return _normalize(norm)
 
-    with torch.no_grad(), auxiliary_pass(model, "batch"), _Replaced(noted):
+    with torch.no_grad(), auxiliary_pass(model, "batch"), _Replaced(note_statistics):
         model(x)
     left = iter(seen)
-    with auxiliary_pass(model, "batch"), _Replaced(lambda norm: _normed_by(norm, *next(left))):
+    with auxiliary_pass(model, "batch"), _Replaced(lambda norm: _normalize_by(norm, *next(left))):
         yield
 
 
@@ -156,8 +156,8 @@ def _mean_and_variance(norm: _Norm, x: Tensor) -> tuple[Tensor, Tensor]:
     return mean.to(kind), variance.to(kind)
 
 
-def _normed_by(norm: _Norm, mean: Tensor, variance: Tensor) -> Tensor:
-    return _normed(replace(norm, running_mean=mean, running_var=variance, training=False))
+def _normalize_by(norm: _Norm, mean: Tensor, variance: Tensor) -> Tensor:
+    return _normalize(replace(norm, running_mean=mean, running_var=variance, training=False))
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def statistics_of_first(model: Model, n: int) -> Iterator[None]:
     """As `statistics_of`, with the statistics of the first n rows of each batch in the block; needs no extra pass."""
 
     def of_first(norm: _Norm) -> Tensor:
-        return _normed_by(norm, *_mean_and_variance(norm, norm.x[:n].detach()))
+        return _normalize_by(norm, *_mean_and_variance(norm, norm.x[:n].detach()))
 
     with auxiliary_pass(model, "batch"), _Replaced(of_first):
         yield

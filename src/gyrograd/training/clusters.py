@@ -60,9 +60,9 @@ class Cluster:
             waiting = {task.remote(run, trial, flushed): trial for trial in trials}
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
-                yield waiting.pop(ready), self._received(ray, ready)
+                yield waiting.pop(ready), self._receive(ray, ready)
 
-    def _received(self, ray: Any, ready: Any) -> Outcome:
+    def _receive(self, ray: Any, ready: Any) -> Outcome:
         wrong = ray.exceptions
         try:
             outcome: Outcome = ray.get(ready)

@@ -78,11 +78,11 @@ class Loop:
         # A GPU prepares several batches at once: for one, launching the kernels takes longer than the work.
         s, device, own_rows = self.settings, self.group.device, self.group.share.rows
         left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
-        # A key for each image; computed here, because `made` may run on another stream.
+        # A key for each image; computed here, because `prepare` may run on another stream.
         every_key = random.keys(s.seed, len(self.data), device)
         at_once = PREFETCH_BATCHES if device.type == "cuda" else 1
 
-        def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        def prepare(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
             rows = torch.cat([batch[own_rows] for batch in some])
             # One key per (example, epoch): draws depend on neither batch size nor number of processes.
             keys = random.subkeys(every_key[rows], epoch)
@@ -94,7 +94,9 @@ class Loop:
             return x, self.data.labels[rows], keys
 
         groups = [left[start : start + at_once] for start in range(0, len(left), at_once)]
-        for some, columns in zip(groups, _one_ahead(made, groups, device), strict=True):
+        ahead = device.type == "cuda" and len(groups) > 0
+        prepared = _one_ahead(prepare, groups, device) if ahead else map(prepare, groups)
+        for some, columns in zip(groups, prepared, strict=True):
             sizes = [len(batch[own_rows]) for batch in some]
             for batch, *parts in zip(some, *(column.split(sizes) for column in columns), strict=True):
                 yield parts[0], parts[1], parts[2], len(batch)
@@ -292,22 +294,19 @@ class TrainingProgress:
 def _one_ahead(
     make: Callable[[T], tuple[Tensor, ...]], parts: Sequence[T], device: torch.device
 ) -> Iterator[tuple[Tensor, ...]]:
-    """`make` of each part; a GPU prepares the next on another stream while this one is used."""
-    if device.type != "cuda" or not parts:
-        yield from map(make, parts)
-        return
+    """`make` of each part on a GPU, which prepares the next on another stream while this one is used."""
     here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     aside.wait_stream(here)
 
-    def begun(part: T) -> tuple[tuple[Tensor, ...], torch.cuda.Event]:
+    def start(part: T) -> tuple[tuple[Tensor, ...], torch.cuda.Event]:
         with torch.cuda.stream(aside):
             return make(part), aside.record_event()
 
-    next_one = begun(parts[0])
+    next_one = start(parts[0])
     for following in (*parts[1:], None):
         columns, ready = next_one
         if following is not None:
-            next_one = begun(following)
+            next_one = start(following)
         here.wait_event(ready)
         for column in columns:
             column.record_stream(here)  # keeps its memory until this stream is done with it

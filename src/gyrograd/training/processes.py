@@ -119,7 +119,7 @@ def process_group(settings: TrainSettings) -> Group:
     # A single process does not import Fabric, which takes seconds. Tasks of SLURM's srun are separate runs (one seed
     # each, for example); if they share a folder its lock refuses them and gives the command for one common run.
     if not _one_process():
-        return _gathered(settings)
+        return _fabric_group(settings)
     kind, number = _device(settings.device)
     device = torch.device(kind) if kind == "cpu" else torch.device(kind, number)
     if kind == "cuda":
@@ -135,7 +135,7 @@ def _one_process() -> bool:
     return not several and not any(key.startswith("LT_") for key in os.environ)
 
 
-def _gathered(settings: TrainSettings) -> Group:
+def _fabric_group(settings: TrainSettings) -> Group:
     """The processes that torchrun or Fabric started."""
     from lightning.fabric import Fabric
     from lightning.fabric.strategies.ddp import DDPStrategy

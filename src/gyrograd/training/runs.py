@@ -287,7 +287,7 @@ class TrainingRun:
         losses = progress.means()
         worst = losses.get("loss", 0.0)
         if not math.isfinite(worst) or worst > self.loop.settings.loss_limit:
-            raise UserError(self._diverged(progress, losses))
+            raise UserError(self._divergence_message(progress, losses))
         return losses
 
     def keep(self, progress: TrainingProgress, request: Request, *, last: bool) -> None:
@@ -311,7 +311,7 @@ class TrainingRun:
         with self.written.timed():
             now = snapshots.take(loop.model, loop.optimizer, loop.average, progress, loop.settings, self.mark)
             if not snapshots.finite(now):
-                raise UserError(self._diverged(progress, progress.means()))
+                raise UserError(self._divergence_message(progress, progress.means()))
             snapshots.write(self.checkpoint, now)
             self._write_best(progress)
             self._write_log(progress)
@@ -408,7 +408,7 @@ class TrainingRun:
             kept = "; without a folder nothing of it is kept."
         raise Stopped(f"Training was asked to stop in {where}{kept}", number)
 
-    def _diverged(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
+    def _divergence_message(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
         """The error message: what happened, which checkpoint is left, what to try."""
         s = self.loop.settings
         bad = [f"{name} {value:.3g}" for name, value in losses.items() if not abs(value) <= s.loss_limit]

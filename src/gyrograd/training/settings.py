@@ -182,9 +182,9 @@ def recipes() -> dict[str, Recipe]:
     found: dict[str, Recipe] = {}
     folder = files("gyrograd.training") / "recipes"
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        stem, dot, ending = file.name.rpartition(".")
-        if dot and ending == "yaml":
-            found |= {r.name: r for r in _leaves(stem, "", {}, yaml.safe_load(file.read_text("utf-8")))}
+        if file.name.endswith(".yaml"):
+            stem, tree = file.name.removesuffix(".yaml"), yaml.safe_load(file.read_text("utf-8"))
+            found |= {leaf.name: leaf for leaf in _leaves(stem, "", {}, tree)}
     return found
 
 

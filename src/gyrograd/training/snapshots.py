@@ -140,7 +140,7 @@ def check_same_settings(path: Path, here: Mapping[str, Any], there: Mapping[str,
     if difference is not None:
         key, mine, its = difference
         raise UserError(
-            f"{path} belongs to another run: {key} is {_shown(mine)} here and {_shown(its)} there; give the same, "
+            f"{path} belongs to another run: {key} is {_text(mine)} here and {_text(its)} there; give the same, "
             "another folder (--out), or --resume changed to go on all the same."
         )
 
@@ -150,7 +150,7 @@ def restore(
 ) -> TrainingProgress:
     """Restore weights and optimizer; returns the progress of the run."""
     try:
-        return _restored(snapshot, model, optimizer, average)
+        return _restore_parts(snapshot, model, optimizer, average)
     except UserError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as wrong:
@@ -161,7 +161,7 @@ def restore(
         ) from wrong
 
 
-def _restored(
+def _restore_parts(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> TrainingProgress:
     misfit = "The checkpoint holds another model than the settings describe; give the settings it was trained with."
@@ -214,5 +214,5 @@ def _below(snapshot: Snapshot, prefix: str) -> dict[str, Tensor]:
     }
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return "not set" if value is None else json.dumps(value)

@@ -18,7 +18,16 @@ from gyrograd.numerics.statistics import Interval
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import Record
 from gyrograd.training.clusters import Cluster, Outcome, Outcomes, attempt
-from gyrograd.training.tables import UNKNOWN, Table, across, difference, interval, plain, shown, signed
+from gyrograd.training.tables import (
+    UNKNOWN,
+    Table,
+    across,
+    change_text,
+    difference,
+    interval,
+    plain,
+    value_text,
+)
 from gyrograd.training.trials import REFERENCE, Measuring, Trial, run_trial, trials_of
 
 ROUNDING = 1e-9
@@ -157,7 +166,7 @@ class Selection:
         point = next(point for point in self.points if point.name == self.chosen)
         return (
             f"Chosen: {point.name}, the highest Grad RPS within {self.limit:g} of cross-entropy's accuracy "
-            f"(RPS {signed(point.rps_change)}, accuracy {signed(point.accuracy_change)} against it)."
+            f"(RPS {change_text(point.rps_change)}, accuracy {change_text(point.accuracy_change)} against it)."
         )
 
     def table(self) -> Table:
@@ -185,8 +194,12 @@ class Selection:
 
     def _row(self, point: Point) -> tuple[str, ...]:
         first = point is self.points[0]
-        changes = (UNKNOWN, UNKNOWN) if first else (signed(point.accuracy_change), signed(point.rps_change))
-        values = (str(point.seeds), shown(point.accuracy), shown(point.rps), *changes)
+        changes = (
+            (UNKNOWN, UNKNOWN)
+            if first
+            else (change_text(point.accuracy_change), change_text(point.rps_change))
+        )
+        values = (str(point.seeds), value_text(point.accuracy), value_text(point.rps), *changes)
         return (point.name, *values, self._mark(point, first))
 
     def _mark(self, point: Point, first: bool) -> str:

@@ -181,7 +181,7 @@ def trials_of(
             tree = merge_settings(tree, value)
         points.setdefault(name, tree)
     trials = [
-        Trial(point, _checked({**tree, "seed": seed}), measuring, out)
+        Trial(point, _checked_settings({**tree, "seed": seed}), measuring, out)
         for point, tree in points.items()
         for seed in seeds
     ]
@@ -194,7 +194,7 @@ def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
     started = time.monotonic()
     done = train(trial.settings, trial.folder, resume="auto", on_epoch=on_epoch)
     _, test = datasets(trial.settings)
-    assert test is not None  # as `_checked` made sure
+    assert test is not None  # as `_checked_settings` made sure
     device = next(done.model.parameters()).device
     columns = trial.measuring.measure(done.model, test.to(device))
     facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
@@ -207,7 +207,7 @@ def _short(value: Any) -> str:
     )
 
 
-def _checked(tree: Mapping[str, Any]) -> TrainSettings:
+def _checked_settings(tree: Mapping[str, Any]) -> TrainSettings:
     settings = settings_from(tree)
     objective_of(settings)
     if settings.test is None:
