@@ -313,13 +313,14 @@ def _returned_by(factory: Callable[..., Any]) -> Any:
 def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
     """Build an entry with these settings. Unknown names and wrong types are errors that suggest the right one."""
     entry = lookup(kind, name)
-    parameters = inspect.signature(entry.factory).parameters
+    signature = inspect.signature(entry.factory)
+    parameters = signature.parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     for key in settings:
         if key not in parameters and not open_ended:
             raise UserError(f"{kind} '{entry.name}' has no setting '{key}': {did_you_mean(key, parameters)}")
     try:
-        inspect.signature(entry.factory).bind(*args, **settings)
+        signature.bind(*args, **settings)
     except TypeError as wrong:
         raise UserError(
             f"{kind} '{entry.name}': {wrong}; its settings are {', '.join(parameters)}."

@@ -181,13 +181,11 @@ def _from_files(paths: Sequence[str], choice: Choice) -> NamedData:
         )
     number = {file: i for i, file in enumerate(files)}
     taken = [file for file, _ in choose([(file, 0) for file in number], choice.images, choice.seed)]
-    side = choice.side
-    data = Dataset(
-        read_images(taken, (side, side)),
+    images, labels = (
+        read_images(taken, (choice.side, choice.side)),
         torch.zeros(len(taken), dtype=torch.int64),
-        UNLABELLED,
-        _name_of_files(taken),
     )
+    data = Dataset(images, labels, UNLABELLED, _name_of_files(taken))
     return NamedData(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
 
 
@@ -208,13 +206,11 @@ def _from_tars(paths: Sequence[str], choice: Choice) -> NamedData:
     use = known if choice.labelled is None else choice.labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
     taken = choose(every, choice.images, choice.seed)
-    side = choice.side
     blobs = tuple(found[number][0] for number, _ in taken)
+    images = Streamed(blobs, (choice.side, choice.side))
     labels = torch.tensor([label for _, label in taken])
     classes = tuple(str(i) for i in range(max(label for _, label in every) + 1)) if use else UNLABELLED
-    data = Dataset(
-        Streamed(blobs, (side, side)), labels, classes, _name_of_files(Path(path) for path in paths)
-    )
+    data = Dataset(images, labels, classes, _name_of_files(Path(path) for path in paths))
     return NamedData(data, tuple(str(blob) for blob in blobs), tuple(number for number, _ in taken))
 
 

@@ -143,18 +143,11 @@ def _fabric_group(settings: TrainSettings) -> Group:
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
     accelerator, number = _device(settings.device)
     local, world = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    where: dict[str, Any] = {"devices": [number] if accelerator == "cuda" else 1}
     if world > 1 and torch.distributed.is_torchelastic_launched():
-        backend = "nccl" if accelerator == "cuda" else "gloo"
-        fabric = Fabric(
-            accelerator=accelerator,
-            devices=local,
-            num_nodes=world // local,
-            strategy=DDPStrategy(process_group_backend=backend),
-            precision=precision,
-        )
-    else:
-        devices = [number] if accelerator == "cuda" else 1
-        fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+        strategy = DDPStrategy(process_group_backend="nccl" if accelerator == "cuda" else "gloo")
+        where = {"devices": local, "num_nodes": world // local, "strategy": strategy}
+    fabric = Fabric(accelerator=accelerator, precision=precision, **where)
     fabric.launch()
     share = Share(int(fabric.global_rank), int(fabric.world_size))
     return Group(torch.device(fabric.device), fabric.autocast, share, fabric)

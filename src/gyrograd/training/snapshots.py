@@ -124,13 +124,8 @@ def read(path: Path) -> Snapshot | None:
 
 def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
     """Refuse to resume with other settings or data; the error names the first difference."""
-    here, there = (
-        decisive_settings(tree) | {"the training data": own}
-        for tree, own in (
-            (json.loads(json.dumps(as_tree(settings))), data),
-            (snapshot.note["settings"], snapshot.note["data"]),
-        )
-    )
+    here = decisive_settings(json.loads(json.dumps(as_tree(settings)))) | {"the training data": data}
+    there = decisive_settings(snapshot.note["settings"]) | {"the training data": snapshot.note["data"]}
     check_same_settings(path, here, there)
 
 
