@@ -144,8 +144,32 @@ def restore(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> TrainingProgress:
     """Restore weights and optimizer; returns the progress of the run."""
+    misfit = "The checkpoint holds another model than the settings describe; give the settings it was trained with."
     try:
-        return _restore_parts(snapshot, model, optimizer, average)
+        load_weights(model, _below(snapshot, "model."), misfit)
+        state: dict[int, dict[str, Any]] = {}
+        plain = {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
+        for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        for weight, own in optimizer.state.items():
+            for name, value in own.items():
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    # Files do not keep memory formats, and a fused optimizer needs that of the weight (channels last).
+                    own[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
+        if average is not None:
+            for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
+                average.values[key].copy_(value)
+        sums = snapshot.tensors.get("sums")
+        device = next(model.parameters()).device
+        kept = {key: snapshot.note[key] for key in _PROGRESS}
+        best = _below(snapshot, "best.")
+        progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
+        if best:
+            progress.best_weights = Average(model, 0.0)
+            progress.best_weights.values = best
+        return progress
     except UserError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as wrong:
@@ -154,36 +178,6 @@ def restore(
             f"The checkpoint does not fit the run ({type(wrong).__name__}: {wrong}); "
             "remove it or give another folder."
         ) from wrong
-
-
-def _restore_parts(
-    snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
-) -> TrainingProgress:
-    misfit = "The checkpoint holds another model than the settings describe; give the settings it was trained with."
-    load_weights(model, _below(snapshot, "model."), misfit)
-    state: dict[int, dict[str, Any]] = {}
-    plain = {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
-    for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    for weight, own in optimizer.state.items():
-        for name, value in own.items():
-            if isinstance(value, Tensor) and value.shape == weight.shape:
-                # Files do not keep memory formats, and a fused optimizer needs that of the weight (channels last).
-                own[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
-    if average is not None:
-        for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
-            average.values[key].copy_(value)
-    sums = snapshot.tensors.get("sums")
-    device = next(model.parameters()).device
-    kept = {key: snapshot.note[key] for key in _PROGRESS}
-    best = _below(snapshot, "best.")
-    progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
-    if best:
-        progress.best_weights = Average(model, 0.0)
-        progress.best_weights.values = best
-    return progress
 
 
 def fingerprint(data: Dataset) -> str:
