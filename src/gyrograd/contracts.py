@@ -6,7 +6,8 @@ Each check runs the method on a small smooth net with seeded images; the error n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,14 +45,14 @@ def check(
     entry = lookup(kind, name)
     if kind not in _CHECKS:
         raise UserError(f"There are no checks for the kind '{kind}'; they exist for {', '.join(_CHECKS)}.")
-    require = _Promise(entry)
+    require = partial(_require, entry)
     require(entry.summary.endswith((".", ":")), "has no docstring whose first line is a sentence; write one")
     made = make(kind, name, **settings)
     require(
         make(kind, name, **settings) == made, "is not equal to itself built twice; make it a frozen dataclass"
     )
     model = _net() if model is None else model
-    x = _drawn(random.uniform, 0) if images is None else images
+    x = _draw(random.uniform, (EXAMPLES, 3, SIDE, SIDE), 0) if images is None else images
     target = torch.arange(len(x)) % CLASSES
     before, drawn = _state(model), torch.get_rng_state()
     _CHECKS[kind](entry, made, model, x, target)
@@ -62,19 +63,14 @@ def check(
     )
 
 
-class _Promise:
-    """Raises with the entry's name and the broken promise."""
-
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-
-    def __call__(self, kept: bool, sentence: str) -> None:
-        if not kept:
-            raise UserError(f"The {self.entry.kind} '{self.entry.name}' {sentence}.")
+def _require(entry: Entry, kept: bool, sentence: str) -> None:
+    """Raise with the entry's name and the broken promise."""
+    if not kept:
+        raise UserError(f"The {entry.kind} '{entry.name}' {sentence}.")
 
 
 def _check_attribution(entry: Entry, explain: Any, model: Model, x: Tensor, target: Tensor) -> None:
-    require = _Promise(entry)
+    require = partial(_require, entry)
     maps = explain(model, x, target)
     require(maps.shape == x.shape, f"returns maps of shape {tuple(maps.shape)} for images {tuple(x.shape)}")
     require(not maps.requires_grad, "keeps a graph without create_graph=True; detach the map")
@@ -92,7 +88,7 @@ def _check_attribution(entry: Entry, explain: Any, model: Model, x: Tensor, targ
         require(
             False, "takes create_graph=True but is not registered as differentiable; register or refuse it"
         )
-    along, weights = _noise_like(x, 1), _noise_like(x, 2)
+    along, weights = (_draw(random.normal, x.shape, stream) for stream in (1, 2))
     (slope,) = torch.autograd.grad((explain(model, leaf, target, create_graph=True) * weights).sum(), leaf)
     step = 1e-5
     ahead, behind = (explain(model, x + sign * step * along, target) for sign in (1, -1))
@@ -105,7 +101,7 @@ def _check_attribution(entry: Entry, explain: Any, model: Model, x: Tensor, targ
 
 
 def _check_attack(entry: Entry, attack: Any, model: Model, x: Tensor, target: Tensor) -> None:
-    require, explain = _Promise(entry), make("attribution", "gradient")
+    require, explain = partial(_require, entry), make("attribution", "gradient")
     results = attack.every_radius(model, explain, x, target, seed=0)
     again = attack.every_radius(model, explain, x, target, seed=0)
     for hit, twin in zip(results, again, strict=True):
@@ -124,12 +120,12 @@ def _check_attack(entry: Entry, attack: Any, model: Model, x: Tensor, target: Te
 
 
 def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Tensor) -> None:
-    require, explain = _Promise(entry), make("attribution", "gradient")
+    require, explain = partial(_require, entry), make("attribution", "gradient")
     require(
         entry.direction != "none",
         "has no direction; register it with direction='higher is better' or the other",
     )
-    moved = (x + 0.02 * _noise_like(x, 3)).clamp(0, 1)
+    moved = (x + 0.02 * _draw(random.normal, x.shape, 3)).clamp(0, 1)
 
     def values_of(n: int) -> Tensor:
         further: dict[str, Tensor] = {"perturbed": moved[:n]} if looks_at_attacked(metric) else {}
@@ -153,7 +149,7 @@ def _check_metric(entry: Entry, metric: Any, model: Model, x: Tensor, target: Te
 
 
 def _check_regularizer(entry: Entry, penalty: Any, model: Model, x: Tensor, target: Tensor) -> None:
-    require = _Promise(entry)
+    require = partial(_require, entry)
     seed = torch.arange(len(x))
     values = penalty(model, x, target, seed=seed)
     require(
@@ -199,14 +195,8 @@ def _net() -> Model:
     return net.double().eval()
 
 
-def _drawn(
-    how: Callable[..., Tensor], stream: int, shape: tuple[int, ...] = (EXAMPLES, 3, SIDE, SIDE)
-) -> Tensor:
-    return how(random.keys(0, shape[0]), shape[1:], stream=stream, dtype=torch.float64)
-
-
-def _noise_like(x: Tensor, stream: int) -> Tensor:
-    return _drawn(random.normal, stream, tuple(x.shape))
+def _draw(how: Callable[..., Tensor], shape: Sequence[int], stream: int) -> Tensor:
+    return how(random.keys(0, shape[0]), tuple(shape[1:]), stream=stream, dtype=torch.float64)
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

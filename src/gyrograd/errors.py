@@ -57,6 +57,18 @@ def in_one_sentence(sentence: Callable[[str], str]) -> Iterator[None]:
         raise UserError(sentence(in_words(wrong))) from wrong
 
 
+@contextmanager
+def plain_values(what: str) -> Iterator[None]:
+    """Turn the exceptions of a setting of the wrong type (n: many) into one sentence."""
+    try:
+        yield
+    except TypeError as wrong:
+        reason = " ".join(str(wrong).split())[:200]
+        raise UserError(
+            f"A setting of {what} has a value of the wrong type ({reason}); give another value."
+        ) from wrong
+
+
 @lru_cache(maxsize=256)
 def _is_foreign(filename: str) -> bool:
     path = Path(filename)

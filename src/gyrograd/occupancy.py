@@ -55,9 +55,8 @@ def exclusive_folder(folder: Path | str, *, ranks: bool = False) -> Iterator[Non
         folder: the folder.
         ranks: rank 0 of the processes that torchrun started takes the lock for all of them.
     """
-    started = (
-        int(os.environ.get("WORLD_SIZE", 1)) if "TORCHELASTIC_RUN_ID" in os.environ else 1
-    )  # by torchrun
+    by_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    started = int(os.environ.get("WORLD_SIZE", 1)) if by_torchrun else 1
     path = Path(folder).absolute() / NAME
     if _key(path) in _held or (ranks and started > 1 and os.environ.get("RANK") != "0"):
         yield

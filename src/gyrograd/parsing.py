@@ -86,9 +86,8 @@ def with_numbers(tree: Any) -> Any:
         return [with_numbers(item) for item in tree]
     if not isinstance(tree, str) or not _NUMBER.fullmatch(tree.strip()):
         return tree
-    with suppress(
-        UserError, ValueError
-    ):  # 1/0 and endless digits stay words, for whoever knows which setting it is
+    # 1/0 and endless digits stay words, for whoever knows which setting it is
+    with suppress(UserError, ValueError):
         return int(tree) if tree.strip().lstrip("+-").isdecimal() else number(tree)
     return tree
 

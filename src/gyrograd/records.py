@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -208,17 +209,21 @@ def read_json(path: Path, **options: Any) -> Any:
         raise ValueError(wrong.strerror or str(wrong)) from None
     except RecursionError:
         raise ValueError("it is nested too deep") from None
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
-        if not level:
-            return value
-    raise ValueError("it is nested too deep")
+    if sum(1 for _ in islice(levels_below(value), MAX_DEPTH)) == MAX_DEPTH:
+        raise ValueError("it is nested too deep")
+    return value
+
+
+def levels_below(tree: Any) -> Iterator[list[Any]]:
+    """The values inside a tree of dicts and lists, level by level from the outside."""
+    level = [tree]
+    while level := [
+        inner
+        for item in level
+        if isinstance(item, dict | list | tuple | set)
+        for inner in (item.values() if isinstance(item, dict) else item)
+    ]:
+        yield level
 
 
 def merge(shards: Iterable[Record]) -> Record:

@@ -7,7 +7,6 @@ installed plug-ins are imported on the first look-up. Needs no torch.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import math
 import numbers
@@ -201,7 +200,7 @@ def kinds() -> tuple[str, ...]:
     >>> gg.kinds()
     ('attribution', 'attack', 'metric', 'regularizer', 'kernel', 'model', 'dataset', 'experiment')
     """
-    return tuple(kind for kind in get_args(Kind) if importlib.util.find_spec(HOMES[kind]) is not None)
+    return get_args(Kind)
 
 
 def available(kind: str) -> dict[str, Entry]:
@@ -213,7 +212,7 @@ def available(kind: str) -> dict[str, Entry]:
     >>> gg.available("metric")["insertion"].direction
     'higher is better'
     """
-    check_name("kind", kind, kinds())
+    check_name("kind", kind, HOMES)
     importlib.import_module(HOMES[kind])
     load_plugins()
     mine = {entry.name: entry for (k, _), entry in _entries.items() if k == kind}
@@ -240,7 +239,12 @@ def load_plugins() -> dict[str, str]:
             try:
                 plugin.load()
             except Exception as wrong:
-                _plugins[plugin] = UserError(_unusable(plugin, wrong))
+                package = _package_of(plugin)
+                why = str(wrong).rstrip(".") if isinstance(wrong, UserError) else in_words(wrong)
+                _plugins[plugin] = UserError(
+                    f"The plug-in package '{package}' cannot be loaded ({why}); fix it or remove it: "
+                    f"pip uninstall {package}."
+                )
         if (known := _plugins[plugin]) is not None:
             raise known
     return {_package_of(plugin): plugin.dist.version if plugin.dist else "unknown" for plugin in _plugins}
@@ -249,12 +253,6 @@ def load_plugins() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def _installed_plugins() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=PLUGINS))
-
-
-def _unusable(plugin: EntryPoint, wrong: Exception) -> str:
-    package = _package_of(plugin)
-    why = str(wrong).rstrip(".") if isinstance(wrong, UserError) else in_words(wrong)
-    return f"The plug-in package '{package}' cannot be loaded ({why}); fix it or remove it: pip uninstall {package}."
 
 
 def _package_of(plugin: EntryPoint) -> str:
@@ -315,13 +313,14 @@ def _returned_by(factory: Callable[..., Any]) -> Any:
 def make(kind: str, name: str, /, *args: Any, **settings: Any) -> Any:
     """Build an entry with these settings. Unknown names and wrong types are errors that suggest the right one."""
     entry = lookup(kind, name)
-    parameters = inspect.signature(entry.factory).parameters
+    signature = inspect.signature(entry.factory)
+    parameters = signature.parameters
     open_ended = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     for key in settings:
         if key not in parameters and not open_ended:
             raise UserError(f"{kind} '{entry.name}' has no setting '{key}': {did_you_mean(key, parameters)}")
     try:
-        inspect.signature(entry.factory).bind(*args, **settings)
+        signature.bind(*args, **settings)
     except TypeError as wrong:
         raise UserError(
             f"{kind} '{entry.name}': {wrong}; its settings are {', '.join(parameters)}."
@@ -336,9 +335,8 @@ def _of_their_kinds(
     maker = entry.factory
     hints = get_type_hints(maker)
     if inspect.isclass(maker) and not is_dataclass(maker):
-        hints |= get_type_hints(
-            maker.__init__
-        )  # a dataclass's own would look inherited hints up in the wrong module
+        # not for a dataclass, whose __init__ would look inherited hints up in the wrong module
+        hints |= get_type_hints(maker.__init__)
     kept = {}
     for name, value in settings.items():
         kinds = _members(hints.get(name, Any))

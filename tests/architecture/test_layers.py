@@ -49,3 +49,12 @@ def test_an_upward_import_fails(copied):
     with (copied / "src/gyrograd/numerics/maps.py").open("a") as file:
         file.write("\nimport gyrograd.attributions\n")
     assert lint_imports(copied).returncode != 0
+
+
+def test_the_linter_reads_every_file_of_the_package() -> None:
+    # A pattern such as "data" among the excluded folders also leaves out src/gyrograd/data.
+    listed = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--show-files", "src"],
+        cwd=ROOT, check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    assert {*map(str, (ROOT / "src" / "gyrograd").rglob("*.py"))} <= {*listed}

@@ -16,6 +16,7 @@ import gyrograd as gg
 from gyrograd.data import Dataset
 from gyrograd.data.opening import (
     UNLABELLED,
+    Choice,
     check_labels_fit,
     is_labelled,
     open_data,
@@ -51,7 +52,7 @@ def labelled(tmp_path):
 @pytest.mark.parametrize("images", [1, 7, None])
 def test_a_registered_set_gives_its_seeded_subset(images):
     whole = gg.dataset("shapes", split="test")
-    found = open_data_with_names("shapes", images=images, seed=3)
+    found = open_data_with_names("shapes", Choice(images=images, seed=3))
     expected = whole if images is None else whole.subset(images, 3)
     assert torch.equal(found.data.images, expected.images)
     assert torch.equal(whole.images[list(found.index)], found.data.images)
@@ -88,7 +89,7 @@ def test_labels_are_left_out_when_asked_to():
 
 
 def test_class_folders_are_labels(labelled):
-    found = open_data_with_names(str(labelled), size=8)
+    found = open_data_with_names(str(labelled), Choice(size=8))
     assert found.data.classes == ("ant", "bee", "cat")
     assert found.data.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert found.names[5] == "bee/1.png"
@@ -98,8 +99,8 @@ def test_class_folders_are_labels(labelled):
 @pytest.mark.parametrize("images", [1, 5, 12, 40])
 @pytest.mark.parametrize("seed", [0, 7])
 def test_names_and_numbers_stay_with_their_images_under_a_limit(labelled, images, seed):
-    everything = open_data_with_names(str(labelled), size=8)
-    found = open_data_with_names(str(labelled), size=8, images=images, seed=seed)
+    everything = open_data_with_names(str(labelled), Choice(size=8))
+    found = open_data_with_names(str(labelled), Choice(size=8, images=images, seed=seed))
     assert len(found.data) == min(images, 12)
     for value, name, number in zip(values(found.data), found.names, found.index, strict=True):
         assert value == 10 * ["ant", "bee", "cat"].index(name[:3]) + int(name[4])
@@ -109,7 +110,7 @@ def test_names_and_numbers_stay_with_their_images_under_a_limit(labelled, images
 def test_a_folder_of_images_has_no_labels(tmp_path):
     flat(tmp_path / "b.png", 2)
     flat(tmp_path / "a.png", 1)
-    found = open_data_with_names(str(tmp_path), size=8)
+    found = open_data_with_names(str(tmp_path), Choice(size=8))
     assert found.data.classes == UNLABELLED
     assert values(found.data) == [1, 2]
     assert found.names == ("a.png", "b.png")
@@ -123,7 +124,7 @@ def test_class_folders_without_labels_are_all_read(labelled):
 
 def test_single_images_come_in_the_order_they_are_given(labelled):
     words = [str(labelled / "cat" / "3.png"), str(labelled / "ant" / "0.png")]
-    found = open_data_with_names(words, size=8)
+    found = open_data_with_names(words, Choice(size=8))
     assert values(found.data) == [23, 0]
     assert found.names == tuple(words)
     assert values(open_data(words[0], size=8)) == [23]

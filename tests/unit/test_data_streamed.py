@@ -14,7 +14,7 @@ from tiny_sweeps import CLASSES, SIDE, base, write_images
 
 from gyrograd.audit import audit
 from gyrograd.data import Dataset, batches, folder
-from gyrograd.data.opening import open_data, open_data_with_names
+from gyrograd.data.opening import Choice, open_data, open_data_with_names
 from gyrograd.data.streamed import Blob, Streamed
 from gyrograd.errors import UserError
 from gyrograd.training import TrainSettings, train
@@ -120,8 +120,8 @@ def test_some_images_of_tar_files_are_chosen_by_the_seed_and_keep_their_numbers(
 ) -> None:
     path = str(write_tar(tmp_path / "a.tar", home, classes=None))
     some, all_ = (
-        open_data_with_names(path, size=SIDE, images=5, seed=2),
-        open_data_with_names(path, size=SIDE),
+        open_data_with_names(path, Choice(size=SIDE, images=5, seed=2)),
+        open_data_with_names(path, Choice(size=SIDE)),
     )
     assert all_.data.classes == ("unlabelled",)
     assert torch.equal(some.data.pixels(), all_.data.pixels(torch.tensor(some.index)))

@@ -7,19 +7,23 @@ import copy
 import dataclasses
 import json
 import warnings
+from dataclasses import replace
 
 import bad_files
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from torch import nn
 
 import gyrograd as gg
+from gyrograd.cli.inputs import Opening, open_inputs
 from gyrograd.errors import UserError
+from gyrograd.explorer import open_stage
 from gyrograd.models import build, load_state, save, zoo
 from gyrograd.models.archives import content_of
-from gyrograd.models.opening import check_model, image_size, load, notes, open_model
+from gyrograd.models.opening import UNTRAINED, check_model, image_size, load, match_classes, notes, open_model
 from gyrograd.models.outputs import LogProbabilities, PickedLogits
 
 X = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -387,3 +391,40 @@ def test_a_net_of_ones_own_with_another_class_count_is_a_sentence(tmp_path):
     torch.save(torch.nn.Linear(4, 5).state_dict(), tmp_path / "five.pt")
     with pytest.raises(UserError, match="has 5 classes .* and .*own.py:net 3; give a model of 5 classes"):
         open_model(f"{tmp_path}/own.py:net", weights=tmp_path / "five.pt")
+
+
+@pytest.mark.parametrize("name", ["lenet", "timm:test_resnet", "torchvision:squeezenet1_1"])
+def test_an_untrained_model_has_the_classes_of_the_labelled_data(name, tmp_path):
+    for place in ("cat", "dog", "owl"):
+        (tmp_path / place).mkdir()
+        for number in range(2):
+            Image.new("RGB", (40, 40)).save(tmp_path / place / f"{number}.png")
+    how = Opening(size=32, device="cpu", normalize="imagenet")
+    here = open_inputs(name, str(tmp_path), how)
+    assert here.classes == 3
+    assert UNTRAINED in here.notes
+    asked = open_inputs(name, str(tmp_path), replace(how, classes=3)).model
+    assert [*here.model.state_dict()] == [*asked.state_dict()]
+    assert all(torch.equal(a, b) for a, b in zip(here.model.parameters(), asked.parameters(), strict=True))
+    assert open_inputs(name, str(tmp_path), replace(how, classes=5)).classes == 5
+    own = 10 if name == "lenet" else 1000
+    assert open_inputs(name, str(tmp_path), replace(how, unlabelled=True)).classes == own
+    (stage,) = open_stage([name], str(tmp_path), size=32).nets
+    assert stage.classes == ("cat", "dog", "owl")
+
+
+def test_trained_weights_and_single_classes_decide_the_number_before_the_data(tmp_path):
+    trained = gg.model("lenet", num_classes=4, seed=1)
+    torch.save(trained.state_dict(), tmp_path / "w.pt")
+    assert match_classes(open_model("lenet", weights=tmp_path / "w.pt"), 3).spec.settings["num_classes"] == 4
+    bare = open_model("lenet")
+    assert match_classes(bare, 10) is bare
+    assert match_classes(bare, 1) is bare
+
+
+def test_without_data_a_model_has_the_number_of_its_architecture():
+    for name, own in (("timm:test_resnet", 1000), ("torchvision:squeezenet1_1", 1000), ("lenet", 10)):
+        model = gg.model(name, seed=0).eval()
+        assert model.spec.settings["num_classes"] == own
+        assert model(torch.rand(1, 3, 32, 32)).shape == (1, own)
+    assert gg.model("hf:vit", hidden_size=8, num_attention_heads=2).spec.settings["num_classes"] == 2

@@ -41,7 +41,8 @@ def explore(
             The page answers to 127.0.0.1, localhost and the address it listens on; other names are refused.
         images: how many images at most; all of a registered set, or 200 files, if left out.
         size: side of the images in pixels; what the first model was made for, if it tells.
-        classes: class count of models built by name.
+        classes: class count of models built by name; default: that of the weights, else of the labelled data, else the
+            architecture's own.
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of models that do not normalise by themselves.
         seed: of the attacks, and which images are chosen.
     """
@@ -85,11 +86,11 @@ def _cifar10_is_here() -> bool:
 
 def _stage_of_drawings(device: str, seed: int) -> Stage:
     """Embedded images and two nets trained on them as in the demo, once; later calls load them."""
-    from gyrograd.data.opening import open_data_with_names
+    from gyrograd.data.opening import Choice, open_data_with_names
     from gyrograd.explorer import make_stage
 
     nets = {name: _cached_net(name, seed).to(device) for name in ("cross-entropy", "steady")}
-    return make_stage(nets, open_data_with_names("shapes"), device=device, seed=seed)
+    return make_stage(nets, open_data_with_names("shapes", Choice()), device=device, seed=seed)
 
 
 def _cached_net(name: str, seed: int) -> Model:

@@ -40,7 +40,8 @@ class Opening:
         split: split of the data; default: test, if there is one.
         unlabelled: ignore sub-folders as labels.
         weights: state dict of the model: safetensors, or a .pt file with only tensors.
-        classes: number of classes of a model built by name.
+        classes: number of classes of a model built by name; default: that of its weights, else of the labelled data,
+            else the architecture's own.
         class_names: names of the classes: a file with one per line, or JSON (a list, or id2label); or imagenet.
             Known for the zoo, torchvision, timm and Hugging Face models.
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of a model that does not normalise by
@@ -101,10 +102,23 @@ def open_inputs(
     """Open model and images, try the model on a few images, and check that labels and classes match."""
     import torch
 
-    from gyrograd.data.opening import check_labels_fit, is_labelled, is_registered, open_data_with_names
+    from gyrograd.data.opening import (
+        Choice,
+        check_labels_fit,
+        is_labelled,
+        is_registered,
+        open_data_with_names,
+    )
     from gyrograd.metrics.sanity_checks import model_flags
     from gyrograd.models.class_names import class_names, read_class_names
-    from gyrograd.models.opening import check_model, image_size, notes, open_model, resolve_device
+    from gyrograd.models.opening import (
+        check_model,
+        image_size,
+        match_classes,
+        notes,
+        open_model,
+        resolve_device,
+    )
 
     data = data[0] if isinstance(data, list) and len(data) == 1 else data
     place = resolve_device(opening.device)
@@ -112,14 +126,16 @@ def open_inputs(
         model, weights=opening.weights, classes=opening.classes, normalize=opening.normalize, device=place
     )
     of_a_set = isinstance(data, str) and is_registered(data)
-    found = open_data_with_names(
-        data,
+    choice = Choice(
         images=from_a_set if opening.images is None and of_a_set else opening.images,
         size=opening.size if opening.size is not None or of_a_set else image_size(net),
         split=opening.split,
         seed=opening.seed,
         labelled=False if opening.unlabelled else None,
     )
+    found = open_data_with_names(data, choice)
+    if opening.classes is None and is_labelled(found.data):
+        net = match_classes(net, len(found.data.classes))
     shown = found.data.to(place)
     net = check_model(net, shown.pixels(torch.arange(min(TRIAL_IMAGES, len(shown)))))
     with torch.no_grad():

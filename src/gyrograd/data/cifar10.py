@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import pickle
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -72,7 +71,8 @@ def cifar10(split: str = "train", root: Path | str | None = None) -> Dataset:
     if split not in FILES:
         raise UserError(f"cifar10 has no split '{split}': {did_you_mean(split, FILES)}")
     home = home_folder(root)
-    parts = [read_batch(home / name) for name in file_names(home, split)]
+    suffix = ".bin" if home.name == BINARY else ""
+    parts = [read_batch(home / f"{name}{suffix}") for name in FILES[split]]
     images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Dataset(torch.from_numpy(images), torch.from_numpy(labels), CLASSES, f"cifar10 {split}")
 
@@ -89,17 +89,10 @@ def home_folder(root: Path | str | None = None) -> Path:
     )
 
 
-def file_names(home: Path, split: str) -> list[str]:
-    suffix = ".bin" if home.name == BINARY else ""
-    return [name + suffix for name in FILES[split]]
-
-
 def read_batch(path: Path) -> tuple[Bytes, NDArray[np.int64]]:
     """Images and labels of one official file, md5 checked."""
-    content = read_verified(path)
-    decode: Callable[[bytes, Path], tuple[Bytes, Bytes]]
     decode = from_records if path.parent.name == BINARY else from_pickle
-    images, labels = decode(content, path)
+    images, labels = decode(read_verified(path), path)
     return images, labels.astype(np.int64)
 
 
@@ -111,7 +104,9 @@ def read_verified(path: Path) -> bytes:
     except FileNotFoundError:
         raise UserError(f"CIFAR-10 is not complete, {path} is missing: {again}.") from None
     if path.parent.name == BINARY and len(content) % RECORD:
-        raise UserError(f"{path} is cut short ({len(content):,} bytes, not a whole number of images): {again}.")
+        raise UserError(
+            f"{path} is cut short ({len(content):,} bytes, not a whole number of images): {again}."
+        )
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != MD5[path.parent.name][path.name]:
         raise UserError(f"{path} is damaged (its md5 is not that of the official file): {again}.")
     return content
@@ -138,15 +133,7 @@ def from_pickle(content: bytes, path: Path) -> tuple[Bytes, Bytes]:
         batch = _ArraysOnly(io.BytesIO(content), encoding="latin1").load()
         images = np.asarray(batch["data"], np.uint8).reshape(-1, *SHAPE)
         labels = np.asarray(batch["labels"], np.uint8)
-    except (
-        pickle.UnpicklingError,
-        EOFError,
-        KeyError,
-        ValueError,
-        TypeError,
-        IndexError,
-        AttributeError,
-    ) as wrong:
+    except (pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError) as wrong:
         raise UserError(
             f"{path} is not a CIFAR-10 batch ({wrong or 'it is cut short'}); run `gyrograd data fetch cifar10`."
         ) from None

@@ -27,7 +27,6 @@ _ZOOM_STREAM = 2
 """Stream of `zoom_in`; `augment` draws from 0 and 1."""
 
 
-
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Examples, their labels and, if known, the pixels of the object.
@@ -128,15 +127,9 @@ def batches(
         raise UserError(
             f"drop_last leaves no batch: give a size up to {len(dataset)}, all of {dataset.name}."
         )
-    return _batches(dataset, size, order(len(dataset), shuffle_seed, epoch), drop_last)
-
-
-def _batches(
-    dataset: Dataset, size: int, index: Int[Tensor, " n"], drop_last: bool
-) -> Iterator[tuple[Inputs, Labels, Int[Tensor, " b"]]]:
-    for rows in index.to(dataset.labels.device).split(size):
-        if len(rows) == size or not drop_last:
-            yield dataset.pixels(rows), dataset.labels[rows], rows
+    index = order(len(dataset), shuffle_seed, epoch).to(dataset.labels.device)
+    whole = (rows for rows in index.split(size) if len(rows) == size or not drop_last)
+    return ((dataset.pixels(rows), dataset.labels[rows], rows) for rows in whole)
 
 
 def order(

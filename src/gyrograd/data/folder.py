@@ -72,7 +72,7 @@ def folder(
     found = files_with_labels(home, classes, labelled)
     if not found:
         raise UserError(f"There are no images in {home}; known endings are {', '.join(sorted(ENDINGS))}.")
-    files, labels = zip(*chosen(found, limit, seed), strict=True)
+    files, labels = zip(*choose(found, limit, seed), strict=True)
     images = read_images(files, frame, resize, doing=f"reading {home.name}")
     return Dataset(images, torch.tensor(labels), classes, f"folder {home}")
 
@@ -83,7 +83,9 @@ def read_images(
     """The images as bytes, streamed if they are too many for memory. `doing` is the label of a progress bar."""
     if is_large(len(files), size):
         return Streamed(tuple(Blob(file) for file in files), size, resize)
-    return torch.stack([read_image(file, size, resize) for file in (_with_progress(files, doing) if doing else files)])
+    return torch.stack(
+        [read_image(file, size, resize) for file in (_with_progress(files, doing) if doing else files)]
+    )
 
 
 def read_image(path: Path, size: tuple[int, int], resize: int | None = None) -> UInt8[Tensor, "3 h w"]:
@@ -206,7 +208,7 @@ def image_files(path: Path) -> list[Path]:
     return sorted(file for file in files if file.is_file())
 
 
-def chosen(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[tuple[Item, int]]:
+def choose(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[tuple[Item, int]]:
     """At most `limit` of them, by the seed, in the order they were found."""
     if limit is None or limit >= len(found):
         return found

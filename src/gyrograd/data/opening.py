@@ -17,7 +17,7 @@ from torch import Tensor
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.folder import (
     ENDINGS,
-    chosen,
+    choose,
     class_names,
     files_with_labels,
     folder,
@@ -35,7 +35,7 @@ UNLABELLED = ("unlabelled",)
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings of `open_data`: which images to open, and at what size."""
+    """Which images to open, and at what size; `open_data` documents the fields."""
 
     images: int | None = None
     size: int | None = None
@@ -88,22 +88,11 @@ def open_data(
         labelled: True if the sub-folders of a folder are its classes, False to ignore labels; default: True if there
             are sub-folders with images. Without labels the classes are `UNLABELLED`.
     """
-    return open_data_with_names(
-        text, images=images, size=size, split=split, seed=seed, labelled=labelled
-    ).data
+    return open_data_with_names(text, Choice(images, size, split, seed, labelled)).data
 
 
-def open_data_with_names(
-    text: str | Sequence[str],
-    *,
-    images: int | None = None,
-    size: int | None = None,
-    split: str | None = None,
-    seed: int = 0,
-    labelled: bool | None = None,
-) -> NamedData:
+def open_data_with_names(text: str | Sequence[str], choice: Choice) -> NamedData:
     """As `open_data`, with the name and number of each image."""
-    choice = Choice(images, size, split, seed, labelled)
     paths = [text] if isinstance(text, str) else list(text)
     if len(paths) == 1 and is_registered(paths[0]):
         return _from_registry(paths[0], choice)
@@ -178,7 +167,7 @@ def _from_folder(path: Path, choice: Choice) -> NamedData:
     found = files_with_labels(home, classes, labelled)
     data = folder(path, split, choice.side, limit=images, seed=seed, labelled=labelled)
     number = {file: i for i, (file, _) in enumerate(found)}
-    files = [file for file, _ in chosen(found, images, seed)]
+    files = [file for file, _ in choose(found, images, seed)]
     return NamedData(
         data, tuple(str(file.relative_to(home)) for file in files), tuple(number[file] for file in files)
     )
@@ -191,14 +180,12 @@ def _from_files(paths: Sequence[str], choice: Choice) -> NamedData:
             "Single images have neither labels nor splits; give the folder that holds the classes."
         )
     number = {file: i for i, file in enumerate(files)}
-    taken = [file for file, _ in chosen([(file, 0) for file in number], choice.images, choice.seed)]
-    side = choice.side
-    data = Dataset(
-        read_images(taken, (side, side)),
+    taken = [file for file, _ in choose([(file, 0) for file in number], choice.images, choice.seed)]
+    images, labels = (
+        read_images(taken, (choice.side, choice.side)),
         torch.zeros(len(taken), dtype=torch.int64),
-        UNLABELLED,
-        _name_of_files(taken),
     )
+    data = Dataset(images, labels, UNLABELLED, _name_of_files(taken))
     return NamedData(data, tuple(str(file) for file in taken), tuple(number[file] for file in taken))
 
 
@@ -218,12 +205,12 @@ def _from_tars(paths: Sequence[str], choice: Choice) -> NamedData:
         )
     use = known if choice.labelled is None else choice.labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
-    taken = chosen(every, choice.images, choice.seed)
-    side = choice.side
+    taken = choose(every, choice.images, choice.seed)
     blobs = tuple(found[number][0] for number, _ in taken)
+    images = Streamed(blobs, (choice.side, choice.side))
     labels = torch.tensor([label for _, label in taken])
     classes = tuple(str(i) for i in range(max(label for _, label in every) + 1)) if use else UNLABELLED
-    data = Dataset(Streamed(blobs, (side, side)), labels, classes, _name_of_files(Path(path) for path in paths))
+    data = Dataset(images, labels, classes, _name_of_files(Path(path) for path in paths))
     return NamedData(data, tuple(str(blob) for blob in blobs), tuple(number for number, _ in taken))
 
 

@@ -59,7 +59,7 @@ def shapes(
     split: str = "train",
     n: int | None = None,
     seed: int = 0,
-    difficulty: Difficulty = Difficulty(),  # noqa: B008 - frozen
+    difficulty: Difficulty = Difficulty(),
 ) -> Dataset:
     """Ten shapes on textured backgrounds, 3 x 32 x 32, with object masks; generated when called.
 
@@ -94,11 +94,8 @@ def _block(
     coverage = _coverage(key, labels, hard)
     paint = _object_paint(key, mean, hard)
     picture = background + (paint - background) * coverage[:, None] + _noise(key, hard.noise)
-    return _bytes(picture), labels, coverage >= 0.5
-
-
-def _bytes(picture: Field) -> NDArray[np.uint8]:
-    return np.floor(np.clip(picture, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
+    levels = np.floor(np.clip(picture, 0.0, 1.0) * 255 + 0.5).astype(np.uint8)
+    return levels, labels, coverage >= 0.5
 
 
 # --- random numbers ---------------------------------------------------------------------------------------
@@ -223,28 +220,8 @@ def _object_paint(key: tuple[int, ...], mean: Field, hard: Difficulty) -> Field:
 # --- outlines: about the signed distance to the edge of a shape of radius one; negative inside ------------
 
 
-def _disc(u: Field, v: Field) -> Field:
-    return np.sqrt(u * u + v * v) - 0.95
-
-
-def _ring(u: Field, v: Field) -> Field:
-    return np.abs(np.sqrt(u * u + v * v) - 0.78) - 0.24
-
-
 def _box(u: Field, v: Field, width: float, height: float) -> Field:
     return np.maximum(np.abs(u) - width, np.abs(v) - height)
-
-
-def _square(u: Field, v: Field) -> Field:
-    return _box(u, v, 0.8, 0.8)
-
-
-def _triangle(u: Field, v: Field) -> Field:
-    return np.maximum(0.8660254 * np.abs(u) - 0.5 * v, v) - 0.56
-
-
-def _cross(u: Field, v: Field) -> Field:
-    return np.minimum(_box(u, v, 1.02, 0.33), _box(u, v, 0.33, 1.02))
 
 
 def _star(u: Field, v: Field) -> Field:
@@ -275,19 +252,15 @@ def _heart(u: Field, v: Field) -> Field:
     return np.minimum(square, np.sqrt(across * across + (v + 0.275) * (v + 0.275)) - 0.601)
 
 
-def _bars(u: Field, v: Field) -> Field:
-    return _box(u, np.abs(v) - 0.53, 0.85, 0.24)
-
-
 OUTLINES: dict[str, Shape] = {
-    "disc": _disc,
-    "ring": _ring,
-    "square": _square,
-    "triangle": _triangle,
-    "cross": _cross,
+    "disc": lambda u, v: np.sqrt(u * u + v * v) - 0.95,
+    "ring": lambda u, v: np.abs(np.sqrt(u * u + v * v) - 0.78) - 0.24,
+    "square": lambda u, v: _box(u, v, 0.8, 0.8),
+    "triangle": lambda u, v: np.maximum(0.8660254 * np.abs(u) - 0.5 * v, v) - 0.56,
+    "cross": lambda u, v: np.minimum(_box(u, v, 1.02, 0.33), _box(u, v, 0.33, 1.02)),
     "star": _star,
     "crescent": _crescent,
     "arrow": _arrow,
     "heart": _heart,
-    "bars": _bars,
+    "bars": lambda u, v: _box(u, np.abs(v) - 0.53, 0.85, 0.24),
 }

@@ -27,8 +27,6 @@ STREAM_ABOVE = 1 << 30
 """Bytes of decoded images above which a folder is streamed; $GYROGRAD_STREAM_ABOVE overrides it."""
 DECODERS = 4
 """Threads that decode; Pillow releases Python's lock while it works."""
-PART = 256
-"""Images decoded at once when a whole set is read."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Streamed:
     size: tuple[int, int]
     resize: int | None = None
     dtype: torch.dtype = torch.uint8
-    device: torch.device = torch.device("cpu")
+    device: torch.device = torch.device("cpu")  # noqa: RUF009 - immutable
 
     @property
     def shape(self) -> torch.Size:
@@ -117,9 +115,7 @@ class Streamed:
         return total.hexdigest()
 
     def _decode(self, blob: Blob) -> Tensor:
-        from gyrograd.data.folder import (
-            decode_image,
-        )  # a folder of many images is streamed: it knows this file
+        from gyrograd.data.folder import decode_image  # here, because that module imports this one
 
         return decode_image(io.BytesIO(blob.read()), str(blob), self.size, self.resize)
 

@@ -13,6 +13,7 @@ from PIL import Image
 from gyrograd.data import Dataset
 from gyrograd.data.folder import read_image
 from gyrograd.data.opening import (
+    Choice,
     NamedData,
     check_labels_fit,
     is_labelled,
@@ -23,7 +24,7 @@ from gyrograd.errors import UserError, did_you_mean
 from gyrograd.models import logits_of
 from gyrograd.models.class_names import class_names as known_class_names
 from gyrograd.models.class_names import read_class_names
-from gyrograd.models.opening import check_model, image_size, notes, open_model
+from gyrograd.models.opening import check_model, image_size, match_classes, notes, open_model
 from gyrograd.types import Images, Model
 
 TRIAL_IMAGES = 8
@@ -120,19 +121,21 @@ def open_stage(
     }
     side = size or image_size(next(iter(nets.values())))
     if data is None:
-        drawings = open_data_with_names(DRAWINGS, size=side, labelled=False)
+        drawings = open_data_with_names(DRAWINGS, Choice(size=side, labelled=False))
         return make_stage(
             nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,), class_names=class_names
         )
     of_a_set = is_registered(data)
-    found = open_data_with_names(
-        data,
+    choice = Choice(
         images=images if images is not None or of_a_set else FROM_FILES,
         size=size if of_a_set else side,
         split=split,
         seed=seed,
         labelled=False if unlabelled else None,
     )
+    found = open_data_with_names(data, choice)
+    if classes is None and is_labelled(found.data):
+        nets = {text: match_classes(net, len(found.data.classes)) for text, net in nets.items()}
     return make_stage(nets, found, device=device, seed=seed, class_names=class_names)
 
 

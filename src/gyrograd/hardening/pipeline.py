@@ -28,9 +28,11 @@ from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.training import fit, predictions, snapshots
-from gyrograd.training.building import Resume, Split, check_fit, held_out, split_of
+from gyrograd.training.building import Split, held_out, split_of
+from gyrograd.training.loop import check_fit
 from gyrograd.training.objective import equal_when_fast, objective_of
 from gyrograd.training.processes import process_group
+from gyrograd.training.runs import Resume
 from gyrograd.training.settings import (
     TrainSettings,
     as_tree,

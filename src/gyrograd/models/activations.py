@@ -190,14 +190,13 @@ class _Exchange(TorchFunctionMode):
         for sign in signs:
             sign.misused = True
         comparison = read_comparison(func, args)
-        return func(*args, **kwargs) if comparison is None else self._compared(comparison, func, args, kwargs)
-
-    def _compared(self, sign: Sign, func: Any, args: Any, kwargs: Any) -> Any:
+        if comparison is None:
+            return func(*args, **kwargs)
         if self.note_sign is not None:
-            self.note_sign(getattr(func, "__name__", "").strip("_"), sign)
+            self.note_sign(getattr(func, "__name__", "").strip("_"), comparison)
         self.compares = True
         try:
-            return mark(func(*args, **kwargs), sign)
+            return mark(func(*args, **kwargs), comparison)
         finally:
             self.compares = False
 
@@ -237,12 +236,12 @@ def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
     if beta is not None and not 0 < beta < float("inf"):
         raise UserError(f"beta must be a finite number above 0, not {beta}; joo2023 uses 3.")
 
-    def marked() -> nn.Module:
+    def make() -> nn.Module:
         module = nn.Softplus(beta=beta) if beta is not None else ACTIVATIONS[name]()
         module.__dict__["stands_for_relu"] = True
         return module
 
-    return marked
+    return make
 
 
 def _stands_for_relu(module: nn.Module) -> bool:

@@ -29,7 +29,11 @@ LARGEST_UNPACKED = 256 * 2**20
 def content_of(path: Path) -> Content:
     """The kind of file: a gyrograd checkpoint, other safetensors, a torch program, a pickle, or none of these."""
     if not is_pickled(path):
-        return _tensors_only(path)
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                return "checkpoint" if "gyrograd" in (tensors.metadata() or {}) else "safetensors"
+        except (SafetensorError, ValueError, RuntimeError):
+            return "other"
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             return "pickle"
@@ -103,11 +107,3 @@ def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
         raise UserError(
             f"{path} says it unpacks to {unpacked:,} bytes, far more than a model of its size; save the model again."
         )
-
-
-def _tensors_only(path: Path) -> Content:
-    try:
-        with safe_open(path, framework="pt") as file:
-            return "checkpoint" if "gyrograd" in (file.metadata() or {}) else "safetensors"
-    except (SafetensorError, ValueError, RuntimeError):
-        return "other"

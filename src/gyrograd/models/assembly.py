@@ -14,9 +14,9 @@ from torch import nn
 
 from gyrograd.errors import UserError, check_name, in_one_sentence
 from gyrograd.models.activations import swapped_again, with_activation
-from gyrograd.models.outputs import logits_alone
+from gyrograd.models.outputs import PickedLogits
 from gyrograd.models.sources import from_source
-from gyrograd.models.specs import ModelSpec, attach_spec
+from gyrograd.models.specs import ModelSpec, attach_spec, spec_of
 from gyrograd.models.weights import load_state
 from gyrograd.models.wrappers import Normalized, Probability, Statistics, find_statistics
 from gyrograd.registry import Settings, lookup, make
@@ -52,7 +52,8 @@ def build(
     Args:
         name: a registered name, `torchvision:NAME`, `timm:NAME` or `hf:KIND`; or a module of your own, which is used
             as it is: if it returns an object, a dict or a tuple, the result returns its logits.
-        num_classes: default: the model's own (10; 2 for the mlp), or that of pretrained weights.
+        num_classes: default: that of pretrained weights, else the architecture's own (10 for gyrograd's nets, 2 for
+            the mlp, usually 1,000 for torchvision's and timm's).
         activation, beta: replace every ReLU.
         normalize: "cifar10", "imagenet", "efficientnet_lite" or (mean, std); default: that of pretrained weights.
         seed: of the initial weights; the global random state is neither used nor changed.
@@ -80,7 +81,7 @@ def build(
             raise UserError(
                 f"'{(given or ['init'])[0]}' is for models built by name; leave it out for a module of your own."
             )
-        model, own_statistics = logits_alone(name), None
+        model, own_statistics = name if spec_of(name) is not None else PickedLogits(name), None
     else:
         with _seeded(seed):
             model, own_statistics = _backbone(name, num_classes, pretrained, settings)
@@ -120,11 +121,7 @@ def _backbone(
     if colon:
         with in_one_sentence(partial(_impossible, f"'{name}'")):
             sourced = from_source(source, foreign, num_classes=num_classes, pretrained=pretrained, **settings)
-        classes = 10 if num_classes is None else num_classes
-        if pretrained:  # as many as the last linear layer has outputs
-            heads = [m for m in sourced.model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-            classes = int(heads[-1].weight.shape[0])
-        attach_spec(sourced.model, ModelSpec(name, {**settings, "num_classes": classes}))
+        attach_spec(sourced.model, ModelSpec(name, {**settings, "num_classes": sourced.classes}))
         return sourced.model, sourced.statistics
     if pretrained:
         raise UserError(f"'{name}' has no pretrained weights; give a file with weights=PATH.")

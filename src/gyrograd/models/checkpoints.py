@@ -45,7 +45,13 @@ def save(path: Path | str, model: nn.Module, *, facts: JsonObject | None = None)
             "save its state_dict with safetensors and read it with load_state."
         )
     tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
-    _check_spec_fits(spec, tensors)
+    # Refused now, not on load: a model that was changed after it was built and no longer fits its spec.
+    expected = {key: tensor.shape for key, tensor in rebuild(spec).state_dict().items()}
+    if expected != {key: tensor.shape for key, tensor in tensors.items()}:
+        raise UserError(
+            f"The model was changed after gyrograd built it and is no longer a '{spec.name}'; "
+            "build it with the settings it now has, or save its state_dict with safetensors."
+        )
     note = {"schema": SCHEMA, "spec": json.loads(spec.to_json()), "facts": facts or {}}
     _json(note)
     write_bytes(path, signed_bytes("gyrograd", note, tensors))
@@ -129,16 +135,6 @@ def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonO
             f"{path} does not say which model it holds (its note lacks spec or facts); write it with gyrograd.save."
         )
     return note
-
-
-def _check_spec_fits(spec: ModelSpec, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse a model that was changed after it was built and no longer fits its spec: now, not on load."""
-    expected = {key: tensor.shape for key, tensor in rebuild(spec).state_dict().items()}
-    if expected != {key: tensor.shape for key, tensor in tensors.items()}:
-        raise UserError(
-            f"The model was changed after gyrograd built it and is no longer a '{spec.name}'; "
-            "build it with the settings it now has, or save its state_dict with safetensors."
-        )
 
 
 def _json(note: Mapping[str, Any]) -> str:

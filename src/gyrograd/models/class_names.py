@@ -33,11 +33,9 @@ def class_names(model: Model, count: int, of_data: Sequence[str] | None = None) 
 def own_class_names(model: Model, count: int) -> tuple[str, ...] | None:
     """The names that the model itself carries, if there are as many as it has classes."""
     for module in model.modules():
-        carried = vars(module).get("class_names")
-        labels = getattr(vars(module).get("config"), "id2label", None)
-        if labels is None and isinstance(vars(module).get("config"), Mapping):
-            labels = vars(module)["config"].get("id2label")
-        for names in (carried, labels):
+        config = vars(module).get("config")
+        labels = config.get("id2label") if isinstance(config, Mapping) else getattr(config, "id2label", None)
+        for names in (vars(module).get("class_names"), labels):
             found = _in_order(names)
             # A configuration that was never filled in says LABEL_0, LABEL_1, ...
             if found is not None and len(found) == count and not all(n.startswith("LABEL_") for n in found):

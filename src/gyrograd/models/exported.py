@@ -54,6 +54,7 @@ _FOREIGN_CODE = {"as_graph", "as_operator", "as_custom_obj", "custom_obj", "toke
 """Functions and objects of other programs as arguments."""
 _TREES = {None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"}
 _TRAINING = {"training", "train"}
+_MARKS = ("archive_format", "archive_version", "byteorder", ".data/version", ".data/serialization_id")
 _PROGRAM = "models/model.json"
 _SAMPLE = "data/sample_inputs/model.pt"
 """Inputs the model was exported with: checked, then left out."""
@@ -90,17 +91,7 @@ def open_export(path: Path, device: torch.device) -> nn.Module:
 
 def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes]:
     """Weights and constants as files torch may read: raw numbers as they are, pickles written again."""
-    kept: dict[str, bytes] = {
-        name: contents[name]
-        for name in (
-            "archive_format",
-            "archive_version",
-            "byteorder",
-            ".data/version",
-            ".data/serialization_id",
-        )
-        if name in contents
-    }
+    kept = {name: contents[name] for name in _MARKS if name in contents}
     for folder in ("weights", "constants"):
         listing = f"data/{folder}/model_{folder}_config.json"
         if listing not in contents:

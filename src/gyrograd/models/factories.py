@@ -14,34 +14,37 @@ from typing import Any
 from torch import nn
 
 from gyrograd.errors import UserError, did_you_mean, in_words
-from gyrograd.registry import Settings
 
 
 def model_from_file(path: Path, name: str, classes: int | None = None) -> nn.Module:
     """The model that `name` of this file is, or returns when called; `classes` is passed on as `num_classes`."""
-    found = _member(path, name)
-    if isinstance(found, nn.Module):
-        return found
-    if not callable(found):
-        raise UserError(
-            f"'{name}' of {path} is a {type(found).__name__}; name a function that returns the model."
-        )
-    settings = _settings(path, name, found, classes)
-    with _beside(path):
-        model = _call_factory(path, name, found, settings)
-    if not isinstance(model, nn.Module):
-        raise UserError(f"{path}:{name} returned a {type(model).__name__}; it must return a torch.nn.Module.")
-    return model
-
-
-def _member(path: Path, name: str) -> Any:
     if not path.is_file():
         raise UserError(f"There is no file {path}; give the Python file that makes the model.")
     module = _import_file(path)
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{path} has no '{name}': {did_you_mean(name, own)}")
-    return getattr(module, name)
+    found = getattr(module, name)
+    if isinstance(found, nn.Module):
+        return found
+    if not callable(found):
+        raise UserError(
+            f"'{name}' of {path} is a {type(found).__name__}; name a function that returns the model."
+        )
+    if classes is not None and not _takes_num_classes(found):
+        raise UserError(f"{path}:{name} takes no num_classes; leave --classes out.")
+    settings = {} if classes is None else {"num_classes": classes}
+    try:
+        with _beside(path):
+            model = found(**settings)
+    except Exception as wrong:
+        raise UserError(
+            f"{path}:{name} failed ({in_words(wrong)}); it is called without arguments"
+            f"{' but num_classes' if settings else ''} and returns the model."
+        ) from wrong
+    if not isinstance(model, nn.Module):
+        raise UserError(f"{path}:{name} returned a {type(model).__name__}; it must return a torch.nn.Module.")
+    return model
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -59,26 +62,11 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _settings(path: Path, name: str, factory: Any, classes: int | None) -> Settings:
-    if classes is None:
-        return {}
+def _takes_num_classes(factory: Any) -> bool:
     try:
-        takes = inspect.signature(factory).parameters
-    except (TypeError, ValueError):
-        takes = {}  # type: ignore[assignment]
-    if "num_classes" not in takes:
-        raise UserError(f"{path}:{name} takes no num_classes; leave --classes out.")
-    return {"num_classes": classes}
-
-
-def _call_factory(path: Path, name: str, factory: Any, settings: Settings) -> Any:
-    try:
-        return factory(**settings)
-    except Exception as wrong:
-        raise UserError(
-            f"{path}:{name} failed ({in_words(wrong)}); it is called without arguments"
-            f"{' but num_classes' if settings else ''} and returns the model."
-        ) from wrong
+        return "num_classes" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # some callables of C have no signature
+        return False
 
 
 @contextmanager

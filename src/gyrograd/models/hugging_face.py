@@ -32,14 +32,8 @@ _LEADS_ELSEWHERE = {
 }  # fmt: skip
 """Settings of a configuration that would run code or read files other than the model's own."""
 _NOT_OF_THE_NET = {
-    "architectures",
-    "dtype",
-    "torch_dtype",
-    "id2label",
-    "label2id",
-    "model_type",
-    "transformers_version",
-}
+    "architectures", "dtype", "torch_dtype", "id2label", "label2id", "model_type", "transformers_version",
+}  # fmt: skip
 _SPELLINGS = {"num_classes": "num_labels", "in_channels": "num_channels"}
 
 
@@ -116,7 +110,10 @@ def open_trained(place: str, statistics: Statistics | None = None) -> nn.Module:
             "another shape); give a folder that was saved from a trained classifier."
         )
     model = ImageClassifier(core)
-    attach_spec(model, ModelSpec(f"hf:{config.model_type}", _settings_of(config)))
+    # The settings that `build_untrained` needs to build the net again.
+    settings = {name: value for name, value in config.to_diff_dict().items() if name not in _NOT_OF_THE_NET}
+    settings["num_classes"] = config.num_labels
+    attach_spec(model, ModelSpec(f"hf:{config.model_type}", settings))
     if statistics is None:
         model.__dict__["note"] = UNNORMALIZED
         return model
@@ -129,12 +126,6 @@ def is_folder_of_transformers(path: Path) -> bool:
         return "model_type" in json.loads((path / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
         return False
-
-
-def _settings_of(config: Any) -> Settings:
-    """The settings that `build_untrained` needs to build the net again."""
-    settings = {name: value for name, value in config.to_diff_dict().items() if name not in _NOT_OF_THE_NET}
-    return {**settings, "num_classes": config.num_labels}
 
 
 def _statistics(library: Any, source: str, local: bool) -> Statistics | None:

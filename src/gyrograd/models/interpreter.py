@@ -98,7 +98,9 @@ def _run(block: Any, values: dict[int, Any]) -> list[Any]:
         elif kind == "prim::Loop":
             made = _loop(node, values)
         elif kind == "prim::Constant":
-            made = [_constant(node)]
+            # A function that was inlined is still named, and nobody calls it.
+            named = node.output().type().kind() == "FunctionType"
+            made = [None if named else node.output().toIValue()]
         elif kind == "prim::GetAttr":
             made = [getattr(_inputs(node, values)[0], node.s("name"))]
         else:
@@ -121,11 +123,6 @@ def _loop(node: Any, values: dict[int, Any]) -> list[Any]:
             break
         goes_on, *carried = _run(body, values | dict(zip(names, (count, *carried), strict=True)))
     return carried
-
-
-def _constant(node: Any) -> Any:
-    # A function that was inlined is still named, and nobody calls it.
-    return None if node.output().type().kind() == "FunctionType" else node.output().toIValue()
 
 
 def _call_operator(node: Any, kind: str, given: list[Any]) -> Any:
@@ -226,16 +223,8 @@ _PRIMITIVES: dict[str, Callable[..., Any]] = {
     "Print": lambda *items: None,  # noqa: ARG005
 }
 _ALWAYS_PYTHON = {
-    "__is__",
-    "__isnot__",
-    "Int",
-    "Float",
-    "Bool",
-    "IntImplicit",
-    "FloatImplicit",
-    "ScalarImplicit",
-    "len",
-}
+    "__is__", "__isnot__", "Int", "Float", "Bool", "IntImplicit", "FloatImplicit", "ScalarImplicit", "len",
+}  # fmt: skip
 _PYTHON: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "floordiv", "pow", "abs")},
     **{name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},

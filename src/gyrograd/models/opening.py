@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import nn
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.models import checkpoints, hugging_face, zoo
 from gyrograd.models.archives import content_of
-from gyrograd.models.assembly import build
+from gyrograd.models.assembly import build, rebuild
 from gyrograd.models.exported import open_export
 from gyrograd.models.factories import model_from_file
 from gyrograd.models.outputs import check_model, notes
@@ -22,7 +23,7 @@ from gyrograd.models.weights import OtherClassCountError, load_state
 from gyrograd.models.wrappers import Normalized, find_statistics
 from gyrograd.registry import available, lookup
 
-__all__ = ["check_model", "image_size", "load", "notes", "open_model", "resolve_device"]
+__all__ = ["check_model", "image_size", "load", "match_classes", "notes", "open_model", "resolve_device"]
 
 SOURCES = ("torchvision", "timm", "hf")
 ENDINGS = (".safetensors", ".pt", ".pth", ".pt2", ".ts", ".bin", ".ckpt", ".pkl", ".zip")
@@ -57,7 +58,8 @@ def open_model(
             `FILE.py:FACTORY`, which runs that file; a TorchScript or torch.export file. Write `./` before a path that
             could be a name.
         weights: a state dict, for a model that is not a file of its own.
-        classes: its number of classes; default: that of the weights.
+        classes: its number of classes; default: that of the weights, else the architecture's own. `match_classes` makes
+            it that of labelled data.
         normalize: the channel statistics it was trained with ("cifar10", "imagenet", "efficientnet_lite"), if the
             model does not normalise by itself.
         device: where to put it.
@@ -82,6 +84,19 @@ def open_model(
             ) from None
 
 
+def match_classes(model: nn.Module, count: int) -> nn.Module:
+    """The model; if it has no trained weights, with `count` classes, those of the labelled data it is opened with.
+
+    A model of the user's own file keeps its number, and so does any model if there is only one class.
+    """
+    spec = spec_of(model)
+    if spec is None or UNTRAINED not in notes(model) or count in (1, spec.settings.get("num_classes")):
+        return model
+    fitting = rebuild(replace(spec, settings={**spec.settings, "num_classes": count}))
+    fitting.__dict__["note"] = UNTRAINED
+    return fitting.to(next(model.parameters()).device).eval()
+
+
 def _open(
     text: str, weights: Path | None, classes: int | None, normalize: str | None, place: torch.device
 ) -> nn.Module:
@@ -94,7 +109,7 @@ def _open(
         _refuse_settings(text, weights=weights, classes=classes)
         return _move(hugging_face.open_trained(trained, find_statistics(normalize)), place, text)
     elif text.partition(":")[0] in SOURCES and ":" in text:
-        return _move(_from_library(text, weights, classes, normalize), place, text)
+        return _move(_by_name(text, weights, classes, normalize), place, text)
     elif _is_path(text):
         model = _from_file(Path(text).expanduser(), weights, classes, normalize, place)
     elif text in zoo.names():
@@ -102,7 +117,7 @@ def _open(
         model = zoo.load(text)
     else:
         _check_registered(text)
-        model = _untrained_unless(weights, build(text, num_classes=classes, weights=weights, seed=0))
+        return _move(_by_name(text, weights, classes, normalize), place, text)
     statistics = find_statistics(normalize)
     return _move(model if statistics is None else Normalized(model, *statistics), place, text)
 
@@ -134,7 +149,12 @@ def image_size(model: nn.Module) -> int | None:
     if entry is not None and entry.image_size is not None:
         return entry.image_size
     if spec is not None and spec.name.startswith("torchvision:"):
-        return _torchvision_size(spec.name.partition(":")[2])
+        from torchvision.models import get_model_weights
+
+        # That of the library's own weights, which are not downloaded.
+        preset = get_model_weights(spec.name.partition(":")[2]).DEFAULT.transforms()
+        sides = getattr(preset, "crop_size", [None])
+        return int(sides[0]) if sides[0] else None
     for module in model.modules():
         size = vars(module).get("image_size")
         if isinstance(size, int):
@@ -162,7 +182,8 @@ def _folder_or_hub_name(text: str) -> str | None:
     return text if path.is_dir() and hugging_face.is_folder_of_transformers(path) else None
 
 
-def _from_library(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
+def _by_name(text: str, weights: Path | None, classes: int | None, normalize: str | None) -> nn.Module:
+    """A model of a library or of the registry; without trained weights it has a note for `notes`."""
     name = text.removesuffix(":pretrained")
     if name.endswith(":pretrained"):
         raise UserError(f"{text} says ':pretrained' twice; say it once.")
@@ -172,11 +193,6 @@ def _from_library(text: str, weights: Path | None, classes: int | None, normaliz
     if pretrained:
         return build(name, num_classes=classes, pretrained=True, normalize=normalize)
     model = build(name, num_classes=classes, weights=weights, normalize=normalize, seed=0)
-    return _untrained_unless(weights, model)
-
-
-def _untrained_unless(weights: Path | None, model: nn.Module) -> nn.Module:
-    """The model, with a note for `notes` if its weights are untrained."""
     if weights is None:
         model.__dict__["note"] = UNTRAINED
     return model
@@ -262,12 +278,3 @@ def _move(model: nn.Module, device: torch.device, text: str) -> nn.Module:
             "build it on the CPU or load its state dict with --weights."
         )
     return model.to(device).eval()
-
-
-def _torchvision_size(name: str) -> int | None:
-    """The image size of the library's own weights, which are not downloaded."""
-    from torchvision.models import get_model_weights
-
-    preset = get_model_weights(name).DEFAULT.transforms()
-    size = getattr(preset, "crop_size", [None])
-    return int(size[0]) if size[0] else None

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError
-from gyrograd.models.specs import spec_of
 from gyrograd.models.wrappers import logits_of
 from gyrograd.numerics.checks import check_images, run_model, try_model
 from gyrograd.numerics.modes import eval_mode
@@ -41,11 +40,6 @@ class PickedLogits(nn.Module):
             return out
         logits: Logits = _parts(out)[_logits_key(out, len(x)) if self.key is None else self.key]
         return logits
-
-
-def logits_alone(model: nn.Module) -> nn.Module:
-    """The model, wrapped to return its logits unless gyrograd built it."""
-    return model if spec_of(model) is not None else PickedLogits(model)
 
 
 class LogProbabilities(nn.Module):
@@ -94,7 +88,8 @@ def check_model(model: Model, x: Images) -> Model:
                 "The model returns one number per image; explanations ask which class was chosen, so return a logit "
                 "for each class (two for yes and no)."
             )
-        if _are_probabilities(logits):
+        near_one = (logits.sum(1) - 1).abs() < SUM_TOLERANCE
+        if bool((logits >= 0).all() and near_one.all()):
             model = LogProbabilities(model)
     return model
 
@@ -156,8 +151,3 @@ def _logits_key(out: Any, b: int) -> str | int:
             "wrap it to return the logits only."
         )
     return fitting[0]
-
-
-def _are_probabilities(logits: Logits) -> bool:
-    near_one = (logits.sum(1) - 1).abs() < SUM_TOLERANCE
-    return bool((logits >= 0).all() and near_one.all())

@@ -24,16 +24,8 @@ Ramp = Callable[[Tensor], Tensor]
 """A ReLU or its replacement."""
 
 
-def _relu(ramp: Ramp, z: Tensor) -> Tensor:
-    return ramp(z)
-
-
 def _hardtanh(ramp: Ramp, z: Tensor, min_val: float | int = -1.0, max_val: float | int = 1.0) -> Tensor:
     return min_val + ramp(z - min_val) - ramp(z - max_val)
-
-
-def _relu6(ramp: Ramp, z: Tensor) -> Tensor:
-    return _hardtanh(ramp, z, 0, 6)
 
 
 def _leaky_relu(ramp: Ramp, z: Tensor, negative_slope: float | int = 0.01) -> Tensor:
@@ -57,23 +49,19 @@ def _hardsigmoid(ramp: Ramp, z: Tensor) -> Tensor:
     return _hardtanh(ramp, z, -3, 3) / 6 + 0.5
 
 
-def _hardswish(ramp: Ramp, z: Tensor) -> Tensor:
-    return z * _hardsigmoid(ramp, z)
-
-
 def _softshrink(ramp: Ramp, z: Tensor, lambd: float | int = 0.5) -> Tensor:
     return ramp(z - lambd) - ramp(-z - lambd)
 
 
 FORMS: dict[str, Callable[..., Tensor]] = {
-    "relu": _relu,
-    "relu6": _relu6,
+    "relu": lambda ramp, z: ramp(z),
+    "relu6": lambda ramp, z: _hardtanh(ramp, z, 0, 6),
     "hardtanh": _hardtanh,
     "leaky_relu": _leaky_relu,
     "prelu": _prelu,
     "rrelu": _rrelu,
     "hardsigmoid": _hardsigmoid,
-    "hardswish": _hardswish,
+    "hardswish": lambda ramp, z: z * _hardsigmoid(ramp, z),
     "softshrink": _softshrink,
 }
 MODULES: dict[type[nn.Module], str] = {

@@ -32,14 +32,10 @@ def rename_tensors(tensors: Mapping[str, Tensor], own: Iterable[str]) -> dict[st
     """The tensors of an EfficientNet under timm's names; those of other nets unchanged. `own`: the model's names."""
     if "_conv_stem.weight" not in tensors:
         return dict(tensors)
-    places = _block_places(own)
-    return {_timm_name(key, tensors, places): tensor for key, tensor in tensors.items()}
-
-
-def _block_places(own: Iterable[str]) -> list[str]:
-    """`stage.block` of every block, in the order of the net."""
+    # `stage.block` of every block, in the order of the net
     found = (re.search(r"(?:^|\.)blocks\.(\d+\.\d+)\.", key) for key in own)
-    return list(dict.fromkeys(place[1] for place in found if place))
+    places = list(dict.fromkeys(place[1] for place in found if place))
+    return {_timm_name(key, tensors, places): tensor for key, tensor in tensors.items()}
 
 
 def _timm_name(key: str, tensors: Mapping[str, Tensor], places: list[str]) -> str:

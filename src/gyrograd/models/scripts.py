@@ -50,11 +50,8 @@ _LITERALS = (
     ast.expr_context,
 )  # fmt: skip
 _NORMALIZATIONS = {
-    "aten::batch_norm",
-    "aten::instance_norm",
-    "aten::_batch_norm_impl_index",
-    "aten::native_batch_norm",
-}
+    "aten::batch_norm", "aten::instance_norm", "aten::_batch_norm_impl_index", "aten::native_batch_norm",
+}  # fmt: skip
 _CUSTOM_CLASS = re.compile(r"torch\s*\.\s*classes\b")
 
 

@@ -14,13 +14,8 @@ from gyrograd.errors import UserError, check_name
 from gyrograd.models import hugging_face
 from gyrograd.registry import Settings
 
-# Models with auxiliary heads return tuples in train mode; with these settings they return only logits.
-_SINGLE_OUTPUT = {
-    "googlenet": {"aux_logits": False, "init_weights": True},
-    "inception_v3": {"aux_logits": False, "init_weights": True},
-}
-
-
+# They return tuples in train mode; without auxiliary heads they return only logits.
+_AUXILIARY_HEADS = {"googlenet", "inception_v3"}
 _READS_FILES = {
     "weights", "weights_backbone", "checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay",
     "pretrained_backbone", "cache_dir", "pretrained_strict", "state_dict", "progress",
@@ -31,16 +26,17 @@ contain settings, and none of them may lead to a file."""
 
 @dataclass(frozen=True)
 class LibraryModel:
-    """A foreign model, and the channel statistics its pretrained weights expect (None without weights)."""
+    """A foreign model, its class count, and the channel statistics of its pretrained weights (None without them)."""
 
     model: nn.Module
-    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None
+    classes: int
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
 
 def from_source(
     source: str, name: str, *, num_classes: int | None, pretrained: bool, **settings: Any
 ) -> LibraryModel:
-    """A model of `source` ("torchvision", "timm", "hf"); with pretrained weights their class count is kept."""
+    """A model of `source` ("torchvision", "timm", "hf"); without `num_classes` it has the library's own number."""
     check_name("model source", source, _MAKERS)
     refused = sorted(_READS_FILES & settings.keys())
     if refused:
@@ -53,51 +49,51 @@ def from_source(
             f"The pretrained weights of {source}:{name} have their own classes; "
             "leave num_classes out, or pretrained."
         )
-    return _MAKERS[source](name, 10 if num_classes is None else num_classes, pretrained, settings)
+    given = {} if num_classes is None else {"num_classes": num_classes}
+    return _MAKERS[source](name, pretrained, {**settings, **given})
 
 
-def _from_torchvision(name: str, num_classes: int, pretrained: bool, settings: Settings) -> LibraryModel:
+def _from_torchvision(name: str, pretrained: bool, settings: Settings) -> LibraryModel:
     library = importlib.import_module("torchvision.models")
     _check_known("torchvision", name, library.list_models(module=library))
-    settings = {**_SINGLE_OUTPUT.get(name, {}), **settings}
-    if not pretrained:
-        model = _build(
-            "torchvision", name, lambda: library.get_model(name, num_classes=num_classes, **settings)
-        )
-        return LibraryModel(model, None)
-    weights = library.get_model_weights(name).DEFAULT
-    settings.pop("init_weights", None)
+    if name in _AUXILIARY_HEADS:
+        settings = {"aux_logits": False, "init_weights": True, **settings}
+    weights = library.get_model_weights(name).DEFAULT if pretrained else None
+    if pretrained:
+        settings.pop("init_weights", None)
     model = _build("torchvision", name, lambda: library.get_model(name, weights=weights, **settings))
+    # as many as the last layer has outputs
+    heads = [module for module in model.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
+    classes = int(heads[-1].weight.shape[0])
+    if weights is None:
+        return LibraryModel(model, classes)
     preset = weights.transforms()
-    return LibraryModel(model, (tuple(preset.mean), tuple(preset.std)))
+    return LibraryModel(model, classes, (tuple(preset.mean), tuple(preset.std)))
 
 
-def _from_timm(name: str, num_classes: int, pretrained: bool, settings: Settings) -> LibraryModel:
+def _from_timm(name: str, pretrained: bool, settings: Settings) -> LibraryModel:
     try:
         library: Any = importlib.import_module("timm")
     except ModuleNotFoundError:
         raise UserError("Models of timm need timm: pip install 'gyrograd[timm]'.") from None
     _check_known("timm", name, [*library.list_models(), *library.list_pretrained()])
     if "in_channels" in settings:
-        settings = {**settings, "in_chans": settings["in_channels"]}
-        del settings["in_channels"]
-    classes = {} if pretrained else {"num_classes": num_classes}
-    model = _build(
-        "timm", name, lambda: library.create_model(name, pretrained=pretrained, **classes, **settings)
-    )
+        settings["in_chans"] = settings.pop("in_channels")
+    model: Any = _build("timm", name, lambda: library.create_model(name, pretrained=pretrained, **settings))
     if not pretrained:
-        return LibraryModel(model, None)
-    trained: Any = model.pretrained_cfg
-    return LibraryModel(model, (tuple(trained["mean"]), tuple(trained["std"])))
+        return LibraryModel(model, model.num_classes)
+    trained = model.pretrained_cfg
+    return LibraryModel(model, model.num_classes, (tuple(trained["mean"]), tuple(trained["std"])))
 
 
-def _from_hugging_face(name: str, num_classes: int, pretrained: bool, settings: Settings) -> LibraryModel:
+def _from_hugging_face(name: str, pretrained: bool, settings: Settings) -> LibraryModel:
     if pretrained:
         raise UserError(f"'hf:{name}' is a kind of net; for trained weights name a folder, or hf:OWNER/NAME.")
-    return LibraryModel(hugging_face.build_untrained(name, {**settings, "num_classes": num_classes}), None)
+    model: Any = hugging_face.build_untrained(name, settings)
+    return LibraryModel(model, model.core.config.num_labels)
 
 
-_MAKERS: dict[str, Callable[[str, int, bool, Settings], LibraryModel]] = {
+_MAKERS: dict[str, Callable[[str, bool, Settings], LibraryModel]] = {
     "torchvision": _from_torchvision,
     "timm": _from_timm,
     "hf": _from_hugging_face,

@@ -70,7 +70,7 @@ def read_comparison(func: Any, args: Sequence[Any]) -> Sign | None:
     if sides is None or len(args) != 2:
         return None
     for z, other, above in ((args[0], args[1], sides), (args[1], args[0], not sides)):
-        if isinstance(z, Tensor) and z.is_floating_point() and z.ndim > 1 and is_zero(other):
+        if _is_activation(z) and is_zero(other):
             return Sign(z, above, z._version)
     return None
 

@@ -4,6 +4,7 @@ Attention is written out (softmax of a 16 x 16 table for each window) and not ha
 kernels have no second derivative, and at this size they save nothing.
 """
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -137,21 +138,15 @@ class Swin(nn.Module):
 
     def forward(self, x: Images) -> Logits:
         """Logits; the grid of the images must divide into windows at every stage."""
-        self._check_size(x)
-        tokens = self.stages(x.permute(0, 2, 3, 1))
-        logits: Logits = self.linear(self.norm(tokens.mean(dim=(1, 2))))
-        return logits
-
-    def _check_size(self, x: Images) -> None:
-        shrink = 1
-        for factor in self.factors:
-            shrink *= factor
-        unit = shrink * self.window
+        unit = math.prod(self.factors) * self.window
         if x.shape[-2] % unit or x.shape[-1] % unit:
             raise UserError(
                 f"This Swin needs sides that are multiples of {unit}, not {x.shape[-2]} x {x.shape[-1]}; "
                 "resize the images or build it with another window or factors."
             )
+        tokens = self.stages(x.permute(0, 2, 3, 1))
+        logits: Logits = self.linear(self.norm(tokens.mean(dim=(1, 2))))
+        return logits
 
 
 @register("model", "swin", paper="tan2023", equation="Appendix B", image_size=32)

@@ -41,18 +41,14 @@ def load_state(model: nn.Module, path: Path | str) -> None:
     Prefixes such as "module." are dropped, and an EfficientNet gets timm's names (`renaming`). A missing or unknown
     name, or a different shape, is an error, and the model is not changed.
     """
-    tensors = _nearest(model, read_tensors(Path(path)))
-    fit(_best_fit(model, tensors), tensors, path)
-
-
-def _nearest(model: nn.Module, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The tensors under their own names, without prefixes, or renamed: whichever fits the model best."""
+    tensors = read_tensors(Path(path))
+    bare = _without_prefixes(tensors)
 
     def known(named: Mapping[str, Tensor]) -> int:
         return len(_best_fit(model, named).state_dict().keys() & named.keys())
 
-    bare = _without_prefixes(tensors)
-    return max((tensors, bare, rename_tensors(bare, model.state_dict())), key=known)
+    fitting = max((tensors, bare, rename_tensors(bare, model.state_dict())), key=known)
+    fit(_best_fit(model, fitting), fitting, path)
 
 
 def fit(model: nn.Module, tensors: Mapping[str, Tensor], path: Path | str) -> None:

@@ -47,7 +47,14 @@ class Normalized(nn.Module):
 
     def __init__(self, core: nn.Module, mean: Sequence[float | int], std: Sequence[float | int]) -> None:
         super().__init__()
-        _check_statistics(mean, std)
+        if len(mean) != len(std) or not mean:
+            raise UserError(
+                f"mean has {len(mean)} numbers and std {len(std)}; give both one number for each channel."
+            )
+        if not all(math.isfinite(m) for m in mean):
+            raise UserError(f"mean is {list(mean)}; give finite numbers.")
+        if not all(math.isfinite(s) and s > 0 for s in std):
+            raise UserError(f"std is {list(std)}; give finite numbers above 0.")
         self.core = core
         # Settings, not weights: the spec holds them, so they stay out of the state dict.
         self.register_buffer("mean", torch.tensor([float(m) for m in mean]), persistent=False)
@@ -212,14 +219,3 @@ def logits_of(model: nn.Module, x: Inputs) -> Logits:
             "The model returned NaN or infinite logits; check its weights and that the images are in [0, 1]."
         )
     return out
-
-
-def _check_statistics(mean: Sequence[float | int], std: Sequence[float | int]) -> None:
-    if len(mean) != len(std) or not mean:
-        raise UserError(
-            f"mean has {len(mean)} numbers and std {len(std)}; give both one number for each channel."
-        )
-    if not all(math.isfinite(m) for m in mean):
-        raise UserError(f"mean is {list(mean)}; give finite numbers.")
-    if not all(math.isfinite(s) and s > 0 for s in std):
-        raise UserError(f"std is {list(std)}; give finite numbers above 0.")

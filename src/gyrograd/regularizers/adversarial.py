@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
 
 from torch import Tensor
 
 from gyrograd.attacks import Pgd
-from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascend
-from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, fresh_keys, may_look_at
+from gyrograd.regularizers.passes import auxiliary_pass, check_choices, fresh_keys, score_of
 from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
 
@@ -62,7 +60,7 @@ class Adversarial:
     temperature: float = 2.0
 
     def __post_init__(self) -> None:
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         object.__setattr__(self, "teacher", teacher_from(self.teacher))
         if not 0 < self.temperature < float("inf"):
             raise UserError(f"temperature is {self.temperature}; give a finite number above 0, such as 2.")
@@ -87,7 +85,7 @@ class Adversarial:
         with auxiliary_pass(model, self.batchnorm):
             if isinstance(self.teacher, Teacher):
                 return self._divergence(model(found), self.teacher.logits(x.detach()))
-            return score(model, y, "loss", check=may_look_at(x))(found)
+            return score_of(model, x, y, "loss")(found)
 
     def _divergence(self, student: Tensor, teacher: Tensor) -> PerExample:
         """Divergence of the student's softened output from the teacher's."""
@@ -105,7 +103,7 @@ class Adversarial:
             return self.attack.images(model, x, y, seed=keys)
         step_size = 2.5 * self.eps / self.steps if self.step_size is None else self.step_size
         with eval_mode(model):
-            loss = score(model, y, "loss", check=may_look_at(x))
+            loss = score_of(model, x, y, "loss")
             return ascend(
                 loss,
                 x,

@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.gradient import score
-from gyrograd.errors import UserError, check_counts, check_name
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.numerics.similarity import cosine_distance, l2_distance
 from gyrograd.registry import register
 from gyrograd.regularizers.passes import (
-    BatchNorm,
-    Space,
     auxiliary_pass,
     check_batch,
+    check_choices,
     fresh_keys,
     input_scale,
-    may_look_at,
+    score_of,
 )
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
 
 
-@register(
-    "regularizer",
-    "l2_cosine",
-    paper="joo2023",
-    equation="Eq. 5",
-    aliases=("alignment",),
-)
+@register("regularizer", "l2_cosine", paper="joo2023", equation="Eq. 5", aliases=("alignment",))
 @dataclass(frozen=True)
 class L2Cosine:
     """`l2` times the squared distance of the gradients at x and near x plus `cosine` times their cosine distance.
@@ -62,8 +53,7 @@ class L2Cosine:
 
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
-        check_name("space", self.space, get_args(Space))
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         # Written so that NaN and infinity fail, too.
         if not (min(self.l2, self.cosine) >= 0 and 0 < self.l2 + self.cosine < float("inf")):
             raise UserError(
@@ -91,19 +81,19 @@ class L2Cosine:
             raise UserError(
                 "detach_clean=False needs a clean gradient with a graph; make it with create_graph=True."
             )
-        keys = fresh_keys(seed, x)
+        keys, value = fresh_keys(seed, x), score_of(model, x, y, self.quantity)
         scale = input_scale(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
-            here = self._gradient(model, x, y, graph=not self.detach_clean) if clean is None else clean
+            here = input_gradient(value, x, create_graph=not self.detach_clean) if clean is None else clean
             near = [
-                self._gradient(model, self.moved(x, keys, draw), y, graph=True) for draw in range(self.draws)
+                input_gradient(value, self.moved(x, keys, draw), create_graph=True)
+                for draw in range(self.draws)
             ]
         here = here.detach() if self.detach_clean else here
-        parts = [self.between(scale * here, scale * there) for there in near]
-        first, *others = parts
+        first, *others = [self.between(scale * here, scale * there) for there in near]
         return {
-            name: sum((part[name] for part in others), start=value) / self.draws
-            for name, value in first.items()
+            name: sum((part[name] for part in others), start=term) / self.draws
+            for name, term in first.items()
         }
 
     def between(self, here: Inputs, there: Inputs) -> dict[str, PerExample]:
@@ -120,9 +110,6 @@ class L2Cosine:
         """x plus noise, uniform in [-eps, eps] and not clipped."""
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return (x + self.eps * (2 * noise - 1)).detach()
-
-    def _gradient(self, model: Model, x: Tensor, y: Tensor, *, graph: bool) -> Tensor:
-        return input_gradient(score(model, y, self.quantity, check=may_look_at(x)), x, create_graph=graph)
 
 
 @register("regularizer", "l2", paper="joo2023", equation="Gamma^l2, before Eq. 1")

@@ -8,19 +8,17 @@ from typing import Literal, cast, get_args
 
 from torch import Tensor
 
-from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics.checks import is_being_recorded
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.regularizers.passes import (
-    BatchNorm,
-    Space,
     WrittenOut,
     auxiliary_pass,
     check_batch,
+    check_choices,
     fresh_keys,
-    may_look_at,
+    score_of,
     seen_in,
     uses_batch_statistics,
 )
@@ -66,8 +64,7 @@ class Hessian:
     def __post_init__(self) -> None:
         check_quantity(self.quantity)
         check_name("probe", self.probe, get_args(Probe))
-        check_name("space", self.space, get_args(Space))
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         check_counts(draws=self.draws)
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:
@@ -85,7 +82,7 @@ class Hessian:
         self, model: Model, x: Tensor, y: Tensor, keys: Tensor, batchnorm: str, *, graph: bool
     ) -> Tensor:
         there, u = seen_in(model, x, self.space)
-        field = score(there, y, self.quantity, check=may_look_at(x))
+        field = score_of(there, x, y, self.quantity)
         with auxiliary_pass(model, batchnorm), WrittenOut():
             probe = cast(Probe, self.probe)
             return squared_frobenius_norm(
@@ -93,13 +90,7 @@ class Hessian:
             )
 
 
-@register(
-    "regularizer",
-    "ssr",
-    paper="wang2020",
-    equation="Definition 7, Proposition 3",
-    capturable=True,
-)
+@register("regularizer", "ssr", paper="wang2020", equation="Definition 7, Proposition 3", capturable=True)
 @dataclass(frozen=True)
 class Ssr:
     """Smooth surface regularisation: scale times the largest eigenvalue of the loss's input Hessian.
@@ -128,8 +119,7 @@ class Ssr:
     def __post_init__(self) -> None:
         check_name("unit of pixels", self.pixels, get_args(PixelUnit))
         check_name("treatment of channels", self.channels, get_args(Channels))
-        check_name("space", self.space, get_args(Space))
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         if not 0 < self.scale < math.inf:
             raise UserError(f"scale is {self.scale}; give a finite factor above 0, such as 1.")
 

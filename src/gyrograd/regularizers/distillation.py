@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
-from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient
@@ -20,13 +19,12 @@ from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import check_weight
 from gyrograd.regularizers.passes import (
-    BatchNorm,
-    Space,
     auxiliary_pass,
     check_batch,
+    check_choices,
     fresh_keys,
     input_scale,
-    may_look_at,
+    score_of,
 )
 from gyrograd.regularizers.teachers import Teacher, check_classes, teacher_from
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
@@ -93,8 +91,7 @@ class Atex:
 
     def __post_init__(self) -> None:
         check_name("protocol", self.protocol, get_args(Protocol))
-        check_name("space", self.space, get_args(Space))
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         for name, value in DECIDED[self.protocol].items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
@@ -145,7 +142,7 @@ class Atex:
                 noise = torch.stack(
                     [random.normal(keys, tuple(x.shape[1:]), stream=n, dtype=x.dtype) for n in streams]
                 )
-                label = score(net, y.repeat(len(streams)), "logit", check=may_look_at(x))
+                label = score_of(net, x, y.repeat(len(streams)), "logit")
                 slopes = input_gradient(label, (x + scale * self.sigma * noise).flatten(0, 1))
                 total = total + slopes.view_as(noise).sum(0)
         return scale * total / self.draws

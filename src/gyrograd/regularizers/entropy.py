@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.registry import register
-from gyrograd.regularizers.passes import BatchNorm, auxiliary_pass, check_batch
+from gyrograd.regularizers.passes import auxiliary_pass, check_batch, check_choices
 from gyrograd.types import Inputs, Labels, Logits, Model, PerExample, Seed
 
 
@@ -37,7 +36,7 @@ class MaxEntropy:
     batchnorm: str = "batch"
 
     def __post_init__(self) -> None:
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
 
     def __call__(self, model: Model, x: Inputs, y: Labels, *, seed: Seed | None = None) -> PerExample:  # noqa: ARG002
         check_batch(model, x)

@@ -68,10 +68,16 @@ def joint_loss(
     The scalar has the gradient of the objective, not its value; the terms hold the values. A new model is first
     compared with the plain path, and refused if the two differ.
     """
-    part = len(moved)
     if model not in _TRUSTED:
         _compare_with_plain(model, x, y, align, moved)
         _TRUSTED.add(model)
+    return _first_order_loss(model, x, y, align, moved, classifying)
+
+
+def _first_order_loss(
+    model: Model, x: Tensor, y: Tensor, align: L2Cosine, moved: Tensor, classifying: Classifying
+) -> tuple[Tensor, dict[str, Tensor]]:
+    part = len(moved)
     v, terms = _slope(model, x, y[:part], align, moved)
     logits, derivatives = joint_pass(model, x, moved, v)
     loss = classifying(logits, y)
@@ -130,9 +136,7 @@ def _both_gradients(
     with eval_mode(model):
         plain = _plain_gradient(model, x, y, align, moved)
         try:
-            v, _ = _slope(model, x, y, align, moved)
-            logits, derivatives = joint_pass(model, x, moved, v)
-            total = F.cross_entropy(logits, y) + derivatives.gather(1, y[:, None]).mean()
+            total, _ = _first_order_loss(model, x, y, align, moved, F.cross_entropy)
             return plain, _weight_gradient(total, model)
         except RuntimeError as wrong:
             raise UserError(

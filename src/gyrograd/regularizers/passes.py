@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.overrides import TorchFunctionMode
 
+from gyrograd.attributions.gradient import score
+from gyrograd.errors import check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, check_rows, check_tensor, try_model
 from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.second_order import single
-from gyrograd.types import Inputs, Logits, Model, Seed
+from gyrograd.types import Inputs, Logits, Model, ScalarField, Seed
 
 BatchNorm = Literal["batch", "train", "frozen"]
 """batch: statistics of the batch, without updating the running ones. train: the same with the update, as in joo2023's
@@ -27,6 +29,12 @@ code. frozen: the running statistics."""
 Space = Literal["normalized", "pixel"]
 """normalized: gradients to the input after the model's own normalisation, as in joo2023's code, whose weights then
 work unchanged. pixel: gradients to pixels in [0, 1]."""
+
+
+def check_choices(regularizer: Any) -> None:
+    """Refuse an unknown `batchnorm` or `space` of a regulariser; not all have a space."""
+    check_name("space", getattr(regularizer, "space", "pixel"), get_args(Space))
+    check_name("batchnorm", regularizer.batchnorm, get_args(BatchNorm))
 
 
 @contextmanager
@@ -105,7 +113,7 @@ class WrittenOut(_Replaced):
 def _written_out(norm: _Norm) -> Tensor:
     if norm.running_mean is not None:
         with torch.no_grad():  # updates the running statistics; the result is not needed
-            _normed(replace(norm, weight=None, bias=None))
+            _normalize(replace(norm, weight=None, bias=None))
     x, axes, shape = single(norm.x), norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
     centred = x - x.mean(axes, keepdim=True)
     out = centred * (centred.square().mean(axes, keepdim=True) + norm.eps).rsqrt()
@@ -113,7 +121,7 @@ def _written_out(norm: _Norm) -> Tensor:
     return (out if norm.bias is None else out + norm.bias.view(shape)).to(norm.x.dtype)
 
 
-def _normed(norm: _Norm) -> Tensor:
+def _normalize(norm: _Norm) -> Tensor:
     """torch's own batch normalisation."""
     statistics = norm.running_mean, norm.running_var
     return F.batch_norm(norm.x, *statistics, norm.weight, norm.bias, norm.training, norm.momentum, norm.eps)
@@ -130,19 +138,14 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
         return
     seen: list[tuple[Tensor, Tensor]] = []  # mean and variance, in the order of the calls
 
-    def noted(norm: _Norm) -> Tensor:
+    def note_statistics(norm: _Norm) -> Tensor:
         seen.append(_mean_and_variance(norm, norm.x))
-        return _normed(norm)
+        return _normalize(norm)
 
-    with torch.no_grad(), auxiliary_pass(model, "batch"), _Replaced(noted):
+    with torch.no_grad(), auxiliary_pass(model, "batch"), _Replaced(note_statistics):
         model(x)
     left = iter(seen)
-
-    def repeated(norm: _Norm) -> Tensor:
-        mean, variance = next(left)
-        return _normed(replace(norm, running_mean=mean, running_var=variance, training=False))
-
-    with auxiliary_pass(model, "batch"), _Replaced(repeated):
+    with auxiliary_pass(model, "batch"), _Replaced(lambda norm: _normalize_by(norm, *next(left))):
         yield
 
 
@@ -153,15 +156,18 @@ def _mean_and_variance(norm: _Norm, x: Tensor) -> tuple[Tensor, Tensor]:
     return mean.to(kind), variance.to(kind)
 
 
+def _normalize_by(norm: _Norm, mean: Tensor, variance: Tensor) -> Tensor:
+    return _normalize(replace(norm, running_mean=mean, running_var=variance, training=False))
+
+
 @contextmanager
 def statistics_of_first(model: Model, n: int) -> Iterator[None]:
     """As `statistics_of`, with the statistics of the first n rows of each batch in the block; needs no extra pass."""
 
-    def repeated(norm: _Norm) -> Tensor:
-        mean, variance = _mean_and_variance(norm, norm.x[:n].detach())
-        return _normed(replace(norm, running_mean=mean, running_var=variance, training=False))
+    def of_first(norm: _Norm) -> Tensor:
+        return _normalize_by(norm, *_mean_and_variance(norm, norm.x[:n].detach()))
 
-    with auxiliary_pass(model, "batch"), _Replaced(repeated):
+    with auxiliary_pass(model, "batch"), _Replaced(of_first):
         yield
 
 
@@ -196,6 +202,11 @@ def seen_in(model: Model, x: Inputs, space: str) -> tuple[Model, Inputs]:
 def may_look_at(x: Tensor) -> bool:
     """True on the CPU, where values can be read without waiting for a device."""
     return x.device.type == "cpu"
+
+
+def score_of(model: Model, x: Tensor, y: Tensor, quantity: str) -> ScalarField:
+    """The value of class y per example as a function of the input; on the CPU labels are checked."""
+    return score(model, y, quantity, check=may_look_at(x))
 
 
 def check_batch(model: Model, x: Tensor) -> None:

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.gradient import score
 from gyrograd.attributions.path import path_points
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascend, check_inner
-from gyrograd.regularizers.passes import (
-    BatchNorm,
-    auxiliary_pass,
-    check_batch,
-    fresh_keys,
-    may_look_at,
-)
+from gyrograd.regularizers.passes import auxiliary_pass, check_batch, check_choices, fresh_keys, score_of
 from gyrograd.types import Images, Labels, Model, PerExample, Seed
 
 
@@ -58,7 +50,7 @@ class IgNorm:
     batchnorm: str = "batch"
 
     def __post_init__(self) -> None:
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         check_inner(self.eps, self.steps, self.step_size)
         for name in ("points", "search_points"):
             if getattr(self, name) < 1:
@@ -85,7 +77,7 @@ class IgNorm:
 def path_length(model: Model, x: Images, end: Images, y: Labels, points: int) -> PerExample:
     """||IG(x, end)||_1 of the loss of class y, differentiable to the weights and to `end`."""
     positions, weights = path_points("right", points)
-    loss = score(model, y, "loss", check=may_look_at(x))
+    loss = score_of(model, x, y, "loss")
     mean = torch.zeros_like(x)
     for position, weight in zip(positions, weights, strict=True):
         mean = mean + weight * input_gradient(loss, x + position * (end - x), create_graph=True)

@@ -21,7 +21,12 @@ class Teacher:
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
         self.source = source
         self._cast: dict[torch.dtype, Model] = {}
-        self.fingerprint = _fingerprint(self.net)
+        digest = hashlib.sha256()
+        for key, value in sorted(self.net.state_dict().items()):
+            digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+            digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        self.fingerprint = digest.hexdigest()
+        """sha256 over the name, shape and bytes of every weight and buffer."""
 
     def logits(self, x: Inputs) -> Logits:
         """Its logits at x, on the device and in the dtype of x."""
@@ -64,12 +69,3 @@ def check_classes(student: Tensor, teacher: Tensor) -> None:
             f"The teacher has {teacher.shape[1]} classes and the student {student.shape[1]}; give a teacher trained on "
             "the same classes."
         )
-
-
-def _fingerprint(net: Model) -> str:
-    """sha256 over the name, shape and bytes of every weight and buffer."""
-    digest = hashlib.sha256()
-    for key, value in sorted(net.state_dict().items()):
-        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()

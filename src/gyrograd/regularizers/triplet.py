@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gyrograd.attributions.gradient import score
 from gyrograd.errors import UserError, check_name
 from gyrograd.models import Normalized
 from gyrograd.numerics.autograd import input_gradient, logit_jacobian
@@ -21,13 +20,13 @@ from gyrograd.numerics.similarity import cosine_distance
 from gyrograd.registry import register
 from gyrograd.regularizers.inner import ascend, check_inner, check_weight, random_start
 from gyrograd.regularizers.passes import (
-    BatchNorm,
-    Space,
     auxiliary_pass,
     check_batch,
+    check_choices,
     fresh_keys,
     input_scale,
     may_look_at,
+    score_of,
 )
 from gyrograd.types import Images, Inputs, Labels, Logits, Model, PerExample, Seed
 
@@ -82,8 +81,7 @@ class Iga:
 
     def __post_init__(self) -> None:
         check_name("protocol", self.protocol, get_args(Protocol))
-        check_name("space", self.space, get_args(Space))
-        check_name("batchnorm", self.batchnorm, get_args(BatchNorm))
+        check_choices(self)
         check_inner(self.eps, self.steps, self.step_size)
         check_weight(self.weight)
 
@@ -96,7 +94,7 @@ class Iga:
         check_batch(model, x)
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):
-            loss = score(model, y, "loss", check=may_look_at(x))(found)
+            loss = score_of(model, x, y, "loss")(found)
         with auxiliary_pass(model, "batch" if self.batchnorm == "train" else self.batchnorm):
             views = [self._view(model, found, y)]
             if self.protocol == "reference":
@@ -118,7 +116,7 @@ class Iga:
     def _searched(self, model: Model, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
         """The elements of the reference search: those with the largest label gradient at its start."""
         start = random_start(x, self.eps, keys)
-        gradient = input_gradient(score(model, y, "logit", check=may_look_at(x)), start)
+        gradient = input_gradient(score_of(model, x, y, "logit"), start)
         gradient = input_scale(model, x, self.space) * gradient
         return top_k_mask(gradient.abs(), max(1, round(SEARCHED_FRACTION * x[0].numel())))
 

@@ -1,28 +1,23 @@
-"""Build a run's model and data from its settings, check them, and split data sets."""
+"""Build a run's model and data from its settings, and split data sets."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
 
 import torch
 
 from gyrograd.data import Dataset
 from gyrograd.data.folder import SPLITS
 from gyrograd.data.opening import is_labelled, is_registered, open_data
-from gyrograd.errors import UserError, check_name
+from gyrograd.errors import UserError, plain_values
 from gyrograd.models import build, load
 from gyrograd.numerics import random
-from gyrograd.numerics.modes import eval_mode
 from gyrograd.registry import make
-from gyrograd.training import snapshots
-from gyrograd.training.objective import Objective
-from gyrograd.training.processes import Group
-from gyrograd.training.settings import TrainSettings, plain_values
+from gyrograd.training.settings import TrainSettings
+from gyrograd.training.snapshots import load_weights
 from gyrograd.types import Model
 
-Resume = Literal["auto", "never", "changed"]
 HELD_OUT = 0.2
 """Share of each class that is held out if a set has no splits."""
 _STREAM = 1 << 34  # not used by the order of an epoch or the choice of a subset
@@ -45,71 +40,10 @@ def model_for(settings: TrainSettings, data: Dataset) -> Model:
     with plain_values("model_settings"):
         model = build(settings.model, **{"seed": settings.seed, **own})
     if settings.start is not None:
-        _start_from(model, Path(settings.start))
+        path = Path(settings.start)
+        misfit = f"The weights in {path} do not fit this model; give the settings it was trained with."
+        load_weights(model, load(path).state_dict(), misfit)
     return model
-
-
-def check_resume(resume: str, out: Path | None) -> None:
-    """Refuse an unknown value of `resume`, and `never` in a folder that holds a run."""
-    check_name("resume", resume, get_args(Resume))
-    if resume == "never" and out is not None and (out / snapshots.NAME).exists():
-        raise UserError(f"{out} holds a run already; give another folder, or resume auto to go on with it.")
-
-
-def check_fit(
-    model: Model,
-    data: Dataset,
-    test: Dataset | None,
-    settings: TrainSettings,
-    objective: Objective,
-    group: Group,
-) -> None:
-    """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
-    asked = [key for key in ("crop", "flip") if getattr(settings, key)] + ["zoom"] * (settings.zoom < 1)
-    if asked and data.images.dim() != 4:
-        raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
-    if settings.crop >= min(data.images.shape[2:], default=1 << 30):
-        raise UserError(f"crop is {settings.crop}, as large as the images of {data.name}; give fewer pixels.")
-    if len(data.classes) < 2:
-        raise UserError(f"{data.name} has one class, {data.classes[0]!r}; training needs at least two.")
-    if test is not None and test.classes != data.classes:
-        raise UserError(
-            f"{data.name} and {test.name} have different classes ({len(data.classes)} and {len(test.classes)}); "
-            "give test images of the same ones."
-        )
-    with torch.no_grad(), eval_mode(model):
-        place = next(model.parameters()).device
-        logits = model(data.pixels(torch.arange(1)).to(place))
-    if logits.dim() != 2 or logits.shape[1] != len(data.classes):
-        raise UserError(
-            f"The model gives outputs of shape {tuple(logits.shape)} and {data.name} has {len(data.classes)} "
-            f"classes; give the model num_classes={len(data.classes)}."
-        )
-    if settings.precision == "bf16" and objective.second_order and not settings.allow_bf16:
-        raise UserError(
-            "bf16 keeps eight bits and this objective differentiates a gradient, whose noise then drowns the signal; "
-            "give precision tf32, or allow_bf16 true if you have compared the results."
-        )
-    if settings.precision != "bf16" and settings.precision != "fp32" and group.device.type != "cuda":
-        raise UserError(
-            f"precision {settings.precision} needs a CUDA device; on {group.device.type} give fp32."
-        )
-    smallest = len(data) % settings.batch_size or settings.batch_size
-    if objective.fewest_rows(smallest) < group.share.of:
-        raise UserError(
-            f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
-            "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
-        )
-
-
-def _start_from(model: Model, path: Path) -> None:
-    there = load(path).state_dict()
-    shapes = {key: value.shape for key, value in there.items()}
-    if shapes != {key: value.shape for key, value in model.state_dict().items()}:
-        raise UserError(
-            f"The weights in {path} do not fit this model; give the settings it was trained with."
-        )
-    model.load_state_dict(there)
 
 
 @dataclass(frozen=True, eq=False)

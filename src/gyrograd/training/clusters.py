@@ -51,20 +51,18 @@ class Cluster:
         """Each trial with its outcome, as they finish."""
         ray = ray_library("A sweep on a cluster")
         with ray_connection(ray, self.address, self.workers):
-            resources = {"num_cpus": self.cpus, "num_gpus": self._gpus(trials[0])}
-            task = ray.remote(max_retries=self.max_retries, **resources)(_outcome)
+            gpus = self.gpus
+            if gpus is None:
+                gpus = float(torch.cuda.is_available() and trials[0].settings.device != "cpu")
+            resources = {"num_cpus": self.cpus, "num_gpus": gpus}
+            task = ray.remote(max_retries=self.max_retries, **resources)(_in_worker)
             flushed = denormals_are_zero()
             waiting = {task.remote(run, trial, flushed): trial for trial in trials}
             while waiting:
                 (ready, *_), _ = ray.wait(list(waiting))
-                yield waiting.pop(ready), self._received(ray, ready)
+                yield waiting.pop(ready), self._receive(ray, ready)
 
-    def _gpus(self, trial: Trial) -> float:
-        if self.gpus is not None:
-            return self.gpus
-        return float(torch.cuda.is_available() and trial.settings.device != "cpu")
-
-    def _received(self, ray: Any, ready: Any) -> Outcome:
+    def _receive(self, ray: Any, ready: Any) -> Outcome:
         wrong = ray.exceptions
         try:
             outcome: Outcome = ray.get(ready)
@@ -75,10 +73,14 @@ class Cluster:
         return outcome
 
 
-def _outcome(run: Run, trial: Trial, flushed: bool) -> Outcome:
-    """Run a trial in the worker; a UserError is returned as its message."""
+def _in_worker(run: Run, trial: Trial, flushed: bool) -> Outcome:
     # As in the main process, so that the numbers are the same and a CPU is not slowed down by tiny ones.
     torch.set_flush_denormal(flushed)
+    return attempt(run, trial)
+
+
+def attempt(run: Run, trial: Trial) -> Outcome:
+    """The record of a trial; a UserError is returned as its message."""
     try:
         return run(trial)
     except UserError as mistake:

@@ -1,7 +1,7 @@
 """The training loop: the steps of an epoch, and one step. Files, signals and logs are in `runs`.
 
-Top to bottom: `Loop.epoch` takes the steps, `Step` is one (objective, backward, clip, update), then what it needs: the
-optimizer, the learning rate, the average of the weights, the progress of a run, the batches.
+Top to bottom: `Loop.epoch` takes the steps, `Step` is one (objective, backward, clip, update), then what they need: the
+checks before the first step, optimizer, learning rate, average of the weights, progress of a run, batches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.data.dataset import Dataset, augment, order, zoom_in
+from gyrograd.errors import UserError
 from gyrograd.numerics import random
+from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.random import Keys
 from gyrograd.training.objective import Objective
 from gyrograd.training.processes import Group
@@ -76,11 +78,11 @@ class Loop:
         # A GPU prepares several batches at once: for one, launching the kernels takes longer than the work.
         s, device, own_rows = self.settings, self.group.device, self.group.share.rows
         left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
-        # A key for each image; computed here, because `made` may run on another stream.
+        # A key for each image; computed here, because `prepare` may run on another stream.
         every_key = random.keys(s.seed, len(self.data), device)
         at_once = PREFETCH_BATCHES if device.type == "cuda" else 1
 
-        def made(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        def prepare(some: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
             rows = torch.cat([batch[own_rows] for batch in some])
             # One key per (example, epoch): draws depend on neither batch size nor number of processes.
             keys = random.subkeys(every_key[rows], epoch)
@@ -92,7 +94,9 @@ class Loop:
             return x, self.data.labels[rows], keys
 
         groups = [left[start : start + at_once] for start in range(0, len(left), at_once)]
-        for some, columns in zip(groups, _one_ahead(made, groups, device), strict=True):
+        ahead = device.type == "cuda" and len(groups) > 0
+        prepared = _one_ahead(prepare, groups, device) if ahead else map(prepare, groups)
+        for some, columns in zip(groups, prepared, strict=True):
             sizes = [len(batch[own_rows]) for batch in some]
             for batch, *parts in zip(some, *(column.split(sizes) for column in columns), strict=True):
                 yield parts[0], parts[1], parts[2], len(batch)
@@ -128,22 +132,63 @@ class Step:
         return losses
 
 
+def check_fit(
+    model: Model,
+    data: Dataset,
+    test: Dataset | None,
+    settings: TrainSettings,
+    objective: Objective,
+    group: Group,
+) -> None:
+    """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
+    asked = [key for key in ("crop", "flip") if getattr(settings, key)] + ["zoom"] * (settings.zoom < 1)
+    if asked and data.images.dim() != 4:
+        raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
+    if settings.crop >= min(data.images.shape[2:], default=1 << 30):
+        raise UserError(f"crop is {settings.crop}, as large as the images of {data.name}; give fewer pixels.")
+    if len(data.classes) < 2:
+        raise UserError(f"{data.name} has one class, {data.classes[0]!r}; training needs at least two.")
+    if test is not None and test.classes != data.classes:
+        raise UserError(
+            f"{data.name} and {test.name} have different classes ({len(data.classes)} and {len(test.classes)}); "
+            "give test images of the same ones."
+        )
+    with torch.no_grad(), eval_mode(model):
+        logits = model(data.pixels(torch.arange(1)).to(next(model.parameters()).device))
+    if logits.dim() != 2 or logits.shape[1] != len(data.classes):
+        raise UserError(
+            f"The model gives outputs of shape {tuple(logits.shape)} and {data.name} has {len(data.classes)} "
+            f"classes; give the model num_classes={len(data.classes)}."
+        )
+    if settings.precision == "bf16" and objective.second_order and not settings.allow_bf16:
+        raise UserError(
+            "bf16 keeps eight bits and this objective differentiates a gradient, whose noise then drowns the signal; "
+            "give precision tf32, or allow_bf16 true if you have compared the results."
+        )
+    if settings.precision == "tf32" and group.device.type != "cuda":
+        raise UserError(f"precision tf32 needs a CUDA device; on {group.device.type} give fp32.")
+    smallest = len(data) % settings.batch_size or settings.batch_size
+    if objective.fewest_rows(smallest) < group.share.of:
+        raise UserError(
+            f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
+            "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
+        )
+
+
 def optimizer_of(model: Model, settings: TrainSettings) -> torch.optim.Optimizer:
     """The optimizer of the settings over all trainable weights; fused on CUDA if a graph is to hold it."""
     weights = [p for p in model.parameters() if p.requires_grad]
-    lr, decay = settings.lr, settings.weight_decay
     fused = settings.fast and all(p.is_cuda for p in weights)
+    shared: dict[str, Any] = {
+        "lr": settings.lr,
+        "weight_decay": settings.weight_decay,
+        "fused": fused or None,
+    }
     if settings.optimizer == "sgd":
-        return torch.optim.SGD(
-            weights,
-            lr=lr,
-            momentum=settings.momentum,
-            nesterov=settings.nesterov,
-            weight_decay=decay,
-            fused=fused or None,
-        )
+        momentum, nesterov = settings.momentum, settings.nesterov
+        return torch.optim.SGD(weights, momentum=momentum, nesterov=nesterov, **shared)
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.AdamW
-    return kind(weights, lr=lr, weight_decay=decay, capturable=fused, fused=fused or None)
+    return kind(weights, capturable=fused, **shared)
 
 
 def learning_rate(settings: TrainSettings, epoch: int, batch: int, batches: int) -> float:
@@ -249,22 +294,19 @@ class TrainingProgress:
 def _one_ahead(
     make: Callable[[T], tuple[Tensor, ...]], parts: Sequence[T], device: torch.device
 ) -> Iterator[tuple[Tensor, ...]]:
-    """`make` of each part; a GPU prepares the next on another stream while this one is used."""
-    if device.type != "cuda" or not parts:
-        yield from map(make, parts)
-        return
+    """`make` of each part on a GPU, which prepares the next on another stream while this one is used."""
     here, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
     aside.wait_stream(here)
 
-    def begun(part: T) -> tuple[tuple[Tensor, ...], torch.cuda.Event]:
+    def start(part: T) -> tuple[tuple[Tensor, ...], torch.cuda.Event]:
         with torch.cuda.stream(aside):
             return make(part), aside.record_event()
 
-    next_one = begun(parts[0])
+    next_one = start(parts[0])
     for following in (*parts[1:], None):
         columns, ready = next_one
         if following is not None:
-            next_one = begun(following)
+            next_one = start(following)
         here.wait_event(ready)
         for column in columns:
             column.record_stream(here)  # keeps its memory until this stream is done with it

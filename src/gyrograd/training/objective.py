@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, did_you_mean, plain_values
 from gyrograd.numerics import random
 from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.registry import fact, lookup, make
@@ -23,7 +23,7 @@ from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
 from gyrograd.renames import old_fields
 from gyrograd.training.processes import Share
-from gyrograd.training.settings import OLD_FIELDS, TrainSettings, plain_values
+from gyrograd.training.settings import OLD_FIELDS, TrainSettings
 from gyrograd.types import Inputs, Labels, Model, PerExample, Regularizer, Seed
 
 
@@ -33,8 +33,12 @@ class Term:
 
     regularizer: Regularizer
     weight: float | int = 1.0
+    replaces: bool = field(init=False, repr=False, compare=False)
+    """True if it takes the place of cross-entropy."""
 
     def __post_init__(self) -> None:
+        replaces = bool(fact("regularizer", self.regularizer, "replaces_cross_entropy"))
+        object.__setattr__(self, "replaces", replaces)
         if not 0 <= self.weight < math.inf:
             raise UserError(f"The weight of a term is {self.weight}; give a finite number of 0 or more.")
 
@@ -115,9 +119,9 @@ class Objective:
             ce, clean = self._cross_entropy(model, x, y)
             parts["cross_entropy"] = self.clean_weight * ce.sum() / whole
         for name, term in self.terms.items():
-            if not (due or _replaces(term)):
+            if not (due or term.replaces):
                 continue
-            weight = term.weight if _replaces(term) else term.weight * self.regularize_every
+            weight = term.weight if term.replaces else term.weight * self.regularize_every
             rows = self._regularised(term, whole)
             some = slice(share.count(rows))
             # Keys by name: a term draws the same numbers with any other terms beside it.
@@ -167,7 +171,7 @@ class Objective:
         """Weight of the clean cross-entropy: as given, else 1, or 0 if a term replaces it."""
         if self.cross_entropy is not None:
             return self.cross_entropy
-        return 0.0 if any(_replaces(term) for term in self.terms.values()) else 1.0
+        return 0.0 if any(term.replaces for term in self.terms.values()) else 1.0
 
     @property
     def second_order(self) -> bool:
@@ -179,7 +183,7 @@ class Objective:
         return min((self._regularised(term, whole) for term in self.terms.values()), default=whole)
 
     def _regularised(self, term: Term, whole: int) -> int:
-        return whole if _replaces(term) else max(1, round(self.regularized_fraction * whole))
+        return whole if term.replaces else max(1, round(self.regularized_fraction * whole))
 
     def _cross_entropy(self, model: Model, x: Inputs, y: Labels) -> tuple[PerExample, Inputs | None]:
         """The loss per example and, if a term uses it for the whole batch, the gradient of the label's logit.
@@ -235,10 +239,6 @@ def _as_float(value: Any, annotation: Any) -> Any:
 def _aligning(term: Term) -> L2Cosine:
     assert isinstance(term.regularizer, L2Cosine)
     return term.regularizer
-
-
-def _replaces(term: Term) -> bool:
-    return bool(fact("regularizer", term.regularizer, "replaces_cross_entropy"))
 
 
 def _takes_clean(term: Term) -> bool:

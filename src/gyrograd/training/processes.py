@@ -119,7 +119,7 @@ def process_group(settings: TrainSettings) -> Group:
     # A single process does not import Fabric, which takes seconds. Tasks of SLURM's srun are separate runs (one seed
     # each, for example); if they share a folder its lock refuses them and gives the command for one common run.
     if not _one_process():
-        return _gathered(settings)
+        return _fabric_group(settings)
     kind, number = _device(settings.device)
     device = torch.device(kind) if kind == "cpu" else torch.device(kind, number)
     if kind == "cuda":
@@ -135,7 +135,7 @@ def _one_process() -> bool:
     return not several and not any(key.startswith("LT_") for key in os.environ)
 
 
-def _gathered(settings: TrainSettings) -> Group:
+def _fabric_group(settings: TrainSettings) -> Group:
     """The processes that torchrun or Fabric started."""
     from lightning.fabric import Fabric
     from lightning.fabric.strategies.ddp import DDPStrategy
@@ -143,18 +143,11 @@ def _gathered(settings: TrainSettings) -> Group:
     precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
     accelerator, number = _device(settings.device)
     local, world = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
+    where: dict[str, Any] = {"devices": [number] if accelerator == "cuda" else 1}
     if world > 1 and torch.distributed.is_torchelastic_launched():
-        backend = "nccl" if accelerator == "cuda" else "gloo"
-        fabric = Fabric(
-            accelerator=accelerator,
-            devices=local,
-            num_nodes=world // local,
-            strategy=DDPStrategy(process_group_backend=backend),
-            precision=precision,
-        )
-    else:
-        devices = [number] if accelerator == "cuda" else 1
-        fabric = Fabric(accelerator=accelerator, devices=devices, precision=precision)
+        strategy = DDPStrategy(process_group_backend="nccl" if accelerator == "cuda" else "gloo")
+        where = {"devices": local, "num_nodes": world // local, "strategy": strategy}
+    fabric = Fabric(accelerator=accelerator, precision=precision, **where)
     fabric.launch()
     share = Share(int(fabric.global_rank), int(fabric.world_size))
     return Group(torch.device(fabric.device), fabric.autocast, share, fabric)

@@ -17,24 +17,33 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, cast
+from typing import Any, Literal, cast, get_args
 
 import torch
 
 from gyrograd.data import Dataset, batches
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_name
 from gyrograd.models import save, spec_of
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.records import os_error_as_user_error, replace_file
 from gyrograd.training import snapshots
-from gyrograd.training.building import check_fit, check_resume, datasets, model_for
+from gyrograd.training.building import datasets, model_for
 from gyrograd.training.capture import CapturedStep
-from gyrograd.training.loop import Average, Loop, Step, TrainingProgress, learning_rate, optimizer_of
+from gyrograd.training.loop import (
+    Average,
+    Loop,
+    Step,
+    TrainingProgress,
+    check_fit,
+    learning_rate,
+    optimizer_of,
+)
 from gyrograd.training.objective import Objective, objective_of
 from gyrograd.training.processes import Group, process_group
 from gyrograd.training.settings import TrainSettings
 from gyrograd.types import Labels, Model
 
+Resume = Literal["auto", "never", "changed"]
 OnEpoch = Callable[[dict[str, Any], Model], bool | None]
 """Called with an epoch's log entry and the model as it would be saved; returning True ends the run."""
 LOOK_EVERY = 50
@@ -72,7 +81,7 @@ def train(
             changed (continue the folder's run with these settings).
         on_epoch: called with each epoch's log entry and the model as it would be saved; True ends the run.
     """
-    check_resume(resume, Path(out))
+    _check_resume(resume, Path(out))
     group = process_group(settings)
     data, test = datasets(settings)
     model = model_for(settings, data)
@@ -114,11 +123,18 @@ def fit(
     """
     objective = objective_of(settings) if objective is None else objective
     folder = None if out is None else Path(out)
-    check_resume(resume, folder)
+    _check_resume(resume, folder)
     group = process_group(settings)
     check_fit(model, data, test, settings, objective, group)
     with group.holding(folder):
         return _fit(group, model, data, settings, objective, test, folder, resume, on_epoch)
+
+
+def _check_resume(resume: str, out: Path | None) -> None:
+    """Refuse an unknown value of `resume`, and `never` in a folder that holds a run."""
+    check_name("resume", resume, get_args(Resume))
+    if resume == "never" and out is not None and (out / snapshots.NAME).exists():
+        raise UserError(f"{out} holds a run already; give another folder, or resume auto to go on with it.")
 
 
 def _fit(
@@ -248,7 +264,9 @@ class TrainingRun:
             return TrainingProgress()
         loop = self.loop
         if loop.group.first:
-            remove_leftovers(self.checkpoint.parent)
+            for pattern in (".*.safetensors.*", ".*.jsonl.*"):  # left behind by a kill during a write
+                for path in self.checkpoint.parent.glob(pattern):
+                    path.unlink(missing_ok=True)
         if (self.checkpoint.parent / LOG).exists():
             self.written.lines = None
         found = loop.group.broadcast(snapshots.read(self.checkpoint) if loop.group.first else None)
@@ -269,7 +287,7 @@ class TrainingRun:
         losses = progress.means()
         worst = losses.get("loss", 0.0)
         if not math.isfinite(worst) or worst > self.loop.settings.loss_limit:
-            raise UserError(self._diverged(progress, losses))
+            raise UserError(self._divergence_message(progress, losses))
         return losses
 
     def keep(self, progress: TrainingProgress, request: Request, *, last: bool) -> None:
@@ -293,7 +311,7 @@ class TrainingRun:
         with self.written.timed():
             now = snapshots.take(loop.model, loop.optimizer, loop.average, progress, loop.settings, self.mark)
             if not snapshots.finite(now):
-                raise UserError(self._diverged(progress, progress.means()))
+                raise UserError(self._divergence_message(progress, progress.means()))
             snapshots.write(self.checkpoint, now)
             self._write_best(progress)
             self._write_log(progress)
@@ -341,7 +359,14 @@ class TrainingRun:
         """TensorBoard's writer, or None; the log is complete after the block, also after an error."""
         writer = None
         if self.folder is not None and self.loop.settings.tensorboard:
-            writer = tensorboard_writer(self.folder, progress.epoch)
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise UserError(
+                    "tensorboard true needs TensorBoard: pip install 'gyrograd[tensorboard]'."
+                ) from None
+            # Entries of an interrupted run from this epoch on are discarded.
+            writer = SummaryWriter(self.folder / "tensorboard", purge_step=progress.epoch + 1)
         try:
             yield writer
         finally:
@@ -378,16 +403,12 @@ class TrainingRun:
         self.save(progress)
         number = request.number or 15
         where = f"epoch {progress.epoch + 1}, step {progress.batch}"
+        kept = f", which is in {self.checkpoint}; run it again to go on."
         if self.checkpoint is None:
-            raise Stopped(
-                f"Training was asked to stop in {where}; without a folder nothing of it is kept.", number
-            )
-        raise Stopped(
-            f"Training was asked to stop in {where}, which is in {self.checkpoint}; run it again to go on.",
-            number,
-        )
+            kept = "; without a folder nothing of it is kept."
+        raise Stopped(f"Training was asked to stop in {where}{kept}", number)
 
-    def _diverged(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
+    def _divergence_message(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
         """The error message: what happened, which checkpoint is left, what to try."""
         s = self.loop.settings
         bad = [f"{name} {value:.3g}" for name, value in losses.items() if not abs(value) <= s.loss_limit]
@@ -449,15 +470,9 @@ def stop_requests() -> Iterator[Request]:
         restore()
 
 
-class Bar(Protocol):
-    """Where a run is, and its losses."""
-
-    def __call__(self, step: int, epoch: int, losses: Mapping[str, float]) -> None: ...
-
-
 @contextmanager
-def bar(steps: int, epochs: int, *, shown: bool) -> Iterator[Bar]:
-    """A bar with the loss and its parts; silent in logs, pipes and tests."""
+def bar(steps: int, epochs: int, *, shown: bool) -> Iterator[Callable[[int, int, Mapping[str, float]], None]]:
+    """A bar, called with step, epoch and losses; silent in logs, pipes and tests."""
     if not (shown and sys.stderr.isatty()):
         yield lambda step, epoch, losses: None  # noqa: ARG005
         return
@@ -483,15 +498,6 @@ def read_log(out: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def tensorboard_writer(out: Path, epoch: int) -> Any:
-    """A writer for TensorBoard; entries of an interrupted run from this epoch on are discarded."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("tensorboard true needs TensorBoard: pip install 'gyrograd[tensorboard]'.") from None
-    return SummaryWriter(out / "tensorboard", purge_step=epoch + 1)
-
-
 def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
     """An epoch's numbers for TensorBoard."""
     numbers = {f"losses/{name}": value for name, value in entry["losses"].items()}
@@ -499,10 +505,3 @@ def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
     for name, value in numbers.items():
         writer.add_scalar(name, value, entry["epoch"])
     writer.flush()
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove temporary files that a kill during a write left behind."""
-    for pattern in (".*.safetensors.*", ".*.jsonl.*"):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)

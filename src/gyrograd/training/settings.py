@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from importlib.resources import files
@@ -20,6 +19,7 @@ import yaml  # type: ignore[import-untyped]
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.parsing import with_numbers
+from gyrograd.records import levels_below
 from gyrograd.renames import old_fields, with_new_names
 
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -140,7 +140,6 @@ def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
         plain["terms"] = {name: term for name, term in plain["terms"].items() if term is not None}
     if isinstance(plain.get("milestones"), list):
         plain["milestones"] = tuple(plain["milestones"])
-    _check_types(plain)
     return TrainSettings(**plain)
 
 
@@ -183,9 +182,9 @@ def recipes() -> dict[str, Recipe]:
     found: dict[str, Recipe] = {}
     folder = files("gyrograd.training") / "recipes"
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        stem, dot, ending = file.name.rpartition(".")
-        if dot and ending == "yaml":
-            found |= {r.name: r for r in _leaves(stem, "", {}, yaml.safe_load(file.read_text("utf-8")))}
+        if file.name.endswith(".yaml"):
+            stem, tree = file.name.removesuffix(".yaml"), yaml.safe_load(file.read_text("utf-8"))
+            found |= {leaf.name: leaf for leaf in _leaves(stem, "", {}, tree)}
     return found
 
 
@@ -207,20 +206,13 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 def _check_extent(path: Path, tree: Any) -> None:
     """Refuse a tree that is too deep or, by repeating parts of itself, too large for settings."""
-    level, count = [tree], 0
-    for _ in range(MAX_DEPTH):
-        level = [
-            inner
-            for item in level
-            if isinstance(item, dict | list | tuple | set)
-            for inner in (item.values() if isinstance(item, dict) else item)
-        ]
+    count = 0
+    for depth, level in enumerate(levels_below(tree), 1):
         count += len(level)
-        if not level:
-            return
-        if count > MAX_VALUES:
-            break
-    raise UserError(f"{path} is nested too deep, or repeats itself too often, for settings; simplify it.")
+        if depth == MAX_DEPTH or count > MAX_VALUES:
+            raise UserError(
+                f"{path} is nested too deep, or repeats itself too often, for settings; simplify it."
+            )
 
 
 def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -245,18 +237,6 @@ def _leaves(name: str, about: str, tree: Mapping[str, Any], node: Mapping[str, A
         return
     for variant, below in node["variants"].items():
         yield from _leaves(f"{name}-{variant}", about, tree, below or {})
-
-
-@contextmanager
-def plain_values(what: str) -> Iterator[None]:
-    """Turn the exceptions of a setting of the wrong type (n: many) into one sentence."""
-    try:
-        yield
-    except TypeError as wrong:
-        reason = " ".join(str(wrong).split())[:200]
-        raise UserError(
-            f"A setting of {what} has a value of the wrong type ({reason}); give another value."
-        ) from wrong
 
 
 def first_difference(here: Any, there: Any, path: str = "") -> tuple[str, Any, Any] | None:
@@ -299,12 +279,7 @@ def _check_types(tree: Mapping[str, Any]) -> None:
 
 
 def _check_names(settings: TrainSettings) -> None:
-    choices = {
-        "optimizer": Optimizer,
-        "schedule": Schedule,
-        "schedule_every": Every,
-        "precision": Precision,
-    }
+    choices = {"optimizer": Optimizer, "schedule": Schedule, "schedule_every": Every, "precision": Precision}
     for key, literal in choices.items():
         check_name(key, getattr(settings, key), get_args(literal))
     if settings.schedule == "multi_step" and not settings.milestones:

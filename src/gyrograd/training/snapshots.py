@@ -32,12 +32,7 @@ SCHEMA = 2
 UNSIGNED = 1
 """The schema of files written before they carried a checksum."""
 NAME = "checkpoint.safetensors"
-_KEPT = ("epoch", "batch", "names", "seen", "history", "best", "ended")
-_KINDS: dict[str, Any] = {
-    "schema": int,
-    "settings": dict,
-    "data": str,
-    "optimizer": dict,
+_PROGRESS: dict[str, Any] = {
     "epoch": int,
     "batch": int,
     "names": list,
@@ -46,7 +41,8 @@ _KINDS: dict[str, Any] = {
     "best": dict | None,
     "ended": bool,
 }
-"""Fields of a checkpoint's note and their types."""
+"""Fields of the progress that a checkpoint's note holds, and their types."""
+_KINDS = {"schema": int, "settings": dict, "data": str, "optimizer": dict, **_PROGRESS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +77,7 @@ def take(
         "settings": as_tree(settings),
         "data": data,
         "optimizer": rest,
-        **{key: getattr(progress, key) for key in _KEPT},
+        **{key: getattr(progress, key) for key in _PROGRESS},
     }
     on_cpu = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
     return Snapshot(note, on_cpu)
@@ -128,13 +124,8 @@ def read(path: Path) -> Snapshot | None:
 
 def check_same_run(path: Path, snapshot: Snapshot, settings: TrainSettings, data: str) -> None:
     """Refuse to resume with other settings or data; the error names the first difference."""
-    here, there = (
-        decisive_settings(tree) | {"the training data": own}
-        for tree, own in (
-            (json.loads(json.dumps(as_tree(settings))), data),
-            (snapshot.note["settings"], snapshot.note["data"]),
-        )
-    )
+    here = decisive_settings(json.loads(json.dumps(as_tree(settings)))) | {"the training data": data}
+    there = decisive_settings(snapshot.note["settings"]) | {"the training data": snapshot.note["data"]}
     check_same_settings(path, here, there)
 
 
@@ -144,7 +135,7 @@ def check_same_settings(path: Path, here: Mapping[str, Any], there: Mapping[str,
     if difference is not None:
         key, mine, its = difference
         raise UserError(
-            f"{path} belongs to another run: {key} is {_shown(mine)} here and {_shown(its)} there; give the same, "
+            f"{path} belongs to another run: {key} is {_text(mine)} here and {_text(its)} there; give the same, "
             "another folder (--out), or --resume changed to go on all the same."
         )
 
@@ -153,8 +144,32 @@ def restore(
     snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
 ) -> TrainingProgress:
     """Restore weights and optimizer; returns the progress of the run."""
+    misfit = "The checkpoint holds another model than the settings describe; give the settings it was trained with."
     try:
-        return _restored(snapshot, model, optimizer, average)
+        load_weights(model, _below(snapshot, "model."), misfit)
+        state: dict[int, dict[str, Any]] = {}
+        plain = {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
+        for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
+            index, _, name = key.partition(".")
+            state.setdefault(int(index), {})[name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        for weight, own in optimizer.state.items():
+            for name, value in own.items():
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    # Files do not keep memory formats, and a fused optimizer needs that of the weight (channels last).
+                    own[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
+        if average is not None:
+            for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
+                average.values[key].copy_(value)
+        sums = snapshot.tensors.get("sums")
+        device = next(model.parameters()).device
+        kept = {key: snapshot.note[key] for key in _PROGRESS}
+        best = _below(snapshot, "best.")
+        progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
+        if best:
+            progress.best_weights = Average(model, 0.0)
+            progress.best_weights.values = best
+        return progress
     except UserError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as wrong:
@@ -163,35 +178,6 @@ def restore(
             f"The checkpoint does not fit the run ({type(wrong).__name__}: {wrong}); "
             "remove it or give another folder."
         ) from wrong
-
-
-def _restored(
-    snapshot: Snapshot, model: Model, optimizer: torch.optim.Optimizer, average: Average | None
-) -> TrainingProgress:
-    _fit(model, _below(snapshot, "model."))
-    state: dict[int, dict[str, Any]] = {}
-    plain = {key.removeprefix("optimizer."): value for key, value in snapshot.note["optimizer"].items()}
-    for key, value in {**_below(snapshot, "optimizer."), **plain}.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    for weight, own in optimizer.state.items():
-        for name, value in own.items():
-            if isinstance(value, Tensor) and value.shape == weight.shape:
-                # Files do not keep memory formats, and a fused optimizer needs that of the weight (channels last).
-                own[name] = torch.empty_like(weight, requires_grad=False).copy_(value)
-    if average is not None:
-        for key, value in (_below(snapshot, "average.") or _below(snapshot, "model.")).items():
-            average.values[key].copy_(value)
-    sums = snapshot.tensors.get("sums")
-    device = next(model.parameters()).device
-    kept = {key: snapshot.note[key] for key in _KEPT}
-    best = _below(snapshot, "best.")
-    progress = TrainingProgress(**kept, sums=None if sums is None else sums.to(device))
-    if best:
-        progress.best_weights = Average(model, 0.0)
-        progress.best_weights.values = best
-    return progress
 
 
 def fingerprint(data: Dataset) -> str:
@@ -203,12 +189,11 @@ def fingerprint(data: Dataset) -> str:
     return digest.hexdigest()[:16]
 
 
-def _fit(model: Model, weights: Mapping[str, Tensor]) -> None:
-    own = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-    if own != {key: tuple(value.shape) for key, value in weights.items()}:
-        raise UserError(
-            "The checkpoint holds another model than the settings describe; give the settings it was trained with."
-        )
+def load_weights(model: Model, weights: Mapping[str, Tensor], misfit: str) -> None:
+    """Load weights of the same names and shapes; others are an error, with this sentence."""
+    own = {key: value.shape for key, value in model.state_dict().items()}
+    if own != {key: value.shape for key, value in weights.items()}:
+        raise UserError(misfit)
     model.load_state_dict(dict(weights))
 
 
@@ -218,5 +203,5 @@ def _below(snapshot: Snapshot, prefix: str) -> dict[str, Tensor]:
     }
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     return "not set" if value is None else json.dumps(value)

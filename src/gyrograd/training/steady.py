@@ -97,11 +97,8 @@ class Steady:
         if why is not None:
             words = f"steady: the curvature penalty is left out ({why}); curvature=0 leaves it out without a warning."
             warnings.warn(words, stacklevel=3)
-            self.objective = objective_of(settings_from(steady_settings(self._eps, 0.0)))
-
-    @property
-    def _eps(self) -> float:
-        return float(self.settings.terms["adversarial"]["eps"])
+            eps = self.settings.terms["adversarial"]["eps"]
+            self.objective = objective_of(settings_from(steady_settings(eps, 0.0)))
 
 
 def without_curvature(model: Model, x: Inputs, y: Labels) -> str | None:

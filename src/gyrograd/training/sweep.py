@@ -17,8 +17,17 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Interval
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import Record
-from gyrograd.training.clusters import Cluster, Outcome, Outcomes
-from gyrograd.training.tables import UNKNOWN, Table, across, difference, interval, plain, shown, signed
+from gyrograd.training.clusters import Cluster, Outcome, Outcomes, attempt
+from gyrograd.training.tables import (
+    UNKNOWN,
+    Table,
+    across,
+    change_text,
+    difference,
+    interval,
+    plain,
+    value_text,
+)
 from gyrograd.training.trials import REFERENCE, Measuring, Trial, run_trial, trials_of
 
 ROUNDING = 1e-9
@@ -82,36 +91,22 @@ def sweep(
 def _run_all(trials: Sequence[Trial], cluster: Cluster | None, says: Says | None) -> dict[str, Outcome]:
     """The outcome of every trial by name; those of an earlier sweep are read from disk."""
     ended: dict[str, Outcome] = {t.name: known for t in trials if (known := t.known()) is not None}
-    with closing(_outcomes([trial for trial in trials if trial.name not in ended], cluster)) as outcomes:
+    left = [trial for trial in trials if trial.name not in ended]
+    outcomes: Outcomes = ((trial, attempt(run_trial, trial)) for trial in left)
+    if cluster is not None and left:
+        outcomes = cluster.outcomes(left, run_trial)
+    with closing(outcomes):
         for trial, outcome in outcomes:
-            ended[trial.name] = _keep(trial, outcome)
+            if isinstance(outcome, Record):
+                records.write(trial.record_path, outcome)
+            elif trial.point == REFERENCE:
+                raise UserError(
+                    f"The trial of cross-entropy failed, and nothing can be compared without it: {outcome}"
+                )
+            ended[trial.name] = outcome
             if says is not None:
                 says(trial, outcome, len(ended), len(trials))
     return ended
-
-
-def _outcomes(trials: Sequence[Trial], cluster: Cluster | None) -> Outcomes:
-    """Each trial with its record, or its error message."""
-    if cluster is not None and trials:
-        yield from cluster.outcomes(trials, run_trial)
-        return
-    for trial in trials:
-        try:
-            outcome: Outcome = run_trial(trial)
-        except UserError as mistake:
-            outcome = str(mistake)
-        yield trial, outcome
-
-
-def _keep(trial: Trial, outcome: Outcome) -> Outcome:
-    """Write the record of a trial; a failure of the reference is an error."""
-    if isinstance(outcome, Record):
-        records.write(trial.record_path, outcome)
-    elif trial.point == REFERENCE:
-        raise UserError(
-            f"The trial of cross-entropy failed, and nothing can be compared without it: {outcome}"
-        )
-    return outcome
 
 
 def _write_results(
@@ -171,7 +166,7 @@ class Selection:
         point = next(point for point in self.points if point.name == self.chosen)
         return (
             f"Chosen: {point.name}, the highest Grad RPS within {self.limit:g} of cross-entropy's accuracy "
-            f"(RPS {signed(point.rps_change)}, accuracy {signed(point.accuracy_change)} against it)."
+            f"(RPS {change_text(point.rps_change)}, accuracy {change_text(point.accuracy_change)} against it)."
         )
 
     def table(self) -> Table:
@@ -179,14 +174,12 @@ class Selection:
         return Table(header, tuple(self._row(point) for point in self.points))
 
     def document(self) -> dict[str, Any]:
+        measured = ("accuracy", "rps", "accuracy_change", "rps_change")
         points = [
             {
                 "name": point.name,
                 "seeds": point.seeds,
-                "accuracy": plain(point.accuracy),
-                "rps": plain(point.rps),
-                "accuracy_change": plain(point.accuracy_change),
-                "rps_change": plain(point.rps_change),
+                **{key: plain(getattr(point, key)) for key in measured},
                 "within_limit": point.within(self.limit),
                 "failure": point.failure or None,
             }
@@ -201,15 +194,13 @@ class Selection:
 
     def _row(self, point: Point) -> tuple[str, ...]:
         first = point is self.points[0]
-        changes = (UNKNOWN, UNKNOWN) if first else (signed(point.accuracy_change), signed(point.rps_change))
-        return (
-            point.name,
-            str(point.seeds),
-            shown(point.accuracy),
-            shown(point.rps),
-            *changes,
-            self._mark(point, first),
+        changes = (
+            (UNKNOWN, UNKNOWN)
+            if first
+            else (change_text(point.accuracy_change), change_text(point.rps_change))
         )
+        values = (str(point.seeds), value_text(point.accuracy), value_text(point.rps), *changes)
+        return (point.name, *values, self._mark(point, first))
 
     def _mark(self, point: Point, first: bool) -> str:
         if point.failure:
@@ -241,15 +232,9 @@ def _point(name: str, parts: Sequence[Record], base: Mapping[str, list[float | N
     if not parts:
         return Point(name, 0, None, None, None, None, failure)
     own = {key: _column(parts, key) for key in base}
-    return Point(
-        name,
-        len(parts),
-        interval(own["accuracy"]),
-        interval(own["rps"]),
-        difference(own["accuracy"], base["accuracy"]),
-        difference(own["rps"], base["rps"]),
-        failure,
-    )
+    values = {key: interval(own[key]) for key in base}
+    changes = {f"{key}_change": difference(own[key], base[key]) for key in base}
+    return Point(name, len(parts), **values, **changes, failure=failure)
 
 
 def _column(parts: Sequence[Record], key: str) -> list[float | None]:

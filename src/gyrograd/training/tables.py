@@ -9,7 +9,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Interval, Stat, bootstrap_interval, paired_difference
 from gyrograd.numerics.wording import UNKNOWN, interval_text
 
-__all__ = ["UNKNOWN", "Table", "across", "difference", "interval", "plain", "shown", "signed"]
+__all__ = ["UNKNOWN", "Table", "across", "change_text", "difference", "interval", "plain", "value_text"]
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ def difference(after: Sequence[float | None], before: Sequence[float | None]) ->
     return None if _empty(pairs) else paired_difference(after, before)
 
 
-def shown(found: Interval | None) -> str:
+def value_text(found: Interval | None) -> str:
     """`0.631 [0.580, 0.677]`."""
     return interval_text(found, ".3f")
 
 
-def signed(found: Interval | None) -> str:
+def change_text(found: Interval | None) -> str:
     """`+0.310 [+0.270, +0.350]`."""
     return interval_text(found, "+.3f")
 

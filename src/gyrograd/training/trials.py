@@ -36,7 +36,7 @@ from gyrograd.training.settings import (
     merge_settings,
     settings_from,
 )
-from gyrograd.types import Model, PerExample
+from gyrograd.types import Model
 
 REFERENCE = "cross-entropy"
 """The point that others are compared with: the same settings without a term."""
@@ -73,16 +73,10 @@ class Measuring:
         """`accuracy` of every image and `rps` of the chosen ones."""
         right = (predictions(model, data, self.batch_size) == data.labels).double()
         some = data.chosen(min(self.images, len(data)), self.seed).to(data.labels.device)
-        return {
-            "accuracy": right.tolist(),
-            "rps": _spread(self._stability(model, data, some), some, len(data)),
-        }
-
-    def _stability(self, model: Model, data: Dataset, some: Tensor) -> PerExample:
-        metric = self._rps()
         # One random key per image, independent of which others are measured.
         keys = random.keys(self.seed, len(data), data.labels.device)[some]
-        return metric(model, Gradient(), data.pixels(some), data.labels[some], seed=keys)
+        rps = self._rps()(model, Gradient(), data.pixels(some), data.labels[some], seed=keys)
+        return {"accuracy": right.tolist(), "rps": _spread(rps, some, len(data))}
 
     def _rps(self) -> RandomPerturbationSimilarity:
         return RandomPerturbationSimilarity(eps=self.eps, draws=self.draws, max_batch=self.batch_size)
@@ -131,7 +125,13 @@ class Trial:
     def name(self) -> str:
         """Readable and unique per settings, so that a larger grid finds the trials of a smaller one."""
         slug = re.sub(r"[^A-Za-z0-9.=]+", "_", self.point).strip("_")[:LONGEST_SLUG]
-        return f"{slug}-seed{self.settings.seed}-{_digest(decisive_settings(as_tree(self.settings)))}"
+        return f"{slug}-seed{self.settings.seed}-{self.digest}"
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal settings."""
+        text = json.dumps(decisive_settings(as_tree(self.settings)), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
     def folder(self) -> Path:
@@ -174,16 +174,19 @@ def trials_of(
         chosen = dict(zip(grid, (with_numbers(value) for value in values), strict=True))
         # The name is what a reader looks for first: `l2_cosine.l2=0.1 l2_cosine.cosine=1`.
         name = " ".join(f"{key.removeprefix('terms.')}={_short(value)}" for key, value in chosen.items())
-        points.setdefault(name, _tree_of(base, chosen))
+        tree = dict(base)
+        for key, value in chosen.items():
+            for part in reversed(key.split(".")):
+                value = {part: value}
+            tree = merge_settings(tree, value)
+        points.setdefault(name, tree)
     trials = [
-        Trial(point, _checked({**tree, "seed": seed}), measuring, out)
+        Trial(point, _checked_settings({**tree, "seed": seed}), measuring, out)
         for point, tree in points.items()
         for seed in seeds
     ]
     # Equal settings are one trial, under the first of their names.
-    return list(
-        {_digest(decisive_settings(as_tree(trial.settings))): trial for trial in reversed(trials)}.values()
-    )[::-1]
+    return list({trial.digest: trial for trial in reversed(trials)}.values())[::-1]
 
 
 def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
@@ -191,26 +194,11 @@ def run_trial(trial: Trial, on_epoch: OnEpoch | None = None) -> Record:
     started = time.monotonic()
     done = train(trial.settings, trial.folder, resume="auto", on_epoch=on_epoch)
     _, test = datasets(trial.settings)
-    assert test is not None  # as `_checked` made sure
+    assert test is not None  # as `_checked_settings` made sure
     device = next(done.model.parameters()).device
     columns = trial.measuring.measure(done.model, test.to(device))
     facts = {"trial": trial.name, "seconds": round(time.monotonic() - started, 1), "torch": torch.__version__}
     return record(f"trial {trial.point}", columns, trial.identity, facts)
-
-
-def _digest(tree: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _tree_of(base: Mapping[str, Any], chosen: Mapping[str, Any]) -> dict[str, Any]:
-    tree = dict(base)
-    for key, value in chosen.items():
-        tree = merge_settings(tree, _nested(key.split("."), value))
-    return tree
-
-
-def _nested(path: Sequence[str], value: Any) -> dict[str, Any]:
-    return {path[0]: value if len(path) == 1 else _nested(path[1:], value)}
 
 
 def _short(value: Any) -> str:
@@ -219,7 +207,7 @@ def _short(value: Any) -> str:
     )
 
 
-def _checked(tree: Mapping[str, Any]) -> TrainSettings:
+def _checked_settings(tree: Mapping[str, Any]) -> TrainSettings:
     settings = settings_from(tree)
     objective_of(settings)
     if settings.test is None:
