@@ -51,7 +51,9 @@ def bench(
     preset: str = "quick",
     json: bool = False,
 ) -> None:
-    """Time maps, an attack step and training steps of a model on this machine, on random images (medians).
+    """Time maps, attack steps and training steps on this machine.
+
+    Prints medians over rounds, on random images.
 
     Args:
         model: a name of `gyrograd list model`, torchvision:NAME or timm:NAME; ReLUs become Softplus(3).

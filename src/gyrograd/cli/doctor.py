@@ -26,7 +26,7 @@ class Finding:
 
 
 def doctor(json: bool = False) -> int:
-    """Check versions, the torch and torchvision pair, devices, optional parts, data and disk.
+    """Check the installation: versions, devices, extras, data, disk.
 
     Args:
         json: print JSON for machines instead of a table.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gyrograd.cli.inputs import USUAL, Opening
+from gyrograd.cli.options import Syntax
 
 if TYPE_CHECKING:
     from gyrograd.explorer import Stage
@@ -18,6 +19,7 @@ TRAIN = 1500
 """Training images and epochs of the nets for embedded data, as in `gyrograd demo`."""
 
 
+@Syntax(words={"models": "*"})
 def explore(
     models: list[str],
     data: str | None = None,
@@ -27,7 +29,7 @@ def explore(
     trusted_host: str | None = None,
     opening: Opening = USUAL,
 ) -> None:
-    """Open a page in the browser: explain an image, attack the explanation, compare two models.
+    """Open a page in the browser: explain, attack, compare models.
 
     Args:
         models: one or more, each a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with
@@ -60,9 +62,6 @@ def explore(
         stage = open_stage(models or list(PAIR), data or _own_data(models), **vars(opening))
     trusted = [name.strip() for name in (trusted_host or "").split(",") if name.strip()]
     serve(stage, host=host, port=port, open=open, trusted=trusted, ready=_say)
-
-
-explore.any_positional = "models"  # type: ignore[attr-defined]
 
 
 def _say(address: str) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import printable
 from gyrograd.records import JsonObject
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gyrograd.hardening import Hardened
 
 
+@Syntax(renamed={"part": "regularized_fraction"})
 def harden(
     model: str,
     data: str,
@@ -44,10 +46,11 @@ def harden(
     resume: str = "auto",
     json: bool = False,
 ) -> int:
-    """Fine-tune a classifier until its explanations hold under attack, within a limit of lost accuracy.
+    """Fine-tune a classifier until its explanations hold under attack.
 
-    The radius of the objective is searched: it grows while accuracy holds and shrinks if it does not. The same audit
-    measures the model before and after. Exit code 1: nothing was gained, and the model is unchanged.
+    Accuracy may fall by --max_accuracy_loss. The radius of the objective is searched: it grows while accuracy holds
+    and shrinks if it does not. The same audit measures the model before and after. Exit code 1: nothing was gained,
+    and the model is unchanged.
 
     Args:
         model: a checkpoint, torchvision:NAME, timm:NAME (with :pretrained for trained weights) or FILE.py:FACTORY.
@@ -105,9 +108,6 @@ def harden(
     else:
         _print(done, out)
     return 0 if done.better else 1
-
-
-harden.old_options = {"part": "regularized_fraction"}  # type: ignore[attr-defined]
 
 
 def _say(entry: JsonObject) -> None:

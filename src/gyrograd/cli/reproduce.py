@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import printable
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ NUMBERS = "numbers.csv"
 """All numbers, beside the page."""
 
 
+@Syntax(words={"name": "?"})
 def reproduce(
     name: str | None = None,
     scale: str = "smoke",
@@ -31,7 +33,9 @@ def reproduce(
     list: bool = False,
     render: bool = False,
 ) -> None:
-    """Run a table or figure of a paper and write a page with the paper's values, ours, intervals and verdicts.
+    """Rerun a table or figure of a paper and compare its numbers.
+
+    Writes a page with the paper's values, ours, intervals and verdicts.
 
     Args:
         name: which one, such as joo2023-table1; --list shows all.
@@ -79,9 +83,6 @@ def reproduce(
         device=resolve_device(device),
     )
     _print_results(page)
-
-
-reproduce.optional_positional = "name"  # type: ignore[attr-defined]
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli import parsing
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import printable
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
@@ -19,6 +20,42 @@ if TYPE_CHECKING:
 OWN = ("recipe", "config", "out", "resume", "print_config", "recipes", "help")
 
 
+def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+    """Split the words into the verb's own options and training settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
+    kept: list[str] = []
+    tree: Settings = {}
+    given: Settings = {"settings": tree}
+    while words:
+        word, words = words[0], words[1:]
+        key, equals, value = word.removeprefix("--").partition("=")
+        if word == "--print_config":
+            given["print_config"] = True  # jsonargparse would take it for an option of its own
+            continue
+        if not word.startswith("--") or key in OWN:
+            kept.append(word)
+            continue
+        if not equals:
+            value, words = (
+                (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
+            )
+        _put(tree, key.replace("-", "_").split("."), parsing.value(value))
+    return kept, given
+
+
+def _put(tree: Settings, path: list[str], value: Any) -> None:
+    from gyrograd.errors import UserError
+
+    *above, last = path
+    for key in above:
+        tree = tree.setdefault(key, {})
+        if not isinstance(tree, dict):
+            raise UserError(
+                f"--{'.'.join(path)} is a setting of {key}, which was given a value itself; leave one out."
+            )
+    tree[last] = value
+
+
+@Syntax(free_settings=free_settings)
 def train(
     recipe: str | None = None,
     config: Path | None = None,
@@ -28,7 +65,9 @@ def train(
     recipes: bool = False,
     settings: dict[str, Any] | None = None,
 ) -> int:
-    """Train a model; any setting of the recipe can be given as --key value (--print_config shows all of them).
+    """Train a model from a recipe, a file of settings or options.
+
+    Any setting of the recipe can be given as --key value (--print_config shows all of them).
 
     Args:
         recipe: named settings to start from; --recipes lists them.
@@ -59,44 +98,6 @@ def train(
             print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
         return stopped.exit_code
     return 0
-
-
-def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
-    """Split the words into the verb's own options and training settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
-    kept: list[str] = []
-    tree: Settings = {}
-    given: Settings = {"settings": tree}
-    while words:
-        word, words = words[0], words[1:]
-        key, equals, value = word.removeprefix("--").partition("=")
-        if word == "--print_config":
-            given["print_config"] = True  # jsonargparse would take it for an option of its own
-            continue
-        if not word.startswith("--") or key in OWN:
-            kept.append(word)
-            continue
-        if not equals:
-            value, words = (
-                (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
-            )
-        _put(tree, key.replace("-", "_").split("."), parsing.value(value))
-    return kept, given
-
-
-train.free_settings = free_settings  # type: ignore[attr-defined]
-
-
-def _put(tree: Settings, path: list[str], value: Any) -> None:
-    from gyrograd.errors import UserError
-
-    *above, last = path
-    for key in above:
-        tree = tree.setdefault(key, {})
-        if not isinstance(tree, dict):
-            raise UserError(
-                f"--{'.'.join(path)} is a setting of {key}, which was given a value itself; leave one out."
-            )
-    tree[last] = value
 
 
 def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
