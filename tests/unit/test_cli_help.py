@@ -37,7 +37,10 @@ def test_method_and_methods_are_one_option(verb, option, tmp_path, capsys):
     (tmp_path / "own.yaml").write_text(f"{option.strip('-')}: gradeint\n")
     for words in ([option, "gradeint"], [f"{option}=gradeint"], ["--config", str(tmp_path / "own.yaml")]):
         assert cli.main([verb, "lenet", "shapes", "--out", str(tmp_path / "out"), *words]) == 2
-        assert capsys.readouterr().err == "gyrograd: There is no attribution 'gradeint': did you mean 'gradient'?\n"
+        assert (
+            capsys.readouterr().err
+            == "gyrograd: There is no attribution 'gradeint': did you mean 'gradient'?\n"
+        )
 
 
 def test_the_help_gives_defaults_and_no_types(capsys):

@@ -90,19 +90,23 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _print_states(states: Sequence[State]) -> None:
-    """Print a few lines per experiment: name and state, content, requirements and cost."""
-    from gyrograd.cli.terminal import say
+    """Print a few lines per experiment: name and state, content, requirements, cost and measured times."""
+    from gyrograd.cli.terminal import print_table, say
 
     for one in states:
         say(f"{one.name} ({one.place}): {one.state}", style="bold")
-        costs = [
-            f"{scale}: {nets or 'no'} net{'' if nets == 1 else 's'}, {' and '.join(one.needs[scale]) or 'no data'}"
-            for scale, nets in one.nets.items()
-        ]
-        say(f"  {one.about}")
-        say(f"  {'; '.join(costs)}", style="dim")
+        lines = [("", one.about)]
+        for scale, nets in one.nets.items():
+            cost = [
+                f"{nets or 'no'} net{'' if nets == 1 else 's'}",
+                " and ".join(one.needs[scale]) or "no data",
+            ]
+            took = [one.took[scale].text] if scale in one.took else []
+            lines.append((f"  {scale}:", ", ".join(cost + took)))
+        print_table(("", ""), lines, styles=[None, *["dim"] * len(one.nets)])
     say(
-        "Nets are those trained, then measured; the scales are smoke (seconds), small (minutes), paper (all of it)."
+        "Nets are trained first, then measured; experiments in one folder share them. smoke takes seconds. The other "
+        "times were measured, those of small on a machine with other work on it."
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gyrograd.attributions import Lime, Shap, predict
 from gyrograd.attributions.segments import segment
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, Finish, RowRecord
+from gyrograd.experiments.engine import ExperimentOutput, Finish, MeasuredNets, RowRecord
 from gyrograd.experiments.results import MEDIAN
 from gyrograd.experiments.tan2023.explainers import (
     NAMES,
@@ -155,33 +155,26 @@ def agreements(model: Model, explain: Attribution, x: Inputs) -> Columns:
     }
 
 
-def ranked_by_level(
-    run: ExperimentContext,  # noqa: ARG001
-    trained_nets: Sequence[TrainedNet],
-    records: tuple[RowRecord, ...],
-) -> ExperimentOutput:
+def ranked_by_level(measured: MeasuredNets) -> ExperimentOutput:
     """Figure 3: rank correlations over the levels of one backbone."""
-    ranks: tuple[RowRecord, ...] = ()
-    for where in dict.fromkeys(trained_net.setting for trained_net in trained_nets):
-        ways = dict.fromkeys(trained_net.way for trained_net in trained_nets if trained_net.setting == where)
-        ranks += rank_correlations(records, where, {"all levels": [(where, way) for way in ways]})
-    return ExperimentOutput(records + ranks)
+    found = measured.records
+    for where in dict.fromkeys(one.setting for one in measured.trained_nets):
+        ways = dict.fromkeys(one.way for one in measured.trained_nets if one.setting == where)
+        lines = {"all levels": [(where, way) for way in ways]}
+        found += rank_correlations(measured.records, where, lines)
+    return ExperimentOutput(found)
 
 
-def ranked_by_backbone(
-    run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
-) -> ExperimentOutput:
+def ranked_by_backbone(measured: MeasuredNets) -> ExperimentOutput:
     """Table 1: rank correlations over the paper's backbones."""
+    if not measured.run.included((TOGETHER,)):
+        return ExperimentOutput(measured.records)
+    first = [one for one in measured.trained_nets if one.seed == measured.run.seeds[0]]
     lines = {
-        way: [
-            (s.setting, way)
-            for s in trained_nets
-            if s.setting in BACKBONES and (s.way, s.seed) == (way, run.seeds[0])
-        ]
+        way: [(one.setting, way) for one in first if one.setting in BACKBONES and one.way == way]
         for way in WAYS
     }
-    ranks = rank_correlations(records, TOGETHER, lines) if run.included((TOGETHER,)) else ()
-    return ExperimentOutput(records + ranks)
+    return ExperimentOutput(measured.records + rank_correlations(measured.records, TOGETHER, lines))
 
 
 def beside(row: str) -> Finish:
@@ -191,12 +184,8 @@ def beside(row: str) -> Finish:
     images depends on the nearest map. The ratio of two maps of the same image has no such tail.
     """
 
-    def finish(
-        run: ExperimentContext,  # noqa: ARG001
-        trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-        records: tuple[RowRecord, ...],
-    ) -> ExperimentOutput:
-        found = {m[:3]: m[3] for m in records if "faithfulness" in m[3].values}
+    def finish(measured: MeasuredNets) -> ExperimentOutput:
+        found = {m[:3]: m[3] for m in measured.records if "faithfulness" in m[3].values}
         made: list[RowRecord] = []
         for (setting, own, seed), record in found.items():
             if (setting, row, seed) in found:
@@ -205,7 +194,7 @@ def beside(row: str) -> Finish:
                 ratios = [None if a is None or not b else a / b for a, b in pairs]
                 settings = {**record.settings, "beside": row}
                 made.append((setting, own, seed, Record(RATIO, settings, record.examples, {RATIO: ratios})))
-        return ExperimentOutput(records + tuple(made))
+        return ExperimentOutput(measured.records + tuple(made))
 
     return finish
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult, Manipulate, MassCenter, TopK, transfer
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
+from gyrograd.experiments.engine import ExperimentOutput, MeasuredNets
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import of_prefix
 from gyrograd.experiments.samples import images_of
@@ -155,19 +155,14 @@ def transferred(trained_net: TrainedNet) -> list[Part]:
     return [trained_net.part(trained_net.way, "sm mass_center transfer", about, columns)]
 
 
-def rows_by_map(
-    run: ExperimentContext,  # noqa: ARG001
-    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-    records: tuple[RowRecord, ...],
-) -> ExperimentOutput:
+def rows_by_map(measured: MeasuredNets) -> ExperimentOutput:
     """One row per map under the transferred attack."""
-    return ExperimentOutput(
-        tuple(
-            (setting, f"{way} {name}", seed, of_prefix(record, f"{name}{OF}"))
-            for setting, way, seed, record in records
-            for name in NAMES
-        )
-    )
+    found = [
+        (setting, f"{way} {name}", seed, of_prefix(record, f"{name}{OF}"))
+        for setting, way, seed, record in measured.records
+        for name in NAMES
+    ]
+    return ExperimentOutput(tuple(found))
 
 
 OF = " : "

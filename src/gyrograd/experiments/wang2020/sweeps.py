@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gyrograd.experiments.engine import ExperimentContext
+from gyrograd.experiments.engine import Draw, ExperimentContext
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.plots import Line, figures_of, line
 from gyrograd.experiments.results import Estimate, Results
@@ -62,7 +62,7 @@ def _over(
     )
 
 
-def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Results], tuple[Section, ...]]:
+def drawn_over(what: str, values: Sequence[float], label: str) -> Draw:
     """Plot the area of the top-k attack over the setting, one panel per metric, one line per map."""
 
     def drawn(results: Results) -> tuple[Section, ...]:
