@@ -78,9 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             return _run(words)
-    except KeyboardInterrupt:
-        print("gyrograd: interrupted; finished results are kept.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        # `training.Stopped` and a verb's own interruption say how to go on; that of Ctrl-C is empty.
+        sentence = printable(stop) or "interrupted; finished results are kept."
+        print(f"gyrograd: {sentence}", file=sys.stderr)
+        return int(getattr(stop, "exit_code", 130))
     except BrokenPipeError:
         # The reader (`| head`) closed the pipe. Python would complain about that once more at exit.
         sys.stdout = None

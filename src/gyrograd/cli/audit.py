@@ -90,9 +90,8 @@ def audit(
             **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
-        kept = f"what was measured is kept in {printable(folder)}"
-        print(f"gyrograd: interrupted; {kept}, the same command continues from there.", file=sys.stderr)
-        return 130
+        kept = f"what was measured is kept in {folder}"
+        raise KeyboardInterrupt(f"interrupted; {kept}, the same command continues from there.") from None
     if json:
         print(json_format.dumps(card.document, indent=1))
     else:

@@ -33,7 +33,20 @@ def doctor(json: bool = False) -> int:
     """
     trouble = _trouble("torch")
     devices = [] if trouble else _devices()
-    findings = [_python(), _pair(trouble), *devices, *_optional_parts(), _cifar10(trouble), _disk()]
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    free = shutil.disk_usage(os.getcwd()).free / 2**30
+    findings = [
+        Finding(
+            "python",
+            "ok" if sys.version_info >= (3, 11) else "broken",
+            f"{system}, gyrograd {version('gyrograd')}",
+        ),
+        _pair(trouble),
+        *devices,
+        *_optional_parts(),
+        _cifar10(trouble),
+        Finding("disk", "ok" if free >= 1 else "broken", f"{free:.1f} GiB free here"),
+    ]
     if json:
         print(json_format.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -47,11 +60,6 @@ def version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _python() -> Finding:
-    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, gyrograd {version('gyrograd')}"
-    return Finding("python", "ok" if sys.version_info >= (3, 11) else "broken", detail)
 
 
 def _trouble(module: str) -> str:
@@ -124,11 +132,6 @@ def _cifar10(trouble: str) -> Finding:
     if there:
         return Finding("cifar10", "ok", there[0])
     return Finding("cifar10", "missing", f"not under {root}: gyrograd data fetch cifar10")
-
-
-def _disk() -> Finding:
-    free = shutil.disk_usage(os.getcwd()).free / 2**30
-    return Finding("disk", "ok" if free >= 1 else "broken", f"{free:.1f} GiB free here")
 
 
 def _print(findings: list[Finding]) -> None:

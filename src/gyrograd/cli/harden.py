@@ -87,22 +87,17 @@ def harden(
     from gyrograd.cli.parsing import pixel_radius
     from gyrograd.hardening import harden as hardened
     from gyrograd.hardening.search import objective_settings
-    from gyrograd.training import Stopped
 
     check_folder(out)
     size_of_step = None if eps is None else pixel_radius(eps)
     aligning = {"l2": l2, "cosine": cosine, "regularized_fraction": regularized_fraction}
     chosen = objective_settings(objective, eps=size_of_step, curvature=curvature, **aligning)
-    try:
-        done = hardened(
-            model, data, out=out, objective=chosen, epochs=epochs, max_accuracy_loss=max_accuracy_loss, tries=tries,
-            images=images, preset=preset, size=size, weights=weights, classes=classes, normalize=normalize, seed=seed,
-            device=device, resume=resume, says=_say, lr=lr, optimizer=optimizer, batch_size=batch_size, flip=flip,
-            crop=crop, zoom=zoom,
-        )  # fmt: skip
-    except Stopped as stopped:
-        print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
-        return stopped.exit_code
+    done = hardened(
+        model, data, out=out, objective=chosen, epochs=epochs, max_accuracy_loss=max_accuracy_loss, tries=tries,
+        images=images, preset=preset, size=size, weights=weights, classes=classes, normalize=normalize, seed=seed,
+        device=device, resume=resume, says=_say, lr=lr, optimizer=optimizer, batch_size=batch_size, flip=flip,
+        crop=crop, zoom=zoom,
+    )  # fmt: skip
     if json:
         print(json_format.dumps(done.card | {"file": str(done.path)}, indent=1))
     else:

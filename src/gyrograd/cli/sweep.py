@@ -50,7 +50,6 @@ def sweep(
         json: print the table as JSON for machines.
     """
     from gyrograd.cli.inputs import check_folder
-    from gyrograd.training import Stopped
     from gyrograd.training.clusters import Cluster
     from gyrograd.training.sweep import sweep as swept
     from gyrograd.training.trials import Measuring
@@ -58,20 +57,16 @@ def sweep(
     base, grid, own_seeds = _plan(file)
     folder = Path("out") / file.stem if out is None else out
     check_folder(folder)
-    try:
-        done = swept(
-            base,
-            grid,
-            out=folder,
-            seeds=own_seeds if seeds is None else seeds,
-            max_accuracy_loss=max_accuracy_loss,
-            measuring=Measuring(images=images),
-            ray=None if ray is None else Cluster(ray, max_retries, cpus, gpus),
-            says=_say,
-        )
-    except Stopped as stopped:
-        print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
-        return stopped.exit_code
+    done = swept(
+        base,
+        grid,
+        out=folder,
+        seeds=own_seeds if seeds is None else seeds,
+        max_accuracy_loss=max_accuracy_loss,
+        measuring=Measuring(images=images),
+        ray=None if ray is None else Cluster(ray, max_retries, cpus, gpus),
+        says=_say,
+    )
     _print(done, json)
     return 1 if done.failures or done.selection.chosen is None else 0
 

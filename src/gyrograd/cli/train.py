@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli import parsing
 from gyrograd.cli.options import Syntax
-from gyrograd.errors import printable
+from gyrograd.errors import UserError, printable
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
 
@@ -43,8 +42,6 @@ def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
 
 
 def _put(tree: Settings, path: list[str], value: Any) -> None:
-    from gyrograd.errors import UserError
-
     *above, last = path
     for key in above:
         tree = tree.setdefault(key, {})
@@ -80,29 +77,32 @@ def train(
     """
     from gyrograd.cli.inputs import check_folder
     from gyrograd.training import Stopped, settings_from
-    from gyrograd.training.settings import merge_settings
+    from gyrograd.training.settings import as_tree, merge_settings
 
     if recipes:
         _print_recipes()
         return 0
     chosen = settings_from(merge_settings(_chosen(recipe, config, settings), settings or {}))
     if print_config:
-        _print_settings(chosen)
+        import yaml  # type: ignore[import-untyped]
+
+        print(yaml.safe_dump(as_tree(chosen), sort_keys=False).rstrip())
         return 0
     folder = Path("out") / (recipe or (config.stem if config else "train")) if out is None else out
     check_folder(folder)
     try:
-        _report(_run_training(chosen, folder, resume))
+        done = _run_training(chosen, folder, resume)
     except Stopped as stopped:
         if _first():
-            print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
+            raise
         return stopped.exit_code
+    if _first():
+        _report(done)
     return 0
 
 
 def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
     """The settings of the recipe, overridden by those of the file and of the command line."""
-    from gyrograd.errors import UserError
     from gyrograd.training.settings import merge_settings, read_tree, recipe_tree
 
     if recipe is None and config is None and not settings:
@@ -139,14 +139,8 @@ def _line(entry: JsonObject, epochs: int) -> str:
 
 
 def _report(done: Trained) -> None:
-    if not _first():
-        return
     seconds = sum(entry["seconds"] for entry in done.history)
-    best = (
-        ""
-        if done.best is None
-        else f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}"
-    )
+    best = f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}" if done.best else ""
     print(f"Trained in {seconds:.0f} s{best}. The model:")
     print(printable(done.path))
 
@@ -166,11 +160,3 @@ def _print_recipes() -> None:
     for name, found in recipes().items():
         table.add_row(name, found.about)
     Console().print(table)
-
-
-def _print_settings(settings: TrainSettings) -> None:
-    import yaml  # type: ignore[import-untyped]
-
-    from gyrograd.training.settings import as_tree
-
-    print(yaml.safe_dump(as_tree(settings), sort_keys=False).rstrip())
