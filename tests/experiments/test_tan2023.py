@@ -114,7 +114,7 @@ def subject_of(
 def test_the_constant_is_the_metrics_at_the_prediction(run: ExperimentContext) -> None:
     model, x, y, trained_net = subject_of(run)
     keys = torch.tensor([3, 4, 5])
-    (part,) = measures.lipschitz("gi")(trained_net)
+    (part,) = measures.of_explainer(measures.lipschitz, "gi")(trained_net)
     found = part.columns(model, x, y, keys)["lipschitz"]
     explain = explainers(trained_net.sizes)["gi"]
     torch.testing.assert_close(

@@ -415,18 +415,11 @@ def render(folder: Path) -> Path:
     entry = lookup("experiment", results.name)
     claims, verdicts = verdicts_of(results)
     figures = entry.factory().sections(results)
-    title = f"{entry.paper} {entry.equation}"
-    write_page(
-        folder / "index.html",
-        experiment_page(title, _about(entry.factory), results, claims, verdicts, figures),
-    )
-    return folder / "index.html"
-
-
-def _about(factory: Callable[..., Any]) -> tuple[str, ...]:
-    """The paragraphs of an experiment's docstring."""
-    paragraphs = (inspect.getdoc(factory) or "").split("\n\n")
-    return tuple(" ".join(paragraph.split()) for paragraph in paragraphs)
+    title, page = f"{entry.paper} {entry.equation}", folder / "index.html"
+    paragraphs = (inspect.getdoc(entry.factory) or "").split("\n\n")
+    about = tuple(" ".join(paragraph.split()) for paragraph in paragraphs)
+    write_page(page, experiment_page(title, about, results, claims, verdicts, figures))
+    return page
 
 
 def verdicts_of(results: Results) -> tuple[Claims, tuple[ClaimVerdict, ...]]:

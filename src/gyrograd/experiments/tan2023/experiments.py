@@ -11,14 +11,14 @@ from gyrograd.experiments.tan2023.measures import (
     faithfulness,
     lipschitz,
     model_lipschitz,
+    of_explainer,
+    of_smoothgrad,
     ranked_by_backbone,
     ranked_by_level,
-    smooth_faithfulness,
-    smooth_lipschitz,
 )
 from gyrograd.experiments.tan2023.variants import BY_LEVEL, nets_by_row, over_levels
 
-CONSTANTS = [model_lipschitz, *(lipschitz(name) for name in NAMES)]
+CONSTANTS = [model_lipschitz, *(of_explainer(lipschitz, name) for name in NAMES)]
 NATURAL = nets_by_row(("natural",))
 BRIEFLY = "--images 100 --train epochs=5,schedule=one_cycle,precision=tf32"
 """Options of the timed runs."""
@@ -92,7 +92,7 @@ EXPERIMENTS = (
         "figure4",
         "Figure 4",
         "Local Lipschitz constant of SmoothGrad over its noise, on naturally trained backbones.",
-        Experiment(NATURAL, ([smooth_lipschitz],), sections=drawings.over_noise),
+        Experiment(NATURAL, ([of_smoothgrad(lipschitz)],), sections=drawings.over_noise),
         took={"small": Took(58, nets_of="tan2023-table1")},
     ),
     Listed(
@@ -103,7 +103,10 @@ EXPERIMENTS = (
         Orders are judged image by image, by the median ratio to sigma 0.03: the mean of Eq. 5 is that of a few images.
         """,
         Experiment(
-            NATURAL, ([smooth_faithfulness],), beside("sigma 0.03"), sections=drawings.faithful_over_noise
+            NATURAL,
+            ([of_smoothgrad(faithfulness)],),
+            beside("sigma 0.03"),
+            sections=drawings.faithful_over_noise,
         ),
         took={"small": Took(21, nets_of="tan2023-table1")},
     ),
@@ -116,7 +119,7 @@ EXPERIMENTS = (
         """,
         Experiment(
             NATURAL,
-            ([make(name) for name in NAMES for make in (lipschitz, faithfulness)],),
+            ([of_explainer(measure, name) for name in NAMES for measure in (lipschitz, faithfulness)],),
             beside("natural grad"),
             sections=drawings.trade_off,
         ),

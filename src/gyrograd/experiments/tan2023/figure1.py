@@ -12,7 +12,7 @@ from gyrograd.experiments.engine import ExperimentOutput, MeasuredNets
 from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, with_pictures
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.tan2023.explainers import QUANTITY, sigmas_of, smooth
-from gyrograd.experiments.tan2023.measures import beside, smooth_faithfulness
+from gyrograd.experiments.tan2023.measures import beside, faithfulness, of_smoothgrad
 from gyrograd.experiments.trained_nets import Columns, Part, TrainedNet
 from gyrograd.metrics.noise import GaussianNoise
 from gyrograd.numerics.maps import reduce
@@ -28,7 +28,7 @@ NOISE = GaussianNoise(0.1)
 def distances(trained_net: TrainedNet) -> list[Part]:
     """Distance between the maps of an image and of a noisy copy; on the natural net also SmoothGrad's faithfulness."""
     parts = [_moved(trained_net, row, explain) for row, explain in _explainers(trained_net).items()]
-    return parts + (smooth_faithfulness(trained_net) if trained_net.way == "natural" else [])
+    return parts + (list(of_smoothgrad(faithfulness)(trained_net)) if trained_net.way == "natural" else [])
 
 
 def _moved(trained_net: TrainedNet, row: str, explain: Attribution) -> Part:

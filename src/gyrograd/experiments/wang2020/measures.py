@@ -52,13 +52,8 @@ def top_share(setting: str) -> float:
 def metrics_of(setting: str, map_name: str, pixels: int) -> dict[str, Measure]:
     """The four metrics as in the released code; for UniGrad on CIFAR-10 also the published k-in."""
     k = max(1, round(top_share(setting) * pixels))
-    found: dict[str, Measure] = dict(
-        zip(
-            METRICS,
-            (TopKIntersection(k), RankCorrelation(), CenterDislocation(), CosineDistance()),
-            strict=True,
-        )
-    )
+    measures = (TopKIntersection(k), RankCorrelation(), CenterDislocation(), CosineDistance())
+    found: dict[str, Measure] = dict(zip(METRICS, measures, strict=True))
     if map_name == "ug" and setting.startswith("cifar10"):
         found["k-in of k=1000"] = TopKIntersection(round(MISTAKEN_K * pixels))
     return found
