@@ -227,13 +227,6 @@ def _summary(record: Record) -> dict[str, Stat]:
     return summary
 
 
-def _in_words(found: Stat) -> str:
-    from gyrograd.numerics.wording import interval_text
-
-    alone = " (one image, no interval)" if found["n"] == 1 else ""
-    return interval_text(found, ".4g", unknown="none: no image could be searched") + alone
-
-
 def _document(out: Path, record: Record) -> JsonObject:
     """The JSON output: the record, its summary, and the paths of the files."""
     written = json_format.loads((out / "record.json").read_text(encoding="utf-8"))
@@ -254,15 +247,18 @@ def _document(out: Path, record: Record) -> JsonObject:
 
 def _print(out: Path, done: AttackProgress, record: Record) -> None:
     from gyrograd.cli.terminal import print_table, say
-    from gyrograd.numerics.wording import eps_text
+    from gyrograd.numerics.wording import eps_text, interval_text
     from gyrograd.reporting.wording import counted_images
 
     eps = float(record.settings["eps"])
     images = counted_images(done.count)
     title = f"{record.name}, eps {eps:.4g} ({eps_text(eps)}), {images}: mean, 95 % interval"
-    print_table(
-        ("", ""), [(SUMMARY[key], _in_words(found)) for key, found in _summary(record).items()], title=title
-    )
+    rows = []
+    for key, found in _summary(record).items():
+        alone = " (one image, no interval)" if found["n"] == 1 else ""
+        interval = interval_text(found, ".4g", unknown="none: no image could be searched")
+        rows.append((SUMMARY[key], interval + alone))
+    print_table(("", ""), rows, title=title)
     for note in (*done.here.notes, *record.facts["flags"]):
         say(f"Note: {note}", wrap=False)
     say(f"{4 * done.count + 1} pictures; the first at a glance:")

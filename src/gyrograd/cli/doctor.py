@@ -33,14 +33,10 @@ def doctor(json: bool = False) -> int:
     """
     trouble = _trouble("torch")
     devices = [] if trouble else _devices()
-    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}, gyrograd {version('gyrograd')}"
     free = shutil.disk_usage(os.getcwd()).free / 2**30
     findings = [
-        Finding(
-            "python",
-            "ok" if sys.version_info >= (3, 11) else "broken",
-            f"{system}, gyrograd {version('gyrograd')}",
-        ),
+        Finding("python", "ok" if sys.version_info >= (3, 11) else "broken", system),
         _pair(trouble),
         *devices,
         *_optional_parts(),
@@ -89,18 +85,15 @@ def _pair(trouble: str) -> Finding:
 def _devices() -> list[Finding]:
     import torch
 
-    cores, threads = _counted(os.cpu_count() or 1, "core"), _counted(torch.get_num_threads(), "thread")
-    findings = [Finding("cpu", "ok", f"{cores}, {threads} for torch{_load()}")]
+    counts = {"core": os.cpu_count() or 1, "thread": torch.get_num_threads()}
+    words = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+    findings = [Finding("cpu", "ok", f"{words} for torch{_load()}")]
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
         findings.append(Finding(f"cuda:{index}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"))
     if len(findings) == 1:
         findings.append(Finding("cuda", "missing", "no card seen; everything runs on the CPU"))
     return findings
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _load() -> str:

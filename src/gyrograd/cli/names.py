@@ -118,7 +118,9 @@ def _listed(path: Path, kind: str) -> Iterator[Listed]:
     for node in (tree := ast.parse(text, path)).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
-            yield from (_entry(call, summary) for call in _registrations(node, kind))
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and _is_call(call, "register"):
+                    yield from [_entry(call, summary)] if ast.literal_eval(call.args[0]) == kind else []
         elif kind == "experiment" and isinstance(node, ast.Expr) and _is_call(node.value, "register_all"):
             yield from _table_of_experiments(tree, ast.literal_eval(node.value.args[0]))  # type: ignore[attr-defined]
 
@@ -134,13 +136,6 @@ def _table_of_experiments(tree: ast.Module, paper: str) -> Iterator[Listed]:
 
 def _is_call(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == name
-
-
-def _registrations(node: ast.ClassDef | ast.FunctionDef, kind: str) -> Iterator[ast.Call]:
-    """The `register(kind, name, ...)` among a definition's decorators."""
-    for call in node.decorator_list:
-        if isinstance(call, ast.Call) and _is_call(call, "register"):
-            yield from [call] if ast.literal_eval(call.args[0]) == kind else []
 
 
 def _entry(call: ast.Call, summary: str) -> Listed:

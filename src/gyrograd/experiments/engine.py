@@ -502,28 +502,21 @@ def _check_found(found: ExperimentOutput, name: str, run: ExperimentContext) -> 
             f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts to see all."
         )
     for what, asked, place in (("row", run.rows, 1), ("setting", run.settings, 0)):
-        for wanted in asked:
-            known = list(dict.fromkeys(str(measured[place]) for measured in found.records))
-            if known and not any(begins(one, wanted) for one in known):
-                _check_named(name, run, what, (wanted,), known)
-            if not known:
-                raise UserError(
-                    f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; leave out --{what}s to see "
-                    "all that it has."
-                )
+        known = list(dict.fromkeys(str(measured[place]) for measured in found.records))
+        _check_named(name, run, what, asked, known)
 
 
 def _check_named(
     name: str, run: ExperimentContext, what: str, asked: Sequence[str], known: Sequence[str]
 ) -> None:
-    """Refuse unknown names before anything is trained, and list the known ones."""
-    for wanted in asked:
-        if not any(begins(one, wanted) for one in known):
-            shown = ", ".join(known[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
-            raise UserError(
-                f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; its {what}s are {shown}: give one "
-                f"of these with --{what}s, or leave it out for all."
-            )
+    """Refuse unknown names, and list the known ones if there are any."""
+    unknown = [wanted for wanted in asked if not any(begins(one, wanted) for one in known)]
+    if unknown:
+        shown = ", ".join(known[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
+        advice = f"its {what}s are {shown}: give one of these with --{what}s, or leave it out for all."
+        if not known:
+            advice = f"leave out --{what}s to see all that it has."
+        raise UserError(f"{name} has no {what} '{unknown[0]}' at the scale '{run.scale.name}'; {advice}")
 
 
 def _command(name: str, run: ExperimentContext, seeds: int | None) -> str:

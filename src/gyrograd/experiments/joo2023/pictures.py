@@ -36,13 +36,12 @@ def attack_sections(what: str) -> Draw:
 
     def drawn(results: Results) -> tuple[Section, ...]:
         sections = []
-        parts = [key.split(BAR) for key in results.pictures]
-        for setting, name in dict.fromkeys((p[0], p[2]) for p in parts if len(p) == 3):
-            maps = {
-                p[1]: results.pictures[BAR.join(p)]
-                for p in parts
-                if len(p) == 3 and (p[0], p[2]) == (setting, name)
-            }
+        maps_of: dict[tuple[str, str], Arrays] = {}
+        for key in results.pictures:
+            setting, way, *attribution = key.split(BAR)
+            if attribution:
+                maps_of.setdefault((setting, attribution[0]), {})[way] = results.pictures[key]
+        for (setting, name), maps in maps_of.items():
             image = results.pictures[BAR.join((setting, "image"))]
             labels = ["clean", "attacked"] * (len(image) // 2)
             caption = f"{name} of {setting}, {what}. Each map over its own largest value."

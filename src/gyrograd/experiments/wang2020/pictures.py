@@ -76,14 +76,13 @@ def shown(maps: Maps) -> Finish:
 def map_sections(results: Results) -> tuple[Section, ...]:
     """Draw one grid per setting, with one row per image and one column per map."""
     sections = []
-    parts = [key.split(BAR) for key in results.pictures]
-    for setting in dict.fromkeys(part[0] for part in parts):
+    maps_of: dict[str, Arrays] = {}
+    for key in results.pictures:
+        setting, name, *map_part = key.split(BAR)
+        if map_part:
+            maps_of.setdefault(setting, {})[name] = results.pictures[key]
+    for setting, maps in maps_of.items():
         image = results.pictures[f"{setting}{BAR}image"]
-        maps = {
-            part[1]: results.pictures[BAR.join(part)]
-            for part in parts
-            if len(part) == 3 and part[0] == setting
-        }
         png = map_grid({"image": image}, maps, [""] * len(image))
         figure = Figure(png, "Sizes over channels; each map over its own largest value.")
         sections.append(Section(f"{setting}: maps", (), None, (figure,)))
