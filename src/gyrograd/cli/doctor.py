@@ -46,7 +46,13 @@ def doctor(json: bool = False) -> int:
     if json:
         print(json_format.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        _print(findings)
+        from rich.text import Text
+
+        from gyrograd.cli.terminal import print_table
+
+        colour = {"ok": "green", "missing": "yellow", "broken": "bold red"}
+        rows = [(each.what, Text(each.state, colour[each.state]), each.detail) for each in findings]
+        print_table(("part", "state", "detail"), rows)
     return int(any(finding.state == "broken" for finding in findings))
 
 
@@ -125,13 +131,3 @@ def _cifar10(trouble: str) -> Finding:
     if there:
         return Finding("cifar10", "ok", there[0])
     return Finding("cifar10", "missing", f"not under {root}: gyrograd data fetch cifar10")
-
-
-def _print(findings: list[Finding]) -> None:
-    from rich.text import Text
-
-    from gyrograd.cli.terminal import print_table
-
-    colour = {"ok": "green", "missing": "yellow", "broken": "bold red"}
-    rows = [(each.what, Text(each.state, colour[each.state]), each.detail) for each in findings]
-    print_table(("part", "state", "detail"), rows)

@@ -97,7 +97,12 @@ def train(
             raise
         return stopped.exit_code
     if _first():
-        _report(done)
+        seconds = sum(entry["seconds"] for entry in done.history)
+        best = (
+            f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}" if done.best else ""
+        )
+        print(f"Trained in {seconds:.0f} s{best}. The model:")
+        print(printable(done.path))
     return 0
 
 
@@ -127,22 +132,12 @@ def _run_training(settings: TrainSettings, out: Path, resume: str) -> Trained:
 
     def say(entry: JsonObject, model: Model) -> None:  # noqa: ARG001
         if _first():
-            print(_line(entry, settings.epochs), flush=True)
+            losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
+            accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""
+            epoch = f"epoch {entry['epoch']}/{settings.epochs}"
+            print(f"{epoch}  {losses}{accuracy}  {entry['seconds']:.1f} s", flush=True)
 
     return train(settings, out, resume=resume, on_epoch=say)
-
-
-def _line(entry: JsonObject, epochs: int) -> str:
-    losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
-    accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""
-    return f"epoch {entry['epoch']}/{epochs}  {losses}{accuracy}  {entry['seconds']:.1f} s"
-
-
-def _report(done: Trained) -> None:
-    seconds = sum(entry["seconds"] for entry in done.history)
-    best = f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}" if done.best else ""
-    print(f"Trained in {seconds:.0f} s{best}. The model:")
-    print(printable(done.path))
 
 
 def _first() -> bool:
