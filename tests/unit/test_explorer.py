@@ -539,7 +539,7 @@ def served(monkeypatch, tmp_path):
 
     def untrained(name, images, epochs, seed):
         found["trained"].append(name)  # type: ignore[attr-defined]
-        return gg.model("lenet", activation="softplus", seed=seed)
+        return gg.model("lenet", activation="softplus", seed=seed), 0.0
 
     monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
     monkeypatch.setattr("gyrograd.cli.demo.train_net", untrained)

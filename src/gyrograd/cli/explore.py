@@ -100,6 +100,6 @@ def _cached_net(name: str, seed: int) -> Model:
     path = data_root() / "explore" / f"{words}.safetensors"
     if not path.is_file():
         say(f"Training a LeNet on embedded data with {name}, {EPOCHS} epochs, once ...", stderr=True)
-        net = train_net(name, gg.dataset("shapes", split="train", n=TRAIN), EPOCHS, seed)
+        net, _ = train_net(name, gg.dataset("shapes", split="train", n=TRAIN), EPOCHS, seed)
         save(path, net, facts={"data": "shapes", "objective": name})
     return load(path)
