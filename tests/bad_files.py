@@ -547,7 +547,7 @@ bad_options("a size of zero", ["--size", "0"], "the side of the images in pixels
 bad_options("a split that is not there", ["--split", "test"], "has no split 'test'")
 bad_options("a device that is not here", ["--device", "cuda:77"], "no device 'cuda:77'")
 bad_options("a device that is none", ["--device", "gpu"], "no device 'gpu'")
-bad_options("an option that is not there", ["--metod", "gradient"], "did you mean '--method'")
+bad_options("an option that is not there", ["--metod", "gradient"], "did you mean '--methods'")
 
 
 @bad("a normalisation that almost exists", "did you mean 'imagenet'", options=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import re
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
@@ -392,6 +393,11 @@ def test_the_command_prints_numbers_verdicts_and_last_the_page(tmp_path, capsys)
     table = capsys.readouterr().out
     assert "not run" in table
     assert "smoke: done" in table
+    assert "  small:  14 nets, cifar10 and shapes, 26 minutes on one CPU core\n" in re.sub(
+        " +\n", "\n", table
+    )
+    assert "38 seconds on one CPU core with the nets of joo2023-table1" in table
+    assert "8 minutes on an H200 with --settings cifar10-lenet-fast" in table
     command("joo2023-figure3b", out=tmp_path, render=True)
     assert capsys.readouterr().out.rstrip().splitlines() == lines
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from gyrograd import records
 from gyrograd.registry import available
 
 ROOT = Path(__file__).parents[2]
@@ -43,3 +45,22 @@ def test_an_item_without_a_page_has_the_counts_of_the_small_runs(
     assert "| tan2023 Figure 4: [small](small.md) | small | 1 | 2 |  | 4 |  |  |" in lines
     assert "| joo2023 Figure 3a: [small](small.md) | small | 1 |  |  | 6 |  |  |" in lines
     assert "| tan2023 Figure 5 | not run |  |  |  |  |  |  |" in lines
+
+
+def test_the_declared_times_are_the_measured_ones() -> None:
+    """`gyrograd reproduce --list` shows them; results/ is not installed with the package."""
+    text = (ROOT / "results/small.md").read_text(encoding="utf-8")
+    small = {name: int(seconds) for name, seconds in re.findall(r"\| `([\w-]+)` \| (\d+) \|", text)}
+    known = {name: entry.factory().took for name, entry in available("experiment").items()}
+    assert {name: took["small"].seconds for name, took in known.items() if "small" in took} == small
+    assert all(took["small"].nets_of in {"", *small} for name, took in known.items() if "small" in took)
+    facts = [records.read(path).facts for path in ROOT.glob("results/*/results.json")]
+    measured = {
+        each["command"].removesuffix(" --device cuda").replace(" --seeds 3", ""): each for each in facts
+    }
+    runs = {name: took["paper"] for name, took in known.items() if "paper" in took}
+    assert len(runs) == 10
+    for name, run in runs.items():
+        found = measured[f"gyrograd reproduce {name} --scale paper {run.options}".rstrip()]
+        assert round(found["seconds"]) == run.seconds
+        assert ("H200" in found["hardware"]) == (run.machine == "an H200")

@@ -17,7 +17,7 @@ from gyrograd.attributions import Lime, predict
 from gyrograd.attributions.segments import segment
 from gyrograd.experiments import tan2023  # noqa: F401 - registers the experiments
 from gyrograd.experiments.claims import Order, Value, judge_claims, read_claims
-from gyrograd.experiments.engine import HOME, ExperimentContext, RowRecord
+from gyrograd.experiments.engine import HOME, ExperimentContext, MeasuredNets, RowRecord
 from gyrograd.experiments.nets import net_key, train_settings
 from gyrograd.experiments.results import Estimate, Quantity, Results, read_results
 from gyrograd.experiments.results import estimates as estimates_of
@@ -114,7 +114,7 @@ def subject_of(
 def test_the_constant_is_the_metrics_at_the_prediction(run: ExperimentContext) -> None:
     model, x, y, trained_net = subject_of(run)
     keys = torch.tensor([3, 4, 5])
-    (part,) = measures.lipschitz("gi")(trained_net)
+    (part,) = measures.of_explainer(measures.lipschitz, "gi")(trained_net)
     found = part.columns(model, x, y, keys)["lipschitz"]
     explain = explainers(trained_net.sizes)["gi"]
     torch.testing.assert_close(
@@ -278,7 +278,7 @@ def test_a_few_images_do_not_decide_what_is_more_faithful(run: ExperimentContext
         ("lenet", row, 0, Record(row, {}, list(range(100)), {"faithfulness": values.tolist()}))
         for row, values in columns.items()
     )
-    judged_on = measures.beside("sigma 0.03")(run, [], found).records
+    judged_on = measures.beside("sigma 0.03")(MeasuredNets(run, [], found)).records
     results = Results("tan2023-figure5", "small", {}, estimates_of(judged_on))
     means = [results.estimates[Quantity("lenet", row, "faithfulness")].value for row in columns]
     assert means[1] > 2 * means[0]

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from gyrograd.cli import verbs
-from gyrograd.cli.options import options
+from gyrograd.cli.options import options, syntax_of
 from gyrograd.training import TrainSettings
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def unknown_options(text: str) -> list[str]:
         found = found.get(name) if isinstance(found, dict) else found
         if found is None:
             continue  # a sentence about gyrograd, not a command
-        own = {*options(found), *EVERYWHERE, *(SETTINGS if hasattr(found, "free_settings") else ())}
+        own = {*options(found), *EVERYWHERE, *(SETTINGS if syntax_of(found).free_settings else ())}
         given = re.findall(r"--([a-zA-Z_][\w-]*)", words)
         unknown += [f"{verb} --{option}" for option in given if option.replace("-", "_") not in own]
     return unknown

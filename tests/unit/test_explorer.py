@@ -537,12 +537,12 @@ def served(monkeypatch, tmp_path):
     """The stage the verb would show, with nothing shown and nets for drawings that need no training."""
     found: dict[str, object] = {"trained": []}
 
-    def untrained(name, seed):
+    def untrained(name, images, epochs, seed):
         found["trained"].append(name)  # type: ignore[attr-defined]
-        return gg.model("lenet", activation="softplus", seed=seed)
+        return gg.model("lenet", activation="softplus", seed=seed), 0.0
 
     monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
-    monkeypatch.setattr(verb, "_train_net", untrained)
+    monkeypatch.setattr("gyrograd.cli.demo.train_net", untrained)
     monkeypatch.setattr(
         "gyrograd.explorer.server.serve", lambda stage, **how: found.update(stage=stage, **how)
     )

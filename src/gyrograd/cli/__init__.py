@@ -17,55 +17,40 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from gyrograd.cli.options import Verb, arguments, options, texts
+from gyrograd.cli.options import Verb, aliases, arguments, is_word, options, syntax_of, texts
 from gyrograd.errors import UserError, did_you_mean, foreign_code, in_words, printable, wants_frames
 from gyrograd.renames import OldNameWarning, with_new_names
 
 
 def verbs() -> dict[str, Verb | dict[str, Verb]]:
     """Functions by name; a folder of verbs is a dictionary. The verbs' files import torch only when they run."""
-    from gyrograd.cli import (
-        attack,
-        audit,
-        bench,
-        compare,
-        completion,
-        data,
-        demo,
-        doctor,
-        explain,
-        explore,
-        harden,
-        leaderboard,
-        names,
-        report,
-        reproduce,
-        submit,
-        sweep,
-        train,
-        verify,
-    )
+    from gyrograd.cli import data, names
+    from gyrograd.cli.attack import attack
+    from gyrograd.cli.audit import audit
+    from gyrograd.cli.bench import bench
+    from gyrograd.cli.compare import compare
+    from gyrograd.cli.completion import completion
+    from gyrograd.cli.demo import demo
+    from gyrograd.cli.doctor import doctor
+    from gyrograd.cli.explain import explain
+    from gyrograd.cli.explore import explore
+    from gyrograd.cli.harden import harden
+    from gyrograd.cli.leaderboard import leaderboard
+    from gyrograd.cli.report import report
+    from gyrograd.cli.reproduce import reproduce
+    from gyrograd.cli.submit import submit
+    from gyrograd.cli.sweep import sweep
+    from gyrograd.cli.train import train
+    from gyrograd.cli.verify import verify
 
+    first = (demo, audit, explain, attack, explore, train, harden, sweep, reproduce)
+    later = (report, compare, leaderboard, submit, verify, bench)
     return {
-        "demo": demo.demo,
-        "audit": audit.audit,
-        "explain": explain.explain,
-        "attack": attack.attack,
-        "explore": explore.explore,
-        "train": train.train,
-        "harden": harden.harden,
-        "sweep": sweep.sweep,
-        "reproduce": reproduce.reproduce,
-        "report": report.report,
-        "compare": compare.compare,
-        "leaderboard": leaderboard.leaderboard,
-        "submit": submit.submit,
-        "verify": verify.verify,
-        "bench": bench.bench,
+        **{verb.__name__: verb for verb in (*first, *later)},
         "list": names.show,
         "data": {"fetch": data.fetch, "check": data.check, "show": data.show},
-        "doctor": doctor.doctor,
-        "completion": completion.completion,
+        "doctor": doctor,
+        "completion": completion,
     }
 
 
@@ -93,9 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             return _run(words)
-    except KeyboardInterrupt:
-        print("gyrograd: interrupted; finished results are kept.", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        # `training.Stopped` and a verb's own interruption say how to go on; that of Ctrl-C is empty.
+        sentence = printable(stop) or "interrupted; finished results are kept."
+        print(f"gyrograd: {sentence}", file=sys.stderr)
+        return int(getattr(stop, "exit_code", 130))
     except BrokenPipeError:
         # The reader (`| head`) closed the pipe. Python would complain about that once more at exit.
         sys.stdout = None
@@ -213,9 +200,8 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     """Parse the words into the verb's settings; an error is one sentence."""
     from jsonargparse import ArgumentError
 
-    # A verb may read settings of its own that no signature can list, such as --terms.l2.weight 0.1
-    take = getattr(verb, "free_settings", None)
-    words, free = take(words) if take else (words, {})
+    own = syntax_of(verb)
+    words, free = own.free_settings(words) if own.free_settings else (words, {})
     words = [_underscored(word, options(verb)) for word in words]
     try:
         settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
@@ -227,7 +213,8 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
         raise UserError(
             f"The file of --config is not YAML ({in_words(wrong)}); give a text file of settings."
         ) from None
-    settings = with_new_names(settings, getattr(verb, "old_options", {}), warn=True)
+    settings = with_new_names(settings, own.renamed, warn=True)
+    settings = with_new_names(settings, aliases(verb))
     return arguments(verb, {**settings, **free})
 
 
@@ -241,36 +228,39 @@ def _underscored(word: str, known: Collection[str]) -> str:
 def _parser(verb: Verb, path: str) -> Any:
     from jsonargparse import ArgumentParser
 
-    helps, about = texts(verb), _first_line(verb)
-    epilog = f"{DEBUG} shows where an error came from. Exit codes: 0 done, 1 negative result, 2 an error, 70 a bug."
-    parser = ArgumentParser(prog=path, description=about, epilog=epilog, exit_on_error=False)
-    by_hand: set[str | int] = set()
-    several = getattr(verb, "several_positional", None)
-    for name, parameter in options(verb).items():
-        if several and parameter.default is inspect.Parameter.empty:
-            # all of them by hand, so that they keep their order
-            parser.add_argument(name, nargs="+" if name == several else None, type=str, help=helps.get(name))
-            by_hand.add(name)
-        elif name == getattr(verb, "any_positional", None):
-            parser.add_argument(name, nargs="*", default=[], type=str, help=helps.get(name))
-            by_hand.add(name)
-        elif name == getattr(verb, "optional_positional", None):
-            parser.add_argument(name, nargs="?", default=None, type=str, help=helps.get(name))
-            by_hand.add(name)
-        elif name in getattr(verb, "optional_values", {}):
-            given = verb.optional_values[name]  # type: ignore[attr-defined]
-            parser.add_argument(f"--{name}", nargs="?", const=given, type=str, help=helps.get(name))
-            by_hand.add(name)
-        elif parameter.default is False:
-            parser.add_argument(f"--{name}", action="store_true", help=helps.get(name))
-            by_hand.add(name)
-    for old, new in getattr(verb, "old_options", {}).items():
-        kind, hidden = options(verb)[new].annotation, argparse.SUPPRESS
-        parser.add_argument(f"--{old}", type=kind, default=hidden, help=hidden)
-    if "config" not in options(verb):
-        # brings --print_config with it
-        parser.add_argument("--config", action="config", help="A YAML file of these settings.")
+    from gyrograd.cli.error_messages import usage
+    from gyrograd.cli.help import HelpFormatter
+
+    known, helps, own = options(verb), texts(verb), syntax_of(verb)
+    parser = ArgumentParser(
+        prog=path,
+        usage=f"{usage(verb, path)} [--OPTION ...]",
+        description=(verb.__doc__ or "").partition("\n    Args:")[0],
+        epilog=f"{DEBUG} shows where an error came from. Exit codes: 0 done, 1 negative result, 2 an error, 70 a bug.",
+        exit_on_error=False,
+        formatter_class=HelpFormatter,
+    )
+    # jsonargparse knows neither repeated words nor flags without a value. If one word is added by hand, all of them
+    # are, so that they keep their order.
+    words = [name for name in known if own.words and is_word(verb, name)]
+    for name in words:
+        nargs = own.words.get(name)
+        optional: dict[str, Any] = {"default": [] if nargs == "*" else None} if nargs in ("*", "?") else {}
+        parser.add_argument(name, nargs=nargs, type=str, help=helps.get(name), **optional)
+    flags = [name for name, parameter in known.items() if parameter.default is False]
+    by_hand: set[str | int] = {*words, *own.bare, *flags}
     parser.add_function_arguments(_stand_in(verb), skip=by_hand, as_positional=True, as_group=False)
+    for name, given in own.bare.items():
+        parser.add_argument(f"--{name}", nargs="?", const=given, type=str, help=helps.get(name))
+    for name in flags:
+        parser.add_argument(f"--{name}", action="store_true", help=helps.get(name))
+    for old, new in {**own.renamed, **aliases(verb)}.items():
+        parser.add_argument(
+            f"--{old}", type=known[new].annotation, default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+    if "config" not in known:
+        # brings --print_config with it
+        parser.add_argument("--config", action="config", help="a YAML file of these settings.")
     return parser
 
 
@@ -295,20 +285,15 @@ def _first_line(verb: Verb) -> str:
 def _print_overview(path: str, folder: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from gyrograd.cli.terminal import Console
+    from gyrograd.cli.terminal import Console, say
 
     table = Table.grid(padding=(0, 3, 0, 2))
     for name, verb in folder.items():
-        about = ", ".join(verb) if isinstance(verb, dict) else _first_line(verb)
-        table.add_row(name, about)
-    console = Console()
+        table.add_row(name, ", ".join(verb) if isinstance(verb, dict) else _first_line(verb))
     if path == "gyrograd":
-        console.print(
-            "gyrograd: explanations that hold still. Attack, measure and train feature attributions.\n"
-        )
-    console.print(
-        f"Usage: {path} VERB ...      {path} VERB --help says more; {DEBUG} shows where an error came from\n",
-        highlight=False,
-        markup=False,
-    )
-    console.print(table)
+        say("gyrograd: explanations that hold still. Attack, measure and train feature attributions.\n")
+    say(f"Usage: {path} VERB ...\n")
+    Console().print(table)
+    say(f"\n{path} VERB --help says more; {DEBUG} shows where an error came from.")
+    if path == "gyrograd":
+        say("New here? gyrograd demo takes a minute and needs no data.")

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli.inputs import (
+    AT_ONCE,
     USUAL,
     WHY_NOT_FINITE,
     CommandInputs,
     Opening,
     check_folder,
-    check_target_word,
     open_inputs,
-    targets,
 )
+from gyrograd.cli.options import Syntax
 from gyrograd.cli.parsing import make_from_text
-from gyrograd.errors import printable
+from gyrograd.errors import UserError, printable
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from gyrograd.numerics.statistics import Stat
     from gyrograd.records import Record
 
-AT_ONCE = 16
-"""Images per part; pictures are written after each, so an interruption loses at most one part."""
 IN_OVERVIEW = 6
 
 
@@ -57,11 +55,12 @@ class AttackProgress:
         return replace(self, first=self.first or hit, parts=(*self.parts, record))
 
 
+@Syntax(words={"data": "+"})
 def attack(
     model: str,
     data: str | list[str],
     attack: str = "targeted_map",
-    method: str = "gradient",
+    methods: str = "gradient",
     eps: str | float = "8/255",
     steps: int | None = None,
     norm: str = "linf",
@@ -70,11 +69,13 @@ def attack(
     opening: Opening = USUAL,
     json: bool = False,
 ) -> None:
-    """Attack the explanations of images; writes attacked images and the maps before and after.
+    """Attack the explanations of images.
+
+    Writes the attacked images, and the maps before and after.
 
     Args:
         attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` shows all.
-        method: the attribution under attack, with settings in brackets: 'integrated_gradients(steps=20)'.
+        methods: the attribution under attack, one, with settings in brackets: 'integrated_gradients(steps=20)'.
         eps: how far a pixel may move: 8/255 or 0.03.
         steps: gradient steps; default: that of the attack.
         norm: linf or l2.
@@ -83,9 +84,8 @@ def attack(
         json: print one JSON document instead of a table.
     """
     check_folder(out)
-    attacker, explainer = _attack(attack, eps, steps, norm), make_from_text("attribution", method)
-    here = open_inputs(model, data, opening)
-    check_target_word(here, target)
+    attacker, explainer = _attack(attack, eps, steps, norm), make_from_text("attribution", methods)
+    here = open_inputs(model, data, opening, target=target)
     settings = {
         "model": model,
         "data": here.data.name,
@@ -101,9 +101,6 @@ def attack(
         print(json_format.dumps(_document(out, record), indent=1))
     else:
         _print(out, done, record)
-
-
-attack.several_positional = "data"  # type: ignore[attr-defined]
 
 
 def _attack(text: str, eps: str | float, steps: int | None, norm: str) -> Any:
@@ -142,15 +139,8 @@ def _attack_images(
 def _part(
     here: CommandInputs, attacker: Any, explainer: Any, target: str, first: int, streams: Any
 ) -> AttackResult:
-    import torch
-
-    from gyrograd.errors import UserError
-    from gyrograd.models import logits_of
-
-    x = here.pixels(first, first + AT_ONCE)
-    with torch.no_grad():
-        logits = logits_of(here.model, x)
-    hit = attacker(here.model, explainer, x, targets(here, target, logits, first), seed=streams)
+    x, _, chosen = here.part(target, first, AT_ONCE)
+    hit = attacker(here.model, explainer, x, chosen, seed=streams)
     if isinstance(hit, tuple):
         raise UserError("The attack was given several eps; give one at a time: --eps 8/255.")
     result: AttackResult = hit
@@ -237,13 +227,6 @@ def _summary(record: Record) -> dict[str, Stat]:
     return summary
 
 
-def _in_words(found: Stat) -> str:
-    from gyrograd.numerics.wording import interval_text
-
-    alone = " (one image, no interval)" if found["n"] == 1 else ""
-    return interval_text(found, ".4g", unknown="none: no image could be searched") + alone
-
-
 def _document(out: Path, record: Record) -> JsonObject:
     """The JSON output: the record, its summary, and the paths of the files."""
     written = json_format.loads((out / "record.json").read_text(encoding="utf-8"))
@@ -264,15 +247,18 @@ def _document(out: Path, record: Record) -> JsonObject:
 
 def _print(out: Path, done: AttackProgress, record: Record) -> None:
     from gyrograd.cli.terminal import print_table, say
-    from gyrograd.numerics.wording import eps_text
+    from gyrograd.numerics.wording import eps_text, interval_text
     from gyrograd.reporting.wording import counted_images
 
     eps = float(record.settings["eps"])
     images = counted_images(done.count)
     title = f"{record.name}, eps {eps:.4g} ({eps_text(eps)}), {images}: mean, 95 % interval"
-    print_table(
-        ("", ""), [(SUMMARY[key], _in_words(found)) for key, found in _summary(record).items()], title=title
-    )
+    rows = []
+    for key, found in _summary(record).items():
+        alone = " (one image, no interval)" if found["n"] == 1 else ""
+        interval = interval_text(found, ".4g", unknown="none: no image could be searched")
+        rows.append((SUMMARY[key], interval + alone))
+    print_table(("", ""), rows, title=title)
     for note in (*done.here.notes, *record.facts["flags"]):
         say(f"Note: {note}", wrap=False)
     say(f"{4 * done.count + 1} pictures; the first at a glance:")

@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 from gyrograd.cli.inputs import USUAL, Opening, check_folder, open_inputs
-from gyrograd.cli.options import options
+from gyrograd.cli.options import Syntax, options
 from gyrograd.errors import printable
 from gyrograd.registry import Settings
 
 
+@Syntax(words={"data": "+"})
 def audit(
     model: str,
     data: str | list[str],
@@ -34,7 +35,9 @@ def audit(
     fresh: bool = False,
     json: bool = False,
 ) -> int:
-    """Can this model's explanations be trusted? Measures, attacks, recommends, and writes a report card.
+    """Can this model's explanations be trusted? Writes a report card.
+
+    Measures how steady and how faithful explanations are, attacks them, and recommends a method.
 
     Args:
         preset: how much is measured: glance (a minute for four photographs), quick (two minutes for 100 small
@@ -87,9 +90,8 @@ def audit(
             **settings,
         )  # fmt: skip
     except KeyboardInterrupt:
-        kept = f"what was measured is kept in {printable(folder)}"
-        print(f"gyrograd: interrupted; {kept}, the same command continues from there.", file=sys.stderr)
-        return 130
+        kept = f"what was measured is kept in {folder}"
+        raise KeyboardInterrupt(f"interrupted; {kept}, the same command continues from there.") from None
     if json:
         print(json_format.dumps(card.document, indent=1))
     else:
@@ -98,8 +100,6 @@ def audit(
         print(printable(folder / "report.html"))
     return 0
 
-
-audit.several_positional = "data"  # type: ignore[attr-defined]
 
 FROM_A_SET = 100
 """Default number of images of a registered set, which may hold thousands."""

@@ -51,7 +51,9 @@ def bench(
     preset: str = "quick",
     json: bool = False,
 ) -> None:
-    """Time maps, an attack step and training steps of a model on this machine, on random images (medians).
+    """Time maps, attack steps and training steps on this machine.
+
+    Prints medians over rounds, on random images.
 
     Args:
         model: a name of `gyrograd list model`, torchvision:NAME or timm:NAME; ReLUs become Softplus(3).
@@ -77,7 +79,11 @@ def bench(
     for job in jobs:
         job.run()  # the first run of anything is slower
     rounds = [[_seconds(job) for job in jobs] for _ in range(repeats)]
-    rows = [Timing.of(job.name, [times[i] for times in rounds]) for i, job in enumerate(jobs)]
+    seconds = [sorted(times) for times in zip(*rounds, strict=True)]
+    rows = [
+        Timing(job.name, statistics.median(times), times[0], times[-1])
+        for job, times in zip(jobs, seconds, strict=True)
+    ]
     print(json_format.dumps([asdict(row) for row in rows], indent=1)) if json else _print(
         rows, model, batch, side
     )
@@ -100,11 +106,8 @@ def _predict_audits(
     from gyrograd.audit.engine import shard_of
     from gyrograd.audit.presets import preset_of
     from gyrograd.measurement.simulation import Timed, predicted
-    from gyrograd.models.opening import resolve_device
 
-    place, chosen = resolve_device(device), preset_of(preset)
-    size = {"image_size": side} if name == "lenet" else {}
-    net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
+    net, chosen = _net(name, side, device), preset_of(preset)
     x, y = torch.rand(TRIAL_IMAGES, 3, side, side), torch.arange(TRIAL_IMAGES) % 10
     timed = Timed()
     for _ in range(2):  # the first run of anything is slower
@@ -143,34 +146,36 @@ def _print_scale(rows: list[Prediction]) -> None:
     print_table(heads, cells, title=f"an audit of {rows[0].images} images, predicted")
 
 
+def _net(name: str, side: int, device: str) -> Model:
+    import gyrograd as gg
+    from gyrograd.models.opening import resolve_device
+
+    size = {"image_size": side} if name == "lenet" else {}
+    net: Model = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size)
+    return net.to(resolve_device(device)).eval()
+
+
 def _jobs(name: str, batch: int, side: int, device: str) -> list[TimedWork]:
     import torch
 
     import gyrograd as gg
-    from gyrograd.cli.parsing import parse_call
+    from gyrograd.cli.parsing import make_from_text
     from gyrograd.models.opening import resolve_device
 
-    place = resolve_device(device)
-    size = {"image_size": side} if name == "lenet" else {}
-    net = gg.model(name, activation="softplus", beta=3, num_classes=10, seed=0, **size).to(place).eval()
+    net, place = _net(name, side, device), resolve_device(device)
     x, y = torch.rand(batch, 3, side, side, device=place), torch.arange(batch, device=place) % 10
-    jobs = [TimedWork("forward", lambda: _logits(net, x))]
-    for word in METHODS:
-        method, settings = parse_call(word)
-        jobs.append(TimedWork(word, partial(gg.attribution(method, **settings), net, x, y)))
-    attack = gg.attack("targeted_map", eps=8 / 255, steps=2)
-    jobs.append(
-        TimedWork("attack step on gradient", lambda: attack(net, gg.attribution("gradient"), x, y), 2)
-    )
-    return jobs + [_training(title, changes, net, x, y, place) for title, changes in ALIGNED.items()]
 
+    @torch.no_grad()
+    def forward() -> None:
+        net(x)
 
-def _logits(net: Model, x: Tensor) -> Tensor:
-    import torch
-
-    with torch.no_grad():
-        logits: Tensor = net(x)
-    return logits
+    attack, gradient = gg.attack("targeted_map", eps=8 / 255, steps=2), gg.attribution("gradient")
+    return [
+        TimedWork("forward", forward),
+        *(TimedWork(word, partial(make_from_text("attribution", word), net, x, y)) for word in METHODS),
+        TimedWork("attack step on gradient", partial(attack, net, gradient, x, y), 2),
+        *(_training(title, changes, net, x, y, place) for title, changes in ALIGNED.items()),
+    ]
 
 
 def _training(
@@ -210,11 +215,6 @@ class Timing:
     seconds: float
     fastest: float
     slowest: float
-
-    @classmethod
-    def of(cls, what: str, times: list[float]) -> Timing:
-        """The summary of these seconds."""
-        return cls(what, statistics.median(times), min(times), max(times))
 
 
 def _print(rows: list[Timing], model: str, batch: int, side: int) -> None:

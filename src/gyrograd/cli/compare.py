@@ -23,7 +23,9 @@ def compare(
     out: Path = Path("out/compare.html"),
     json: bool = False,
 ) -> None:
-    """Compare two audits, or two models on the same data: what improved and what got worse, image by image.
+    """Compare two audits, or two models on the same data.
+
+    Shows what improved and what got worse, image by image.
 
     Args:
         a: folder of the first audit, its card.json or report.html; with --data a model, as `gyrograd audit` takes it.

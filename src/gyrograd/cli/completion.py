@@ -8,7 +8,7 @@ from typing import Any
 
 from gyrograd import registry
 from gyrograd.cli.names import catalogue
-from gyrograd.cli.options import Verb, is_word, options
+from gyrograd.cli.options import Syntax, Verb, is_word, options
 from gyrograd.errors import check_name
 
 SHELLS = ("bash", "zsh")
@@ -32,8 +32,11 @@ SCRIPT = """_gyrograd() {{
 complete -o default -F _gyrograd gyrograd"""
 
 
+@Syntax(words={"shell": "?"})
 def completion(shell: str | None = None) -> None:
-    """Print what makes the shell complete verbs and options: add `eval "$(gyrograd completion bash)"` to ~/.bashrc.
+    """Print what makes the shell complete verbs and options.
+
+    Add `eval "$(gyrograd completion bash)"` to ~/.bashrc.
 
     Args:
         shell: bash, if it is left out, or zsh (then in ~/.zshrc).
@@ -45,9 +48,6 @@ def completion(shell: str | None = None) -> None:
     if shell == "zsh":
         print("autoload -U +X bashcompinit && bashcompinit")
     print(SCRIPT.format(verbs=" ".join(verbs()), cases="\n".join(_cases(verbs()))))
-
-
-completion.optional_positional = "shell"  # type: ignore[attr-defined]
 
 
 def _cases(verbs: dict[str, Any]) -> list[str]:

@@ -34,7 +34,9 @@ def fetch(name: str, root: Path | None = None, source: str = "auto") -> None:
 def show(
     name: str, out: Path | None = None, split: str | None = None, n: int = 8, path: Path | None = None
 ) -> None:
-    """Write a picture of a data set: a row of examples for each class, every second one with its outline.
+    """Write a picture of a data set: a row of examples per class.
+
+    Every second example has its outline.
 
     Args:
         name: which data set.
@@ -69,7 +71,9 @@ def show(
 
 
 def check(name: str, path: Path | None = None) -> None:
-    """Read a data set whole and print what is in it; CIFAR-10 and shapes are compared with known digests.
+    """Read a whole data set and print what is in it.
+
+    CIFAR-10 and shapes are compared with known digests.
 
     Args:
         name: which data set.

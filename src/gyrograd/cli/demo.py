@@ -45,7 +45,9 @@ class NetResult:
 def demo(
     out: Path = Path("out/demo"), epochs: int = 6, train: int = 1500, images: int = 40, seed: int = 0
 ) -> None:
-    """Train a LeNet with cross-entropy and a steady one on embedded data, attack both, and show the difference.
+    """Train a plain and a steady LeNet, attack both, and compare them.
+
+    Takes a minute. The images are made on the spot; the plain net is trained with cross-entropy.
 
     Args:
         out: folder for the report, the records and the two trained nets.
@@ -77,17 +79,12 @@ def demo(
 def _train_and_measure(
     console: Any, name: str, learn: Dataset, test: Dataset, shown: Dataset, out: Path, epochs: int, seed: int
 ) -> NetResult:
-    import gyrograd as gg
     from gyrograd.models import save
     from gyrograd.reporting.wording import counted_images
-    from gyrograd.training import fit, predictions
+    from gyrograd.training import predictions
 
-    model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
     console.print(f"Training a LeNet with {name}, {epochs} epoch{'s' if epochs != 1 else ''} ...")
-    # CPU time, not wall-clock time, so that other work on the machine does not count.
-    started = time.process_time()
-    fit(model, learn, settings_of(name, epochs, seed))
-    seconds = time.process_time() - started
+    model, seconds = train_net(name, learn, epochs, seed)
     accuracy = float((predictions(model, test) == test.labels).double().mean())
     save(out / f"{name}.safetensors", model, facts={"data": "shapes", "accuracy": accuracy})
     console.print(
@@ -102,6 +99,18 @@ def settings_of(name: str, epochs: int, seed: int) -> TrainSettings:
     from gyrograd.training import recipe
 
     return recipe(RECIPES[name], epochs=epochs, seed=seed, device="cpu")
+
+
+def train_net(name: str, images: Dataset, epochs: int, seed: int) -> tuple[Model, float]:
+    """One of the two nets, trained on embedded images, and the CPU seconds of its training."""
+    import gyrograd as gg
+    from gyrograd.training import fit
+
+    model: Model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
+    # CPU time, not wall-clock time, so that other work on the machine does not count.
+    started = time.process_time()
+    fit(model, images, settings_of(name, epochs, seed))
+    return model, time.process_time() - started
 
 
 def _measurements(model: Model, data: Dataset, seed: int) -> dict[str, list[float | None]]:
@@ -156,7 +165,11 @@ def _rows(nets: list[NetResult]) -> list[tuple[str, ...]]:
 
 
 def _write_report(nets: list[NetResult], data: Dataset, out: Path, seed: int) -> Path:
-    from gyrograd import records
+    import platform
+
+    import torch
+
+    from gyrograd import __version__, records
     from gyrograd.reporting import Section, Table, page, write_page
     from gyrograd.reporting.wording import counted_images
 
@@ -169,57 +182,44 @@ def _write_report(nets: list[NetResult], data: Dataset, out: Path, seed: int) ->
         "The explanation is the gradient of the label's logit; the attack changes no pixel by more than 8/255 and "
         "looks for the change that moves the map's top pixels most."
     )
-    shown = _apart_most(nets)
     chosen = (
         f"Of {len(data)} images the pictures show the one whose two maps are furthest apart in what stays; the means "
         "are of all."
     )
     sections = (Section("What was measured", (explained, chosen), table),)
-    path = out / "report.html"
+    versions = f"gyrograd {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    footer = ("Run it again: gyrograd demo", f"{versions}, {platform.machine()}")
     title = "A picture is attacked: which explanation holds?"
-    write_page(path, page(title, _verdict(nets), sections, _footer(), _pictures(nets, data, shown, seed)))
-    return path
+    pictures = _pictures(nets, data, _apart_most(nets), seed)
+    write_page(out / "report.html", page(title, _verdict(nets), sections, footer, pictures))
+    return out / "report.html"
 
 
 def _verdict(nets: list[NetResult]) -> tuple[str, ...]:
     """Sentences about what improved and what it cost; everything that got worse is included."""
+    from gyrograd.numerics.statistics import paired_difference
+    from gyrograd.numerics.wording import interval_text, signed_number
     from gyrograd.reporting.wording import counted_images
 
     plain, steady = nets
+    kept, change = (paired_difference(steady.values[key], plain.values[key]) for key in ("kept", "Insertion"))
+    word = "holds better" if kept.value > 0 else "holds worse"
+    if not kept.excludes_zero:
+        word = "does not hold significantly better"
+    difference = interval_text(kept, signed_number)
     share = [net.mean("kept") for net in nets]
     # Of the numbers as they are printed, so that a reader who subtracts finds the same.
     points = round(100 * steady.accuracy, 1) - round(100 * plain.accuracy, 1)
     accuracy = f"accuracy {'falls' if points < 0 else 'rises'} by {abs(points):.1f} points"
     return (
         f"An attack of at most 8/255 per pixel leaves {share[0]:.0%} of the top pixels of the plain net's explanation "
-        f"in place, and {share[1]:.0%} of the steady net's, which {_change('kept', nets)}; means of "
+        f"in place, and {share[1]:.0%} of the steady net's, which {word} ({difference}); means of "
         f"{counted_images(len(plain.values['kept']))}.",
         f"The price: {accuracy}, from {plain.accuracy:.1%} to {steady.accuracy:.1%}; Insertion "
-        f"{_moved('Insertion', nets)}; training takes {steady.seconds / max(plain.seconds, 1e-9):.1f} times as long.",
+        f"{'falls' if change.value < 0 else 'rises'} from {plain.mean('Insertion'):.3f} to "
+        f"{steady.mean('Insertion'):.3f} ({interval_text(change, signed_number)}); training "
+        f"takes {steady.seconds / max(plain.seconds, 1e-9):.1f} times as long.",
     )
-
-
-def _change(key: str, nets: list[NetResult]) -> str:
-    """Whether the steady net is steadier, with the paired difference and its interval."""
-    from gyrograd.numerics.statistics import paired_difference
-    from gyrograd.numerics.wording import interval_text, signed_number
-
-    change = paired_difference(nets[1].values[key], nets[0].values[key])
-    word = "holds better" if change.value > 0 else "holds worse"
-    if not change.excludes_zero:
-        word = "does not hold significantly better"
-    return f"{word} ({interval_text(change, signed_number)})"
-
-
-def _moved(key: str, nets: list[NetResult]) -> str:
-    """`falls from 0.704 to 0.660 (-0.044 [-0.060, -0.028])`."""
-    from gyrograd.numerics.statistics import paired_difference
-    from gyrograd.numerics.wording import interval_text, signed_number
-
-    change = paired_difference(nets[1].values[key], nets[0].values[key])
-    before, after = (net.mean(key) for net in nets)
-    word = "falls" if change.value < 0 else "rises"
-    return f"{word} from {before:.3f} to {after:.3f} ({interval_text(change, signed_number)})"
 
 
 def _apart_most(nets: list[NetResult]) -> int:
@@ -257,16 +257,3 @@ def _pictures(nets: list[NetResult], data: Dataset, row: int, seed: int) -> Show
             ShowcaseRow(data_address(image), alt, caption, label, views(at), stays(net.values["kept"][row]))
         )
     return showcase("The same image, the same attack, two nets; both predict the same class after it", rows)
-
-
-def _footer() -> tuple[str, ...]:
-    import platform
-
-    import torch
-
-    from gyrograd import __version__
-
-    return (
-        "Run it again: gyrograd demo",
-        f"gyrograd {__version__}, torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}",
-    )

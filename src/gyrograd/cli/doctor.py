@@ -26,18 +26,33 @@ class Finding:
 
 
 def doctor(json: bool = False) -> int:
-    """Check versions, the torch and torchvision pair, devices, optional parts, data and disk.
+    """Check the installation: versions, devices, extras, data, disk.
 
     Args:
         json: print JSON for machines instead of a table.
     """
     trouble = _trouble("torch")
     devices = [] if trouble else _devices()
-    findings = [_python(), _pair(trouble), *devices, *_optional_parts(), _cifar10(trouble), _disk()]
+    system = f"{platform.python_version()} on {platform.system()} {platform.machine()}, gyrograd {version('gyrograd')}"
+    free = shutil.disk_usage(os.getcwd()).free / 2**30
+    findings = [
+        Finding("python", "ok" if sys.version_info >= (3, 11) else "broken", system),
+        _pair(trouble),
+        *devices,
+        *_optional_parts(),
+        _cifar10(trouble),
+        Finding("disk", "ok" if free >= 1 else "broken", f"{free:.1f} GiB free here"),
+    ]
     if json:
         print(json_format.dumps([asdict(finding) for finding in findings], indent=1))
     else:
-        _print(findings)
+        from rich.text import Text
+
+        from gyrograd.cli.terminal import print_table
+
+        colour = {"ok": "green", "missing": "yellow", "broken": "bold red"}
+        rows = [(each.what, Text(each.state, colour[each.state]), each.detail) for each in findings]
+        print_table(("part", "state", "detail"), rows)
     return int(any(finding.state == "broken" for finding in findings))
 
 
@@ -47,11 +62,6 @@ def version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _python() -> Finding:
-    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}, gyrograd {version('gyrograd')}"
-    return Finding("python", "ok" if sys.version_info >= (3, 11) else "broken", detail)
 
 
 def _trouble(module: str) -> str:
@@ -81,18 +91,15 @@ def _pair(trouble: str) -> Finding:
 def _devices() -> list[Finding]:
     import torch
 
-    cores, threads = _counted(os.cpu_count() or 1, "core"), _counted(torch.get_num_threads(), "thread")
-    findings = [Finding("cpu", "ok", f"{cores}, {threads} for torch{_load()}")]
+    counts = {"core": os.cpu_count() or 1, "thread": torch.get_num_threads()}
+    words = ", ".join(f"{count} {what}{'' if count == 1 else 's'}" for what, count in counts.items())
+    findings = [Finding("cpu", "ok", f"{words} for torch{_load()}")]
     for index in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(index)
         findings.append(Finding(f"cuda:{index}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"))
     if len(findings) == 1:
         findings.append(Finding("cuda", "missing", "no card seen; everything runs on the CPU"))
     return findings
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _load() -> str:
@@ -124,18 +131,3 @@ def _cifar10(trouble: str) -> Finding:
     if there:
         return Finding("cifar10", "ok", there[0])
     return Finding("cifar10", "missing", f"not under {root}: gyrograd data fetch cifar10")
-
-
-def _disk() -> Finding:
-    free = shutil.disk_usage(os.getcwd()).free / 2**30
-    return Finding("disk", "ok" if free >= 1 else "broken", f"{free:.1f} GiB free here")
-
-
-def _print(findings: list[Finding]) -> None:
-    from rich.text import Text
-
-    from gyrograd.cli.terminal import print_table
-
-    colour = {"ok": "green", "missing": "yellow", "broken": "bold red"}
-    rows = [(each.what, Text(each.state, colour[each.state]), each.detail) for each in findings]
-    print_table(("part", "state", "detail"), rows)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
-from gyrograd.cli.options import Verb, is_word, options
+from gyrograd.cli.options import Verb, is_word, options, syntax_of
 from gyrograd.errors import did_you_mean
 
 KINDS: dict[Any, str] = {
@@ -30,13 +30,11 @@ def sentence(verb: Verb, path: str, said: str) -> str:
 
 def usage(verb: Verb, path: str) -> str:
     """The verb with its words in order: `gyrograd explain MODEL DATA ...`."""
-    shapes = {
-        getattr(verb, "several_positional", None): "{} ...",
-        getattr(verb, "any_positional", None): "[{} ...]",
-        getattr(verb, "optional_positional", None): "[{}]",
-    }
-    words = [shapes.get(name, "{}").format(name.upper()) for name in options(verb) if is_word(verb, name)]
-    return " ".join([path, *words])
+    shapes, repeated = {"+": "{} ...", "*": "[{} ...]", "?": "[{}]"}, syntax_of(verb).words
+    names = [name for name in options(verb) if is_word(verb, name)]
+    return " ".join(
+        [path, *(shapes.get(repeated.get(name, ""), "{}").format(name.upper()) for name in names)]
+    )
 
 
 def _unknown(verb: Verb, path: str, word: str) -> str:

@@ -9,30 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gyrograd.cli.inputs import (
+    AT_ONCE,
     USUAL,
     WHY_NOT_FINITE,
     CommandInputs,
     Opening,
     check_folder,
-    check_target_word,
     open_inputs,
-    targets,
 )
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import UserError, printable
 from gyrograd.occupancy import exclusive_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from gyrograd.records import JsonObject, Record
     from gyrograd.types import Attribution
 
-AT_ONCE = 16
-"""Images explained before their pictures are written: what an interruption can cost."""
 IN_OVERVIEW = 8
 ALL = "all"
 SHEET = "contact_sheet.html"
@@ -62,13 +57,28 @@ class ExplainedImage:
         """The methods whose map can be shown."""
         return [word for word, total in self.totals.items() if math.isfinite(total)]
 
+    @property
+    def files(self) -> dict[str, str]:
+        """The pictures by what they show; the name of the image's own file follows the number."""
+        own = Path(self.name)
+        stem = f"_{_slug(own.stem)[:LONGEST_STEM]}" if own.suffix else ""
+        start = f"{self.index:05d}{stem}"
+        files = {"image": f"{start}_image.png"}
+        for word in self.finite_methods:
+            files[word] = f"{start}_{_slug(word)}.png"
+            files[f"{word} overlay"] = f"{start}_{_slug(word)}_overlay.png"
+        return files
+
+
+def _slug(word: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in word).strip("_")
+
 
 @dataclass(frozen=True, eq=False)
 class ImageMaps:
-    """One image to draw: its pixels `h w 3` and its maps `h w` by method."""
+    """One image to draw: its pixels `h w 3` and its finite maps `h w` by method."""
 
-    index: int
-    name: str
+    row: ExplainedImage
     image: NDArray[np.float32]
     maps: dict[str, NDArray[np.float32]]
 
@@ -82,52 +92,52 @@ class Methods:
     sheet: bool = False
 
 
+@Syntax(words={"data": "+"})
 def explain(
     model: str,
     data: str | list[str],
-    method: str = "gradient",
+    methods: str = "gradient",
     target: str = "predicted",
     out: Path = Path("out/explain"),
     opening: Opening = USUAL,
     json: bool = False,
 ) -> None:
-    """Explain images: a heat map for each method, alone and laid over the image, and a table of predictions.
+    """Explain images: heat maps, and a table of predictions.
+
+    Each method's map is written alone and laid over the image.
 
     Args:
-        method: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'; all: every method
-            that supports this model, and a page that shows them side by side.
+        methods: attributions, comma-separated, settings in brackets: gradient,'smoothgrad(sigma=0.2)'; all: every
+            method that supports this model, and a page that shows them side by side.
         out: folder for the pictures and the record.
         json: print one JSON document instead of a table.
     """
     check_folder(out)
-    asked = _methods(method)
-    here = open_inputs(model, data, opening)
-    check_target_word(here, target)
-    methods = _working_methods(here, asked, target) if asked.sheet else asked
+    chosen = _methods(methods)
+    here = open_inputs(model, data, opening, target=target)
+    if chosen.sheet:
+        chosen = _working_methods(here, chosen, target)
     settings = {
         "model": model,
         "data": here.data.name,
-        "methods": {word: repr(made) for word, made in methods.used.items()},
+        "methods": {word: repr(made) for word, made in chosen.used.items()},
         "target": target,
         "seed": opening.seed,
     }
     with exclusive_folder(out):
         _remove_earlier(out)
-        done, seen = _explain_images(here, methods.used, target, out, settings)
-        shown = [one for one in seen if len(one.maps) == len(methods.used)]
-        if not shown and not methods.sheet:
+        done, seen = _explain_images(here, chosen.used, target, out, settings)
+        shown = [one for one in seen if len(one.maps) == len(chosen.used)]
+        if not shown and not chosen.sheet:
             raise UserError(_notes(here, done)[-1])
         if shown:
-            _write_overview(out, here, done, shown[:IN_OVERVIEW])
-        if methods.sheet:
-            _write_sheet(out, model, here, methods, done, seen[:IN_OVERVIEW])
+            _write_overview(out, here, shown[:IN_OVERVIEW])
+        if chosen.sheet:
+            _write_sheet(out, model, here, chosen, done, seen[:IN_OVERVIEW])
     if json:
-        print(json_format.dumps(_document(out, here, done, methods), indent=1))
+        print(json_format.dumps(_document(out, here, done, chosen), indent=1))
     else:
-        _print(out, here, done, methods)
-
-
-explain.several_positional = "data"  # type: ignore[attr-defined]
+        _print(out, here, done, chosen)
 
 
 def _methods(text: str) -> Methods:
@@ -177,10 +187,10 @@ def _explain_images(
     starts = range(0, len(here.data), AT_ONCE)
     try:
         for first in track(starts, len(starts), "explaining"):
-            for row, one in _part(here, methods, target, first):
+            for one in _part(here, methods, target, first):
                 _write_pictures(out, one)
-                done.append(row)
-                complete = len(row.finite_methods) == len(methods)
+                done.append(one.row)
+                complete = len(one.maps) == len(methods)
                 if len(seen) < IN_OVERVIEW or (complete and whole < IN_OVERVIEW):
                     seen.append(one)
                     whole += complete
@@ -209,70 +219,38 @@ def _remove_earlier(out: Path) -> None:
 
 def _part(
     here: CommandInputs, methods: dict[str, Attribution], target: str, first: int, count: int = 0
-) -> list[tuple[ExplainedImage, ImageMaps]]:
+) -> list[ImageMaps]:
     """Explain some images with every method, before any of them is written."""
-    import torch
-
-    from gyrograd.models import logits_of
     from gyrograd.numerics.maps import reduce
 
-    x = here.pixels(first, first + (count or AT_ONCE))
-    with torch.no_grad():
-        logits = logits_of(here.model, x)
-    chosen = targets(here, target, logits, first)
+    x, logits, chosen = here.part(target, first, count or AT_ONCE)
     maps = {word: reduce(method(here.model, x, chosen)).detach() for word, method in methods.items()}
     part = []
-    for place in range(len(x)):
+    for place, image in enumerate(x):
         own = {word: map[place] for word, map in maps.items()}
-        row = _row(here, first + place, logits[place], int(chosen[place]), own)
-        part.append((row, _image_maps(row, x[place], own)))
+        row = ExplainedImage(
+            index=here.index[first + place],
+            name=here.names[first + place],
+            predicted=int(logits[place].argmax()),
+            probability=float(logits[place].softmax(0).max()),
+            target=int(chosen[place]),
+            label=int(here.data.labels[first + place]) if here.labelled else None,
+            totals={
+                word: float(map.double().sum()) if bool(map.isfinite().all()) else math.nan
+                for word, map in own.items()
+            },
+        )
+        coloured = image.float() if len(image) == 3 else image[:1].float().expand(3, -1, -1)
+        arrays = {word: own[word].float().cpu().numpy() for word in row.finite_methods}
+        part.append(ImageMaps(row, coloured.movedim(0, -1).cpu().numpy(), arrays))
     return part
-
-
-def _row(
-    here: CommandInputs, place: int, logits: Tensor, target: int, maps: dict[str, Tensor]
-) -> ExplainedImage:
-    return ExplainedImage(
-        index=here.index[place],
-        name=here.names[place],
-        predicted=int(logits.argmax()),
-        probability=float(logits.softmax(0).max()),
-        target=target,
-        label=int(here.data.labels[place]) if here.labelled else None,
-        totals={
-            word: float(map.double().sum()) if bool(map.isfinite().all()) else math.nan
-            for word, map in maps.items()
-        },
-    )
-
-
-def _image_maps(row: ExplainedImage, x: Tensor, maps: dict[str, Tensor]) -> ImageMaps:
-    image = x.float() if len(x) == 3 else x[:1].float().expand(3, -1, -1)
-    arrays = {word: maps[word].float().cpu().numpy() for word in row.finite_methods}
-    return ImageMaps(row.index, row.name, image.movedim(0, -1).cpu().numpy(), arrays)
-
-
-def _slug(word: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in word).strip("_")
-
-
-def _files(index: int, name: str, methods: Iterable[str]) -> dict[str, str]:
-    """The pictures of an image by what they show; a file's own name follows the number."""
-    own = Path(name)
-    stem = f"_{_slug(own.stem)[:LONGEST_STEM]}" if own.suffix else ""
-    start = f"{index:05d}{stem}"
-    files = {"image": f"{start}_image.png"}
-    for word in methods:
-        files[word] = f"{start}_{_slug(word)}.png"
-        files[f"{word} overlay"] = f"{start}_{_slug(word)}_overlay.png"
-    return files
 
 
 def _write_pictures(out: Path, one: ImageMaps) -> None:
     from gyrograd.records import write_bytes
     from gyrograd.reporting.pictures import coloured, overlay, png, shared_scale
 
-    files = _files(one.index, one.name, one.maps)
+    files = one.row.files
     write_bytes(out / files["image"], png(one.image))
     for word, map in one.maps.items():
         end = shared_scale(map, map)
@@ -296,7 +274,7 @@ def _record(here: CommandInputs, done: list[ExplainedImage], settings: JsonObjec
     facts = {
         **versions(),
         "names": [one.name for one in done],
-        "pictures": [_files(one.index, one.name, one.finite_methods) for one in done],
+        "pictures": [one.files for one in done],
         "notes": list(_notes(here, done)),
         "complete": len(done) == len(here.data),
     }
@@ -319,9 +297,7 @@ def _notes(here: CommandInputs, done: list[ExplainedImage]) -> tuple[str, ...]:
     )
 
 
-def _write_overview(
-    out: Path, here: CommandInputs, done: list[ExplainedImage], shown: list[ImageMaps]
-) -> None:
+def _write_overview(out: Path, here: CommandInputs, shown: list[ImageMaps]) -> None:
     """The first images, the explained classes and all maps in one picture."""
     import numpy as np
 
@@ -330,11 +306,12 @@ def _write_overview(
 
     maps = {_title(word): np.stack([one.maps[word] for one in shown]) for word in shown[0].maps}
     images = {"image": np.stack([one.image for one in shown])}
-    explained = {one.index: here.class_name(one.target) for one in done}
     # Between dollar signs matplotlib reads formulas; file names have none.
     names = [
-        f"{printable(Path(one.name).name[-18:])}\n{printable(explained[one.index][:18])}".replace("$", r"\$")
-        for one in shown
+        f"{printable(Path(row.name).name[-18:])}\n{printable(here.class_name(row.target)[:18])}".replace(
+            "$", r"\$"
+        )
+        for row in (one.row for one in shown)
     ]
     write_bytes(out / "overview.png", map_grid(images, maps, names))
 
@@ -364,9 +341,9 @@ def _write_sheet(
         return SheetColumn(word, label, about, repr(method) + looks_at, passes_of(method))
 
     def row(one: ImageMaps) -> SheetRow:
-        said = next(other for other in done if other.index == one.index)
+        said = one.row
         words = f"predicted {here.class_name(said.predicted)} ({said.probability:.0%}); explained: "
-        return SheetRow(one.name, words + here.class_name(said.target), one.image, one.maps)
+        return SheetRow(said.name, words + here.class_name(said.target), one.image, one.maps)
 
     columns = [column(word, method) for word, method in methods.used.items()]
     columns += [column(word, None) for word in methods.refused]
@@ -396,10 +373,7 @@ def _document(out: Path, here: CommandInputs, done: list[ExplainedImage], method
             "target": one.target,
             "target_class": here.class_name(one.target),
             "label": one.label,
-            "pictures": {
-                what: str(out / file)
-                for what, file in _files(one.index, one.name, one.finite_methods).items()
-            },
+            "pictures": {what: str(out / file) for what, file in one.files.items()},
         }
         for one in done
     ]
@@ -429,7 +403,7 @@ def _print(out: Path, here: CommandInputs, done: list[ExplainedImage], methods: 
     print_table(heads, rows)
     for note in _notes(here, done):
         say(f"Note: {note}", wrap=False)
-    count = sum(len(_files(one.index, one.name, one.finite_methods)) for one in done) + 1
+    count = sum(len(one.files) for one in done) + 1
     for word, why in methods.refused.items():
         say(f"Left out: {word}: {why}", wrap=False)
     say(f"{count} pictures; all at a glance:")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gyrograd.cli.inputs import USUAL, Opening
+from gyrograd.cli.options import Syntax
 
 if TYPE_CHECKING:
     from gyrograd.explorer import Stage
@@ -18,6 +19,7 @@ TRAIN = 1500
 """Training images and epochs of the nets for embedded data, as in `gyrograd demo`."""
 
 
+@Syntax(words={"models": "*"})
 def explore(
     models: list[str],
     data: str | None = None,
@@ -27,7 +29,7 @@ def explore(
     trusted_host: str | None = None,
     opening: Opening = USUAL,
 ) -> None:
-    """Open a page in the browser: explain an image, attack the explanation, compare two models.
+    """Open a page in the browser: explain, attack, compare models.
 
     Args:
         models: one or more, each a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with
@@ -58,12 +60,11 @@ def explore(
     if not models and data is None and not _cifar10_is_here():
         stage = _stage_of_drawings(opening.device, opening.seed)
     else:
-        stage = open_stage(models or list(PAIR), data or _own_data(models), **vars(opening))
+        # The data set that the models were trained on is known for the zoo only.
+        own = "cifar10" if all(name.startswith("cifar10/") for name in models) else None
+        stage = open_stage(models or list(PAIR), data or own, **vars(opening))
     trusted = [name.strip() for name in (trusted_host or "").split(",") if name.strip()]
     serve(stage, host=host, port=port, open=open, trusted=trusted, ready=_say)
-
-
-explore.any_positional = "models"  # type: ignore[attr-defined]
 
 
 def _say(address: str) -> None:
@@ -71,11 +72,6 @@ def _say(address: str) -> None:
 
     say("The page is open; Ctrl-C ends it.", stderr=True)
     print(address, flush=True)
-
-
-def _own_data(models: list[str]) -> str | None:
-    """The data set that the models were trained on, known for the zoo only."""
-    return "cifar10" if all(name.startswith("cifar10/") for name in models) else None
 
 
 def _cifar10_is_here() -> bool:
@@ -95,24 +91,16 @@ def _stage_of_drawings(device: str, seed: int) -> Stage:
 
 def _cached_net(name: str, seed: int) -> Model:
     """The cached net, or a newly trained one."""
-    from gyrograd import __version__
+    import gyrograd as gg
+    from gyrograd.cli.demo import train_net
+    from gyrograd.cli.terminal import say
     from gyrograd.data.cifar10 import data_root
     from gyrograd.models import load, save
 
-    words = f"{name}-{TRAIN}x{EPOCHS}-seed{seed}-{__version__}"
+    words = f"{name}-{TRAIN}x{EPOCHS}-seed{seed}-{gg.__version__}"
     path = data_root() / "explore" / f"{words}.safetensors"
     if not path.is_file():
-        save(path, _train_net(name, seed), facts={"data": "shapes", "objective": name})
+        say(f"Training a LeNet on embedded data with {name}, {EPOCHS} epochs, once ...", stderr=True)
+        net, _ = train_net(name, gg.dataset("shapes", split="train", n=TRAIN), EPOCHS, seed)
+        save(path, net, facts={"data": "shapes", "objective": name})
     return load(path)
-
-
-def _train_net(name: str, seed: int) -> Model:
-    import gyrograd as gg
-    from gyrograd.cli.demo import PIXELS, settings_of
-    from gyrograd.cli.terminal import say
-    from gyrograd.training import fit
-
-    say(f"Training a LeNet on embedded data with {name}, {EPOCHS} epochs, once ...", stderr=True)
-    model: Model = gg.model("lenet", activation="softplus", beta=10, normalize=PIXELS, init="he", seed=seed)
-    fit(model, gg.dataset("shapes", split="train", n=TRAIN), settings_of(name, EPOCHS, seed))
-    return model

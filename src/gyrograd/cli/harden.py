@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import printable
 from gyrograd.records import JsonObject
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from gyrograd.hardening import Hardened
 
 
+@Syntax(renamed={"part": "regularized_fraction"})
 def harden(
     model: str,
     data: str,
@@ -44,10 +46,11 @@ def harden(
     resume: str = "auto",
     json: bool = False,
 ) -> int:
-    """Fine-tune a classifier until its explanations hold under attack, within a limit of lost accuracy.
+    """Fine-tune a classifier until its explanations hold under attack.
 
-    The radius of the objective is searched: it grows while accuracy holds and shrinks if it does not. The same audit
-    measures the model before and after. Exit code 1: nothing was gained, and the model is unchanged.
+    Accuracy may fall by --max_accuracy_loss. The radius of the objective is searched: it grows while accuracy holds
+    and shrinks if it does not. The same audit measures the model before and after. Exit code 1: nothing was gained,
+    and the model is unchanged.
 
     Args:
         model: a checkpoint, torchvision:NAME, timm:NAME (with :pretrained for trained weights) or FILE.py:FACTORY.
@@ -84,30 +87,22 @@ def harden(
     from gyrograd.cli.parsing import pixel_radius
     from gyrograd.hardening import harden as hardened
     from gyrograd.hardening.search import objective_settings
-    from gyrograd.training import Stopped
 
     check_folder(out)
     size_of_step = None if eps is None else pixel_radius(eps)
     aligning = {"l2": l2, "cosine": cosine, "regularized_fraction": regularized_fraction}
     chosen = objective_settings(objective, eps=size_of_step, curvature=curvature, **aligning)
-    try:
-        done = hardened(
-            model, data, out=out, objective=chosen, epochs=epochs, max_accuracy_loss=max_accuracy_loss, tries=tries,
-            images=images, preset=preset, size=size, weights=weights, classes=classes, normalize=normalize, seed=seed,
-            device=device, resume=resume, says=_say, lr=lr, optimizer=optimizer, batch_size=batch_size, flip=flip,
-            crop=crop, zoom=zoom,
-        )  # fmt: skip
-    except Stopped as stopped:
-        print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
-        return stopped.exit_code
+    done = hardened(
+        model, data, out=out, objective=chosen, epochs=epochs, max_accuracy_loss=max_accuracy_loss, tries=tries,
+        images=images, preset=preset, size=size, weights=weights, classes=classes, normalize=normalize, seed=seed,
+        device=device, resume=resume, says=_say, lr=lr, optimizer=optimizer, batch_size=batch_size, flip=flip,
+        crop=crop, zoom=zoom,
+    )  # fmt: skip
     if json:
         print(json_format.dumps(done.card | {"file": str(done.path)}, indent=1))
     else:
         _print(done, out)
     return 0 if done.better else 1
-
-
-harden.old_options = {"part": "regularized_fraction"}  # type: ignore[attr-defined]
 
 
 def _say(entry: JsonObject) -> None:

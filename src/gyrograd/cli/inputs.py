@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 TRIAL_IMAGES = 8
 """Images for a trial run of the model before any work."""
+AT_ONCE = 16
+"""Images per part of `explain` and `attack`; pictures are written after each, so an interruption loses at most one."""
 FROM_A_SET = 16
 """Default number of images of a registered set, which may hold thousands; files are all used."""
 WHY_NOT_FINITE = "look for a root or logarithm of 0 in the model"
@@ -95,11 +97,31 @@ class CommandInputs:
 
         return self.data.pixels(torch.arange(first, min(last, len(self.data))))
 
+    def part(self, target: str, first: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Some of the images, their logits, and the classes to explain: predictions, labels, or one class for all."""
+        import torch
+
+        from gyrograd.models import logits_of
+
+        x = self.pixels(first, first + count)
+        with torch.no_grad():
+            logits = logits_of(self.model, x)
+        if target == "predicted":
+            return x, logits, logits.argmax(1)
+        if target == "label":
+            return x, logits, self.data.labels[first : first + len(x)]
+        return x, logits, logits.argmax(1).new_full((len(x),), int(target))
+
 
 def open_inputs(
-    model: str, data: str | list[str], opening: Opening, *, from_a_set: int = FROM_A_SET
+    model: str,
+    data: str | list[str],
+    opening: Opening,
+    *,
+    target: str = "predicted",
+    from_a_set: int = FROM_A_SET,
 ) -> CommandInputs:
-    """Open model and images, try the model on a few images, and check that labels and classes match."""
+    """Open model and images, try the model on a few images, and check that labels, classes and target match."""
     import torch
 
     from gyrograd.data.opening import (
@@ -148,6 +170,7 @@ def open_inputs(
         names = read_class_names(opening.class_names, k)
     remarks = (*notes(net), *(flag.note for flag in flags))
     here = CommandInputs(net, shown, found.names, found.index, k, remarks, names)
+    _check_target(here, target)
     return replace(here, notes=(*here.notes, *_label_notes(here)))
 
 
@@ -168,16 +191,7 @@ def _label_notes(here: CommandInputs) -> tuple[str, ...]:
     return ()
 
 
-def targets(here: CommandInputs, target: str, logits: Tensor, first: int) -> Tensor:
-    """The classes to explain: predictions, labels, or one class for all."""
-    if target == "predicted":
-        return logits.argmax(1)
-    if target == "label":
-        return here.data.labels[first : first + len(logits)]
-    return logits.argmax(1).new_full((len(logits),), int(target))
-
-
-def check_target_word(here: CommandInputs, target: str) -> None:
+def _check_target(here: CommandInputs, target: str) -> None:
     """Refuse a target other than predicted, label (if there are labels) or the number of a class."""
     if target == "label" and not here.labelled:
         raise UserError("The images have no labels; explain the predicted class: --target predicted.")

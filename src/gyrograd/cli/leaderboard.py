@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import printable
 
 if TYPE_CHECKING:
     from gyrograd.reporting.leaderboard import Board
 
 
+@Syntax(words={"folders": "+"})
 def leaderboard(folders: list[str], out: Path | None = None, json: bool = False) -> None:
-    """Rank all audits below folders by the steady radius of each model and method, as a page or a static site.
+    """Rank all audits below folders, as a page or a static site.
+
+    Models and methods are ranked by their steady radius.
 
     Args:
         folders: folders with audits and submissions, at any depth.
@@ -42,9 +46,6 @@ def leaderboard(folders: list[str], out: Path | None = None, json: bool = False)
         return
     _print(tables)
     print(printable(page))
-
-
-leaderboard.several_positional = "folders"  # type: ignore[attr-defined]
 
 
 def _write(tables: list[Board], troubles: list[str], path: Path) -> Path:

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from gyrograd import registry
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import UserError, check_name
 
 
+@Syntax(words={"kind": "?"})
 def show(kind: str | None = None, json: bool = False) -> None:
-    """List the names of a kind, or of all kinds.
+    """List what is registered: methods, attacks, metrics, models, ...
 
     Args:
-        kind: attribution, kernel, model, dataset, ...; all of them if left out.
+        kind: attribution, attack, metric, model, dataset, kernel, ...; all of them if left out.
         json: print JSON for machines instead of tables.
     """
     kinds = registry.kinds() if kind is None else (kind,)
@@ -35,25 +37,20 @@ def show(kind: str | None = None, json: bool = False) -> None:
         _print_table(each, entries)
         if each == "model":
             _print_trained()
-
-
-# `gyrograd list KIND` reads better than `--kind KIND`.
-show.optional_positional = "kind"  # type: ignore[attr-defined]
+        print()
 
 
 def _print_trained() -> None:
     """Models that are opened, not built: the zoo and other libraries."""
-    from pathlib import Path
-
     import gyrograd
+    from gyrograd.cli.terminal import print_table
 
     # gyrograd.models knows them, too, but imports torch.
     zoo = Path(gyrograd.__file__).parent / "models" / "zoo"
     trained = sorted(path.parent.relative_to(zoo).as_posix() for path in zoo.rglob("model.safetensors"))
-    print(f"Trained: {', '.join(trained)}")
-    print(
-        "From other libraries: torchvision:NAME, timm:NAME, hf:OWNER/NAME (:pretrained for trained weights)\n"
-    )
+    others = "torchvision:NAME, timm:NAME, hf:OWNER/NAME (:pretrained for trained weights)"
+    print()
+    print_table(("", ""), [("Trained:", ", ".join(trained)), ("Other libraries:", others)])
 
 
 def _print_table(kind: str, entries: Iterable[Listed]) -> None:
@@ -67,7 +64,6 @@ def _print_table(kind: str, entries: Iterable[Listed]) -> None:
         source = entry.paper if entry.package == "gyrograd" else f"package {entry.package}"
         rows.append((name, entry.summary, source))
     print_table(("name", "what it is", "paper"), rows, title=kind)
-    print()
 
 
 MARKS = ("@register(", "\nregister_all(")
@@ -122,7 +118,9 @@ def _listed(path: Path, kind: str) -> Iterator[Listed]:
     for node in (tree := ast.parse(text, path)).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             summary = (ast.get_docstring(node) or "").partition("\n")[0]
-            yield from (_entry(call, summary) for call in _registrations(node, kind))
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and _is_call(call, "register"):
+                    yield from [_entry(call, summary)] if ast.literal_eval(call.args[0]) == kind else []
         elif kind == "experiment" and isinstance(node, ast.Expr) and _is_call(node.value, "register_all"):
             yield from _table_of_experiments(tree, ast.literal_eval(node.value.args[0]))  # type: ignore[attr-defined]
 
@@ -138,13 +136,6 @@ def _table_of_experiments(tree: ast.Module, paper: str) -> Iterator[Listed]:
 
 def _is_call(node: ast.expr, name: str) -> bool:
     return isinstance(node, ast.Call) and ast.unparse(node.func) == name
-
-
-def _registrations(node: ast.ClassDef | ast.FunctionDef, kind: str) -> Iterator[ast.Call]:
-    """The `register(kind, name, ...)` among a definition's decorators."""
-    for call in node.decorator_list:
-        if isinstance(call, ast.Call) and _is_call(call, "register"):
-            yield from [call] if ast.literal_eval(call.args[0]) == kind else []
 
 
 def _entry(call: ast.Call, summary: str) -> Listed:

@@ -8,29 +8,66 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
 
 from gyrograd.errors import UserError
 
 Verb = Callable[..., Any]
+VerbType = TypeVar("VerbType", bound=Verb)
+FreeSettings = Callable[[list[str]], tuple[list[str], dict[str, Any]]]
+
+ALIASES = {"method": "methods"}
+"""Further names of options; they are accepted wherever the option is, and not shown."""
+
+
+@dataclass(frozen=True)
+class Syntax:
+    """Decorator of a verb: what its signature does not say about its words.
+
+    words: positional options that may be repeated ("+", "*") or left out ("*", "?"), as argparse's `nargs`.
+    bare: the value of an option that is named without one. renamed: new names of options by their old ones.
+    free_settings: splits the words into options of the verb and an argument `settings`, for settings that no signature
+    can list, such as --terms.l2.weight 0.1.
+    """
+
+    words: Mapping[str, str] = field(default_factory=dict)
+    bare: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    free_settings: FreeSettings | None = None
+
+    def __call__(self, verb: VerbType) -> VerbType:
+        verb.syntax = self  # type: ignore[attr-defined]
+        return verb
+
+
+def syntax_of(verb: Verb) -> Syntax:
+    """The syntax of a verb; that of its signature alone if it has none of its own."""
+    found: Syntax = getattr(verb, "syntax", Syntax())
+    return found
 
 
 def options(verb: Verb) -> dict[str, inspect.Parameter]:
     """The options of a verb by name, in the order of its signature."""
     found: dict[str, inspect.Parameter] = {}
     for name, parameter in _parameters(verb).items():
-        if name == "settings" and hasattr(verb, "free_settings"):
+        if name == "settings" and syntax_of(verb).free_settings:
             continue
         shared = parameter.annotation
         found |= _parameters(shared) if is_dataclass(shared) else {name: parameter}
     return found
 
 
+def aliases(verb: Verb) -> dict[str, str]:
+    """The further names of this verb's options."""
+    known = options(verb)
+    return {other: name for other, name in ALIASES.items() if name in known and other not in known}
+
+
 def is_word(verb: Verb, name: str) -> bool:
     """True if the option is positional."""
     parameter = options(verb)[name]
-    return parameter.default is parameter.empty or name == getattr(verb, "optional_positional", None)
+    return parameter.default is parameter.empty or name in syntax_of(verb).words
 
 
 def texts(verb: Verb) -> dict[str, str]:

@@ -8,7 +8,9 @@ from gyrograd.errors import printable
 
 
 def report(folder: Path) -> None:
-    """Write report.html, report.md and figures/ of an audit again, from its card.json and pictures.npz.
+    """Write the report of an audit again, from its card.
+
+    Writes report.html, report.md and figures/ from card.json and pictures.npz.
 
     Args:
         folder: what the audit wrote, or its card.json or report.html.

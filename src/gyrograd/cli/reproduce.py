@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import printable
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ NUMBERS = "numbers.csv"
 """All numbers, beside the page."""
 
 
+@Syntax(words={"name": "?"})
 def reproduce(
     name: str | None = None,
     scale: str = "smoke",
@@ -31,7 +33,9 @@ def reproduce(
     list: bool = False,
     render: bool = False,
 ) -> None:
-    """Run a table or figure of a paper and write a page with the paper's values, ours, intervals and verdicts.
+    """Rerun a table or figure of a paper and compare its numbers.
+
+    Writes a page with the paper's values, ours, intervals and verdicts.
 
     Args:
         name: which one, such as joo2023-table1; --list shows all.
@@ -81,27 +85,28 @@ def reproduce(
     _print_results(page)
 
 
-reproduce.optional_positional = "name"  # type: ignore[attr-defined]
-
-
 def _words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 def _print_states(states: Sequence[State]) -> None:
-    """Print a few lines per experiment: name and state, content, requirements and cost."""
-    from gyrograd.cli.terminal import say
+    """Print a few lines per experiment: name and state, content, requirements, cost and measured times."""
+    from gyrograd.cli.terminal import print_table, say
 
     for one in states:
         say(f"{one.name} ({one.place}): {one.state}", style="bold")
-        costs = [
-            f"{scale}: {nets or 'no'} net{'' if nets == 1 else 's'}, {' and '.join(one.needs[scale]) or 'no data'}"
-            for scale, nets in one.nets.items()
-        ]
-        say(f"  {one.about}")
-        say(f"  {'; '.join(costs)}", style="dim")
+        lines = [("", one.about)]
+        for scale, nets in one.nets.items():
+            cost = [
+                f"{nets or 'no'} net{'' if nets == 1 else 's'}",
+                " and ".join(one.needs[scale]) or "no data",
+            ]
+            took = [one.took[scale].text] if scale in one.took else []
+            lines.append((f"  {scale}:", ", ".join(cost + took)))
+        print_table(("", ""), lines, styles=[None, *["dim"] * len(one.nets)])
     say(
-        "Nets are those trained, then measured; the scales are smoke (seconds), small (minutes), paper (all of it)."
+        "Nets are trained first, then measured; experiments in one folder share them. smoke takes seconds. The other "
+        "times were measured, those of small on a machine with other work on it."
     )
 
 

@@ -6,9 +6,11 @@ import shlex
 from pathlib import Path
 
 from gyrograd.cli.inputs import USUAL, Opening, check_folder, open_inputs
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import UserError, printable
 
 
+@Syntax(words={"data": "+"})
 def submit(
     model: str,
     data: list[str],
@@ -25,7 +27,9 @@ def submit(
     reported: str | None = None,
     opening: Opening = USUAL,
 ) -> int:
-    """Audit a model into a folder that anyone can check with `gyrograd verify FOLDER`, for a leaderboard.
+    """Audit a model for a leaderboard, into a folder anyone can verify.
+
+    `gyrograd verify FOLDER` checks it.
 
     Args:
         model: as `gyrograd audit` takes it. A model built by gyrograd, TorchScript and torch.export files travel in the
@@ -75,9 +79,6 @@ def submit(
     print(shown(card.summary()))
     print(f"Check it here or elsewhere: gyrograd verify {printable(out)}")
     return 0
-
-
-submit.several_positional = "data"  # type: ignore[attr-defined]
 
 
 def _claims(text: str | None) -> dict[str, float]:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.cli.options import Syntax
 from gyrograd.errors import UserError, printable
 from gyrograd.records import JsonObject
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gyrograd.training.trials import Trial
 
 
+@Syntax(bare={"ray": "local"})
 def sweep(
     file: Path,
     out: Path | None = None,
@@ -28,8 +30,10 @@ def sweep(
     gpus: float | None = None,
     json: bool = False,
 ) -> int:
-    """Train every point of a grid with every seed, and choose the highest Grad RPS within a point of CE accuracy.
+    """Train a grid of settings and choose the steadiest.
 
+    Trains every point of the grid with every seed, and chooses the highest similarity of gradients under noise (RPS)
+    among the points whose accuracy is near that of cross-entropy.
     Exit code 1: a trial failed, or no point is within the limit.
 
     Args:
@@ -46,7 +50,6 @@ def sweep(
         json: print the table as JSON for machines.
     """
     from gyrograd.cli.inputs import check_folder
-    from gyrograd.training import Stopped
     from gyrograd.training.clusters import Cluster
     from gyrograd.training.sweep import sweep as swept
     from gyrograd.training.trials import Measuring
@@ -54,26 +57,18 @@ def sweep(
     base, grid, own_seeds = _plan(file)
     folder = Path("out") / file.stem if out is None else out
     check_folder(folder)
-    try:
-        done = swept(
-            base,
-            grid,
-            out=folder,
-            seeds=own_seeds if seeds is None else seeds,
-            max_accuracy_loss=max_accuracy_loss,
-            measuring=Measuring(images=images),
-            ray=None if ray is None else Cluster(ray, max_retries, cpus, gpus),
-            says=_say,
-        )
-    except Stopped as stopped:
-        print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
-        return stopped.exit_code
+    done = swept(
+        base,
+        grid,
+        out=folder,
+        seeds=own_seeds if seeds is None else seeds,
+        max_accuracy_loss=max_accuracy_loss,
+        measuring=Measuring(images=images),
+        ray=None if ray is None else Cluster(ray, max_retries, cpus, gpus),
+        says=_say,
+    )
     _print(done, json)
     return 1 if done.failures or done.selection.chosen is None else 0
-
-
-sweep.optional_values = {"ray": "local"}  # type: ignore[attr-defined]
-"""`--ray` alone means `--ray local`."""
 
 
 def _plan(file: Path) -> tuple[JsonObject, JsonObject, list[Any]]:

@@ -82,8 +82,13 @@ def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:
     whole = [_longest_line(column) for column in columns]
     words = [max((len(word) for cell in column for word in cell.split()), default=0) for column in columns]
     spare = room - GAP * (len(columns) - 1) - sum(words)
-    wanted = sum(whole) - sum(words)
-    if spare < 0 or wanted <= spare:
+    wanted = [cell - word for cell, word in zip(whole, words, strict=True)]
+    if spare < 0 or sum(wanted) <= spare:
         return None
-    # What is left over goes where cells are longer than their words.
-    return [word + spare * (cell - word) // wanted for word, cell in zip(words, whole, strict=True)]
+    # Short columns, such as names of two words, stay whole if they can; the others share the rest by what they need.
+    whole_ones = [want if want <= room // 10 else 0 for want in wanted]
+    if sum(whole_ones) > spare:
+        whole_ones = [0] * len(columns)
+    rest, needed = spare - sum(whole_ones), sum(wanted) - sum(whole_ones)
+    shares = [mine or rest * want // needed for mine, want in zip(whole_ones, wanted, strict=True)]
+    return [word + share for word, share in zip(words, shares, strict=True)]

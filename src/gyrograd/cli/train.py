@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.cli import parsing
-from gyrograd.errors import printable
+from gyrograd.cli.options import Syntax
+from gyrograd.errors import UserError, printable
 from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
 
@@ -17,48 +17,6 @@ if TYPE_CHECKING:
     from gyrograd.types import Model
 
 OWN = ("recipe", "config", "out", "resume", "print_config", "recipes", "help")
-
-
-def train(
-    recipe: str | None = None,
-    config: Path | None = None,
-    out: Path | None = None,
-    resume: str = "auto",
-    print_config: bool = False,
-    recipes: bool = False,
-    settings: dict[str, Any] | None = None,
-) -> int:
-    """Train a model; any setting of the recipe can be given as --key value (--print_config shows all of them).
-
-    Args:
-        recipe: named settings to start from; --recipes lists them.
-        config: a YAML file of settings, which may name a recipe to start from.
-        out: folder for the model, the log and the checkpoint; out/RECIPE by default.
-        resume: auto (continue the run in the folder), never, or changed (continue although settings differ).
-        print_config: print the settings as YAML and stop.
-        recipes: list the recipes and stop.
-        settings: changes from the command line.
-    """
-    from gyrograd.cli.inputs import check_folder
-    from gyrograd.training import Stopped, settings_from
-    from gyrograd.training.settings import merge_settings
-
-    if recipes:
-        _print_recipes()
-        return 0
-    chosen = settings_from(merge_settings(_chosen(recipe, config, settings), settings or {}))
-    if print_config:
-        _print_settings(chosen)
-        return 0
-    folder = Path("out") / (recipe or (config.stem if config else "train")) if out is None else out
-    check_folder(folder)
-    try:
-        _report(_run_training(chosen, folder, resume))
-    except Stopped as stopped:
-        if _first():
-            print(f"gyrograd: {printable(stopped)}", file=sys.stderr)
-        return stopped.exit_code
-    return 0
 
 
 def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
@@ -83,12 +41,7 @@ def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
     return kept, given
 
 
-train.free_settings = free_settings  # type: ignore[attr-defined]
-
-
 def _put(tree: Settings, path: list[str], value: Any) -> None:
-    from gyrograd.errors import UserError
-
     *above, last = path
     for key in above:
         tree = tree.setdefault(key, {})
@@ -99,9 +52,62 @@ def _put(tree: Settings, path: list[str], value: Any) -> None:
     tree[last] = value
 
 
+@Syntax(free_settings=free_settings)
+def train(
+    recipe: str | None = None,
+    config: Path | None = None,
+    out: Path | None = None,
+    resume: str = "auto",
+    print_config: bool = False,
+    recipes: bool = False,
+    settings: dict[str, Any] | None = None,
+) -> int:
+    """Train a model from a recipe, a file of settings or options.
+
+    Any setting of the recipe can be given as --key value (--print_config shows all of them).
+
+    Args:
+        recipe: named settings to start from; --recipes lists them.
+        config: a YAML file of settings, which may name a recipe to start from.
+        out: folder for the model, the log and the checkpoint; out/RECIPE by default.
+        resume: auto (continue the run in the folder), never, or changed (continue although settings differ).
+        print_config: print the settings as YAML and stop.
+        recipes: list the recipes and stop.
+        settings: changes from the command line.
+    """
+    from gyrograd.cli.inputs import check_folder
+    from gyrograd.training import Stopped, settings_from
+    from gyrograd.training.settings import as_tree, merge_settings
+
+    if recipes:
+        _print_recipes()
+        return 0
+    chosen = settings_from(merge_settings(_chosen(recipe, config, settings), settings or {}))
+    if print_config:
+        import yaml  # type: ignore[import-untyped]
+
+        print(yaml.safe_dump(as_tree(chosen), sort_keys=False).rstrip())
+        return 0
+    folder = Path("out") / (recipe or (config.stem if config else "train")) if out is None else out
+    check_folder(folder)
+    try:
+        done = _run_training(chosen, folder, resume)
+    except Stopped as stopped:
+        if _first():
+            raise
+        return stopped.exit_code
+    if _first():
+        seconds = sum(entry["seconds"] for entry in done.history)
+        best = (
+            f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}" if done.best else ""
+        )
+        print(f"Trained in {seconds:.0f} s{best}. The model:")
+        print(printable(done.path))
+    return 0
+
+
 def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
     """The settings of the recipe, overridden by those of the file and of the command line."""
-    from gyrograd.errors import UserError
     from gyrograd.training.settings import merge_settings, read_tree, recipe_tree
 
     if recipe is None and config is None and not settings:
@@ -126,28 +132,12 @@ def _run_training(settings: TrainSettings, out: Path, resume: str) -> Trained:
 
     def say(entry: JsonObject, model: Model) -> None:  # noqa: ARG001
         if _first():
-            print(_line(entry, settings.epochs), flush=True)
+            losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
+            accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""
+            epoch = f"epoch {entry['epoch']}/{settings.epochs}"
+            print(f"{epoch}  {losses}{accuracy}  {entry['seconds']:.1f} s", flush=True)
 
     return train(settings, out, resume=resume, on_epoch=say)
-
-
-def _line(entry: JsonObject, epochs: int) -> str:
-    losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
-    accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""
-    return f"epoch {entry['epoch']}/{epochs}  {losses}{accuracy}  {entry['seconds']:.1f} s"
-
-
-def _report(done: Trained) -> None:
-    if not _first():
-        return
-    seconds = sum(entry["seconds"] for entry in done.history)
-    best = (
-        ""
-        if done.best is None
-        else f"; best accuracy {done.best['accuracy']:.1%} in epoch {done.best['epoch']}"
-    )
-    print(f"Trained in {seconds:.0f} s{best}. The model:")
-    print(printable(done.path))
 
 
 def _first() -> bool:
@@ -165,11 +155,3 @@ def _print_recipes() -> None:
     for name, found in recipes().items():
         table.add_row(name, found.about)
     Console().print(table)
-
-
-def _print_settings(settings: TrainSettings) -> None:
-    import yaml  # type: ignore[import-untyped]
-
-    from gyrograd.training.settings import as_tree
-
-    print(yaml.safe_dump(as_tree(settings), sort_keys=False).rstrip())

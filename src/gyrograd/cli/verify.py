@@ -8,7 +8,9 @@ from gyrograd.errors import printable
 
 
 def verify(folder: Path, images: int = 4, seed: int = 0, device: str = "auto") -> int:
-    """Check a folder that `gyrograd submit` wrote: its files, its card, and a sample of its numbers measured again.
+    """Check a submission and measure a sample of its numbers again.
+
+    A submission is a folder that `gyrograd submit` wrote; its files and its card are checked, too.
 
     Args:
         folder: the submission.

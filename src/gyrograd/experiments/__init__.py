@@ -18,6 +18,7 @@ To add an experiment, add an entry to the list:
             finish=under_attack("grad"), looks=True,   # optional: adds pictures, correlations, timings
             sections=attack_sections("..."),           # optional: (results) -> figures, a pure function
         ),
+        took={"small": Took(1580)},                    # optional: seconds of measured runs, by scale
     )
 
 - `ExperimentContext` (`run`) has the scale and the selections of the user: `run.seeds`, `run.device`,
@@ -29,8 +30,8 @@ To add an experiment, add an entry to the list:
   net with weights from elsewhere is `PretrainedNet(label, path, model)`.
 - `Part(setting, row, seed, what, net, settings, columns)` is one measurement: `columns(model, x, y, keys)` returns one
   number per image for each column. `settings` holds, as JSON, everything else that determines the numbers. Finished
-  shards are read, not measured again. `finish` may add records of other things than images (timings) to
-  `ExperimentOutput`, as `(setting, row, seed, Record)`.
+  shards are read, not measured again. `finish(measured_nets)` may add records of other things than images (timings)
+  to `ExperimentOutput`, as `(setting, row, seed, Record)`.
 - Columns are on the paper's scale (per cent if the paper prints per cent). A column with "@" in its name is a point of
   a curve: it is plotted and left out of the tables. If several parts of a row have a column of the same name, the
   last one counts.
@@ -49,6 +50,8 @@ from gyrograd.experiments.engine import (
     ExperimentContext,
     ExperimentOutput,
     Listed,
+    MeasuredNets,
+    Took,
     render,
     reproduce,
     states,
@@ -67,12 +70,14 @@ __all__ = [
     "ExperimentContext",
     "ExperimentOutput",
     "Listed",
+    "MeasuredNets",
     "Net",
     "Part",
     "PretrainedNet",
     "Quantity",
     "Results",
     "Scale",
+    "Took",
     "TrainedNet",
     "estimate",
     "joo2023",

@@ -69,11 +69,8 @@ class KnownError:
 
     def covers(self, quantity: Quantity) -> bool:
         """Whether the quantity matches the patterns."""
-        return (
-            fnmatchcase(quantity.setting, self.setting)
-            and fnmatchcase(quantity.row, self.row)
-            and fnmatchcase(quantity.column, self.column)
-        )
+        patterns = {"setting": self.setting, "row": self.row, "column": self.column}
+        return all(fnmatchcase(getattr(quantity, key), pattern) for key, pattern in patterns.items())
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,8 @@ def verdict(
     obstacle = _obstacle(claim, places, ours, results, compares, known_errors)
     if obstacle:
         return ClaimVerdict(claim, "not comparable", obstacle, ours)
-    return _value_verdict(claim, ours[0]) if isinstance(claim, Value) else _order_verdict(claim, *ours)
+    found, why = _value_verdict(claim, ours[0]) if isinstance(claim, Value) else _order_verdict(*ours)
+    return ClaimVerdict(claim, found, why, ours)
 
 
 def quantities(claim: Claim) -> tuple[Quantity, ...]:
@@ -199,25 +197,23 @@ def has_not_learnt(results: Results, quantity: Quantity) -> bool:
     return accuracy is not None and chance is not None and accuracy.low <= chance
 
 
-def _value_verdict(claim: Value, ours: Estimate) -> ClaimVerdict:
+def _value_verdict(claim: Value, ours: Estimate) -> tuple[Verdict, str]:
     distance = abs(ours.value - claim.reported)
     if distance <= claim.within:
-        return ClaimVerdict(
-            claim, "confirmed", f"{distance:.3g} away, at most {claim.within:g} allowed", (ours,)
-        )
+        return "confirmed", f"{distance:.3g} away, at most {claim.within:g} allowed"
     if ours.low <= claim.reported + claim.spread and ours.high >= claim.reported - claim.spread:
-        return ClaimVerdict(claim, "within interval", f"{distance:.3g} away, inside the interval", (ours,))
-    return ClaimVerdict(claim, "not confirmed", f"{distance:.3g} away, outside the interval", (ours,))
+        return "within interval", f"{distance:.3g} away, inside the interval"
+    return "not confirmed", f"{distance:.3g} away, outside the interval"
 
 
-def _order_verdict(claim: Order, lower: Estimate, higher: Estimate) -> ClaimVerdict:
+def _order_verdict(lower: Estimate, higher: Estimate) -> tuple[Verdict, str]:
     if lower.high < higher.low:
-        return ClaimVerdict(claim, "confirmed", "the intervals do not touch", (lower, higher))
+        return "confirmed", "the intervals do not touch"
     if higher.high < lower.low:
-        return ClaimVerdict(claim, "not confirmed", "the other way round", (lower, higher))
+        return "not confirmed", "the other way round"
     apart = seed_by_seed(lower, higher)
     paired = f"; seed by seed {apart.value:.3g} apart [{apart.low:.3g}, {apart.high:.3g}]" if apart else ""
-    return ClaimVerdict(claim, "inconclusive", f"the intervals touch{paired}", (lower, higher))
+    return "inconclusive", f"the intervals touch{paired}"
 
 
 def _of(document: Mapping[str, Any], kind: str, experiment: str) -> Iterable[Mapping[str, Any]]:

@@ -38,6 +38,7 @@ from gyrograd.measurement import Cell, fingerprint, finished, run_cells, streams
 from gyrograd.measurement.machine import hardware, versions
 from gyrograd.numerics.modes import flush_denormals
 from gyrograd.occupancy import NAME, free_first, wait_for_lock
+from gyrograd.progress import duration_in_words
 from gyrograd.registry import Entry, available, lookup, register
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Model
@@ -169,11 +170,10 @@ class ExperimentContext:
         """The test images of a setting, on this run's device."""
         return images_of(self.sizes(setting), "test").to(self.device)
 
-    def positions(self, setting: str, images: int | None = None) -> list[int]:
+    def positions(self, setting: str) -> list[int]:
         """Positions of the measured test images; a larger number of images extends a smaller one."""
         data = images_of(self.sizes(setting), "test")
-        n = min(images or self.sizes(setting)["images"], len(data))
-        return [int(position) for position in data.chosen(n)]
+        return [int(position) for position in data.chosen(min(self.sizes(setting)["images"], len(data)))]
 
     def unfinished(self, parts: Sequence[Part]) -> list[Part]:
         """The selected parts that have images without a record."""
@@ -233,31 +233,49 @@ class ExperimentContext:
         return Cell(f"{part.setting} {part.net.label} {part.seed} {part.what}", settings, measure)
 
 
-def no_figures(results: Results) -> tuple[Section, ...]:  # noqa: ARG001
-    """Default of `Experiment.sections`: no figures."""
-    return ()
+def measure_cells(
+    run: ExperimentContext, setting: str, cells: Mapping[str, Cell], what: str, shard: int = SHARD
+) -> tuple[RowRecord, ...]:
+    """Measure cells that use no trained net, such as toys, by row; `images` of the scale are their draws."""
+    if not run.included((setting,)):
+        return ()
+    mine = {row: cell for row, cell in cells.items() if run.select_rows([row])}
+    draws = range(int(run.sizes(setting)["images"]))
+    done = run_cells(list(mine.values()), draws, run.out, shard=shard, what=what)
+    return tuple((setting, row, 0, done[cell.name]) for row, cell in mine.items())
+
+
+@dataclass(frozen=True)
+class MeasuredNets:
+    """The nets of a run and the records of their measurements."""
+
+    run: ExperimentContext
+    trained_nets: Sequence[TrainedNet] = ()
+    records: tuple[RowRecord, ...] = ()
 
 
 Nets: TypeAlias = Callable[[ExperimentContext], Sequence[TrainedNet]]
 """Which nets a run needs."""
-Finish: TypeAlias = Callable[
-    [ExperimentContext, Sequence[TrainedNet], tuple[RowRecord, ...]], ExperimentOutput
-]
+Finish: TypeAlias = Callable[[MeasuredNets], ExperimentOutput]
 """Turns the nets and their records into the output of an experiment."""
+Draw: TypeAlias = Callable[[Results], tuple[Section, ...]]
+"""Draws the figures of an experiment; a pure function of its results."""
 
 
-def no_nets(run: ExperimentContext) -> list[TrainedNet]:  # noqa: ARG001
-    """Default of `Experiment.nets`, for experiments on toys and on untrained nets."""
-    return []
+@dataclass(frozen=True)
+class Took:
+    """How long a run took: its seconds, the machine, its further options, and the experiment that trained its nets."""
 
+    seconds: int
+    machine: str = "one CPU core"
+    options: str = ""
+    nets_of: str = ""
 
-def as_measured(
-    run: ExperimentContext,  # noqa: ARG001
-    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-    records: tuple[RowRecord, ...],
-) -> ExperimentOutput:
-    """Default of `Experiment.finish`: the records, unchanged."""
-    return ExperimentOutput(records)
+    @property
+    def text(self) -> str:
+        """`8 minutes on an H200 with --settings cifar10-lenet`."""
+        more = self.options or (f"the nets of {self.nets_of}" if self.nets_of else "")
+        return f"{duration_in_words(float(self.seconds))} on {self.machine}{f' with {more}' if more else ''}"
 
 
 @dataclass(frozen=True)
@@ -265,24 +283,26 @@ class Experiment:
     """A table or figure of a paper. Its nets are trained first, then measured.
 
     Args:
-        nets: returns the nets of a run.
+        nets: returns the nets of a run; none by default, for experiments on toys and on untrained nets.
         measures: groups of measurements of each net; a group starts when the one before is done for all nets.
         finish: adds to the records (pictures of maps, correlations between nets, timings).
         looks: whether `finish` needs the trained nets, not only the records.
-        sections: draws the figures; a pure function of the results.
+        sections: draws the figures, if there are any.
         over: what the intervals are taken over.
+        took: how long runs took, by scale.
     """
 
-    nets: Nets = no_nets
+    nets: Nets = lambda _: ()
     measures: Sequence[Sequence[Maker]] = ()
-    finish: Finish = as_measured
+    finish: Finish | None = None
     looks: bool = False
-    sections: Callable[[Results], tuple[Section, ...]] = no_figures
+    sections: Draw = lambda _: ()
     over: str = "images"
+    took: Mapping[str, Took] = field(default_factory=dict)
 
     def rows(self, run: ExperimentContext) -> list[str]:
         """All rows that can be selected; empty if only `finish` knows them."""
-        if self.finish is not as_measured:
+        if self.finish is not None:
             return []
         trained_nets = self.nets(replace(run, rows=(), look=False))
         makers = [make for group in self.measures for make in group]
@@ -297,17 +317,19 @@ class Experiment:
         wanted = [part.net for group in groups for part in run.unfinished(group)]
         run.train_missing([*wanted, *(trained_net.net for trained_net in trained_nets if self.looks)])
         records = tuple(record for group in groups for record in run.measure_parts(group))
-        return self.finish(run, trained_nets, records)
+        found = ExperimentOutput(records)
+        return self.finish(MeasuredNets(run, trained_nets, records)) if self.finish else found
 
 
 @dataclass(frozen=True)
 class Listed:
-    """An entry of a paper's list of experiments: its name, its place in the paper, and a description."""
+    """An entry of a paper's list of experiments: its name, its place in the paper, a description, and run times."""
 
     name: str
     where: str
     about: str
     experiment: Experiment
+    took: Mapping[str, Took] = field(default_factory=dict)
 
 
 def register_all(paper: str, table: Sequence[Listed]) -> None:
@@ -315,7 +337,7 @@ def register_all(paper: str, table: Sequence[Listed]) -> None:
 
     def factory_of(listed: Listed) -> Callable[[], Experiment]:
         def factory() -> Experiment:
-            return listed.experiment
+            return replace(listed.experiment, took=listed.took)
 
         factory.__doc__ = listed.about  # shown on the page and by `gyrograd list experiment`
         return factory
@@ -369,8 +391,12 @@ def reproduce(
         seconds = before + time.monotonic() - started
         records.write_text(folder / "run.json", json.dumps({"seconds": seconds}) + "\n")
     _check_found(found, entry.name, run)
-    asked = _command(entry.name, scale, seeds, settings, rows, images, parts, train, device)
-    facts = {"command": asked, "seconds": seconds, "hardware": hardware(device), "versions": versions()}
+    facts = {
+        "command": _command(entry.name, run, seeds),
+        "seconds": seconds,
+        "hardware": hardware(device),
+        "versions": versions(),
+    }
     measured_in = list(dict.fromkeys(m[0] for m in found.records))
     sizes = {s: run.sizes(s) for s in measured_in}
     # The accuracy of guessing, in per cent, for data with classes.
@@ -389,18 +415,11 @@ def render(folder: Path) -> Path:
     entry = lookup("experiment", results.name)
     claims, verdicts = verdicts_of(results)
     figures = entry.factory().sections(results)
-    title = f"{entry.paper} {entry.equation}"
-    write_page(
-        folder / "index.html",
-        experiment_page(title, _about(entry.factory), results, claims, verdicts, figures),
-    )
-    return folder / "index.html"
-
-
-def _about(factory: Callable[..., Any]) -> tuple[str, ...]:
-    """The paragraphs of an experiment's docstring."""
-    paragraphs = (inspect.getdoc(factory) or "").split("\n\n")
-    return tuple(" ".join(paragraph.split()) for paragraph in paragraphs)
+    title, page = f"{entry.paper} {entry.equation}", folder / "index.html"
+    paragraphs = (inspect.getdoc(entry.factory) or "").split("\n\n")
+    about = tuple(" ".join(paragraph.split()) for paragraph in paragraphs)
+    write_page(page, experiment_page(title, about, results, claims, verdicts, figures))
+    return page
 
 
 def verdicts_of(results: Results) -> tuple[Claims, tuple[ClaimVerdict, ...]]:
@@ -426,6 +445,7 @@ class State:
     """Data and files by scale."""
     nets: dict[str, int]
     """Number of nets to train, by scale."""
+    took: Mapping[str, Took]
     state: str
 
 
@@ -435,11 +455,12 @@ def states(out: Path) -> list[State]:
 
 
 def _state(entry: Entry, out: Path) -> State:
+    experiment: Experiment = entry.factory()
     needs, nets = {}, {}
     for scale in SCALES:
         size = read_scale(HOME / entry.paper / "scales.toml", scale)
         run = ExperimentContext(size, out / scale, tuple(range(size.seeds)), look=False)
-        trained_nets = entry.factory().nets(run)
+        trained_nets = experiment.nets(run)
         sets = [run.sizes(trained_net.setting).get("data", {}) for trained_net in trained_nets]
         # The name of a registered data set, or the path of a folder of images.
         data = [f"folder {d['path']}" if d.get("name") == "folder" else d.get("name") for d in sets]
@@ -449,7 +470,7 @@ def _state(entry: Entry, out: Path) -> State:
             {(one.setting, one.net.label, one.seed) for one in trained_nets if isinstance(one.net, Net)}
         )
     state = "; ".join(_states_of(out, entry.name)) or "not run"
-    return State(entry.name, entry.paper, entry.equation, entry.summary, needs, nets, state)
+    return State(entry.name, entry.paper, entry.equation, entry.summary, needs, nets, experiment.took, state)
 
 
 def _states_of(out: Path, name: str) -> list[str]:
@@ -481,50 +502,36 @@ def _check_found(found: ExperimentOutput, name: str, run: ExperimentContext) -> 
             f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts to see all."
         )
     for what, asked, place in (("row", run.rows, 1), ("setting", run.settings, 0)):
-        for wanted in asked:
-            known = list(dict.fromkeys(str(measured[place]) for measured in found.records))
-            if known and not any(begins(one, wanted) for one in known):
-                _check_named(name, run, what, (wanted,), known)
-            if not known:
-                raise UserError(
-                    f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; leave out --{what}s to see "
-                    "all that it has."
-                )
+        known = list(dict.fromkeys(str(measured[place]) for measured in found.records))
+        _check_named(name, run, what, asked, known)
 
 
 def _check_named(
     name: str, run: ExperimentContext, what: str, asked: Sequence[str], known: Sequence[str]
 ) -> None:
-    """Refuse unknown names before anything is trained, and list the known ones."""
-    for wanted in asked:
-        if not any(begins(one, wanted) for one in known):
-            shown = ", ".join(known[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
-            raise UserError(
-                f"{name} has no {what} '{wanted}' at the scale '{run.scale.name}'; its {what}s are {shown}: give one "
-                f"of these with --{what}s, or leave it out for all."
-            )
+    """Refuse unknown names, and list the known ones if there are any."""
+    unknown = [wanted for wanted in asked if not any(begins(one, wanted) for one in known)]
+    if unknown:
+        shown = ", ".join(known[:MOST_LISTED]) + (", ..." if len(known) > MOST_LISTED else "")
+        advice = f"its {what}s are {shown}: give one of these with --{what}s, or leave it out for all."
+        if not known:
+            advice = f"leave out --{what}s to see all that it has."
+        raise UserError(f"{name} has no {what} '{unknown[0]}' at the scale '{run.scale.name}'; {advice}")
 
 
-def _command(
-    name: str,
-    scale: str,
-    seeds: int | None,
-    settings: Sequence[str],
-    rows: Sequence[str],
-    images: int | None,
-    parts: Sequence[str],
-    train: Mapping[str, Any],
-    device: str,
-) -> str:
-    """The command line that reproduces these results."""
-    words = ["gyrograd reproduce", name, f"--scale {scale}"]
-    words += [f"--seeds {seeds}"] if seeds is not None else []
-    words += [f"--settings {','.join(settings)}"] if settings else []
-    words += [f"--rows {','.join(rows)}"] if rows else []
-    words += [f"--images {images}"] if images is not None else []
-    words += [f"--parts {','.join(parts)}"] if parts else []
-    words += [f"--train {','.join(f'{key}={value}' for key, value in train.items())}"] if train else []
-    return " ".join(words + ([f"--device {device}"] if device != "cpu" else []))
+def _command(name: str, run: ExperimentContext, seeds: int | None) -> str:
+    """The command line that reproduces these results. `seeds`: as given, None for those of the scale."""
+    options = {
+        "seeds": seeds,
+        "settings": ",".join(run.settings) or None,
+        "rows": ",".join(run.rows) or None,
+        "images": run.images,
+        "parts": ",".join(run.parts) or None,
+        "train": ",".join(f"{key}={value}" for key, value in run.train.items()) or None,
+        "device": None if run.device == "cpu" else run.device,
+    }
+    given = [f"--{option} {value}" for option, value in options.items() if value is not None]
+    return " ".join(["gyrograd reproduce", name, f"--scale {run.scale.name}", *given])
 
 
 def laid_out(model: Model, device: str) -> Model:

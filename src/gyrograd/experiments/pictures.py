@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gyrograd.experiments.engine import ExperimentContext
+from gyrograd.experiments.engine import ExperimentOutput, Finish, MeasuredNets
 from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.measurement import streams
 from gyrograd.numerics.random import Keys
@@ -32,11 +32,20 @@ class Shown:
     keys: Keys
 
 
-def shown_by(
-    run: ExperimentContext, trained_nets: Sequence[TrainedNet], most: int | None = None
-) -> Iterator[Shown]:
+def with_pictures(draw: Callable[[Shown], Arrays], most: int | None = None) -> Finish:
+    """Add the arrays that `draw` returns for a few images of each net; `most` limits the number of images."""
+
+    def finish(measured: MeasuredNets) -> ExperimentOutput:
+        pictures = {key: array for each in shown_by(measured, most) for key, array in draw(each).items()}
+        return ExperimentOutput(measured.records, pictures)
+
+    return finish
+
+
+def shown_by(measured: MeasuredNets, most: int | None = None) -> Iterator[Shown]:
     """The first measured images with one net per row, that of the first seed."""
-    for trained_net in trained_nets:
+    run = measured.run
+    for trained_net in measured.trained_nets:
         if trained_net.seed == run.seeds[0]:
             count = run.sizes(trained_net.setting).get("pictures", 2)
             positions = torch.tensor(run.positions(trained_net.setting)[:count][:most])

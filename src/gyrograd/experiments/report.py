@@ -199,12 +199,9 @@ def _worded(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table
 def _value_row(judgement: ClaimVerdict) -> tuple[str, ...]:
     claim = judgement.claim
     assert isinstance(claim, Value)
-    quantity = claim.quantity
-    spread = f" ± {claim.spread:g}" if claim.spread else ""
+    q, spread = claim.quantity, f" ± {claim.spread:g}" if claim.spread else ""
     ours = shown(judgement.ours[0]) if judgement.ours else ""
-    paper = f"{claim.reported:g}{spread}"
-    place = (quantity.setting, quantity.row, quantity.column)
-    return (*place, judgement.verdict, paper, ours, judgement.why)
+    return (q.setting, q.row, q.column, judgement.verdict, f"{claim.reported:g}{spread}", ours, judgement.why)
 
 
 def _order_row(judgement: ClaimVerdict) -> tuple[str, ...]:
@@ -215,16 +212,11 @@ def _order_row(judgement: ClaimVerdict) -> tuple[str, ...]:
 
 
 def _error_section(claims: Claims) -> tuple[Section, ...]:
-    mine = [
-        e
-        for e in claims.known_errors
-        if any(e.covers(q) for claim in claims.claims for q in quantities(claim))
-    ]
-    if not mine:
-        return ()
+    claimed = [q for claim in claims.claims for q in quantities(claim)]
+    mine = [error for error in claims.known_errors if any(map(error.covers, claimed))]
     rows = tuple((error.setting, error.row, error.column, error.why) for error in mine)
     table = _worded(("setting", "row", "column", "why"), rows)
-    return (Section("What cannot be compared, and why", (), table),)
+    return (Section("What cannot be compared, and why", (), table),) if rows else ()
 
 
 def _scale_line(results: Results) -> str:

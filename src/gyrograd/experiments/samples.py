@@ -38,18 +38,14 @@ def check_present(sizes: Mapping[str, Any]) -> None:
 @lru_cache(maxsize=8)
 def _made(wanted: str, split: str) -> Dataset:
     sizes = json.loads(wanted)
-    settings = dict(sizes["data"])
-    name, own = settings.pop("name"), settings.get(split, {})
-    data: Dataset = make("dataset", name, **{"split": split, **_shared(settings), **own})
+    shared = {key: value for key, value in sizes["data"].items() if key not in ("name", "train", "test")}
+    if "path" in shared:
+        shared["path"] = str(data_root() / shared["path"])
+    own = sizes["data"].get(split, {})
+    data: Dataset = make("dataset", sizes["data"]["name"], **{"split": split, **shared, **own})
     if split == "train" and "train" in sizes:
         data = data.subset(sizes["train"])
     return smaller(data, sizes["side"]) if "side" in sizes else data
-
-
-def _shared(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings common to both splits; the path of a folder is relative to the data folder."""
-    shared = {key: value for key, value in settings.items() if key not in ("train", "test")}
-    return shared | ({"path": str(data_root() / shared["path"])} if "path" in shared else {})
 
 
 def smaller(data: Dataset, side: int) -> Dataset:

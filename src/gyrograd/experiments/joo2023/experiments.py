@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gyrograd.experiments.engine import Experiment, ExperimentContext, Listed, Nets, register_all
+from gyrograd.experiments.engine import Experiment, ExperimentContext, Listed, Nets, Took, register_all
 from gyrograd.experiments.joo2023 import figure1, figure2, figure3b, table2
 from gyrograd.experiments.joo2023.measures import (
     ATTRIBUTIONS,
@@ -17,6 +17,7 @@ from gyrograd.experiments.joo2023.measures import (
 )
 from gyrograd.experiments.joo2023.pictures import attack_sections, under_attack
 from gyrograd.experiments.joo2023.variants import IMAGENETS, SETTINGS, cosine_alone, one_weight, two_weights
+from gyrograd.experiments.pictures import with_pictures
 from gyrograd.experiments.trained_nets import Maker, TrainedNet, accuracy_of
 
 RESNETS = ("cifar10-resnet18", *IMAGENETS)
@@ -51,6 +52,14 @@ EXPERIMENTS = (
         "Table 1",
         "Accuracy, RPS at eps 16, Insertion and Adv-Insertion of four attributions, for six ways to train.",
         table(selected(*SETTINGS), accuracy, *(rps(name, 16) for name in ATTRIBUTIONS), *GAMES),
+        took={
+            "small": Took(1580),
+            "paper": Took(
+                503,
+                "an H200",
+                "--settings cifar10-lenet-fast --rows ce,hessian,l2,l2_cosine --parts accuracy,grad",
+            ),
+        },
     ),
     Listed(
         "table2",
@@ -62,6 +71,10 @@ EXPERIMENTS = (
         third stage, as in the paper: the teacher is there. Weights do not change the cost, and nets are untrained.
         """,
         Experiment(finish=table2.timed, over="rounds"),
+        took={
+            "small": Took(62),
+            "paper": Took(77, "an H200", "--settings cifar10-lenet,cifar10-resnet18,imagenette-resnet18"),
+        },
     ),
     Listed(
         "figure1",
@@ -71,6 +84,7 @@ EXPERIMENTS = (
         An "image" here is a draw of the data and of the first weights: the interval is over draws.
         """,
         Experiment(finish=figure1.measure_toy, sections=figure1.drawn),
+        took={"small": Took(20), "paper": Took(332, "two CPU cores")},
     ),
     Listed(
         "figure2a",
@@ -81,6 +95,7 @@ EXPERIMENTS = (
             ((insertion_game("grad"), attacked_game("grad")),),
             sections=figure2.curves_drawn,
         ),
+        took={"small": Took(7, nets_of="joo2023-table1")},
     ),
     Listed(
         "figure2b",
@@ -89,16 +104,18 @@ EXPERIMENTS = (
         Experiment(
             first_imagenet,
             ((attacked_game("grad"),),),
-            figure2.put_together,
+            with_pictures(figure2.reconstructions, most=1),
             looks=True,
             sections=figure2.images_drawn,
         ),
+        took={"small": Took(6, nets_of="joo2023-table1")},
     ),
     Listed(
         "figure3a",
         "Figure 3a",
         "Maps of Grad before and after the targeted attack at eps 2, for four ways to train.",
         maps(selected(*RESNETS), attacked_game("grad"), what="the map to be reached is a frame"),
+        took={"small": Took(10, nets_of="joo2023-table1")},
     ),
     Listed(
         "figure3b",
@@ -113,30 +130,35 @@ EXPERIMENTS = (
             ((figure3b.criterion_and_bound,),),
             sections=figure3b.drawn,
         ),
+        took={"small": Took(38, nets_of="joo2023-table1")},
     ),
     Listed(
         "appendix-table1",
         "Appendix Table 1",
         "RPS of Grad and xGrad for every weight: eps 4, 8 and 16, in cosine, Pearson and SSIM.",
         table(every(*SETTINGS), accuracy, *(rps(name, eps) for name in ("grad", "xgrad") for eps in RPS_EPS)),
+        took={"small": Took(1062)},
     ),
     Listed(
         "appendix-table2",
         "Appendix Table 2",
         "RPS of GBP and LRP for every weight: eps 4, 8 and 16, in cosine, Pearson and SSIM.",
         table(every(*SETTINGS), accuracy, *(rps(name, eps) for name in ("gbp", "lrp") for eps in RPS_EPS)),
+        took={"small": Took(48, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-table3",
         "Appendix Table 3",
         "Insertion and Adv-Insertion of four attributions for every weight.",
         table(every(*SETTINGS), accuracy, *GAMES),
+        took={"small": Took(315, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-table4",
         "Appendix Table 4",
         "Adv-Insertion of the selected nets when the attack has eps 2 and 4.",
         table(selected(*SETTINGS), *(attacked_game(name, eps) for name in ATTRIBUTIONS for eps in (2, 4))),
+        took={"small": Took(202, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-figure1",
@@ -148,30 +170,35 @@ EXPERIMENTS = (
             of=tuple(ATTRIBUTIONS),
             what="the nets of Table 1",
         ),
+        took={"small": Took(29, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-figure2",
         "Appendix Figure 2",
         "Maps of Grad on CIFAR-10 LeNet before and after the attack, for every weight.",
         maps(every("cifar10-lenet"), rps("grad", 16), attacked_game("grad"), what=RISING),
+        took={"small": Took(7, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-figure3",
         "Appendix Figure 3",
         "Maps of Grad on CIFAR-10 ResNet18 before and after the attack at eps 4, for every weight.",
         maps(every("cifar10-resnet18"), rps("grad", 16), attacked_game("grad", 4), eps=4, what=RISING),
+        took={"small": Took(6, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-figure4",
         "Appendix Figure 4",
         "Maps of Grad on ImageNet100 before and after the attack, for CE, Hessian and l2 at every weight.",
         maps(every(*IMAGENETS, ways=one_weight), rps("grad", 16), attacked_game("grad"), what=RISING),
+        took={"small": Took(4, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-figure5",
         "Appendix Figure 5",
         "Maps of Grad on ImageNet100 before and after the attack, for l2 with cosine at every pair of weights.",
         maps(every(*IMAGENETS, ways=two_weights), rps("grad", 16), attacked_game("grad"), what=RISING),
+        took={"small": Took(4, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
         "appendix-figure6",
@@ -185,6 +212,7 @@ EXPERIMENTS = (
             attacked_game("grad"),
             what=RISING,
         ),
+        took={"small": Took(76)},
     ),
 )
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
+from gyrograd.experiments.engine import ExperimentOutput, MeasuredNets, measure_cells
 from gyrograd.experiments.pictures import BAR, Arrays
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.trained_nets import Columns, TrainedNet
-from gyrograd.measurement import Cell, run_cells
+from gyrograd.experiments.trained_nets import Columns
+from gyrograd.measurement import Cell
 from gyrograd.registry import make
 from gyrograd.reporting import Figure, Section
 from gyrograd.reporting.figures import figure_png
@@ -24,24 +23,13 @@ WHERE = "toy2d"
 TICKS = 60
 
 
-def measure_toy(
-    run: ExperimentContext,
-    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-    records: tuple[RowRecord, ...],  # noqa: ARG001
-) -> ExperimentOutput:
+def measure_toy(measured: MeasuredNets) -> ExperimentOutput:
     """Train the toy nets, one cell per draw of the data, and measure the sharpest turn of the gradient."""
-    if WHERE not in run.included((WHERE,)):
-        return ExperimentOutput()
-    sizes = run.sizes(WHERE)
-    cells = {
-        row: _cell(panel, int(sizes["steps"])) for row, panel in rows().items() if run.select_rows([row])
-    }
-    done = run_cells(
-        list(cells.values()), range(int(sizes["images"])), run.out, shard=1, what="training toys"
-    )
-    found: list[RowRecord] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
-    pictures = {key: array for row in cells for key, array in _level_curves(row, int(sizes["steps"])).items()}
-    return ExperimentOutput(tuple(found), pictures)
+    steps = int(measured.run.sizes(WHERE)["steps"])
+    cells = {row: _cell(panel, steps) for row, panel in rows().items()}
+    found = measure_cells(measured.run, WHERE, cells, "training toys", shard=1)
+    pictures = {key: array for _, row, *_ in found for key, array in _level_curves(row, steps).items()}
+    return ExperimentOutput(found, pictures)
 
 
 def rows() -> dict[str, Panel]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, SHARES, attacked
 from gyrograd.experiments.joo2023.variants import ATTACK_EPS
-from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, shown_by
+from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey
 from gyrograd.experiments.plots import Line, curves, line
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.metrics import insertion
 from gyrograd.metrics.insertion import positions
 from gyrograd.numerics.maps import reduce
@@ -42,17 +38,7 @@ def _lines(results: Results, setting: str) -> list[Line]:
     return lines
 
 
-def put_together(
-    run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
-) -> ExperimentOutput:
-    """Add pictures of the first image of each net with a share of its pixels."""
-    pictures = {
-        key: array for each in shown_by(run, trained_nets, 1) for key, array in _reconstructions(each).items()
-    }
-    return ExperimentOutput(records, pictures)
-
-
-def _reconstructions(shown: Shown) -> Arrays:
+def reconstructions(shown: Shown) -> Arrays:
     """The map of the first image, and the image with its first pixels inserted; clean and attacked."""
     trained_net, model, x = shown.trained_net, shown.model, shown.x
     eps, steps = ATTACK_EPS[trained_net.setting], int(trained_net.sizes.get("steps", ATTACK_STEPS))

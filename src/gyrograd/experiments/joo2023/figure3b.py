@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gyrograd.experiments.plots import curves, line
+from gyrograd.experiments.plots import Line, curves, line
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.scales import pick_evenly
@@ -26,10 +26,8 @@ LINES = {
 
 def criterion_and_bound(trained_net: TrainedNet) -> list[Part]:
     """The criterion and the bound without its remainder, over eps."""
-    draws, levels = (
-        int(trained_net.sizes["draws"]),
-        pick_evenly(list(LEVELS), trained_net.sizes.get("levels")),
-    )
+    draws = int(trained_net.sizes["draws"])
+    levels = pick_evenly(list(LEVELS), trained_net.sizes.get("levels"))
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:
         found: Columns = {}
@@ -56,17 +54,10 @@ def _at(model: Model, x: Inputs, y: Labels, keys: Tensor, eps: int, draws: int) 
 
 def drawn(results: Results) -> tuple[Section, ...]:
     """Plot one panel per row."""
-    panels = {
-        row: [
-            line(
-                label,
-                [(e, results.column_of(WHERE, row, f"{name} {POINT}{e}")) for e in LEVELS],
-                style,
-                style,
-            )
-            for style, (name, label) in enumerate(LINES.items())
-        ]
-        for row in results.rows(WHERE)
-    }
+    panels: dict[str, list[Line]] = {row: [] for row in results.rows(WHERE)}
+    for row, lines in panels.items():
+        for style, (name, label) in enumerate(LINES.items()):
+            points = [(e, results.column_of(WHERE, row, f"{name} {POINT}{e}")) for e in LEVELS]
+            lines.append(line(label, points, style, style))
     png = curves(panels, "eps (of 255)", "mean over images", logarithmic=True)
     return (Section("Criterion and bound", (), None, (Figure(png, "Bands: 95 % intervals."),)),)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import torch
 
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, Finish, RowRecord
+from gyrograd.experiments.engine import Draw, Finish
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, attacked
 from gyrograd.experiments.joo2023.variants import ATTACK_EPS, paper_setting
-from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
+from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, with_pictures
 from gyrograd.experiments.results import Results
-from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting import Figure, Section, map_grid
 
@@ -20,42 +17,31 @@ from gyrograd.reporting import Figure, Section, map_grid
 def under_attack(*names: str, eps: int | None = None) -> Finish:
     """Add maps of a few images by setting, row and attribution, clean and attacked in turn."""
 
-    def finish(
-        run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
-    ) -> ExperimentOutput:
-        found: Arrays = {}
-        for each in shown_by(run, trained_nets):
-            trained_net = each.trained_net
-            found[BAR.join((trained_net.setting, "image"))] = np.repeat(colours(each.x), 2, 0)
-            for name in names:
-                hit = attacked(
-                    each.model,
-                    name,
-                    each.x,
-                    each.labels,
-                    eps=eps or ATTACK_EPS[paper_setting(trained_net.setting)],
-                    steps=int(trained_net.sizes.get("steps", ATTACK_STEPS)),
-                    seed=each.keys,
-                )
-                both = torch.stack([reduce(hit.map_clean), reduce(hit.map)], 1).flatten(0, 1)
-                found[BAR.join((trained_net.setting, trained_net.way, name))] = grey(both)
-        return ExperimentOutput(records, found)
+    def draw(each: Shown) -> Arrays:
+        setting, way = each.trained_net.setting, each.trained_net.way
+        found = {BAR.join((setting, "image")): np.repeat(colours(each.x), 2, 0)}
+        for name in names:
+            radius = eps or ATTACK_EPS[paper_setting(setting)]
+            steps = int(each.trained_net.sizes.get("steps", ATTACK_STEPS))
+            hit = attacked(each.model, name, each.x, each.labels, eps=radius, steps=steps, seed=each.keys)
+            both = torch.stack([reduce(hit.map_clean), reduce(hit.map)], 1).flatten(0, 1)
+            found[BAR.join((setting, way, name))] = grey(both)
+        return found
 
-    return finish
+    return with_pictures(draw)
 
 
-def attack_sections(what: str) -> Callable[[Results], tuple[Section, ...]]:
+def attack_sections(what: str) -> Draw:
     """Draw one grid per setting and attribution, one column per net, clean maps above attacked ones."""
 
     def drawn(results: Results) -> tuple[Section, ...]:
         sections = []
-        parts = [key.split(BAR) for key in results.pictures]
-        for setting, name in dict.fromkeys((p[0], p[2]) for p in parts if len(p) == 3):
-            maps = {
-                p[1]: results.pictures[BAR.join(p)]
-                for p in parts
-                if len(p) == 3 and (p[0], p[2]) == (setting, name)
-            }
+        maps_of: dict[tuple[str, str], Arrays] = {}
+        for key in results.pictures:
+            setting, way, *attribution = key.split(BAR)
+            if attribution:
+                maps_of.setdefault((setting, attribution[0]), {})[way] = results.pictures[key]
+        for (setting, name), maps in maps_of.items():
             image = results.pictures[BAR.join((setting, "image"))]
             labels = ["clean", "attacked"] * (len(image) // 2)
             caption = f"{name} of {setting}, {what}. Each map over its own largest value."

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gyrograd.experiments.cost import Step as Stride
 from gyrograd.experiments.cost import side_by_side
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
+from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, MeasuredNets, RowRecord
 from gyrograd.experiments.joo2023.measures import selected
 from gyrograd.experiments.joo2023.variants import SETTINGS
 from gyrograd.experiments.nets import Net, built, net_key, objective_of, train_settings
@@ -26,12 +26,9 @@ ROWS = ("ce", "hessian", "atex", "iga", "l2_cosine")
 BETWEEN = " : "
 
 
-def timed(
-    run: ExperimentContext,
-    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-    records: tuple[RowRecord, ...],  # noqa: ARG001
-) -> ExperimentOutput:
+def timed(measured: MeasuredNets) -> ExperimentOutput:
     """Time steps of untrained nets. Each round runs one step per way, so a slow moment affects all of them."""
+    run = measured.run
     found: list[RowRecord] = []
     for setting in run.included(SETTINGS):
         mine = [s for s in selected(setting, rows=ROWS)(run) if s.seed == run.seeds[0]]

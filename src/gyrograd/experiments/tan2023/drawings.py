@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 from gyrograd.experiments.plots import Line, figures_of, line
 from gyrograd.experiments.report import shown
@@ -19,33 +20,27 @@ from gyrograd.theory.tradeoff import Point, pareto
 def as_printed(results: Results) -> tuple[Section, ...]:
     """Table 1 in the paper's layout: one row per backbone, two columns per explainer."""
     header = ("", *(f"{name}, {way}" for name in ("model", *NAMES) for way in WAYS))
-    rows = tuple(
-        (backbone, *(_cell(results, backbone, f"{way} {name}") for name in ("model", *NAMES) for way in WAYS))
-        for backbone in SETTINGS
-        if backbone in results.measured_in
-    )
-    return (Section("Local Lipschitz constants, as the paper prints them", (), Table(header, rows)),)
-
-
-def _cell(results: Results, backbone: str, row: str) -> str:
-    found = results.column_of(backbone, row, "lipschitz")
-    return "" if found is None else shown(found)
+    rows = []
+    for backbone in (one for one in SETTINGS if one in results.measured_in):
+        ways = [f"{way} {name}" for name in ("model", *NAMES) for way in WAYS]
+        found = [results.column_of(backbone, way, "lipschitz") for way in ways]
+        rows.append((backbone, *("" if constant is None else shown(constant) for constant in found)))
+    return (Section("Local Lipschitz constants, as the paper prints them", (), Table(header, tuple(rows))),)
 
 
 def over_nets(results: Results) -> tuple[Section, ...]:
     """Figure 3: one panel per explainer, its constant over that of the net."""
     sections = []
     for where in results.measured_in:
-        panels = {_title(results, where, name): [_over_levels(results, where, name)] for name in NAMES}
+        panels = {}
+        for name in NAMES:
+            rank = results.column_of(where, f"all levels {name}", "rank correlation")
+            title = name if rank is None else f"{name}, rank correlation {rank.value:.2f}"
+            panels[title] = [_over_levels(results, where, name)]
         labels = ("local Lipschitz constant of the net", "of the explanation")
         figures = figures_of(panels, *labels, "Bands: 95 % intervals.", across=3)
         sections += [Section(f"Explanations over nets, {where}", (), None, figures)] if figures else []
     return tuple(sections)
-
-
-def _title(results: Results, where: str, name: str) -> str:
-    rank = results.column_of(where, f"all levels {name}", "rank correlation")
-    return name if rank is None else f"{name}, rank correlation {rank.value:.2f}"
 
 
 def _over_levels(results: Results, where: str, name: str) -> Line:
@@ -106,9 +101,8 @@ def largest(points: Sequence[Estimate]) -> float:
 
 def scaled(point: Estimate, factor: float) -> Estimate:
     """The estimate times a positive factor."""
-    return Estimate(
-        factor * point.low, factor * point.value, factor * point.high, point.images, point.missing
-    )
+    low, value, high = (factor * bound for bound in (point.low, point.value, point.high))
+    return Estimate(low, value, high, point.images, point.missing)
 
 
 def trade_off(results: Results) -> tuple[Section, ...]:
@@ -145,19 +139,14 @@ def trade_off_lines(results: Results, column: str) -> list[Line]:
 
 def unbeaten(results: Results) -> Table:
     """The explainers that no other beats in both robustness and faithfulness."""
-    rows = [
-        (backbone, column, ", ".join(point.method for point in pareto(_points(results, backbone, column))))
-        for backbone in results.measured_in
-        for column in SIMILARITIES
-    ]
+    rows = []
+    for backbone, column in product(results.measured_in, SIMILARITIES):
+        points = [
+            Point(name, None, robust.by_seed, faithful.by_seed, _interval(robust), _interval(faithful))
+            for name, robust, faithful in _both(results, backbone, column)
+        ]
+        rows.append((backbone, column, ", ".join(point.method for point in pareto(points))))
     return Table(("", "similarity", "beaten by none in both, most robust first"), tuple(rows))
-
-
-def _points(results: Results, backbone: str, column: str) -> list[Point]:
-    return [
-        Point(name, None, robust.by_seed, faithful.by_seed, _interval(robust), _interval(faithful))
-        for name, robust, faithful in _both(results, backbone, column)
-    ]
 
 
 def _interval(found: Estimate) -> Interval:

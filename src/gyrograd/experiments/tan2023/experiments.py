@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gyrograd.experiments.engine import Experiment, Listed, register_all
+from gyrograd.experiments.engine import Experiment, Listed, Took, register_all
 from gyrograd.experiments.tan2023 import drawings, figure1, figure2
 from gyrograd.experiments.tan2023.explainers import NAMES
 from gyrograd.experiments.tan2023.measures import (
@@ -11,15 +11,17 @@ from gyrograd.experiments.tan2023.measures import (
     faithfulness,
     lipschitz,
     model_lipschitz,
+    of_explainer,
+    of_smoothgrad,
     ranked_by_backbone,
     ranked_by_level,
-    smooth_faithfulness,
-    smooth_lipschitz,
 )
 from gyrograd.experiments.tan2023.variants import BY_LEVEL, nets_by_row, over_levels
 
-CONSTANTS = [model_lipschitz, *(lipschitz(name) for name in NAMES)]
+CONSTANTS = [model_lipschitz, *(of_explainer(lipschitz, name) for name in NAMES)]
 NATURAL = nets_by_row(("natural",))
+BRIEFLY = "--images 100 --train epochs=5,schedule=one_cycle,precision=tf32"
+"""Options of the timed runs."""
 
 EXPERIMENTS = (
     Listed(
@@ -27,6 +29,10 @@ EXPERIMENTS = (
         "Table 1",
         "How fast six explanations move on five backbones, natural and robust, and whether the nets decide it.",
         Experiment(nets_by_row(), (CONSTANTS,), ranked_by_backbone, sections=drawings.as_printed),
+        took={
+            "small": Took(1090),
+            "paper": Took(662, "an H200", f"--settings resnet18,vgg16,swin,backbones {BRIEFLY}"),
+        },
     ),
     Listed(
         "segments",
@@ -53,6 +59,7 @@ EXPERIMENTS = (
             looks=True,
             sections=figure1.drawn,
         ),
+        took={"small": Took(24, nets_of="tan2023-table1")},
     ),
     Listed(
         "figure2",
@@ -62,6 +69,7 @@ EXPERIMENTS = (
         An "image" here is a seed of the noise.
         """,
         Experiment(finish=figure2.measure_toy, sections=figure2.drawn),
+        took={"small": Took(5), "paper": Took(25, "two CPU cores")},
     ),
     Listed(
         "figure3",
@@ -71,12 +79,21 @@ EXPERIMENTS = (
         ResNet18 as in the paper, and LeNet, which is ours.
         """,
         Experiment(over_levels, (CONSTANTS,), ranked_by_level, sections=drawings.over_nets),
+        took={
+            "small": Took(234),
+            "paper": Took(
+                2170,
+                "two CPU cores",
+                f"--settings lenet {BRIEFLY}",
+            ),
+        },
     ),
     Listed(
         "figure4",
         "Figure 4",
         "Local Lipschitz constant of SmoothGrad over its noise, on naturally trained backbones.",
-        Experiment(NATURAL, ([smooth_lipschitz],), sections=drawings.over_noise),
+        Experiment(NATURAL, ([of_smoothgrad(lipschitz)],), sections=drawings.over_noise),
+        took={"small": Took(58, nets_of="tan2023-table1")},
     ),
     Listed(
         "figure5",
@@ -86,8 +103,12 @@ EXPERIMENTS = (
         Orders are judged image by image, by the median ratio to sigma 0.03: the mean of Eq. 5 is that of a few images.
         """,
         Experiment(
-            NATURAL, ([smooth_faithfulness],), beside("sigma 0.03"), sections=drawings.faithful_over_noise
+            NATURAL,
+            ([of_smoothgrad(faithfulness)],),
+            beside("sigma 0.03"),
+            sections=drawings.faithful_over_noise,
         ),
+        took={"small": Took(21, nets_of="tan2023-table1")},
     ),
     Listed(
         "figure6",
@@ -98,10 +119,11 @@ EXPERIMENTS = (
         """,
         Experiment(
             NATURAL,
-            ([make(name) for name in NAMES for make in (lipschitz, faithfulness)],),
+            ([of_explainer(measure, name) for name in NAMES for measure in (lipschitz, faithfulness)],),
             beside("natural grad"),
             sections=drawings.trade_off,
         ),
+        took={"small": Took(13, nets_of="tan2023-table1")},
     ),
 )
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from gyrograd.attributions import Gradient, predict
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
-from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
+from gyrograd.experiments.engine import ExperimentOutput, MeasuredNets
+from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, with_pictures
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.tan2023.explainers import QUANTITY, sigmas_of, smooth
-from gyrograd.experiments.tan2023.measures import beside, smooth_faithfulness
+from gyrograd.experiments.tan2023.measures import beside, faithfulness, of_smoothgrad
 from gyrograd.experiments.trained_nets import Columns, Part, TrainedNet
 from gyrograd.metrics.noise import GaussianNoise
 from gyrograd.numerics.maps import reduce
@@ -26,12 +26,9 @@ NOISE = GaussianNoise(0.1)
 
 
 def distances(trained_net: TrainedNet) -> list[Part]:
-    """Distance between the maps of an image and of a noisy copy: Grad; on the natural net also SmoothGrad."""
-    parts = [_moved(trained_net, f"{trained_net.way} grad", Gradient(QUANTITY))]
-    if trained_net.way == "natural":
-        parts += [_moved(trained_net, f"sigma {s:g}", smooth(s)) for s in sigmas_of(trained_net.sizes)]
-        parts += smooth_faithfulness(trained_net)
-    return parts
+    """Distance between the maps of an image and of a noisy copy; on the natural net also SmoothGrad's faithfulness."""
+    parts = [_moved(trained_net, row, explain) for row, explain in _explainers(trained_net).items()]
+    return parts + (list(of_smoothgrad(faithfulness)(trained_net)) if trained_net.way == "natural" else [])
 
 
 def _moved(trained_net: TrainedNet, row: str, explain: Attribution) -> Part:
@@ -47,22 +44,28 @@ def _moved(trained_net: TrainedNet, row: str, explain: Attribution) -> Part:
     )
 
 
-def jogged(
-    run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
-) -> ExperimentOutput:
+def jogged(measured: MeasuredNets) -> ExperimentOutput:
     """Add maps of a few images and of the same images with noise."""
-    found: Arrays = {}
-    for each in shown_by(run, trained_nets):
-        trained_net, model = each.trained_net, each.model
-        both = torch.stack([each.x, NOISE(each.x, each.keys, 0)], 1).flatten(0, 1)
-        found["image"] = colours(both.clamp(0, 1))
-        target = predict(model, each.x).repeat_interleave(2)
-        explained: dict[str, Attribution] = {f"{trained_net.way} grad": Gradient(QUANTITY)}
-        if trained_net.way == "natural":
-            explained |= {f"sigma {sigma:g}": smooth(sigma) for sigma in sigmas_of(trained_net.sizes)}
-        for name, explain in explained.items():
-            found[f"{name}{BAR}map"] = grey(reduce(explain(model, both, target).detach()))
-    return ExperimentOutput(beside("sigma 0.03")(run, trained_nets, records).records, found)
+    pictures = with_pictures(_maps)(measured).pictures
+    return replace(beside("sigma 0.03")(measured), pictures=pictures)
+
+
+def _maps(each: Shown) -> Arrays:
+    both = torch.stack([each.x, NOISE(each.x, each.keys, 0)], 1).flatten(0, 1)
+    target = predict(each.model, each.x).repeat_interleave(2)
+    maps = {
+        f"{row}{BAR}map": grey(reduce(explain(each.model, both, target).detach()))
+        for row, explain in _explainers(each.trained_net).items()
+    }
+    return {"image": colours(both.clamp(0, 1)), **maps}
+
+
+def _explainers(trained_net: TrainedNet) -> dict[str, Attribution]:
+    """By row: Grad; on the natural net also SmoothGrad with several widths."""
+    found: dict[str, Attribution] = {f"{trained_net.way} grad": Gradient(QUANTITY)}
+    if trained_net.way == "natural":
+        found |= {f"sigma {sigma:g}": smooth(sigma) for sigma in sigmas_of(trained_net.sizes)}
+    return found
 
 
 def drawn(results: Results) -> tuple[Section, ...]:

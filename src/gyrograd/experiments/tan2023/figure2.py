@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
 from gyrograd.attributions import smoothgrad
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
+from gyrograd.experiments.engine import ExperimentOutput, MeasuredNets, measure_cells
 from gyrograd.experiments.plots import figures_of, line
 from gyrograd.experiments.results import Results
 from gyrograd.experiments.scales import pick_evenly
-from gyrograd.experiments.trained_nets import Columns, TrainedNet
-from gyrograd.measurement import Cell, run_cells
+from gyrograd.experiments.trained_nets import Columns
+from gyrograd.measurement import Cell
 from gyrograd.reporting import Section
 from gyrograd.theory.toy import TwoVariableToy, toy_gradient, toy_smoothgrad
 
@@ -24,24 +22,12 @@ SIGMAS = (0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 3.0)
 DRAWS = 1000
 
 
-def measure_toy(
-    run: ExperimentContext,
-    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-    records: tuple[RowRecord, ...],  # noqa: ARG001
-) -> ExperimentOutput:
+def measure_toy(measured: MeasuredNets) -> ExperimentOutput:
     """SmoothGrad of the toy at one point, for several seeds of its noise."""
-    if WHERE not in run.included((WHERE,)):
-        return ExperimentOutput()
-    sizes = run.sizes(WHERE)
+    sizes = measured.run.sizes(WHERE)
     levels = (None, *pick_evenly(list(SIGMAS), sizes.get("levels")))
-    cells = {
-        _row(sigma): _cell(sigma, int(sizes.get("draws", DRAWS)))
-        for sigma in levels
-        if run.select_rows([_row(sigma)])
-    }
-    done = run_cells(list(cells.values()), range(int(sizes["images"])), run.out, what="smoothing the toy")
-    found: list[RowRecord] = [(WHERE, row, 0, done[cell.name]) for row, cell in cells.items()]
-    return ExperimentOutput(tuple(found))
+    cells = {_row(sigma): _cell(sigma, int(sizes.get("draws", DRAWS))) for sigma in levels}
+    return ExperimentOutput(measure_cells(measured.run, WHERE, cells, "smoothing the toy"))
 
 
 def _row(sigma: float | None) -> str:

@@ -5,8 +5,9 @@ A row is a net and an explainer ("robust ig"); the net itself has the row "robus
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from gyrograd.attributions import Lime, Shap, predict
 from gyrograd.attributions.segments import segment
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, Finish, RowRecord
+from gyrograd.experiments.engine import ExperimentOutput, Finish, MeasuredNets, RowRecord
 from gyrograd.experiments.results import MEDIAN
 from gyrograd.experiments.tan2023.explainers import (
     NAMES,
@@ -47,21 +48,26 @@ TOGETHER = "backbones"
 """The setting of numbers about all backbones together."""
 
 
-def lipschitz(name: str) -> Maker:
-    """The local Lipschitz constant of an explainer (Eq. 4)."""
+ExplainerMaker = Callable[[TrainedNet, str, str, Attribution], Part]
+"""A measurement of an explainer: takes the net, the row, and the explainer with its name."""
+
+
+def of_explainer(measure: ExplainerMaker, name: str) -> Maker:
+    """A measurement of one of the paper's explainers; its row is the way to train and the explainer."""
     return lambda trained_net: [
-        _lipschitz(trained_net, f"{trained_net.way} {name}", name, explainers(trained_net.sizes)[name])
+        measure(trained_net, f"{trained_net.way} {name}", name, explainers(trained_net.sizes)[name])
     ]
 
 
-def smooth_lipschitz(trained_net: TrainedNet) -> list[Part]:
-    """The local Lipschitz constant of SmoothGrad; one row per noise level."""
-    return [
-        _lipschitz(trained_net, f"sigma {s:g}", f"sg {s:g}", smooth(s)) for s in sigmas_of(trained_net.sizes)
+def of_smoothgrad(measure: ExplainerMaker) -> Maker:
+    """A measurement of SmoothGrad; one row per noise level."""
+    return lambda trained_net: [
+        measure(trained_net, f"sigma {s:g}", f"sg {s:g}", smooth(s)) for s in sigmas_of(trained_net.sizes)
     ]
 
 
-def _lipschitz(trained_net: TrainedNet, row: str, name: str, explain: Attribution) -> Part:
+def lipschitz(trained_net: TrainedNet, row: str, name: str, explain: Attribution) -> Part:
+    """The local Lipschitz constant of an explainer (Eq. 4)."""
     draws = int(trained_net.sizes.get("draws", DRAWS))
 
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
@@ -75,14 +81,12 @@ def by_segments(trained_net: TrainedNet) -> list[Part]:
     """Local Lipschitz constants and faithfulness of LIME and SHAP with three kinds of features."""
     parts = []
     for name, (explain, held) in segmented(trained_net.sizes).items():
-        row, constant = (
-            f"{trained_net.way} {name}",
-            _lipschitz(trained_net, f"{trained_net.way} {name}", name, explain),
-        )
+        row = f"{trained_net.way} {name}"
+        constant = lipschitz(trained_net, row, name, explain)
         if held:
             settings = {**constant.settings, "segments": "held"}
             constant = replace(constant, settings=settings, columns=_with_held_segments(trained_net, explain))
-        parts += [constant, _faithfulness(trained_net, row, name, explain)]
+        parts += [constant, faithfulness(trained_net, row, name, explain)]
     return parts
 
 
@@ -93,16 +97,10 @@ def _with_held_segments(trained_net: TrainedNet, explain: Lime | Shap) -> Measur
         target = predict(model, x)
         own = segment(x, "quickshift")
         # One image at a time, because all its neighbours use its segments.
-        found = [
-            LocalLipschitz(SIGMA, draws)(
-                model,
-                replace(explain, segments=own[i]),
-                x[i : i + 1],
-                target[i : i + 1],
-                seed=keys[i : i + 1],
-            )
-            for i in range(len(x))
-        ]
+        found = []
+        for i in range(len(x)):
+            one, held = slice(i, i + 1), replace(explain, segments=own[i])
+            found.append(LocalLipschitz(SIGMA, draws)(model, held, x[one], target[one], seed=keys[one]))
         return {"lipschitz": torch.cat(found)}
 
     return columns
@@ -120,22 +118,9 @@ def model_lipschitz(trained_net: TrainedNet) -> list[Part]:
     return [trained_net.part(f"{trained_net.way} {MODEL}", "model lipschitz", settings, columns)]
 
 
-def faithfulness(name: str) -> Maker:
+def faithfulness(trained_net: TrainedNet, row: str, name: str, explain: Attribution) -> Part:
     """Agreement of an explainer with the effect of removing groups of pixels (Eq. 1, Eq. 5, B.5)."""
-    return lambda trained_net: [
-        _faithfulness(trained_net, f"{trained_net.way} {name}", name, explainers(trained_net.sizes)[name])
-    ]
 
-
-def smooth_faithfulness(trained_net: TrainedNet) -> list[Part]:
-    """Faithfulness of SmoothGrad; one row per noise level."""
-    return [
-        _faithfulness(trained_net, f"sigma {s:g}", f"sg {s:g}", smooth(s))
-        for s in sigmas_of(trained_net.sizes)
-    ]
-
-
-def _faithfulness(trained_net: TrainedNet, row: str, name: str, explain: Attribution) -> Part:
     def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:  # noqa: ARG001
         return agreements(model, explain, x)
 
@@ -155,33 +140,26 @@ def agreements(model: Model, explain: Attribution, x: Inputs) -> Columns:
     }
 
 
-def ranked_by_level(
-    run: ExperimentContext,  # noqa: ARG001
-    trained_nets: Sequence[TrainedNet],
-    records: tuple[RowRecord, ...],
-) -> ExperimentOutput:
+def ranked_by_level(measured: MeasuredNets) -> ExperimentOutput:
     """Figure 3: rank correlations over the levels of one backbone."""
-    ranks: tuple[RowRecord, ...] = ()
-    for where in dict.fromkeys(trained_net.setting for trained_net in trained_nets):
-        ways = dict.fromkeys(trained_net.way for trained_net in trained_nets if trained_net.setting == where)
-        ranks += rank_correlations(records, where, {"all levels": [(where, way) for way in ways]})
-    return ExperimentOutput(records + ranks)
+    found = measured.records
+    for where in dict.fromkeys(one.setting for one in measured.trained_nets):
+        ways = dict.fromkeys(one.way for one in measured.trained_nets if one.setting == where)
+        lines = {"all levels": [(where, way) for way in ways]}
+        found += rank_correlations(measured.records, where, lines)
+    return ExperimentOutput(found)
 
 
-def ranked_by_backbone(
-    run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
-) -> ExperimentOutput:
+def ranked_by_backbone(measured: MeasuredNets) -> ExperimentOutput:
     """Table 1: rank correlations over the paper's backbones."""
+    if not measured.run.included((TOGETHER,)):
+        return ExperimentOutput(measured.records)
+    first = [one for one in measured.trained_nets if one.seed == measured.run.seeds[0]]
     lines = {
-        way: [
-            (s.setting, way)
-            for s in trained_nets
-            if s.setting in BACKBONES and (s.way, s.seed) == (way, run.seeds[0])
-        ]
+        way: [(one.setting, way) for one in first if one.setting in BACKBONES and one.way == way]
         for way in WAYS
     }
-    ranks = rank_correlations(records, TOGETHER, lines) if run.included((TOGETHER,)) else ()
-    return ExperimentOutput(records + ranks)
+    return ExperimentOutput(measured.records + rank_correlations(measured.records, TOGETHER, lines))
 
 
 def beside(row: str) -> Finish:
@@ -191,12 +169,8 @@ def beside(row: str) -> Finish:
     images depends on the nearest map. The ratio of two maps of the same image has no such tail.
     """
 
-    def finish(
-        run: ExperimentContext,  # noqa: ARG001
-        trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-        records: tuple[RowRecord, ...],
-    ) -> ExperimentOutput:
-        found = {m[:3]: m[3] for m in records if "faithfulness" in m[3].values}
+    def finish(measured: MeasuredNets) -> ExperimentOutput:
+        found = {m[:3]: m[3] for m in measured.records if "faithfulness" in m[3].values}
         made: list[RowRecord] = []
         for (setting, own, seed), record in found.items():
             if (setting, row, seed) in found:
@@ -205,7 +179,7 @@ def beside(row: str) -> Finish:
                 ratios = [None if a is None or not b else a / b for a, b in pairs]
                 settings = {**record.settings, "beside": row}
                 made.append((setting, own, seed, Record(RATIO, settings, record.examples, {RATIO: ratios})))
-        return ExperimentOutput(records + tuple(made))
+        return ExperimentOutput(measured.records + tuple(made))
 
     return finish
 
@@ -225,14 +199,12 @@ def rank_correlations(
         if "lipschitz" in m[3].values
     }
     made: list[RowRecord] = []
-    for label, line in nets.items():
-        for seed in dict.fromkeys(m[2] for m in found):
-            for name in NAMES:
-                rows = [[values.get((s, f"{way} {what}", seed)) for s, way in line] for what in (MODEL, name)]
-                if len(line) > 2 and all(row is not None for row in (*rows[0], *rows[1])):
-                    made.append(
-                        (setting, f"{label} {name}", seed, _correlated(np.array(rows, dtype=np.float64)))
-                    )
+    seeds = dict.fromkeys(m[2] for m in found)
+    for (label, line), seed, name in product(nets.items(), seeds, NAMES):
+        rows = [[values.get((s, f"{way} {what}", seed)) for s, way in line] for what in (MODEL, name)]
+        if len(line) > 2 and all(row is not None for row in (*rows[0], *rows[1])):
+            correlated = _correlated(np.array(rows, dtype=np.float64))
+            made.append((setting, f"{label} {name}", seed, correlated))
     return tuple(made)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gyrograd.experiments.engine import Experiment, ExperimentContext, Listed, register_all
+from gyrograd.experiments.engine import Experiment, ExperimentContext, Listed, Took, register_all
 from gyrograd.experiments.trained_nets import TrainedNet
 from gyrograd.experiments.wang2020.maps import NAMES, seven_maps, unigrads
 from gyrograd.experiments.wang2020.measures import (
@@ -43,6 +43,7 @@ EXPERIMENTS = (
         "Table 2",
         "How far the top-k and the manipulate attack move SM, IG, SG and UG on three data sets: areas over eps.",
         Experiment(NATURAL, (BOTH_ATTACKS,)),
+        took={"small": Took(146), "paper": Took(890, "an H200", "--settings cifar10-public --images 500")},
     ),
     Listed(
         "table3",
@@ -56,6 +57,7 @@ EXPERIMENTS = (
             nets_by_row(RESNET20 + OF_GIVEN, ("natural", "ssr", "ssr_bytes", "adversarial", "ig_norm")),
             ([train_accuracy], [accuracy, *BOTH_ATTACKS]),
         ),
+        took={"small": Took(989)},
     ),
     Listed(
         "table4",
@@ -65,18 +67,24 @@ EXPERIMENTS = (
         Rows of "beta" have s = 1 on pixels in [0, 1], those of "bytes beta" s = 1e6 on [0, 255].
         """,
         Experiment(lambda run: [*over_betas(run), *over_betas_of_bytes(run)], ([train_accuracy], [accuracy])),
+        took={"small": Took(244)},
     ),
     Listed(
         "table5",
         "Table 5",
         "The top-k and the manipulate attack on a net trained adversarially (l-inf, eps 8), beside the natural one.",
         Experiment(nets_by_row(("imagenet",), ("natural", "robust")), (BOTH_ATTACKS,)),
+        took={"small": Took(57)},
     ),
     Listed(
         "table6",
         "Table 6",
         "The mass-centre attack on the saliency map, and what it does to SM, IG, SG and UG.",
         Experiment(NATURAL, ([transferred],), rows_by_map),
+        took={
+            "small": Took(1242, nets_of="wang2020-table2"),
+            "paper": Took(37, "an H200", "--settings cifar10-public --images 500"),
+        },
     ),
     Listed(
         "figure6",
@@ -86,6 +94,7 @@ EXPERIMENTS = (
         The interval of SSR is over images and nets.
         """,
         Experiment(eleven_and_others, ([attacked("top_k", "sm")],), sections=drawn_net_by_net),
+        took={"small": Took(308)},
     ),
     Listed(
         "figure7",
@@ -96,18 +105,24 @@ EXPERIMENTS = (
             ([accuracy, *TOP_K],),
             sections=drawn_over("radius", RADII, "radius of the l2 ball in training"),
         ),
+        took={"small": Took(134)},
     ),
     Listed(
         "figure8",
         "Figure 8",
         "The top-k attack on the SSR nets of Table 4, over the share of the curvature in the loss.",
         Experiment(over_betas, (TOP_K,), sections=drawn_over("beta", BETAS, "beta of SSR")),
+        took={"small": Took(37, nets_of="wang2020-table4")},
     ),
     Listed(
         "figure9",
         "Figure 9",
         "Seven maps of the same images, and how rough each is: mean step between neighbouring pixels over mean pixel.",
         Experiment(NATURAL, ([looks_of(seven_maps)],), shown(seven_maps), looks=True, sections=map_sections),
+        took={
+            "small": Took(7, nets_of="wang2020-table2"),
+            "paper": Took(436, "two CPU cores", "--settings cifar10-public --images 50"),
+        },
     ),
     Listed(
         "figure10",
@@ -116,6 +131,10 @@ EXPERIMENTS = (
         Experiment(
             NATURAL, ([looks_of(unigrads, beside="sm")],), shown(unigrads), looks=True, sections=map_sections
         ),
+        took={
+            "small": Took(5, nets_of="wang2020-table2"),
+            "paper": Took(1963, "two CPU cores", "--settings cifar10-public --images 50"),
+        },
     ),
 )
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult, Manipulate, MassCenter, TopK, transfer
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, RowRecord
+from gyrograd.experiments.engine import ExperimentOutput, MeasuredNets
 from gyrograd.experiments.report import POINT
 from gyrograd.experiments.results import of_prefix
 from gyrograd.experiments.samples import images_of
@@ -52,13 +52,8 @@ def top_share(setting: str) -> float:
 def metrics_of(setting: str, map_name: str, pixels: int) -> dict[str, Measure]:
     """The four metrics as in the released code; for UniGrad on CIFAR-10 also the published k-in."""
     k = max(1, round(top_share(setting) * pixels))
-    found: dict[str, Measure] = dict(
-        zip(
-            METRICS,
-            (TopKIntersection(k), RankCorrelation(), CenterDislocation(), CosineDistance()),
-            strict=True,
-        )
-    )
+    measures = (TopKIntersection(k), RankCorrelation(), CenterDislocation(), CosineDistance())
+    found: dict[str, Measure] = dict(zip(METRICS, measures, strict=True))
     if map_name == "ug" and setting.startswith("cifar10"):
         found["k-in of k=1000"] = TopKIntersection(round(MISTAKEN_K * pixels))
     return found
@@ -155,19 +150,14 @@ def transferred(trained_net: TrainedNet) -> list[Part]:
     return [trained_net.part(trained_net.way, "sm mass_center transfer", about, columns)]
 
 
-def rows_by_map(
-    run: ExperimentContext,  # noqa: ARG001
-    trained_nets: Sequence[TrainedNet],  # noqa: ARG001
-    records: tuple[RowRecord, ...],
-) -> ExperimentOutput:
+def rows_by_map(measured: MeasuredNets) -> ExperimentOutput:
     """One row per map under the transferred attack."""
-    return ExperimentOutput(
-        tuple(
-            (setting, f"{way} {name}", seed, of_prefix(record, f"{name}{OF}"))
-            for setting, way, seed, record in records
-            for name in NAMES
-        )
-    )
+    found = [
+        (setting, f"{way} {name}", seed, of_prefix(record, f"{name}{OF}"))
+        for setting, way, seed, record in measured.records
+        for name in NAMES
+    ]
+    return ExperimentOutput(tuple(found))
 
 
 OF = " : "

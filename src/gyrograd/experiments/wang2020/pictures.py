@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions import predict
-from gyrograd.experiments.engine import ExperimentContext, ExperimentOutput, Finish, RowRecord
-from gyrograd.experiments.pictures import BAR, Arrays, colours, grey, shown_by
+from gyrograd.experiments.engine import Finish
+from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, with_pictures
 from gyrograd.experiments.results import MEDIAN, Results
 from gyrograd.experiments.trained_nets import Columns, Maker, Part, TrainedNet
 from gyrograd.numerics.maps import reduce
@@ -62,32 +62,27 @@ def roughness(map: Float[Tensor, "b h w"]) -> PerExample:
 def shown(maps: Maps) -> Finish:
     """Add pictures of a few images with their maps."""
 
-    def finish(
-        run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
-    ) -> ExperimentOutput:
-        found: Arrays = {}
-        for each in shown_by(run, trained_nets):
-            setting, target = each.trained_net.setting, predict(each.model, each.x)
-            found[f"{setting}{BAR}image"] = colours(each.x)
-            for name, explain in maps(setting, each.trained_net.sizes).items():
-                map = reduce(explain(each.model, each.x, target).detach())
-                found[f"{setting}{BAR}{name}{BAR}map"] = grey(map)
-        return ExperimentOutput(records, found)
+    def draw(each: Shown) -> Arrays:
+        setting, target = each.trained_net.setting, predict(each.model, each.x)
+        found = {f"{setting}{BAR}image": colours(each.x)}
+        for name, explain in maps(setting, each.trained_net.sizes).items():
+            map = reduce(explain(each.model, each.x, target).detach())
+            found[f"{setting}{BAR}{name}{BAR}map"] = grey(map)
+        return found
 
-    return finish
+    return with_pictures(draw)
 
 
 def map_sections(results: Results) -> tuple[Section, ...]:
     """Draw one grid per setting, with one row per image and one column per map."""
     sections = []
-    parts = [key.split(BAR) for key in results.pictures]
-    for setting in dict.fromkeys(part[0] for part in parts):
+    maps_of: dict[str, Arrays] = {}
+    for key in results.pictures:
+        setting, name, *map_part = key.split(BAR)
+        if map_part:
+            maps_of.setdefault(setting, {})[name] = results.pictures[key]
+    for setting, maps in maps_of.items():
         image = results.pictures[f"{setting}{BAR}image"]
-        maps = {
-            part[1]: results.pictures[BAR.join(part)]
-            for part in parts
-            if len(part) == 3 and part[0] == setting
-        }
         png = map_grid({"image": image}, maps, [""] * len(image))
         figure = Figure(png, "Sizes over channels; each map over its own largest value.")
         sections.append(Section(f"{setting}: maps", (), None, (figure,)))

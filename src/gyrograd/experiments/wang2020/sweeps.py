@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gyrograd.experiments.engine import ExperimentContext
+from gyrograd.experiments.engine import Draw, ExperimentContext
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.plots import Line, figures_of, line
 from gyrograd.experiments.results import Estimate, Results
@@ -62,24 +62,17 @@ def _over(
     )
 
 
-def drawn_over(what: str, values: Sequence[float], label: str) -> Callable[[Results], tuple[Section, ...]]:
+def drawn_over(what: str, values: Sequence[float], label: str) -> Draw:
     """Plot the area of the top-k attack over the setting, one panel per metric, one line per map."""
 
     def drawn(results: Results) -> tuple[Section, ...]:
-        panels = {
-            metric: [
-                line(
-                    name,
-                    [
-                        (v, results.column_of(RESNET20[0], f"{what} {v:g} {name}", f"top_k {metric}"))
-                        for v in values
-                    ],
-                    group,
-                )
-                for group, name in enumerate(NAMES)
-            ]
-            for metric in METRICS
-        }
+        panels: dict[str, list[Line]] = {metric: [] for metric in METRICS}
+        for metric, lines in panels.items():
+            for group, name in enumerate(NAMES):
+                found = [
+                    results.column_of(RESNET20[0], f"{what} {v:g} {name}", f"top_k {metric}") for v in values
+                ]
+                lines.append(line(name, zip(values, found, strict=True), group))
         figures = figures_of(panels, label, "area over eps", "Bands: 95 % intervals.")
         return (Section("The top-k attack", (), None, figures),) if figures else ()
 
