@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gyrograd.numerics.wording import Number, bracket, number
-from gyrograd.reporting.wording import Stat, counted_images, known
+from gyrograd.reporting.wording import Stat, counted_images, known, overlap
 
 GROUPS = {
     "noise": "Under noise",
@@ -130,15 +130,7 @@ def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
         return ""
     if stat["value"] == best:
         return "best"
-    return "level" if any(_meet(stat, winner) for winner in winners) else ""
-
-
-def _meet(a: Stat, b: Stat) -> bool:
-    """True if two intervals overlap; an unknown interval overlaps with none."""
-    ends = (a.get("low"), a.get("high"), b.get("low"), b.get("high"))
-    if any(end is None for end in ends):
-        return False
-    return bool(a["low"] <= b["high"] and b["low"] <= a["high"])
+    return "level" if any(overlap(stat, winner) for winner in winners) else ""
 
 
 def _bar(stat: Stat | None, span: list[Number] | None) -> Bar | None:
