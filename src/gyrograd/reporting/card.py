@@ -133,6 +133,7 @@ def html_report(shown: Contents) -> str:
         card=shown.card,
         labels=labels_of(shown.card),
         counts=table.counts(shown.card),
+        kinds=table.GROUPS,
         certified=certified_section(shown.card),
         settings=json.dumps(shown.card["settings"], indent=1, sort_keys=True),
     )

@@ -34,17 +34,18 @@ class Bar:
 class Cell:
     """A value as text. `mark`: best, level with the best (their intervals overlap), or neither."""
 
-    key: str
-    label: str
-    group: str
-    higher: bool
-    """Whether higher is better."""
+    column: dict[str, Any]
     value: str
     interval: str
     mark: Mark
     bar: Bar | None
     first: bool
     """True for the first cell of its group."""
+
+    @property
+    def key(self) -> str:
+        """The key of its column."""
+        return str(self.column["key"])
 
 
 @dataclass(frozen=True)
@@ -112,17 +113,9 @@ def best_value(stats: list[Stat | None], direction: str) -> float | None:
 
 def _cell(method: dict[str, Any], column: dict[str, Any], marks: dict[str, Mark], first: bool) -> Cell:
     stat = method["columns"].get(column["key"])
-    return Cell(
-        column["key"],
-        column["label"],
-        GROUPS[column["group"]],
-        column["direction"] == "higher",
-        number(stat["value"] if stat is not None else None),
-        bracket(stat),
-        marks[method["name"]],
-        _bar(stat, column.get("range")),
-        first,
-    )
+    value = number(None if stat is None else stat["value"])
+    bar = _bar(stat, column.get("range"))
+    return Cell(column, value, bracket(stat), marks[method["name"]], bar, first)
 
 
 def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
