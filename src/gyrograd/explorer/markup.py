@@ -7,13 +7,7 @@ from html import escape
 
 import numpy as np
 
-from gyrograd.explorer.pictures import (
-    Array,
-    address,
-    array_of,
-    attack_arrays,
-    picture_of,
-)
+from gyrograd.explorer.pictures import address, array_of, attack_arrays, picture_of
 from gyrograd.explorer.scenes import AttackScene, MapsScene, Prediction
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.wording import (
@@ -32,6 +26,7 @@ from gyrograd.explorer.wording import (
 )
 from gyrograd.parsing import parse_call
 from gyrograd.registry import in_order, lookup
+from gyrograd.reporting.figures import Array
 from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, scale_end, shared_scale
 from gyrograd.types import Images
 
@@ -152,8 +147,8 @@ def _large_maps(scene: AttackScene) -> str:
 
 def _map_picture(image: Array, map: Array, caption: str) -> str:
     """A map over its image and alone: the page's switch shows one of the two."""
-    words, end = escape(caption), scale_end(map)
-    over, alone = address(overlay(image, map, end)), address(coloured(map, end))
+    words = escape(caption)
+    over, alone = address(overlay(image, map)), address(coloured(map, scale_end(map)))
     return (
         f'<figure class="gg-figure"><img class="gg-over" src="{over}" alt="{words}, over the image">'
         f'<img class="gg-alone" src="{alone}" alt="{words}"><figcaption>{words}</figcaption></figure>'
@@ -184,10 +179,7 @@ def _way(scene: AttackScene) -> str:
     drawn = [array_of(point.map) for point in scene.way]
     end = max(scale_end(map) for map in drawn)
     cells = [
-        (
-            coloured(map, end),
-            f"{point.share * 100:.0f}\u00a0%: {said(point.predicted)}",
-        )
+        (coloured(map, end), f"{point.share * 100:.0f}\u00a0%: {said(point.predicted)}")
         for map, point in zip(drawn, scene.way, strict=True)
     ]
     return _grid(cells, 6)
@@ -196,8 +188,8 @@ def _way(scene: AttackScene) -> str:
 def _numbers(scenes: tuple[AttackScene, ...]) -> str:
     """A table with one row per number and one column per model."""
     columns = [figures(scene) for scene in scenes]
-    titles = [scene.net.name for scene in scenes]
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles) if len(scenes) > 1 else ""
+    titles = [scene.net.name for scene in scenes] if len(scenes) > 1 else []
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(
         f'<tr title="{escape(MEANINGS[row[0].key])}"><th>{escape(NAMES[row[0].key])}</th>'
         f"{''.join(_cell(figure, place) for place, figure in enumerate(row))}</tr>"

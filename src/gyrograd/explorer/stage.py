@@ -120,20 +120,18 @@ def open_stage(
     }
     side = size or image_size(next(iter(nets.values())))
     if data is None:
-        drawings = open_data_with_names(DRAWINGS, size=side, labelled=False)
-        return make_stage(
-            nets, drawings, device=device, seed=seed, notes=(OF_OTHERS,), class_names=class_names
+        found, about = open_data_with_names(DRAWINGS, size=side, labelled=False), [OF_OTHERS]
+    else:
+        of_a_set, about = is_registered(data), []
+        found = open_data_with_names(
+            data,
+            images=images if images is not None or of_a_set else FROM_FILES,
+            size=size if of_a_set else side,
+            split=split,
+            seed=seed,
+            labelled=False if unlabelled else None,
         )
-    of_a_set = is_registered(data)
-    found = open_data_with_names(
-        data,
-        images=images if images is not None or of_a_set else FROM_FILES,
-        size=size if of_a_set else side,
-        split=split,
-        seed=seed,
-        labelled=False if unlabelled else None,
-    )
-    return make_stage(nets, found, device=device, seed=seed, class_names=class_names)
+    return make_stage(nets, found, device=device, seed=seed, notes=about, class_names=class_names)
 
 
 OF_OTHERS = (
@@ -170,11 +168,12 @@ def _net(name: str, model: Model, data: Dataset, x: Images, names: str | None) -
     of_data = data.classes if named else None
     known = read_class_names(names, k) if names else known_class_names(model, k, of_data)
     classes = known or tuple(f"class {number}" for number in range(k))
-    strange = is_labelled(data) and not named
-    apart = (
-        f"{data.name} has {len(data.classes)} classes and the model {k}: its labels may not be the model's."
-    )
-    return Net(name, model, classes, (*notes(model), *((apart,) if strange else ())))
+    about = [*notes(model)]
+    if is_labelled(data) and not named:
+        about.append(
+            f"{data.name} has {len(data.classes)} classes and the model {k}: its labels may not be the model's."
+        )
+    return Net(name, model, classes, tuple(about))
 
 
 def _check_models(models: Sequence[str], weights: Path | None) -> None:

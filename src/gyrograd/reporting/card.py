@@ -17,7 +17,6 @@ from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, 
 from gyrograd.reporting.markdown import markdown_report
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import (
-    ARRAYS,
     AttackPictures,
     attack_pictures,
     attack_sheet,
@@ -213,13 +212,9 @@ def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:
     drawn = [attack.facts for attack in attacks if attack.pictures is not None]
     if isinstance(arrays, str) or not drawn:
         return None
-    titles = [_short(Path(image_title(facts)).name) for facts in drawn]
-    rows = [facts["row"] for facts in drawn]
-    return attack_sheet({key: arrays[key] for key in ARRAYS}, rows, titles, drawn[0]["eps"])
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_TITLE else f"...{name[-LONGEST_TITLE:]}"
+    names = [Path(image_title(facts)).name for facts in drawn]
+    titles = [name if len(name) <= LONGEST_TITLE else f"...{name[-LONGEST_TITLE:]}" for name in names]
+    return attack_sheet(arrays, [facts["row"] for facts in drawn], titles, drawn[0]["eps"])
 
 
 COLOURS = {"+": (0.0, 0.45, 0.70), "-": (0.62, 0.80, 0.92), ".": (0.93, 0.93, 0.93), "x": (0.84, 0.37, 0.0)}

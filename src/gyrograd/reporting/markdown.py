@@ -62,11 +62,8 @@ def _methods(shown: Contents) -> list[str]:
         of = f", {images[column['key']]}" if column["key"] in images else ""
         header.append(f"{column['label']} ({column['direction']} is better{of})")
     notes = [f"- {escaped(row.label)}: {escaped(note)}" for row in shown.rows for note in row.notes]
-    details = [
-        f"- {escaped(column['label'])}: {escaped(column['detail'])}"
-        for column in columns
-        if column.get("detail")
-    ]
+    detailed = [column for column in columns if column.get("detail")]
+    details = [f"- {escaped(column['label'])}: {escaped(column['detail'])}" for column in detailed]
     marks = {"best": "● ", "level": "○ ", "": ""}
     rows = [
         [
@@ -88,11 +85,8 @@ def _methods(shown: Contents) -> list[str]:
 def _attacks(shown: Contents) -> list[str]:
     if not shown.attacks:
         return []
-    picture = (
-        "![Image, attacked image, what changed, map before, map after](figures/attacks.png)"
-        if shown.sheet
-        else ""
-    )
+    sheet = "![Image, attacked image, what changed, map before, map after](figures/attacks.png)"
+    picture = sheet if shown.sheet else ""
     lines = [f"- {escaped(attack.title)}: {_attack_words(attack.facts)}" for attack in shown.attacks]
     return ["## The most damaging attacks found", picture, shown.no_pictures or "", "\n".join(lines)]
 
