@@ -11,10 +11,11 @@ from gyrograd.explorer.pictures import address, array_of, attack_arrays, picture
 from gyrograd.explorer.scenes import AttackScene, MapsScene, Prediction
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.wording import (
+    CHANGES,
     MEANINGS,
     NAMES,
     ONE_IMAGE,
-    PICTURES,
+    SCALES,
     Figure,
     attack_sentence,
     attack_title,
@@ -91,7 +92,8 @@ def attack_page(scene: AttackScene) -> str:
         f'<p class="gg-verdict">{escape(attack_sentence(scene))}</p>{_large_maps(scene)}{_legend(scene.target)}'
         f'<div class="gg-result"><div>{_numbers((scene,))}{_notes(_flags(scene))}</div>'
         f"<div>{_grid(_changes(scene), 3)}</div></div>"
-        f'<h4 class="gg-below">On the way: the map at parts of the change</h4>{_way(scene)}{remark(PICTURES)}'
+        f'<h4 class="gg-below">On the way: the map at parts of the change</h4>{_way(scene)}'
+        f"{remark(f'{CHANGES} {SCALES}')}"
     )
 
 
@@ -104,7 +106,7 @@ def comparison_page(scenes: tuple[AttackScene, ...]) -> str:
     notes = [f"{scene.net.name}: {flag}" for scene in scenes for flag in _flags(scene)]
     return (
         f'<p class="gg-verdict">{escape(verdict(scenes))}</p>{rows}{_legend(classes)}'
-        f"{_numbers(scenes)}{_notes(notes)}{remark(PICTURES)}{remark(ONE_IMAGE.replace('`', ''))}"
+        f"{_numbers(scenes)}{_notes(notes)}{remark(SCALES)}{remark(ONE_IMAGE.replace('`', ''))}"
     )
 
 
@@ -115,7 +117,7 @@ def meanings_page() -> str:
     )
     kinds = {"attack": "Attacks", "attribution": "Methods"}
     lists = "".join(f"<h4>{title}</h4><dl>{_summaries(kind)}</dl>" for kind, title in kinds.items())
-    return f'<div class="gg-words"><h4>Numbers</h4><dl>{numbers}</dl>{lists}{remark(PICTURES)}</div>'
+    return f'<div class="gg-words"><h4>Numbers</h4><dl>{numbers}</dl>{lists}{remark(f"{CHANGES} {SCALES}")}</div>'
 
 
 def _summaries(kind: str) -> str:

@@ -240,6 +240,13 @@ class CertifiedSection:
     drawings: list[CertifiedDrawing]
 
     @property
+    def colours(self) -> dict[str, str]:
+        """The colour of each pixel state for a style sheet."""
+        return {
+            state: f"rgb({', '.join(f'{255 * part:.0f}' for part in rgb)})" for state, rgb in COLOURS.items()
+        }
+
+    @property
     def with_stability(self) -> bool:
         """True if a method was certified by its segments."""
         return any(row["stability"] is not None for row in self.rows)

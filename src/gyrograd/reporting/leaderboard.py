@@ -21,6 +21,7 @@ from urllib.parse import quote
 from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
 from gyrograd.records import read_json
+from gyrograd.reporting.charts import labels_of
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.schema import CARD, HOLLOW, MASKED, read_card
 from gyrograd.reporting.table import best_value
@@ -289,7 +290,8 @@ def leaderboard_page(
 def model_page(audit: Audit, board: Board, *, report: bool) -> str:
     """The page of a model on a site: description, all numbers of its card, reported values, reasons for doubt."""
     ranks = [(rank, place) for rank, place in enumerate(board.places(), 1) if place.audit is audit]
-    return rendered("model", audit=audit, card=audit.card, board=board, ranks=ranks, report=report)
+    facts = {"card": audit.card, "labels": labels_of(audit.card)}
+    return rendered("model", audit=audit, board=board, ranks=ranks, report=report, **facts)
 
 
 def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict[str, Path]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.numerics.wording import interval_text, number
 from gyrograd.registry import readable
-from gyrograd.reporting.charts import Chart
+from gyrograd.reporting.charts import Chart, labels_of
 from gyrograd.reporting.table import counts
 from gyrograd.reporting.wording import counted_images, duration, notes_of
 
@@ -75,7 +75,7 @@ def _methods(shown: Contents) -> list[str]:
     return [
         "## Methods",
         "Means over images with 95 % bootstrap intervals. ● best of its column, ○ level with it (their intervals "
-        "meet).",
+        "overlap).",
         table_text(header, rows),
         "\n".join(details),
         "\n".join(notes),
@@ -140,8 +140,9 @@ def _bounds(shown: Contents) -> list[str]:
 
 
 def _flags(shown: Contents) -> list[str]:
+    labels = labels_of(shown.card) | {None: "all"}
     lines = [
-        f"- **{escaped(readable(flag['name']))}** ({escaped(flag.get('where') or 'all')}, measured "
+        f"- **{escaped(readable(flag['name']))}** ({escaped(labels.get(flag['where'], flag['where']))}, measured "
         f"{number(flag.get('measured'))})\n"
         f"  - Raised if: {escaped(flag['raised_if'])}\n"
         f"  - Why it matters: {escaped(flag['explanation'])}\n"
