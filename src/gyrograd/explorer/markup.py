@@ -112,19 +112,14 @@ def comparison_page(scenes: tuple[AttackScene, ...]) -> str:
 
 def meanings_page() -> str:
     """Explanations of the numbers, the attacks and the methods."""
-    numbers = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(MEANINGS[key])}</dd>" for key, name in NAMES.items()
-    )
-    kinds = {"attack": "Attacks", "attribution": "Methods"}
-    lists = "".join(f"<h4>{title}</h4><dl>{_summaries(kind)}</dl>" for kind, title in kinds.items())
-    return f'<div class="gg-words"><h4>Numbers</h4><dl>{numbers}</dl>{lists}{remark(f"{CHANGES} {SCALES}")}</div>'
-
-
-def _summaries(kind: str) -> str:
-    return "".join(
-        f"<dt>{escape(entry.label)}</dt><dd>{escape(entry.about or entry.summary)}</dd>"
-        for entry in in_order(kind)
-    )
+    lists = {"Numbers": [(name, MEANINGS[key]) for key, name in NAMES.items()]}
+    for title, kind in (("Attacks", "attack"), ("Methods", "attribution")):
+        lists[title] = [(entry.label, entry.about or entry.summary) for entry in in_order(kind)]
+    html = ""
+    for title, entries in lists.items():
+        terms = "".join(f"<dt>{escape(name)}</dt><dd>{escape(about)}</dd>" for name, about in entries)
+        html += f"<h4>{title}</h4><dl>{terms}</dl>"
+    return f'<div class="gg-words">{html}{remark(f"{CHANGES} {SCALES}")}</div>'
 
 
 def _method(image: Array, name: str, map: Array) -> str:

@@ -100,8 +100,12 @@ def contents(card: dict[str, Any], folder: Path) -> Contents:
     """The contents of a report from a checked card and its pictures."""
     card = _filled(card)
     arrays = load_arrays(card["pictures"], folder)
-    worst = card["worst"][:PICTURED]
-    attacks = [_attack(facts, card, arrays) for facts in worst]
+    labels, attacks = labels_of(card), []
+    for facts in card["worst"][:PICTURED]:
+        attack = f" under {facts['attack']} at {eps_text(facts['eps'])}" if facts["attack"] else ""
+        title = f"{image_title(facts)}: {labels.get(facts['method'], facts['method'])}{attack}"
+        drawn = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"], facts["eps"])
+        attacks.append(Attack(title, facts, drawn))
     panels, sheet = eps_charts(card) or ([], None)
     games = [chart for name in ("insertion", "deletion") if (chart := game_chart(card, name))]
     missing = arrays if isinstance(arrays, str) else None
@@ -144,14 +148,6 @@ def _filled(card: dict[str, Any]) -> dict[str, Any]:
     empty: dict[str, Any] = {"settings": {}, "bounds": [], "worst": [], "flags": [], "complete": True}
     empty["rerun"] = dict.fromkeys(fields)
     return card | {key: value for key, value in empty.items() if card[key] is None}
-
-
-def _attack(facts: dict[str, Any], card: dict[str, Any], arrays: dict[str, Any] | str) -> Attack:
-    labels = labels_of(card)
-    attack = f" under {facts['attack']} at {eps_text(facts['eps'])}" if facts["attack"] else ""
-    title = f"{image_title(facts)}: {labels.get(facts['method'], facts['method'])}{attack}"
-    pictures = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"], facts["eps"])
-    return Attack(title, facts, pictures)
 
 
 def image_title(facts: Mapping[str, Any]) -> str:
@@ -259,12 +255,10 @@ def certified_section(card: dict[str, Any]) -> CertifiedSection | None:
         return None
     kept = {method["name"]: method["columns"].get("top_k_kept") for method in card["methods"]}
     rows = [row | {"kept": kept.get(row["method"])} for row in facts["rows"]]
-    drawings = [_drawing(picture) for picture in facts["pictures"] or ()]
+    drawings = []
+    for picture in facts["pictures"] or ():
+        states = "".join(picture["rows"])
+        colours = np.array([[COLOURS[state] for state in row] for row in picture["rows"]])
+        shares = {state: states.count(state) / len(states) for state in COLOURS}
+        drawings.append(CertifiedDrawing(picture["label"], data_address(colours), shares))
     return CertifiedSection(facts, rows, drawings)
-
-
-def _drawing(picture: dict[str, Any]) -> CertifiedDrawing:
-    states = "".join(picture["rows"])
-    colours = np.array([[COLOURS[state] for state in row] for row in picture["rows"]])
-    shares = {state: states.count(state) / len(states) for state in COLOURS}
-    return CertifiedDrawing(picture["label"], data_address(colours), shares)

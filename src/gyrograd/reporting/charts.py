@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,12 +77,14 @@ def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
         return None
     limits = _limits([stat for line in curve["lines"] for stat in line["y"]])
     labels = labels_of(card)
-    names = [name for name in _order(card) if any(line["method"] == name for line in curve["lines"])]
+    order = _order(card)
+    names = [name for name in order if any(line["method"] == name for line in curve["lines"])]
     draws: list[Draw] = []
     panels: list[Chart] = []
     for name in names:
         lines = [line for line in curve["lines"] if line["method"] == name]
-        draw = _eps_panel(labels[name], lines, _order(card).index(name), curve, limits)
+        place = order.index(name)
+        draw = partial(_eps_panel, label=labels[name], lines=lines, index=place, curve=curve, limits=limits)
         ends = [
             f"{line['label']}: {interval_text(line['y'][-1])} at eps {line['x'][-1]:g}"
             for line in lines
@@ -221,34 +224,32 @@ def _order(card: dict[str, Any]) -> list[str]:
 
 
 def _eps_panel(
+    axis: Axis,
+    *,
     label: str,
     lines: list[dict[str, Any]],
     index: int,
     curve: dict[str, Any],
     limits: tuple[Number, Number],
-) -> Draw:
+) -> None:
     look = series(index)
-
-    def draw(axis: Axis) -> None:
-        for line in lines:
-            noise = line["label"].startswith("noise")
-            colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
-            kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if known(stat)]
-            xs, values = [x for x, _ in kept], [stat["value"] for _, stat in kept]
-            low, high = (  # an unknown interval is drawn without width
-                [stat["value"] if stat.get(end) is None else stat[end] for _, stat in kept]
-                for end in ("low", "high")
-            )
-            axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
-            marker = "" if noise else look.marker
-            axis.plot(xs, values, color=colour, linestyle=dash, marker=marker, label=_drawable(line["label"]))
-        ticks = sorted({x for line in lines for x in line["x"]})
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.set_ylim(*limits)
-        _finish(axis, label, curve.get("x_label") or "eps", curve.get("label") or "similarity")
-        _legend(axis)
-
-    return draw
+    for line in lines:
+        noise = line["label"].startswith("noise")
+        colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
+        kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if known(stat)]
+        xs, values = [x for x, _ in kept], [stat["value"] for _, stat in kept]
+        low, high = (  # an unknown interval is drawn without width
+            [stat["value"] if stat.get(end) is None else stat[end] for _, stat in kept]
+            for end in ("low", "high")
+        )
+        axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+        marker = "" if noise else look.marker
+        axis.plot(xs, values, color=colour, linestyle=dash, marker=marker, label=_drawable(line["label"]))
+    ticks = sorted({x for line in lines for x in line["x"]})
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ylim(*limits)
+    _finish(axis, label, curve.get("x_label") or "eps", curve.get("label") or "similarity")
+    _legend(axis)
 
 
 def _game_line(axis: Axis, line: dict[str, Any], index: int, label: str) -> None:

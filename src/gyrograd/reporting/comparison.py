@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from gyrograd.numerics.statistics import paired_difference
 from gyrograd.numerics.wording import interval_text, number, radius_text
-from gyrograd.reporting.charts import Chart, change_chart
+from gyrograd.reporting.charts import change_chart
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import load_arrays
 from gyrograd.reporting.schema import card_path, read_card
@@ -207,10 +207,12 @@ def same_data(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def comparison_page(found: Comparison) -> str:
-    """The comparison as an HTML page."""
-    return rendered(
-        "compare", found=found, charts=_charts(found), groups=by_column(found.changes), kinds=GROUPS
-    )
+    """The comparison as an HTML page, with one chart per column: each method's change with its interval."""
+    charts = []
+    for index, (column, changes) in enumerate(by_column([each for each in found.changes if each.change])):
+        points = [(each.label, each.change or {}, each.verdict) for each in changes]
+        charts.append(change_chart(f"change-{index}", column, points))
+    return rendered("compare", found=found, charts=charts, groups=by_column(found.changes), kinds=GROUPS)
 
 
 def independent_difference(a: Stat, b: Stat) -> dict[str, Any]:
@@ -322,17 +324,6 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
             notes.append(f"{method} has other settings for {b.name} ({two}) than for {a.name} ({one}).")
     lost = {each.column["label"]: each.why for each in changes if each.why.startswith("measured differently")}
     return [*notes, *(f"{label}: {why}." for label, why in lost.items())]
-
-
-def _charts(found: Comparison) -> list[Chart]:
-    """One panel per column: each method's change with its interval."""
-    comparable = by_column([each for each in found.changes if each.change is not None])
-    return [
-        change_chart(
-            f"change-{index}", column, [(each.label, each.change or {}, each.verdict) for each in changes]
-        )
-        for index, (column, changes) in enumerate(comparable)
-    ]
 
 
 def by_column(changes: Sequence[Change]) -> list[tuple[dict[str, Any], list[Change]]]:

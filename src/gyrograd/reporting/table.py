@@ -83,21 +83,22 @@ def image_counts(card: Mapping[str, Any], key: str) -> list[int]:
 
 def rows(card: dict[str, Any]) -> list[Row]:
     """One row per method, with cells in the order of the groups."""
-    columns = [column for _, group in grouped_columns(card) for column in group]
-    firsts = {group[0]["key"] for _, group in grouped_columns(card)}
-    marks: dict[str, dict[str, Mark]] = {}
-    for column in columns:
+    cells: dict[str, list[Cell]] = {method["name"]: [] for method in card["methods"]}
+    for column, is_first in [(c, c is group[0]) for _, group in grouped_columns(card) for c in group]:
         stats = {method["name"]: method["columns"].get(column["key"]) for method in card["methods"]}
         best = best_value(list(stats.values()), column["direction"])
         winners = [stat for stat in stats.values() if known(stat) and stat["value"] == best]
-        marks[column["key"]] = {name: _mark(stat, best, winners) for name, stat in stats.items()}
+        for name, stat in stats.items():
+            value = number(None if stat is None else stat["value"])
+            mark, bar = _mark(stat, best, winners), _bar(stat, column.get("range"))
+            cells[name].append(Cell(column, value, bracket(stat), mark, bar, is_first))
     return [
         Row(
             method["name"],
             method.get("label") or method["name"],
             tuple(method.get("notes") or ()),
             bool(method.get("recommended")),
-            tuple(_cell(method, column, marks[column["key"]], column["key"] in firsts) for column in columns),
+            tuple(cells[method["name"]]),
         )
         for method in card["methods"]
     ]
@@ -109,13 +110,6 @@ def best_value(stats: list[Stat | None], direction: str) -> float | None:
     if not values:
         return None
     return float(max(values) if direction == "higher" else min(values))
-
-
-def _cell(method: dict[str, Any], column: dict[str, Any], marks: dict[str, Mark], first: bool) -> Cell:
-    stat = method["columns"].get(column["key"])
-    value = number(None if stat is None else stat["value"])
-    bar = _bar(stat, column.get("range"))
-    return Cell(column, value, bracket(stat), marks[method["name"]], bar, first)
 
 
 def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
