@@ -287,6 +287,8 @@ def test_pages_are_valid_and_fetch_nothing(stage, x, net, scene, tmp_path):
     ]
     for html in shown:
         assert pages.read(html).complaints == []
+    # A comparison draws no picture of what changed, so it explains none.
+    assert ["What changed is drawn" in html for html in shown] == [False, True, False, True, False]
 
 
 def test_hostile_names_stay_text(x):
@@ -341,7 +343,7 @@ def test_one_image_is_read_with_care(net, x):
 def test_the_verdict_names_the_stiller_model_only_where_the_gap_is_plain(net, x):
     a, b, close = held(net, x, 0.3, "a"), held(net, x, 0.6, "b"), held(net, x, 0.33, "c")
     assert verdict((a, b)).startswith(
-        "b holds stiller on this image. Top pixels kept: b 60\u00a0%, a 30\u00a0%."
+        "b keeps more of its map on this image. Top pixels kept: b 60\u00a0%, a 30\u00a0%."
     )
     assert verdict((b, a)) == verdict((a, b))
     assert verdict((a, close)).startswith("About level on this image.")

@@ -27,11 +27,12 @@ from gyrograd.cli import harden as verb
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError
 from gyrograd.hardening import card, harden, pipeline
-from gyrograd.hardening.card import Outcome, _overlap, card_of, card_text
+from gyrograd.hardening.card import Outcome, card_of, card_text
 from gyrograd.hardening.scores import MethodScore
 from gyrograd.hardening.search import Try, best_of, next_strength, objective_settings, with_strength
 from gyrograd.metrics import TopKIntersection
 from gyrograd.models import load_state
+from gyrograd.reporting.wording import overlap
 from gyrograd.training import Stopped, TrainSettings, fit, splits
 from gyrograd.training.building import Split, held_out, split_of
 from gyrograd.training.tables import across, difference, interval
@@ -128,8 +129,8 @@ def audits_at_hand(done, monkeypatch):
     best = f"{done.card['chosen']:.6g}"
     monkeypatch.setattr(
         pipeline,
-        "run_audit",
-        lambda model, data, preset, out, **_: done.after if out.parent.name == best else done.before,
+        "audit",
+        lambda model, data, *, out, **_: done.after if out.parent.name == best else done.before,
     )
 
 
@@ -613,5 +614,6 @@ def test_a_gain_that_may_be_chance_is_none(done, monkeypatch):
 )
 def test_radii_whose_intervals_overlap_are_said_to(one, other, expected):
     stats = [{"value": low, "low": low, "high": high, "n": 5} for low, high in (one, other)]
-    assert _overlap(*stats) is expected
-    assert _overlap(stats[0], None)
+    assert overlap(*stats) is expected
+    assert overlap(stats[0], None) is None
+    assert overlap(stats[0], stats[1] | {"low": None}) is None

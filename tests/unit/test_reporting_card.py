@@ -21,6 +21,7 @@ from PIL import Image
 from gyrograd.errors import UserError
 from gyrograd.numerics.wording import bracket, eps_text, interval_text, number
 from gyrograd.reporting import Figure, Section, Table, map_grid, page, read_card, write_report
+from gyrograd.reporting.card import contents, html_report
 from gyrograd.reporting.charts import eps_charts, labels_of, plane_chart, setting_text
 from gyrograd.reporting.markdown import escaped
 from gyrograd.reporting.palette import DARK, LIGHT, series
@@ -67,7 +68,7 @@ def test_the_page_says_what_the_card_says_in_order(html):
     wanted += [
         "photos/17.png (cat): Gradient",
         "cat, 0.880",
-        "How close the map stays",
+        "How similar the map stays",
         "Insertion (higher is better)",
         "Pareto line",
     ]
@@ -133,6 +134,23 @@ def test_the_markdown_has_the_table_and_figures_that_exist(audit):
     head = next(line for line in text.splitlines() if line.startswith("| method | Steady under noise"))
     row = next(line for line in text.splitlines() if line.startswith("| SmoothGrad (recommended)"))
     assert head.count("|") == row.count("|") == len(cards.COLUMNS) + 2
+
+
+def test_a_flag_names_its_method_as_the_table_does(audit):
+    assert (
+        "(Gradient, measured 0.300)" in pages.read((audit / "report.html").read_text(encoding="utf-8")).text
+    )
+    assert "(Gradient, measured 0.300)" in (audit / "report.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("pareto", "expected"), [(1, 0), (2, 1)])
+def test_the_dashed_line_is_explained_only_if_it_is_drawn(tmp_path, pareto, expected):
+    card = cards.card()
+    for place, point in enumerate(card["plane"]["points"]):
+        point["pareto"] = place < pareto
+    page = html_report(contents(checked(card), tmp_path))
+    assert page.count("Pareto line") == expected
+    assert pages.read(page).text.count("dashed line") == expected
 
 
 def hostile(value):
@@ -524,3 +542,9 @@ def test_a_page_of_sections_is_valid_and_its_text_stays_text():
     assert found.complaints == []
     assert "script" not in [tag for tag, _ in found.tags]
     assert found.text.count("alert(1)") == 9  # title twice, lead, heading, text, two cells, caption, footer
+
+
+def test_rows_below_a_heading_are_indented():
+    table = Table(("", "before"), (("Gradient", ""), ("  top kept", "1")))
+    found = pages.read(page("title", (), (Section("numbers", (), table),), ()))
+    assert [kinds.get("class") for tag, kinds in found.tags if tag == "td"] == [None, None, "below", None]

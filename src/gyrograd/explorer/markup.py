@@ -7,20 +7,15 @@ from html import escape
 
 import numpy as np
 
-from gyrograd.explorer.pictures import (
-    Array,
-    address,
-    array_of,
-    attack_arrays,
-    picture_of,
-)
+from gyrograd.explorer.pictures import address, array_of, attack_arrays, picture_of
 from gyrograd.explorer.scenes import AttackScene, MapsScene, Prediction
 from gyrograd.explorer.stage import Stage
 from gyrograd.explorer.wording import (
+    CHANGES,
     MEANINGS,
     NAMES,
     ONE_IMAGE,
-    PICTURES,
+    SCALES,
     Figure,
     attack_sentence,
     attack_title,
@@ -32,6 +27,7 @@ from gyrograd.explorer.wording import (
 )
 from gyrograd.parsing import parse_call
 from gyrograd.registry import in_order, lookup
+from gyrograd.reporting.figures import Array
 from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, scale_end, shared_scale
 from gyrograd.types import Images
 
@@ -96,7 +92,8 @@ def attack_page(scene: AttackScene) -> str:
         f'<p class="gg-verdict">{escape(attack_sentence(scene))}</p>{_large_maps(scene)}{_legend(scene.target)}'
         f'<div class="gg-result"><div>{_numbers((scene,))}{_notes(_flags(scene))}</div>'
         f"<div>{_grid(_changes(scene), 3)}</div></div>"
-        f'<h4 class="gg-below">On the way: the map at parts of the change</h4>{_way(scene)}{remark(PICTURES)}'
+        f'<h4 class="gg-below">On the way: the map at parts of the change</h4>{_way(scene)}'
+        f"{remark(f'{CHANGES} {SCALES}')}"
     )
 
 
@@ -109,25 +106,20 @@ def comparison_page(scenes: tuple[AttackScene, ...]) -> str:
     notes = [f"{scene.net.name}: {flag}" for scene in scenes for flag in _flags(scene)]
     return (
         f'<p class="gg-verdict">{escape(verdict(scenes))}</p>{rows}{_legend(classes)}'
-        f"{_numbers(scenes)}{_notes(notes)}{remark(PICTURES)}{remark(ONE_IMAGE.replace('`', ''))}"
+        f"{_numbers(scenes)}{_notes(notes)}{remark(SCALES)}{remark(ONE_IMAGE.replace('`', ''))}"
     )
 
 
 def meanings_page() -> str:
     """Explanations of the numbers, the attacks and the methods."""
-    numbers = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(MEANINGS[key])}</dd>" for key, name in NAMES.items()
-    )
-    kinds = {"attack": "Attacks", "attribution": "Methods"}
-    lists = "".join(f"<h4>{title}</h4><dl>{_summaries(kind)}</dl>" for kind, title in kinds.items())
-    return f'<div class="gg-words"><h4>Numbers</h4><dl>{numbers}</dl>{lists}{remark(PICTURES)}</div>'
-
-
-def _summaries(kind: str) -> str:
-    return "".join(
-        f"<dt>{escape(entry.label)}</dt><dd>{escape(entry.about or entry.summary)}</dd>"
-        for entry in in_order(kind)
-    )
+    lists = {"Numbers": [(name, MEANINGS[key]) for key, name in NAMES.items()]}
+    for title, kind in (("Attacks", "attack"), ("Methods", "attribution")):
+        lists[title] = [(entry.label, entry.about or entry.summary) for entry in in_order(kind)]
+    html = ""
+    for title, entries in lists.items():
+        terms = "".join(f"<dt>{escape(name)}</dt><dd>{escape(about)}</dd>" for name, about in entries)
+        html += f"<h4>{title}</h4><dl>{terms}</dl>"
+    return f'<div class="gg-words">{html}{remark(f"{CHANGES} {SCALES}")}</div>'
 
 
 def _method(image: Array, name: str, map: Array) -> str:
@@ -152,8 +144,8 @@ def _large_maps(scene: AttackScene) -> str:
 
 def _map_picture(image: Array, map: Array, caption: str) -> str:
     """A map over its image and alone: the page's switch shows one of the two."""
-    words, end = escape(caption), scale_end(map)
-    over, alone = address(overlay(image, map, end)), address(coloured(map, end))
+    words = escape(caption)
+    over, alone = address(overlay(image, map)), address(coloured(map, scale_end(map)))
     return (
         f'<figure class="gg-figure"><img class="gg-over" src="{over}" alt="{words}, over the image">'
         f'<img class="gg-alone" src="{alone}" alt="{words}"><figcaption>{words}</figcaption></figure>'
@@ -184,10 +176,7 @@ def _way(scene: AttackScene) -> str:
     drawn = [array_of(point.map) for point in scene.way]
     end = max(scale_end(map) for map in drawn)
     cells = [
-        (
-            coloured(map, end),
-            f"{point.share * 100:.0f}\u00a0%: {said(point.predicted)}",
-        )
+        (coloured(map, end), f"{point.share * 100:.0f}\u00a0%: {said(point.predicted)}")
         for map, point in zip(drawn, scene.way, strict=True)
     ]
     return _grid(cells, 6)
@@ -196,8 +185,8 @@ def _way(scene: AttackScene) -> str:
 def _numbers(scenes: tuple[AttackScene, ...]) -> str:
     """A table with one row per number and one column per model."""
     columns = [figures(scene) for scene in scenes]
-    titles = [scene.net.name for scene in scenes]
-    head = "".join(f"<th>{escape(title)}</th>" for title in titles) if len(scenes) > 1 else ""
+    titles = [scene.net.name for scene in scenes] if len(scenes) > 1 else []
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
     body = "".join(
         f'<tr title="{escape(MEANINGS[row[0].key])}"><th>{escape(NAMES[row[0].key])}</th>'
         f"{''.join(_cell(figure, place) for place, figure in enumerate(row))}</tr>"

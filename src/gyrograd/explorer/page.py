@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import io
+import itertools
 import tempfile
 import threading
 import traceback
@@ -10,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -224,17 +227,13 @@ class Tab:
     """
 
     key: str
-    image: list[Any]
+    inputs: list[Any]
+    """The controls it depends on, in the argument order of its function in `Answers`: the image's, then its own."""
     own: list[Any]
     asked: Any
     out: Any
     save: Any
     run: Callable[..., Any]
-
-    @property
-    def inputs(self) -> list[Any]:
-        """The controls it depends on, in the argument order of its function in `Answers`."""
-        return [*self.image, *self.own]
 
     def after(self, event: Any, wish: Any) -> None:
         """Compute the answer after `event`, if this tab is visible."""
@@ -249,17 +248,22 @@ def page(stage: Stage, sessions: Sessions) -> Any:
     gr = gradio()
     answers = Answers(stage, sessions)
     first = opening_image(stage, AttackPlan())
+    names = " and ".join(net.name for net in stage.nets)
+    line = f"{names} on {stage.data.name}. Everything is computed on this machine; nothing leaves it."
+    head = f"<h1>gyrograd explore</h1><p>{escape(printable(line))}</p>{markup.notes_page(stage)}"
     with gr.Blocks(title="gyrograd explore", analytics_enabled=False) as blocks:
-        gr.HTML(_head(stage), apply_default_css=False, elem_classes="gg-title")
+        gr.HTML(head, apply_default_css=False, elem_classes="gg-title")
         with gr.Row(equal_height=False):
             with gr.Column(scale=1, min_width=250, elem_classes="gg-picker"):
                 image = _image_controls(gr, answers, first)
             wish = gr.State(Wish())  # outside of the tabs, because Gradio would count it as one
+            make = TabMaker(gr, answers, image, wish)
             with gr.Column(scale=3, min_width=300), gr.Tabs():
-                tabs = [_attack_tab(gr, answers, image.inputs, wish)]
+                tabs = [make.attack_tab("Attack", ["Model"], answers.attack, "attack.zip")]
                 if len(stage.nets) > 1:
-                    tabs.append(_compare_tab(gr, answers, image.inputs, wish))
-                tabs.append(_explain_tab(gr, answers, image.inputs, wish))
+                    models = ["Model A", "Model B"]
+                    tabs.append(make.attack_tab("Compare", models, answers.compare, "comparison.zip"))
+                tabs.append(make.explain_tab())
                 with gr.Tab("Guide"):
                     gr.HTML(markup.meanings_page(), apply_default_css=False, elem_classes="gg-page")
         _react_to_image(gr, answers, image, tabs, wish)
@@ -268,24 +272,12 @@ def page(stage: Stage, sessions: Sessions) -> Any:
             return wanted.ask(FIRST_TAB, values)
 
         tabs[0].after(blocks.load(opened, [wish, *tabs[0].inputs], tabs[0].asked, **QUIET), wish)
-    _prepare(answers, first)
-    return blocks
-
-
-def _prepare(answers: Answers, first: int) -> None:
-    """Compute the first answer before the page opens, unless that takes long."""
-    if max(answers.stage.data.images.shape[2:]) <= LARGEST_TRIED:
+    if max(stage.data.images.shape[2:]) <= LARGEST_TRIED:
+        # The first answer is computed before the page opens, unless that takes long.
         usual = (AttackPlan.method, "", AttackPlan.attack, AttackPlan.eps * 255, AttackPlan.steps)
-        values = (first, None, OWN_CHOICE, answers.stage.nets[0].name, *usual)
+        values = (first, None, OWN_CHOICE, stage.nets[0].name, *usual)
         _in_a_sentence(lambda: answers.recalled(answers.attack, unwatched, *values))
-
-
-def _head(stage: Stage) -> str:
-    from html import escape
-
-    names = " and ".join(net.name for net in stage.nets)
-    line = f"{names} on {stage.data.name}. Everything is computed on this machine; nothing leaves it."
-    return f"<h1>gyrograd explore</h1><p>{escape(printable(line))}</p>{markup.notes_page(stage)}"
+    return blocks
 
 
 @dataclass(frozen=True)
@@ -305,6 +297,8 @@ class ImageControls:
 
 
 def _image_controls(gr: Any, answers: Answers, first: int) -> ImageControls:
+    from PIL import Image
+
     stage = answers.stage
     many, last = len(stage.data) > 1, max(1, len(stage.data) - 1)
     shown = gr.HTML(
@@ -314,8 +308,20 @@ def _image_controls(gr: Any, answers: Answers, first: int) -> ImageControls:
     )
     title = f"Image of {stage.data.name}"
     index = gr.Slider(0, last, first, step=1, label=title, visible=many, elem_id="gg-index")
-    samples = _samples(gr, stage) if many else None
-    target = _class_choice(gr, stage)
+    samples = None
+    if many:
+        pictures = [png(picture_of(stage.image(number))) for number in range(min(SAMPLES, len(stage.data)))]
+        look = {"allow_preview": False, "show_label": False, "container": False, "buttons": []}
+        with gr.Accordion("Samples", open=False):
+            thumbnails = [Image.open(io.BytesIO(picture)) for picture in pictures]
+            samples = gr.Gallery(thumbnails, columns=4, elem_classes="gg-samples", **look)
+    widest = max((net.classes for net in stage.nets), key=len)
+    classes = [
+        (name if name == f"class {number}" else f"{number} {name}", number)
+        for number, name in enumerate(widest)
+    ]
+    choices = [("what the model predicts", OWN_CHOICE), *classes]
+    target = gr.Dropdown(choices, value=OWN_CHOICE, label="Class to explain", elem_id="gg-class")
     own = gr.File(label="Or an image of your own", height=150, elem_id="gg-file")
     return ImageControls(shown, index, own, target, samples)
 
@@ -329,261 +335,172 @@ def _react_to_image(gr: Any, answers: Answers, image: ImageControls, tabs: list[
         html = _in_a_sentence(lambda: (answers.preview(number, file), None))[0]
         return markup.about_image(html, image_token(number, file))
 
-    def ask_all(wanted: Wish, seen: tuple[Any, ...], values: Sequence[Any]) -> tuple[str, ...]:
-        """Ask every tab about the current image, with the tab's own controls."""
-        rest = list(values)
-        own = [[rest.pop(0) for _ in tab.own] for tab in tabs]
-        return tuple(wanted.ask(tab.key, (*seen, *of_tab)) for tab, of_tab in zip(tabs, own, strict=True))
+    def ask_all(wanted: Wish, *values: Any) -> tuple[str, ...]:
+        """Ask every tab about the current image and class, the first three values, with the tab's own controls."""
+        seen, rest = values[:3], iter(values[3:])
+        return tuple(wanted.ask(tab.key, (*seen, *itertools.islice(rest, len(tab.own)))) for tab in tabs)
 
     def of_file(
-        wanted: Wish, request: Any, number: Number, file: str | None, target: Number, *values: Any
+        wanted: Wish, request: Any, number: Number, file: str | None, *values: Any
     ) -> tuple[str, ...]:
         if file:
             answers.sessions.keep(str(request.session_hash), "image", Path(file))
-        return look(number, file), *ask_all(wanted, (number, file, target), values)
+        return look(number, file), *ask_all(wanted, number, file, *values)
 
-    def of_set(wanted: Wish, number: Number, target: Number, *values: Any) -> tuple[Any, ...]:
-        return None, look(number, None), *ask_all(wanted, (number, None, target), values)
+    def of_set(wanted: Wish, number: Number, *values: Any) -> tuple[Any, ...]:
+        return None, look(number, None), *ask_all(wanted, number, None, *values)
 
-    def of_sample(wanted: Wish, event: Any, target: Number, *values: Any) -> tuple[Any, ...]:
-        return event.index, *of_set(wanted, event.index, target, *values)
-
-    def of_class(
-        wanted: Wish, number: Number, file: str | None, target: Number, *values: Any
-    ) -> tuple[str, ...]:
-        return ask_all(wanted, (number, file, target), values)
+    def of_sample(wanted: Wish, event: Any, *values: Any) -> tuple[Any, ...]:
+        return event.index, *of_set(wanted, event.index, *values)
 
     # Gradio passes these by the types of the arguments, which exist only once Gradio is imported.
     of_sample.__annotations__ = {"event": gr.SelectData}
     of_file.__annotations__ = {"request": gr.Request}
-    index, own, shown, target = image.index, image.own, image.shown, image.target
-    everything = [wish, index, own, target, *own_controls]
-    in_the_set = [wish, index, target, *own_controls]
+    index, own, shown = image.index, image.own, image.shown
+    rest = [image.target, *own_controls]
+    everything = [wish, index, own, *rest]
     events = [
-        index.change(of_set, in_the_set, [own, shown, *asked], **QUIET),
+        index.change(of_set, [wish, index, *rest], [own, shown, *asked], **QUIET),
         gr.on([own.upload, own.clear], of_file, everything, [shown, *asked], **QUIET),
-        target.change(of_class, everything, asked, **QUIET),
+        image.target.change(ask_all, everything, asked, **QUIET),
     ]
     if image.samples is not None:
-        picked = [wish, target, *own_controls]
-        events.append(image.samples.select(of_sample, picked, [index, own, shown, *asked], **QUIET))
+        events.append(image.samples.select(of_sample, [wish, *rest], [index, own, shown, *asked], **QUIET))
     for event in events:
         for tab in tabs:
             tab.after(event, wish)
 
 
-def _samples(gr: Any, stage: Stage) -> Any:
-    """A gallery of the first images of the data set."""
-    look = {"allow_preview": False, "show_label": False, "container": False, "buttons": []}
-    with gr.Accordion("Samples", open=False):
-        return gr.Gallery(_thumbnails(stage), columns=4, elem_classes="gg-samples", **look)
+def _choices(kind: str) -> list[tuple[str, str]]:
+    return [(entry.label, entry.name) for entry in in_order(kind)]
 
 
-def _class_choice(gr: Any, stage: Stage) -> Any:
-    """A menu of classes; the first entry is the predicted class."""
-    widest = max((net.classes for net in stage.nets), key=len)
-    named = [
-        (name if name == f"class {number}" else f"{number} {name}", number)
-        for number, name in enumerate(widest)
-    ]
-    choices = [("what the model predicts", OWN_CHOICE), *named]
-    return gr.Dropdown(choices, value=OWN_CHOICE, label="Class to explain", elem_id="gg-class")
+@dataclass(frozen=True)
+class TabMaker:
+    """Builds the tabs, which share the image's controls and the state of the open page."""
 
+    gr: Any
+    answers: Answers
+    image: ImageControls
+    wish: Any
 
-def _thumbnails(stage: Stage) -> list[Any]:
-    import io
+    def explain_tab(self) -> Tab:
+        """The tab that shows the maps of several methods."""
+        with self.gr.Tab("Explain", id="explain") as tab:
+            model = self._model("Model", 0)
+            methods = self.gr.CheckboxGroup(
+                _choices("attribution"), value=list(FIRST_METHODS), label="Methods"
+            )
+            settings = self.gr.Textbox(
+                value="",
+                label="Settings of methods",
+                placeholder="smoothgrad(sigma=0.2, draws=20), integrated_gradients(steps=20)",
+                elem_id="gg-explain-settings",
+            )
+            changes = [model.change, methods.change, settings.submit, settings.blur]
+            own = [model, methods, settings]
+            return self._finish("Explain", self.answers.explain, own, "maps.zip", tab, changes)
 
-    from PIL import Image
+    def attack_tab(self, name: str, model_labels: list[str], answer: Answer, archive: str) -> Tab:
+        """A tab that attacks one or several models, whose menus have these labels."""
+        gr, usual, key = self.gr, AttackPlan, name.lower()
+        with gr.Tab(name, id=key) as tab:
+            with gr.Row():
+                models = [self._model(label, place) for place, label in enumerate(model_labels)]
+                menu = {"min_width": 180}
+                method = gr.Dropdown(_choices("attribution"), value=usual.method, label="Method", **menu)
+                attack = gr.Dropdown(_choices("attack"), value=usual.attack, label="Attack", **menu)
+            with gr.Row():
+                wide = {"min_width": 220}
+                eps = gr.Slider(0, LARGEST_EPS, usual.eps * 255, step=0.5, label="eps, in 255ths", **wide)
+                steps = gr.Slider(1, MOST_STEPS, usual.steps, step=1, label="Steps", **wide)
+                settings = gr.Textbox(
+                    label="Settings of the method",
+                    value="",
+                    placeholder=usual_settings(usual.method),
+                    elem_id=f"gg-{key}-settings",
+                    **wide,
+                )
+            own = [*models, method, settings, attack, eps, steps]  # the argument order of `_plan`
+            # A text counts once it is submitted. The method is handled apart, because it also clears the settings.
+            changes = [control.change for control in (*models, attack, eps, steps)]
+            changes += [settings.submit, settings.blur]
+            work = self._finish(name, answer, own, archive, tab, changes)
+        place = work.inputs.index(settings)
 
-    return [
-        Image.open(io.BytesIO(png(picture_of(stage.image(number)))))
-        for number in range(min(SAMPLES, len(stage.data)))
-    ]
+        def clear(wanted: Wish, name: str, *values: Any) -> tuple[Any, str]:
+            """Clear the settings of the previous method, in the same event as the question about the new one."""
+            empty = gr.Textbox(value="", placeholder=usual_settings(name))
+            return empty, wanted.ask(key, (*values[:place], "", *values[place + 1 :]))
 
-
-def _explain_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> Tab:
-    with gr.Tab("Explain", id="explain") as tab:
-        model = _model(gr, answers.stage, "Model", 0)
-        methods = gr.CheckboxGroup(
-            [(entry.label, entry.name) for entry in in_order("attribution")],
-            value=list(FIRST_METHODS),
-            label="Methods",
-        )
-        settings = gr.Textbox(
-            value="",
-            label="Settings of methods",
-            placeholder="smoothgrad(sigma=0.2, draws=20), integrated_gradients(steps=20)",
-            elem_id="gg-explain-settings",
-        )
-        changes = [model.change, methods.change, settings.submit, settings.blur]
-        own = [model, methods, settings]
-        return _work(gr, "Explain", answers, answers.explain, image, own, wish, "maps.zip", tab, changes)
-
-
-def _attack_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> Tab:
-    with gr.Tab("Attack", id="attack") as tab:
-        with gr.Row():
-            model = _model(gr, answers.stage, "Model", 0)
-            method, attack = _names(gr)
-        own = [model, *_plan_controls(gr, method, attack, "attack")]
-        work = _work(
-            gr, "Attack", answers, answers.attack, image, own, wish, "attack.zip", tab, _changes(own)
-        )
-        _new_method(method, own[2], work, wish)
+        event = method.change(clear, [self.wish, method, *work.inputs], [settings, work.asked], **QUIET)
+        work.after(event, self.wish)
         return work
 
+    def _model(self, label: str, place: int) -> Any:
+        names = [net.name for net in self.answers.stage.nets]
+        return self.gr.Dropdown(names, value=names[place], label=label, min_width=240)
 
-def _compare_tab(gr: Any, answers: Answers, image: list[Any], wish: Any) -> Tab:
-    with gr.Tab("Compare", id="compare") as tab:
-        with gr.Row():
-            a, b = (_model(gr, answers.stage, f"Model {letter}", place) for place, letter in enumerate("AB"))
-            method, attack = _names(gr)
-        own = [a, b, *_plan_controls(gr, method, attack, "compare")]
-        work = _work(
-            gr,
-            "Compare",
-            answers,
-            answers.compare,
-            image,
-            own,
-            wish,
-            "comparison.zip",
-            tab,
-            _changes(own),
-        )
-        _new_method(method, own[3], work, wish)
+    def _finish(
+        self, name: str, answer: Answer, own: list[Any], archive: str, tab: Any, changes: list[Any]
+    ) -> Tab:
+        """The buttons of a tab (compute, stop, save pictures) and the component that shows its answer.
+
+        The answer is computed again after each event in `changes`, and when a tab with an outdated answer is opened.
+        """
+        gr, answers, key = self.gr, self.answers, name.lower()
+        with gr.Row(elem_classes="gg-buttons"):
+            start = gr.Button(name, variant="primary", size="md", elem_id=f"gg-{key}", min_width=90)
+            stop = gr.Button("Stop", size="md", elem_id=f"gg-{key}-stop", min_width=80)
+            saved = {"interactive": False, "elem_id": f"gg-{key}-save", "min_width": 130}
+            save = gr.DownloadButton("Pictures (ZIP)", **saved)
+            look = {"show_label": False, "container": False, "elem_classes": "gg-view", "min_width": 230}
+            view = gr.Radio(VIEWS, value="over", label="Maps", elem_id=f"gg-{key}-view", **look)
+        view.change(None, view, None, js="view => { document.body.dataset.maps = view; }")
+        asked = gr.HTML(markup.asked(0), apply_default_css=False, elem_id=f"gg-{key}-asked")
+        place = {"elem_id": f"gg-{key}-out", "elem_classes": "gg-page", "min_height": 60}
+        out = gr.HTML(markup.remark(HINTS[key]), apply_default_css=False, **place)
+
+        # Gradio recognizes the progress bar by its default and the request by its type.
+        def run(wanted: Wish, request: Any, progress: Any = gr.Progress()) -> tuple[Any, Any]:  # noqa: B008
+            question = wanted.questions.get(key, Question(0, ()))
+            number, values = question.number, question.values
+            if wanted.open != key or wanted.answered.get(key, 0) == number:
+                return gr.skip(), gr.skip()
+            session, sessions = str(request.session_hash), answers.sessions
+            watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
+            html, packed = _in_a_sentence(lambda: answered(partial(answers.recalled, answer), watch, *values))
+            if wanted.number(key) != number:  # there is a newer question, whose answer will follow
+                return gr.skip(), gr.skip()
+            wanted.answered[key] = number
+            path = answers.write_archive(packed, archive) if packed else None
+            if path is not None:
+                sessions.keep(session, key, Path(path))
+            shown = markup.about_image(html, image_token(*values[:2]), number)
+            return shown, gr.DownloadButton(value=path, interactive=path is not None)
+
+        run.__annotations__ = {"request": gr.Request}
+        work = Tab(key, [*self.image.inputs, *own], own, asked, out, save, run)
+
+        def changed(wanted: Wish, *values: Any) -> str:
+            return wanted.ask(key, values)
+
+        def pressed(wanted: Wish, *values: Any) -> str:
+            wanted.open = key
+            return wanted.ask(key, values)
+
+        def opened(wanted: Wish, *values: Any) -> str:
+            wanted.open = key
+            return markup.asked(wanted.number(key)) if key in wanted.questions else wanted.ask(key, values)
+
+        # The press is recorded at once and the work is queued after it, since a stop may come while the work waits.
+        aside = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
+        inputs = [self.wish, *work.inputs]
+        work.after(start.click(pressed, inputs, asked, **aside), self.wish)
+        work.after(gr.on(changes, changed, inputs, asked, **QUIET), self.wish)
+        work.after(tab.select(opened, inputs, asked, **aside), self.wish)
+        stop.click(Wish.stop, self.wish, None, **aside)
         return work
-
-
-def _plan_controls(gr: Any, method: Any, attack: Any, key: str) -> list[Any]:
-    """The controls of an attack plan, in the argument order of `_plan`."""
-    with gr.Row():
-        amounts = _amounts(gr)
-        settings = gr.Textbox(
-            label="Settings of the method",
-            value="",
-            placeholder=usual_settings(AttackPlan.method),
-            elem_id=f"gg-{key}-settings",
-            min_width=220,
-        )
-    return [method, settings, attack, *amounts]
-
-
-def _changes(controls: list[Any]) -> list[Any]:
-    """Events after which an answer is out of date; a text counts once it is submitted. Methods are handled apart."""
-    changes: list[Any] = []
-    for control in controls:
-        if control.get_block_name() == "textbox":
-            changes += [control.submit, control.blur]
-        elif control.label != "Method":
-            changes.append(control.change)
-    return changes
-
-
-def _new_method(method: Any, settings: Any, tab: Tab, wish: Any) -> None:
-    """If the method changes, clear the settings of the previous one in the same event."""
-
-    place = next(place for place, control in enumerate(tab.inputs) if control is settings)
-
-    def clear(wanted: Wish, name: str, *values: Any) -> tuple[Any, str]:
-        empty = type(settings)(value="", placeholder=usual_settings(name))
-        return empty, wanted.ask(tab.key, (*values[:place], "", *values[place + 1 :]))
-
-    event = method.change(clear, [wish, method, *tab.inputs], [settings, tab.asked], **QUIET)
-    tab.after(event, wish)
-
-
-def _model(gr: Any, stage: Stage, label: str, place: int) -> Any:
-    names = [net.name for net in stage.nets]
-    return gr.Dropdown(names, value=names[place], label=label, min_width=240)
-
-
-def _names(gr: Any) -> list[Any]:
-    """Method and attack, in the order `AttackPlan` takes them."""
-    methods, attacks = (
-        [(entry.label, entry.name) for entry in in_order(kind)] for kind in ("attribution", "attack")
-    )
-    return [
-        gr.Dropdown(methods, value=AttackPlan.method, label="Method", min_width=180),
-        gr.Dropdown(attacks, value=AttackPlan.attack, label="Attack", min_width=180),
-    ]
-
-
-def _amounts(gr: Any) -> list[Any]:
-    """eps in grey levels and steps, in the order `AttackPlan` takes them."""
-    eps = gr.Slider(0, LARGEST_EPS, AttackPlan.eps * 255, step=0.5, label="eps, in 255ths", min_width=220)
-    steps = gr.Slider(1, MOST_STEPS, AttackPlan.steps, step=1, label="Steps", min_width=220)
-    return [eps, steps]
-
-
-def _work(
-    gr: Any,
-    name: str,
-    answers: Answers,
-    answer: Answer,
-    image: list[Any],
-    own: list[Any],
-    wish: Any,
-    archive: str,
-    tab: Any,
-    changes: list[Any],
-) -> Tab:
-    """The buttons of a tab (compute, stop, save pictures) and the component that shows its answer.
-
-    The answer is computed again after each event in `changes`, and when a tab with an outdated answer is opened.
-    """
-    key = name.lower()
-    with gr.Row(elem_classes="gg-buttons"):
-        start = gr.Button(name, variant="primary", size="md", elem_id=f"gg-{key}", min_width=90)
-        stop = gr.Button("Stop", size="md", elem_id=f"gg-{key}-stop", min_width=80)
-        save = gr.DownloadButton("Pictures (ZIP)", interactive=False, elem_id=f"gg-{key}-save", min_width=130)
-        look = {"show_label": False, "container": False, "elem_classes": "gg-view", "min_width": 230}
-        view = gr.Radio(VIEWS, value="over", label="Maps", elem_id=f"gg-{key}-view", **look)
-    view.change(None, view, None, js="view => { document.body.dataset.maps = view; }")
-    asked = gr.HTML(markup.asked(0), apply_default_css=False, elem_id=f"gg-{key}-asked")
-    place = {"elem_id": f"gg-{key}-out", "elem_classes": "gg-page", "min_height": 60}
-    out = gr.HTML(markup.remark(HINTS[key]), apply_default_css=False, **place)
-
-    # Gradio recognizes the progress bar by its default and the request by its type.
-    def run(wanted: Wish, request: Any, progress: Any = gr.Progress()) -> tuple[Any, Any]:  # noqa: B008
-        question = wanted.questions.get(key, Question(0, ()))
-        number, values = question.number, question.values
-        if wanted.open != key or wanted.answered.get(key, 0) == number:
-            return gr.skip(), gr.skip()
-        session, sessions = str(request.session_hash), answers.sessions
-        watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
-        html, packed = _in_a_sentence(lambda: answered(partial(answers.recalled, answer), watch, *values))
-        if wanted.number(key) != number:  # there is a newer question, whose answer will follow
-            return gr.skip(), gr.skip()
-        wanted.answered[key] = number
-        path = answers.write_archive(packed, archive) if packed else None
-        if path is not None:
-            sessions.keep(session, key, Path(path))
-        shown = markup.about_image(html, image_token(*values[:2]), number)
-        return shown, gr.DownloadButton(value=path, interactive=path is not None)
-
-    run.__annotations__ = {"request": gr.Request}
-    work = Tab(key, image, own, asked, out, save, run)
-
-    def pressed(wanted: Wish, *values: Any) -> str:
-        wanted.open = key
-        return wanted.ask(key, values)
-
-    def changed(wanted: Wish, *values: Any) -> str:
-        return wanted.ask(key, values)
-
-    def opened(wanted: Wish, *values: Any) -> str:
-        wanted.open = key
-        return markup.asked(wanted.number(key)) if key in wanted.questions else wanted.ask(key, values)
-
-    # The press is recorded at once and the work is queued after it, since a stop may come while the work waits.
-    aside = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
-    inputs = [wish, *work.inputs]
-    work.after(start.click(pressed, inputs, asked, **aside), wish)
-    work.after(gr.on(changes, changed, inputs, asked, **QUIET), wish)
-    work.after(tab.select(opened, inputs, asked, **aside), wish)
-    stop.click(Wish.stop, wish, None, **aside)
-    return work
 
 
 def watch_of(

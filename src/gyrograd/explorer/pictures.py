@@ -7,19 +7,16 @@ import io
 import tempfile
 import zipfile
 from pathlib import Path
-from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gyrograd.explorer.scenes import AttackScene, MapsScene
 from gyrograd.numerics.maps import reduce
+from gyrograd.reporting.figures import Array
 from gyrograd.reporting.pictures import attack_sheet, coloured, overlay, png, scale_end
 from gyrograd.types import Images
-
-Array: TypeAlias = NDArray[Any]
 
 
 def picture_of(x: Images) -> Array:
@@ -55,9 +52,8 @@ def archive_of_maps(scene: MapsScene) -> bytes:
     files = {"image.png": png(image)}
     for name, map in scene.maps.items():
         drawn = array_of(map)
-        end = scale_end(drawn)
-        files[f"{_slug(name)}.png"] = png(coloured(drawn, end))
-        files[f"{_slug(name)}_overlay.png"] = png(overlay(image, drawn, end))
+        files[f"{_slug(name)}.png"] = png(coloured(drawn, scale_end(drawn)))
+        files[f"{_slug(name)}_overlay.png"] = png(overlay(image, drawn))
     return _zipped(files)
 
 

@@ -220,13 +220,11 @@ def compare_models(
     watch: Watch = unwatched,
 ) -> tuple[AttackScene, ...]:
     """Attack every model on the same image with the same budget."""
-    parts = [
-        part_of(watch, place / len(nets), (place + 1) / len(nets), net.name) for place, net in enumerate(nets)
-    ]
-    return tuple(
-        attack_image(net, x, target, plan, seed=seed, watch=part)
-        for net, part in zip(nets, parts, strict=True)
-    )
+    scenes = []
+    for place, net in enumerate(nets):
+        part = part_of(watch, place / len(nets), (place + 1) / len(nets), net.name)
+        scenes.append(attack_image(net, x, target, plan, seed=seed, watch=part))
+    return tuple(scenes)
 
 
 def opening_image(stage: Stage, plan: AttackPlan) -> int:
@@ -239,11 +237,9 @@ def opening_image(stage: Stage, plan: AttackPlan) -> int:
     labels = stage.data.labels[: len(x)]
     with torch.no_grad():
         guesses = [logits_of(net.model, x).argmax(1) for net in stage.nets]
-    right = (
-        torch.stack([guess == labels for guess in guesses]).all(0)
-        if is_labelled(stage.data)
-        else labels == labels
-    )
+    right = torch.ones_like(labels, dtype=torch.bool)
+    if is_labelled(stage.data):
+        right = torch.stack([guess == labels for guess in guesses]).all(0)
     rows = right.nonzero()[:, 0] if bool(right.any()) else torch.arange(len(x), device=x.device)
     if max(x.shape[2:]) > LARGEST_TRIED or len(rows) == 1:
         return int(rows[0])

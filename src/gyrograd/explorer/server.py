@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -48,7 +49,8 @@ def serve(
     with ended_in_order(), _kept_at_home() as folder:
         blocks = _launched(stage, folder, host, port, open, trusted)
         try:
-            ready(f"http://{_readable(host)}:{port}")
+            shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+            ready(f"http://{shown}:{port}")
             threading.Event().wait()
         finally:
             blocks.close(verbose=False)
@@ -66,7 +68,12 @@ def check_free(host: str, port: int) -> None:
         except PermissionError:
             raise UserError(f"Port {port} is not yours to open; give one above 1023: --port 7860.") from None
         except (OSError, OverflowError) as wrong:
-            raise UserError(_taken(host, port, wrong)) from None
+            if getattr(wrong, "errno", None) == errno.EADDRINUSE:
+                other = port + 1 if port < 65535 else port - 1
+                raise UserError(f"Port {port} is in use; give another: --port {other}.") from None
+            raise UserError(
+                f"There is no address '{host}' on this machine; give 127.0.0.1, or 0.0.0.0 for all it has: --host."
+            ) from None
 
 
 @contextmanager
@@ -87,19 +94,6 @@ def ended_in_order() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _taken(host: str, port: int, wrong: Exception) -> str:
-    import errno
-
-    if getattr(wrong, "errno", None) == errno.EADDRINUSE:
-        return f"Port {port} is in use; give another: --port {port + 1 if port < 65535 else port - 1}."
-    return f"There is no address '{host}' on this machine; give 127.0.0.1, or 0.0.0.0 for all it has: --host."
-
-
-def _readable(host: str) -> str:
-    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-    return shown.get(host, f"[{host}]" if ":" in host else host)
 
 
 @contextmanager

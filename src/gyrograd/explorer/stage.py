@@ -173,11 +173,12 @@ def _net(name: str, model: Model, data: Dataset, x: Images, names: str | None) -
     of_data = data.classes if named else None
     known = read_class_names(names, k) if names else known_class_names(model, k, of_data)
     classes = known or tuple(f"class {number}" for number in range(k))
-    strange = is_labelled(data) and not named
-    apart = (
-        f"{data.name} has {len(data.classes)} classes and the model {k}: its labels may not be the model's."
-    )
-    return Net(name, model, classes, (*notes(model), *((apart,) if strange else ())))
+    about = [*notes(model)]
+    if is_labelled(data) and not named:
+        about.append(
+            f"{data.name} has {len(data.classes)} classes and the model {k}: its labels may not be the model's."
+        )
+    return Net(name, model, classes, tuple(about))
 
 
 def _check_models(models: Sequence[str], weights: Path | None) -> None:

@@ -64,6 +64,7 @@ body[data-maps="alone"] .gg-alone { display: block !important; }
 .gg-asked { display: none !important; margin: 0 0 .6rem !important; padding: .4rem .7rem; border-radius: 6px;
   font-size: .9rem; background: var(--gg-fair-back); color: var(--gg-fair); }
 [data-old] .gg-asked { display: block !important; }
+[id^="gg-"][id$="-asked"]:not([data-old]) { display: none !important; }
 .gg-page[data-old] .html-container { opacity: .3 !important; filter: grayscale(1); }
 /* Gradio fades whatever waits for an event, also for one that turns out to change nothing. */
 .gg-page .html-container { opacity: 1 !important; transition: none !important; }

@@ -50,9 +50,10 @@ HINTS = {
 }
 """Placeholders for the answers, by tab."""
 
-PICTURES = (
-    "What changed is drawn so that the largest change is black or white; grey is no change. Each of the two maps has "
-    "its own scale, which ends at its 99.5th percentile: compare where they are bright, not how bright."
+CHANGES = "What changed is drawn so that the largest change is black or white; grey is no change."
+SCALES = (
+    "Each map before and after has its own scale, which ends at its 99.5th percentile: compare where they are bright, "
+    "not how bright."
 )
 ONE_IMAGE = "This is one image. How a model does on many, with intervals, is what `gyrograd audit` measures."
 
@@ -133,7 +134,9 @@ def verdict(scenes: tuple[AttackScene, ...]) -> str:
     ranked = sorted(scenes, key=lambda scene: -(scene.kept or 0.0))
     shares = ", ".join(f"{scene.net.name} {_share(scene.kept)}" for scene in ranked)
     level = (ranked[0].kept or 0.0) - (ranked[-1].kept or 0.0) < LEVEL
-    start = "About level on this image" if level else f"{ranked[0].net.name} holds stiller on this image"
+    start = (
+        "About level on this image" if level else f"{ranked[0].net.name} keeps more of its map on this image"
+    )
     end = f" The prediction changed on {' and '.join(lost)}." if lost else ""
     return f"{start}. Top pixels kept: {shares}.{end}{_unlike(scenes)}"
 

@@ -13,11 +13,16 @@ from gyrograd.hardening.search import Try, strength_in_words
 from gyrograd.numerics.statistics import Interval, Stat
 from gyrograd.numerics.wording import UNKNOWN, interval_text, radius_text
 from gyrograd.reporting.showcase import two_models
+from gyrograd.reporting.wording import overlap
 from gyrograd.training.building import Split
 from gyrograd.training.tables import Table, difference, interval, plain
 
 CARD = "card.json"
 SCHEMA = 2
+EXPLAINED = (
+    "The steady radius is how far pixels may change before an attacker has moved half of the map's top pixels; the "
+    "share of them that stays is the mean over the radii attacked."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,27 +109,18 @@ def card_of(found: Outcome) -> dict[str, Any]:
 
 def card_table(card: Mapping[str, Any]) -> Table:
     """Table of before, after and difference: accuracy, then each method."""
-    columns, best = card["columns"], card["best"]
-    accuracy = columns["accuracy"]
-    rows = [
-        (
-            "accuracy",
-            *(_percent(accuracy[when]) for when in ("before", "after")),
-            _points(accuracy["difference"]),
-        )
-    ]
+    accuracy = card["columns"]["accuracy"]
+    before, after = (_percent(accuracy[when]) for when in ("before", "after"))
+    rows: list[tuple[str, ...]] = [("accuracy", before, after, _points(accuracy["difference"]))]
     for method in card["methods"]:
-        mark = " *" if method["label"] in best.values() else ""
-        before, after = method["before"], method["after"] or {}
+        mark = " *" if method["label"] in card["best"].values() else ""
+        both = method["before"], method["after"] or {}
+        kept = [_percent(each.get("kept")) for each in both]
         rows += [
             (f"{method['label']}{mark}", "", "", ""),
-            ("  radius, /255", *(interval_text(each.get("radius"), ".1f") for each in (before, after)), ""),
-            (
-                "  top kept",
-                *(_percent(each.get("kept")) for each in (before, after)),
-                _points(method["difference"]),
-            ),
-            ("  Insertion", *(interval_text(each.get("insertion"), ".3f") for each in (before, after)), ""),
+            ("  radius, /255", *(interval_text(each.get("radius"), ".1f") for each in both), ""),
+            ("  top kept", *kept, _points(method["difference"])),
+            ("  Insertion", *(interval_text(each.get("insertion"), ".3f") for each in both), ""),
         ]
     return Table(("", "before", "after", "change, points"), tuple(rows))
 
@@ -159,9 +155,8 @@ def card_text(card: Mapping[str, Any]) -> str:
     blocks = [
         f"# {_line(card['model'])}, hardened",
         "\n".join(f"- {sentence}" for sentence in card["verdict"]),
-        f"{_judged_on(card, '`*`')} The steady radius is how far pixels may change before an attacker has moved half "
-        "of the map's top pixels; their share that stays is the mean over the radii attacked. The audits: "
-        "`before/report.html`" + (", `after/report.html`." if card["best"]["after"] else "."),
+        f"{_judged_on(card, '`*`')} {EXPLAINED} The audits: `before/report.html`"
+        + (", `after/report.html`." if card["best"]["after"] else "."),
         card_table(card).markdown(),
         "## Tries",
         Table(TRIED, _try_rows(card)).markdown(),
@@ -172,10 +167,6 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     """The card as a page: the verdict, the recommended map before and after on one image, the numbers."""
-    explained = (
-        "The steady radius is how far pixels may change before an attacker has moved half of the map's top pixels; the "
-        "share of them that stays is the mean over the radii attacked. Every sentence here goes by these two."
-    )
     shown = None
     if found.after is not None:
         names = ("the net as it came", "the hardened net")
@@ -186,7 +177,7 @@ def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     sections = [
         reporting.Section(
             "Before and after",
-            (_judged_on(card, "*"), explained),
+            (_judged_on(card, "*"), f"{EXPLAINED} Every sentence here goes by these two."),
             reporting.Table(table.header, table.rows),
         ),
         reporting.Section("Tries", (), reporting.Table(TRIED, _try_rows(card), names=("",))),
@@ -235,7 +226,7 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
         f"({_points(plain(gain))} points).",
         f"Half of them stay up to {radius_text(after.radius, largest)}, before up to "
         f"{radius_text(before.radius, largest)} with {before.label}"
-        f"{': intervals that overlap' if _overlap(before.radius, after.radius) else ''}.",
+        f"{': intervals that overlap' if overlap(before.radius, after.radius) is not False else ''}.",
         price,
         f"Insertion of the map goes from {mean(before.insertion):.3f} to {mean(after.insertion):.3f} "
         f"({interval_text(difference(after.insertion, before.insertion), '+.3f')}).",
@@ -244,23 +235,9 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
     ]
 
 
-def _overlap(one: Stat | None, other: Stat | None) -> bool:
-    """True if two intervals overlap, or an end is unknown."""
-    if one is None or other is None:
-        return True
-    if one["low"] is None or one["high"] is None or other["low"] is None or other["high"] is None:
-        return True
-    return one["low"] <= other["high"] and other["low"] <= one["high"]
-
-
 def _methods(found: Outcome) -> list[dict[str, Any]]:
     """Numbers per method, before and, if both audits have it, after."""
-    before = {held.method: held for held in method_scores(found.before, found.preset)}
-    after = (
-        {}
-        if found.after is None
-        else {held.method: held for held in method_scores(found.after, found.preset)}
-    )
+    after = {} if found.after is None else method_scores(found.after, found.preset)
     return [
         {
             "name": name,
@@ -269,7 +246,7 @@ def _methods(found: Outcome) -> list[dict[str, Any]]:
             "after": _numbers(after[name]) if name in after else None,
             "difference": plain(difference(after[name].kept, held.kept)) if name in after else None,
         }
-        for name, held in before.items()
+        for name, held in method_scores(found.before, found.preset).items()
     ]
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from gyrograd import records
-from gyrograd.audit import Card, Preset
+from gyrograd.audit import Card, Preset, audit
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.hardening.card import CARD, Outcome, card_of, card_page, card_text, mean
-from gyrograd.hardening.scores import audit_preset, best_score, run_audit
+from gyrograd.hardening.scores import audit_preset, best_score
 from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.checksums import signed_bytes
@@ -47,6 +47,7 @@ from gyrograd.types import Model
 Says = Callable[[dict[str, Any]], None]
 FILE = "hardened.safetensors"
 PLAN = "plan.json"
+RESULT = "result.json"
 TRIAL_IMAGES = 8
 """Images for a trial forward pass before any work."""
 ROUNDING = 1e-9
@@ -149,7 +150,6 @@ def harden(
     given, source = _model(model, weights, classes, normalize, place)
     split = _split_data(data, test, size or image_size(given), seed)
     net = check_model(given, split.test.to(place).pixels(torch.arange(min(TRIAL_IMAGES, len(split.test)))))
-    _check_classes(net, split, place)
     _check_trained(net, split, place)
     tree = merge_settings(
         merge_settings(merge_settings(DEFAULTS, own), changes),
@@ -203,8 +203,7 @@ class HardeningRun:
         audits = {}
         for one in (one for one in tried if one.holds):
             self._load(self._weights_of(one))
-            folder, name = self._folder(one.strength) / "audit", f"{self.source}, hardened"
-            audits[one] = self._audit(folder, name)
+            audits[one] = self._audit(self._folder(one.strength) / "audit", f"{self.source}, hardened")
         # The strongest try is not always the steadiest: beyond some strength maps move more again.
         chosen = max(audits, key=lambda one: mean(best_score(audits[one], self.preset).kept), default=None)
         after, reached = None, accuracy
@@ -213,9 +212,11 @@ class HardeningRun:
             after.save(self.out / "after")
             self._load(self._weights_of(chosen))
             reached = self._correct_per_image()
+        results = [records.read(self._folder(one.strength) / RESULT) for one in tried]
+        seconds = sum(float(result.facts["seconds"]) for result in results)
         found = Outcome(
             self.source, self.split, as_tree(self.settings), self.preset, self.limit, tried, chosen, before, after,
-            (accuracy, reached), sum(self._seconds(one) for one in tried), [*self.notes, *notes(self.net)],
+            (accuracy, reached), seconds, [*self.notes, *notes(self.net)],
             {one.strength: mean(best_score(card, self.preset).kept) for one, card in audits.items()},
         )  # fmt: skip
         if not found.better:
@@ -236,7 +237,7 @@ class HardeningRun:
         folder = self._folder(strength)
         settings = replace(self.settings, terms=with_strength(self.settings.terms, strength))
         decided = self._decisive_values(settings)
-        path = folder / "result.json"
+        path = folder / RESULT
         if not path.exists() or decisive_settings(records.read(path).settings) != decided:
             self._load(start)
             watch = EpochReporter(self, strength, number)
@@ -252,9 +253,6 @@ class HardeningRun:
         right = records.read(path).values["accuracy"]
         return sum(value or 0.0 for value in right) / len(right)
 
-    def _seconds(self, one: Try) -> float:
-        return float(records.read(self._folder(one.strength) / "result.json").facts["seconds"])
-
     def _weights_of(self, one: Try) -> dict[str, Tensor]:
         return read_tensors(self._folder(one.strength) / "weights.safetensors")
 
@@ -264,10 +262,20 @@ class HardeningRun:
         return (predictions(self.net, test) == test.labels).double().tolist()
 
     def _audit(self, folder: Path, name: str) -> Card:
+        """Audit the net as it is now, resuming what the folder already holds. `name` is the net's name on the card."""
         test, seed = self.split.test, self.settings.seed
-        data = test.subset(self.images, seed)
-        names = [f"{test.name} {row}" for row in test.chosen(self.images, seed).tolist()]
-        return run_audit(self.net.eval(), data, self.preset, folder, seed=seed, name=name, image_names=names)
+        card = audit(
+            self.net.eval(),
+            test.subset(self.images, seed),
+            preset=self.preset,
+            out=folder,
+            seed=seed,
+            names=[f"{test.name} {row}" for row in test.chosen(self.images, seed).tolist()],
+            model_name=name,
+            data_name=test.name,
+        )
+        assert isinstance(card, Card)  # a data set holds images
+        return card
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:
         self.given.load_state_dict(dict(weights))
@@ -423,19 +431,16 @@ def _read_plan(path: Path) -> dict[str, Any]:
     return decisive_settings(plan)
 
 
-def _check_classes(net: Model, split: Split, place: str) -> None:
+def _check_trained(net: Model, split: Split, place: str) -> None:
+    """Refuse a model of other classes, or one no better than chance: untrained, or its classes in another order."""
+    test = split.test.to(place)
     with torch.no_grad():
-        k = net(split.test.to(place).pixels(torch.arange(1))).shape[1]
+        k = net(test.pixels(torch.arange(1))).shape[1]
     if k != len(split.train.classes):
         raise UserError(
             f"The model has {k} classes and {split.train.name} has {len(split.train.classes)}; give a model that was "
             "trained on these classes, or set the number of classes (--classes) if the model is built by name."
         )
-
-
-def _check_trained(net: Model, split: Split, place: str) -> None:
-    """Refuse a model no better than chance: it is untrained, or has its classes in another order."""
-    test = split.test.to(place)
     right = float((predictions(net, test) == test.labels).double().mean())
     if right <= 1 / len(test.classes):
         order = ", ".join(test.classes[:3]) + (", ..." if len(test.classes) > 3 else "")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from gyrograd.audit import Card, Preset, audit
+from gyrograd.audit import Card, Preset
 from gyrograd.audit.presets import preset_of
 from gyrograd.audit.table import STEADY, kept_over_eps
-from gyrograd.data import Dataset
 from gyrograd.measurement import mean_over
 from gyrograd.numerics.statistics import Stat
-from gyrograd.types import Model
 
 EXTRA_RADII = (1 / 255, 16 / 255)
 """Radii added to those of the presets: plain nets on large images lose half of their top pixels below 2/255, and steady
@@ -42,34 +39,9 @@ def audit_preset(preset: str | Preset, images: int) -> Preset:
     return preset_of(chosen, attacks=("auto",), curve=curve, attacked_images=images, sweep={})
 
 
-def run_audit(
-    model: Model,
-    data: Dataset,
-    preset: Preset,
-    out: Path,
-    *,
-    seed: int,
-    name: str,
-    image_names: Sequence[str],
-) -> Card:
-    """Audit the model, resuming what the folder already holds. `name` is the model's name on the card."""
-    card = audit(
-        model,
-        data,
-        preset=preset,
-        out=out,
-        seed=seed,
-        names=image_names,
-        model_name=name,
-        data_name=data.name,
-    )
-    assert isinstance(card, Card)  # a data set holds images
-    return card
-
-
-def method_scores(card: Card, preset: Preset) -> list[MethodScore]:
-    """The scores of every method of an audit."""
-    return [_score(card, preset, method) for method in card.document["methods"]]
+def method_scores(card: Card, preset: Preset) -> dict[str, MethodScore]:
+    """The scores of an audit by method."""
+    return {method["name"]: _score(card, preset, method) for method in card.document["methods"]}
 
 
 def best_score(card: Card, preset: Preset) -> MethodScore:

@@ -17,7 +17,6 @@ from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, 
 from gyrograd.reporting.markdown import markdown_report
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import (
-    ARRAYS,
     AttackPictures,
     attack_pictures,
     attack_sheet,
@@ -101,8 +100,12 @@ def contents(card: dict[str, Any], folder: Path) -> Contents:
     """The contents of a report from a checked card and its pictures."""
     card = _filled(card)
     arrays = load_arrays(card["pictures"], folder)
-    worst = card["worst"][:PICTURED]
-    attacks = [_attack(facts, card, arrays) for facts in worst]
+    labels, attacks = labels_of(card), []
+    for facts in card["worst"][:PICTURED]:
+        attack = f" under {facts['attack']} at {eps_text(facts['eps'])}" if facts["attack"] else ""
+        title = f"{image_title(facts)}: {labels.get(facts['method'], facts['method'])}{attack}"
+        drawn = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"], facts["eps"])
+        attacks.append(Attack(title, facts, drawn))
     panels, sheet = eps_charts(card) or ([], None)
     games = [chart for name in ("insertion", "deletion") if (chart := game_chart(card, name))]
     missing = arrays if isinstance(arrays, str) else None
@@ -133,6 +136,7 @@ def html_report(shown: Contents) -> str:
         card=shown.card,
         labels=labels_of(shown.card),
         counts=table.counts(shown.card),
+        kinds=table.GROUPS,
         certified=certified_section(shown.card),
         settings=json.dumps(shown.card["settings"], indent=1, sort_keys=True),
     )
@@ -144,14 +148,6 @@ def _filled(card: dict[str, Any]) -> dict[str, Any]:
     empty: dict[str, Any] = {"settings": {}, "bounds": [], "worst": [], "flags": [], "complete": True}
     empty["rerun"] = dict.fromkeys(fields)
     return card | {key: value for key, value in empty.items() if card[key] is None}
-
-
-def _attack(facts: dict[str, Any], card: dict[str, Any], arrays: dict[str, Any] | str) -> Attack:
-    labels = labels_of(card)
-    attack = f" under {facts['attack']} at {eps_text(facts['eps'])}" if facts["attack"] else ""
-    title = f"{image_title(facts)}: {labels.get(facts['method'], facts['method'])}{attack}"
-    pictures = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"], facts["eps"])
-    return Attack(title, facts, pictures)
 
 
 def image_title(facts: Mapping[str, Any]) -> str:
@@ -212,13 +208,9 @@ def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:
     drawn = [attack.facts for attack in attacks if attack.pictures is not None]
     if isinstance(arrays, str) or not drawn:
         return None
-    titles = [_short(Path(image_title(facts)).name) for facts in drawn]
-    rows = [facts["row"] for facts in drawn]
-    return attack_sheet({key: arrays[key] for key in ARRAYS}, rows, titles, drawn[0]["eps"])
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_TITLE else f"...{name[-LONGEST_TITLE:]}"
+    names = [Path(image_title(facts)).name for facts in drawn]
+    titles = [name if len(name) <= LONGEST_TITLE else f"...{name[-LONGEST_TITLE:]}" for name in names]
+    return attack_sheet(arrays, [facts["row"] for facts in drawn], titles, drawn[0]["eps"])
 
 
 COLOURS = {"+": (0.0, 0.45, 0.70), "-": (0.62, 0.80, 0.92), ".": (0.93, 0.93, 0.93), "x": (0.84, 0.37, 0.0)}
@@ -244,6 +236,13 @@ class CertifiedSection:
     drawings: list[CertifiedDrawing]
 
     @property
+    def colours(self) -> dict[str, str]:
+        """The colour of each pixel state for a style sheet."""
+        return {
+            state: f"rgb({', '.join(f'{255 * part:.0f}' for part in rgb)})" for state, rgb in COLOURS.items()
+        }
+
+    @property
     def with_stability(self) -> bool:
         """True if a method was certified by its segments."""
         return any(row["stability"] is not None for row in self.rows)
@@ -256,12 +255,10 @@ def certified_section(card: dict[str, Any]) -> CertifiedSection | None:
         return None
     kept = {method["name"]: method["columns"].get("top_k_kept") for method in card["methods"]}
     rows = [row | {"kept": kept.get(row["method"])} for row in facts["rows"]]
-    drawings = [_drawing(picture) for picture in facts["pictures"] or ()]
+    drawings = []
+    for picture in facts["pictures"] or ():
+        states = "".join(picture["rows"])
+        colours = np.array([[COLOURS[state] for state in row] for row in picture["rows"]])
+        shares = {state: states.count(state) / len(states) for state in COLOURS}
+        drawings.append(CertifiedDrawing(picture["label"], data_address(colours), shares))
     return CertifiedSection(facts, rows, drawings)
-
-
-def _drawing(picture: dict[str, Any]) -> CertifiedDrawing:
-    states = "".join(picture["rows"])
-    colours = np.array([[COLOURS[state] for state in row] for row in picture["rows"]])
-    shares = {state: states.count(state) / len(states) for state in COLOURS}
-    return CertifiedDrawing(picture["label"], data_address(colours), shares)

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -76,13 +77,20 @@ def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
         return None
     limits = _limits([stat for line in curve["lines"] for stat in line["y"]])
     labels = labels_of(card)
-    names = [name for name in _order(card) if any(line["method"] == name for line in curve["lines"])]
+    order = _order(card)
+    names = [name for name in order if any(line["method"] == name for line in curve["lines"])]
     draws: list[Draw] = []
     panels: list[Chart] = []
     for name in names:
         lines = [line for line in curve["lines"] if line["method"] == name]
-        draw = _eps_panel(labels[name], lines, _order(card).index(name), curve, limits)
-        alt = f"{labels[name]}: {curve.get('label') or 'similarity'} over eps. " + _ends(lines)
+        place = order.index(name)
+        draw = partial(_eps_panel, label=labels[name], lines=lines, index=place, curve=curve, limits=limits)
+        ends = [
+            f"{line['label']}: {interval_text(line['y'][-1])} at eps {line['x'][-1]:g}"
+            for line in lines
+            if line["x"]
+        ]
+        alt = f"{labels[name]}: {curve.get('label') or 'similarity'} over eps. {'; '.join(ends)}."
         panels.append(chart(f"eps-{len(panels)}", alt, [draw], image=False))
         draws.append(draw)
     eps = sorted({x for line in curve["lines"] for x in line["x"]})
@@ -106,12 +114,8 @@ def game_chart(card: dict[str, Any], name: str) -> Chart | None:
         for line in curve["lines"]:
             _game_line(axis, line, order.index(line["method"]), labels[line["method"]])
         direction = "higher is better" if name == "insertion" else "lower is better"
-        _finish(
-            axis,
-            f"{name.capitalize()} ({direction})",
-            curve.get("x_label") or "share of pixels",
-            curve.get("label") or "probability",
-        )
+        x_label, y_label = curve.get("x_label") or "share of pixels", curve.get("label") or "probability"
+        _finish(axis, f"{name.capitalize()} ({direction})", x_label, y_label)
         _spread(axis)
         _legend(axis)
 
@@ -146,14 +150,22 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
         for name in [name for name in order if any(point["method"] == name for point in points)]:
             mine = [point for point in points if point["method"] == name]
             _sweep(axis, mine, order.index(name), labels[name])
+        ring = {"marker": "o", "markersize": 15, "markerfacecolor": "none", "markeredgewidth": 1.4}
+        ring |= {"markeredgecolor": LIGHT["ink"], "linestyle": "", "zorder": 4}
         for point in points:
             if is_recommended(point, chosen):
-                _ring(axis, point)
+                axis.plot(*_place(point), label="recommended", **ring)
         _finish(axis, "", plane.get("x_label") or "robustness", plane.get("y_label") or "faithfulness")
         _spread(axis)
         _legend(axis)
 
-    rows = [_plane_row(point, labels, chosen) for point in points]
+    rows = []
+    for point in points:
+        text = setting_text(point)
+        words = f"{point.get('setting_name') or 'setting'} {text}" if text else ""
+        values = (interval_text(point["robustness"]), interval_text(point["faithfulness"]))
+        mark = "recommended" if is_recommended(point, chosen) else "Pareto" if point.get("pareto") else ""
+        rows.append((labels[point["method"]], words, *values, mark))
     found = [f"{labels[p['method']]} {setting_text(p)}".strip() for p in points if is_recommended(p, chosen)]
     advice = f"Recommended: {found[0]}." if found else "No setting is recommended."
     alt = f"Robustness and faithfulness of {len(points)} settings. {advice}"
@@ -212,34 +224,32 @@ def _order(card: dict[str, Any]) -> list[str]:
 
 
 def _eps_panel(
+    axis: Axis,
+    *,
     label: str,
     lines: list[dict[str, Any]],
     index: int,
     curve: dict[str, Any],
     limits: tuple[Number, Number],
-) -> Draw:
+) -> None:
     look = series(index)
-
-    def draw(axis: Axis) -> None:
-        for line in lines:
-            noise = line["label"].startswith("noise")
-            colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
-            kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if known(stat)]
-            xs, values = [x for x, _ in kept], [stat["value"] for _, stat in kept]
-            low, high = (  # an unknown interval is drawn without width
-                [stat["value"] if stat.get(end) is None else stat[end] for _, stat in kept]
-                for end in ("low", "high")
-            )
-            axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
-            marker = "" if noise else look.marker
-            axis.plot(xs, values, color=colour, linestyle=dash, marker=marker, label=_drawable(line["label"]))
-        ticks = sorted({x for line in lines for x in line["x"]})
-        axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axis.set_ylim(*limits)
-        _finish(axis, label, curve.get("x_label") or "eps", curve.get("label") or "similarity")
-        _legend(axis)
-
-    return draw
+    for line in lines:
+        noise = line["label"].startswith("noise")
+        colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
+        kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if known(stat)]
+        xs, values = [x for x, _ in kept], [stat["value"] for _, stat in kept]
+        low, high = (  # an unknown interval is drawn without width
+            [stat["value"] if stat.get(end) is None else stat[end] for _, stat in kept]
+            for end in ("low", "high")
+        )
+        axis.fill_between(xs, low, high, color=colour, alpha=0.18, linewidth=0)
+        marker = "" if noise else look.marker
+        axis.plot(xs, values, color=colour, linestyle=dash, marker=marker, label=_drawable(line["label"]))
+    ticks = sorted({x for line in lines for x in line["x"]})
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.set_ylim(*limits)
+    _finish(axis, label, curve.get("x_label") or "eps", curve.get("label") or "similarity")
+    _legend(axis)
 
 
 def _game_line(axis: Axis, line: dict[str, Any], index: int, label: str) -> None:
@@ -249,63 +259,28 @@ def _game_line(axis: Axis, line: dict[str, Any], index: int, label: str) -> None
         band = _floats(line["low"]), _floats(line["high"])
         axis.fill_between(x, *band, color=look.colour, alpha=0.10, linewidth=0)
     # Markers at some points only, at different positions for each line.
-    every = (index % 4, max(1, len(x) // 5))
-    axis.plot(
-        x,
-        y,
-        color=look.colour,
-        linestyle=look.dash,
-        marker=look.marker,
-        markevery=every,
-        label=_drawable(label),
-    )
+    marks = {"marker": look.marker, "markevery": (index % 4, max(1, len(x) // 5))}
+    axis.plot(x, y, color=look.colour, linestyle=look.dash, label=_drawable(label), **marks)
 
 
 def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> None:
     """One method's points with their intervals; the points of a sweep are connected and labelled with their setting."""
     look = series(index)
+    thin = {"color": look.colour, "linewidth": 0.8, "zorder": 2}
     swept = sorted(points, key=lambda point: point.get("setting") or 0.0)
     x, y = zip(*(_place(point) for point in swept), strict=True)
-    axis.plot(x, y, color=look.colour, linewidth=0.8, alpha=0.6, zorder=2)
+    axis.plot(x, y, alpha=0.6, **thin)
     for point in swept:
-        across, up = point["robustness"], point["faithfulness"]
         axis.errorbar(
-            *_place(point), xerr=_arms(across), yerr=_arms(up), color=look.colour, linewidth=0.8, zorder=2
+            *_place(point), xerr=_arms(point["robustness"]), yerr=_arms(point["faithfulness"]), **thin
         )
-    axis.plot(
-        x,
-        y,
-        color=look.colour,
-        linestyle="",
-        marker=look.marker,
-        markersize=6,
-        zorder=3,
-        label=_drawable(label),
-    )
+    marks = {"color": look.colour, "linestyle": "", "marker": look.marker, "markersize": 6}
+    axis.plot(x, y, zorder=3, label=_drawable(label), **marks)
+    words = {"textcoords": "offset points", "fontsize": FONT - 1.5, "color": LIGHT["dim"]}
+    beside = (5, 5 if index % 2 else -11)  # labels of neighbouring methods on different sides
     for point in swept:
         if point.get("setting") is not None:
-            axis.annotate(
-                setting_text(point),
-                _place(point),
-                xytext=(5, 5 if index % 2 else -11),  # labels of neighbouring methods on different sides
-                textcoords="offset points",
-                fontsize=FONT - 1.5,
-                color=LIGHT["dim"],
-            )
-
-
-def _ring(axis: Axis, point: dict[str, Any]) -> None:
-    axis.plot(
-        *_place(point),
-        marker="o",
-        markersize=15,
-        markerfacecolor="none",
-        markeredgecolor=LIGHT["ink"],
-        markeredgewidth=1.4,
-        linestyle="",
-        label="recommended",
-        zorder=4,
-    )
+            axis.annotate(setting_text(point), _place(point), xytext=beside, **words)
 
 
 def _place(point: dict[str, Any]) -> tuple[Number, Number]:
@@ -332,26 +307,6 @@ def _limits(stats: Sequence[Stat | None]) -> tuple[Number, Number]:
     low, high = min([0.0, *seen]), max([1.0, *seen])
     room = 0.03 * (high - low)
     return low - room, high + room
-
-
-def _plane_row(
-    point: dict[str, Any], labels: dict[str, str], chosen: dict[str, Any] | None
-) -> tuple[str, ...]:
-    words = f"{point.get('setting_name') or 'setting'} {setting_text(point)}" if setting_text(point) else ""
-    mark = "Pareto" if point.get("pareto") else ""
-    if is_recommended(point, chosen):
-        mark = "recommended"
-    values = (interval_text(point["robustness"]), interval_text(point["faithfulness"]))
-    return labels[point["method"]], words, *values, mark
-
-
-def _ends(lines: list[dict[str, Any]]) -> str:
-    parts = [
-        f"{line['label']}: {interval_text(line['y'][-1])} at eps {line['x'][-1]:g}"
-        for line in lines
-        if line["x"]
-    ]
-    return "; ".join(parts) + "."
 
 
 def _floats(values: Sequence[Number | None]) -> Any:
@@ -398,15 +353,8 @@ def _legend(axis: Axis) -> None:
     handles, labels = axis.get_legend_handles_labels()
     lines = axis.get_xlabel().count("\n")
     below = axis.transAxes + ScaledTranslation(0, -LEGEND_BELOW - lines * 0.15, axis.figure.dpi_scale_trans)
-    axis.legend(
-        handles,
-        labels,
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0),
-        bbox_transform=below,
-        ncols=min(2, max(1, len(labels))),
-        frameon=False,
-    )
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
+    axis.legend(handles, labels, ncols=min(2, max(1, len(labels))), frameon=False, **place)
 
 
 def _drawable(text: str, longest: int = 28) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from gyrograd.numerics.statistics import paired_difference
 from gyrograd.numerics.wording import interval_text, number, radius_text
-from gyrograd.reporting.charts import Chart, change_chart
+from gyrograd.reporting.charts import change_chart
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import load_arrays
 from gyrograd.reporting.schema import card_path, read_card
@@ -124,22 +124,69 @@ class Comparison:
         }
 
 
+@dataclass(frozen=True)
+class ComparedAudit:
+    """One of the two audits: its name, its card, and its values per example."""
+
+    name: str
+    card: dict[str, Any]
+    values: StoredValues
+
+    def method(self, name: str) -> dict[str, Any]:
+        """The row of a method; empty if the audit does not have it."""
+        return next((method for method in self.card["methods"] if method["name"] == name), {})
+
+    def column(self, key: str) -> dict[str, Any]:
+        """The column with this key; empty if the audit does not have it."""
+        return next((column for column in self.card["columns"] if column["key"] == key), {})
+
+    def stat(self, method: str, key: str) -> dict[str, Any] | None:
+        """The known value of a method in a column, else None."""
+        stat: dict[str, Any] | None = self.method(method).get("columns", {}).get(key)
+        return stat if known(stat) and self.column(key) else None
+
+    @property
+    def data(self) -> str:
+        """The images in words."""
+        data = self.card["data"]
+        digest = (data["sha256"] or "unknown")[:8]
+        return f"{data['source']} ({counted_images(data['images'])}, sha256 {digest})"
+
+    def recommended(self, key: str) -> tuple[str, dict[str, Any]] | None:
+        """The label of the recommended method, and its number in this column."""
+        for method in self.card["methods"]:
+            stat = self.stat(method["name"], key)
+            if method["recommended"] and stat is not None:
+                return method["label"], stat
+        return None
+
+    def held(self, key: str, label: str, stat: Stat) -> str:
+        """How far an explanation holds, by a column of `YARDSTICKS`, as a clause."""
+        if key != "steady_radius":
+            kept = interval_text(stat, ".0f", scale=100, unit=" %")
+            return f"{label} on {self.name} keeps {kept} of its top pixels under attack"
+        settings = self.card["settings"] or {}
+        radii = [settings.get("eps"), *(settings.get("curve") or ())]
+        largest = max((255 * eps for eps in radii if isinstance(eps, float | int)), default=math.inf)
+        radius = radius_text(stat, largest)
+        return f"{label} on {self.name} keeps half of its top pixels up to {radius} under attack"
+
+
 def compare_audits(a: Path, b: Path) -> Comparison:
     """Compare two audits, given by their folders or card.json."""
-    first, second = read_card(a), read_card(b)
-    values = tuple(read_values(card_path(place).parent) for place in (a, b))
-    if not same_data(first, second):
+    cards = read_card(a), read_card(b)
+    folders = [card_path(place).parent for place in (a, b)]
+    values = tuple(read_values(folder) for folder in folders)
+    same = same_data(*cards)
+    if not same:
         values = ({}, {})  # the same example number is another image in each audit
-    names = names_of((first, second), (a, b))
-    changes = tuple(_changes(first, second, values[0], values[1], names))
-    notes = tuple(_notes(first, second, changes, names))
-    arrays = [
-        load_arrays(card["pictures"], card_path(place).parent) for card, place in ((first, a), (second, b))
-    ]
-    pictures = two_models(names, (first, second), arrays, same_data(first, second))
-    return Comparison(
-        first, second, names, _sentence(first, second, changes, names), notes, changes, pictures
-    )
+    names = names_of(cards, (a, b))
+    first, second = map(ComparedAudit, names, cards, values)
+    changes = tuple(_changes(first, second))
+    arrays = [load_arrays(card["pictures"], folder) for card, folder in zip(cards, folders, strict=True)]
+    pictures = two_models(names, cards, arrays, same)
+    sentence, notes = _sentence(first, second, changes), tuple(_notes(first, second, changes))
+    return Comparison(*cards, names, sentence, notes, changes, pictures)
 
 
 def names_of(cards: tuple[dict[str, Any], dict[str, Any]], places: tuple[Path, Path]) -> tuple[str, str]:
@@ -160,10 +207,12 @@ def same_data(a: dict[str, Any], b: dict[str, Any]) -> bool:
 
 
 def comparison_page(found: Comparison) -> str:
-    """The comparison as an HTML page."""
-    return rendered(
-        "compare", found=found, charts=_charts(found), groups=by_column(found.changes), kinds=GROUPS
-    )
+    """The comparison as an HTML page, with one chart per column: each method's change with its interval."""
+    charts = []
+    for index, (column, changes) in enumerate(by_column([each for each in found.changes if each.change])):
+        points = [(each.label, each.change or {}, each.verdict) for each in changes]
+        charts.append(change_chart(f"change-{index}", column, points))
+    return rendered("compare", found=found, charts=charts, groups=by_column(found.changes), kinds=GROUPS)
 
 
 def independent_difference(a: Stat, b: Stat) -> dict[str, Any]:
@@ -184,55 +233,37 @@ def verdict_of(change: Stat, direction: str) -> Verdict:
     return "better" if (low > 0) == (direction == "higher") else "worse"
 
 
-def _changes(
-    a: dict[str, Any],
-    b: dict[str, Any],
-    values_a: StoredValues,
-    values_b: StoredValues,
-    names: tuple[str, str],
-) -> list[Change]:
+def _changes(a: ComparedAudit, b: ComparedAudit) -> list[Change]:
     """The changes of all methods and columns of either audit, in the order of the first."""
-    columns = {column["key"]: column for card in (b, a) for column in card["columns"]}
-    order = dict.fromkeys(column["key"] for card in (a, b) for column in card["columns"])
-    methods = dict.fromkeys(method["name"] for card in (a, b) for method in card["methods"])
+    columns = {column["key"]: column for each in (b, a) for column in each.card["columns"]}
+    order = dict.fromkeys(column["key"] for each in (a, b) for column in each.card["columns"])
+    methods = dict.fromkeys(method["name"] for each in (a, b) for method in each.card["methods"])
     return [
-        _change(a, b, method, columns[key], values_a, values_b, names)
+        _change(a, b, method, columns[key])
         for key in order
         for method in methods
-        if _stat(a, method, key) is not None or _stat(b, method, key) is not None
+        if a.stat(method, key) is not None or b.stat(method, key) is not None
     ]
 
 
-def _change(
-    a: dict[str, Any],
-    b: dict[str, Any],
-    method: str,
-    column: dict[str, Any],
-    values_a: StoredValues,
-    values_b: StoredValues,
-    names: tuple[str, str],
-) -> Change:
+def _change(a: ComparedAudit, b: ComparedAudit, method: str, column: dict[str, Any]) -> Change:
     key = column["key"]
-    before, after = _stat(a, method, key), _stat(b, method, key)
-    label = next((label for card in (a, b) if (label := _method(card, method).get("label"))), method)
+    before, after = a.stat(method, key), b.stat(method, key)
+    label = a.method(method).get("label") or b.method(method).get("label") or method
+    one, two = ((each.column(key).get("detail"), each.column(key).get("direction")) for each in (a, b))
+    change, paired, why, only = None, False, "", ""
     if before is None or after is None:
-        only = names[before is None]
-        return Change(
-            method, label, column, before, after, None, False, "not comparable", f"only in {only}", only
+        only = b.name if before is None else a.name
+        why = f"only in {only}"
+    elif one != two:
+        why = f"measured differently: {one[0]}; {two[0]}"
+    else:
+        pair = _paired(
+            values_behind(a.values, method, key, before), values_behind(b.values, method, key, after)
         )
-    if why := _obstacle(a, b, key):
-        return Change(method, label, column, before, after, None, False, "not comparable", why)
-    pair = _paired(values_behind(values_a, method, key, before), values_behind(values_b, method, key, after))
-    change = pair or independent_difference(before, after)
-    verdict = verdict_of(change, column["direction"])
-    return Change(method, label, column, before, after, change, pair is not None, verdict)
-
-
-def _obstacle(a: dict[str, Any], b: dict[str, Any], key: str) -> str:
-    one, two = _column(a, key), _column(b, key)
-    if (one["detail"], one["direction"]) != (two["detail"], two["direction"]):
-        return f"measured differently: {one['detail']}; {two['detail']}"
-    return ""
+        change, paired = pair or independent_difference(before, after), pair is not None
+    verdict = "not comparable" if change is None else verdict_of(change, column["direction"])
+    return Change(method, label, column, before, after, change, paired, verdict, why, only)
 
 
 def _paired(a: Column | None, b: Column | None) -> Stat | None:
@@ -245,106 +276,54 @@ def _paired(a: Column | None, b: Column | None) -> Stat | None:
     return paired_difference([y for _, y in both], [x for x, _ in both]).plain()
 
 
-def _sentence(a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]) -> str:
+def _sentence(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> str:
     """Which model holds further with its recommended explanation, and the change of accuracy."""
-    if not any(each.change is not None for each in changes):
-        return "The two audits have no method and column in common, so nothing can be compared."
-    clauses = [_pairs(a, b, changes, names) or _count(changes, names)]
-    if known(a["accuracy"]) and known(b["accuracy"]):
-        clauses.append(f"accuracy {signed(independent_difference(a['accuracy'], b['accuracy']))}")
-    return f"{'; '.join(clauses)}."
-
-
-def _pairs(
-    a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]
-) -> str | None:
-    """Compare the recommended explanations of both models by the first of `YARDSTICKS` that both audits have."""
-    alike = {each.column["key"] for each in changes if each.change is not None}
-    for key in YARDSTICKS:
-        one, two = (_recommended(card, key) for card in (a, b))
-        if one is None or two is None or key not in alike:
-            continue
-        verdict = verdict_of(independent_difference(one[1], two[1]), "higher")
-        first, second = (
-            _held(key, name, *pair, _largest_radius(card))
-            for name, pair, card in zip(names, (one, two), (a, b), strict=True)
-        )
-        if verdict == "better":
-            return f"{names[1]} holds further: {second}; {first}"
-        if verdict == "worse":
-            return f"{names[1]} holds less far: {second}; {first}"
-        return f"Neither holds clearly further: {first}; {second}"
-    return None
-
-
-def _recommended(card: dict[str, Any], key: str) -> tuple[str, dict[str, Any]] | None:
-    """The label of the recommended method, and its number in this column."""
-    for method in card["methods"]:
-        stat = _stat(card, method["name"], key)
-        if method["recommended"] and stat is not None:
-            return method["label"], stat
-    return None
-
-
-def _largest_radius(card: dict[str, Any]) -> float:
-    """The largest attacked radius in 1/255; a map that holds there may hold further."""
-    settings = card["settings"] or {}
-    radii = [settings.get("eps"), *(settings.get("curve") or ())]
-    return max((255 * eps for eps in radii if isinstance(eps, float | int)), default=math.inf)
-
-
-def _held(key: str, name: str, label: str, stat: Stat, largest: float) -> str:
-    if key == "steady_radius":
-        radius = radius_text(stat, largest)
-        return f"{label} on {name} keeps half of its top pixels up to {radius} under attack"
-    kept = interval_text(stat, ".0f", scale=100, unit=" %")
-    return f"{label} on {name} keeps {kept} of its top pixels under attack"
-
-
-def _count(changes: Sequence[Change], names: tuple[str, str]) -> str:
-    """The count of better and worse numbers, if no recommended explanations can be compared."""
     verdicts = [each.verdict for each in changes if each.change is not None]
-    better, worse = verdicts.count("better"), verdicts.count("worse")
-    return f"Of {len(verdicts)} numbers that both audits have, {names[1]} is better in {better} and worse in {worse}"
+    if not verdicts:
+        return "The two audits have no method and column in common, so nothing can be compared."
+    clause = _recommended_pair(a, b, changes) or (
+        f"Of {len(verdicts)} numbers that both audits have, {b.name} is better in {verdicts.count('better')} and "
+        f"worse in {verdicts.count('worse')}"
+    )
+    before, after = a.card["accuracy"], b.card["accuracy"]
+    if known(before) and known(after):
+        clause += f"; accuracy {signed(independent_difference(before, after))}"
+    return f"{clause}."
 
 
-def _notes(
-    a: dict[str, Any], b: dict[str, Any], changes: Sequence[Change], names: tuple[str, str]
-) -> list[str]:
+def _recommended_pair(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> str | None:
+    """Compare the recommended explanations of both models by the first of `YARDSTICKS` that both audits have."""
+    comparable = {each.column["key"] for each in changes if each.change is not None}
+    for key in YARDSTICKS:
+        one, two = a.recommended(key), b.recommended(key)
+        if one is None or two is None or key not in comparable:
+            continue
+        first, second = a.held(key, *one), b.held(key, *two)
+        verdict = verdict_of(independent_difference(one[1], two[1]), "higher")
+        if verdict == "no clear change":
+            return f"Neither holds clearly further: {first}; {second}"
+        return f"{b.name} holds {'further' if verdict == 'better' else 'less far'}: {second}; {first}"
+    return None
+
+
+def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> list[str]:
     notes = [
-        f"The audit of {name} was interrupted."
-        for name, card in zip(names, (a, b), strict=True)
-        if card["complete"] is False
+        f"The audit of {each.name} was interrupted." for each in (a, b) if each.card["complete"] is False
     ]
-    if not same_data(a, b):
+    if not same_data(a.card, b.card):
         notes.append(
-            f"{names[0]} was measured on {_data(a)} and {names[1]} on {_data(b)}: a difference may come from the "
-            "images, not the model."
+            f"{a.name} was measured on {a.data} and {b.name} on {b.data}: a difference may come from the images, not "
+            "the model."
         )
-    if a["model"]["sha256"] is not None and a["model"]["sha256"] == b["model"]["sha256"]:
+    weights = a.card["model"]["sha256"]
+    if weights is not None and weights == b.card["model"]["sha256"]:
         notes.append("Both audits are of the same weights: what changed is how they were measured.")
-    for method in {each.method: None for each in changes}:
-        one, two = (_method(card, method).get("settings") for card in (a, b))
+    for method in dict.fromkeys(each.method for each in changes):
+        one, two = (each.method(method).get("settings") for each in (a, b))
         if one is not None and two is not None and one != two:
-            notes.append(f"{method} has other settings for {names[1]} ({two}) than for {names[0]} ({one}).")
+            notes.append(f"{method} has other settings for {b.name} ({two}) than for {a.name} ({one}).")
     lost = {each.column["label"]: each.why for each in changes if each.why.startswith("measured differently")}
     return [*notes, *(f"{label}: {why}." for label, why in lost.items())]
-
-
-def _data(card: dict[str, Any]) -> str:
-    digest = (card["data"]["sha256"] or "unknown")[:8]
-    return f"{card['data']['source']} ({counted_images(card['data']['images'])}, sha256 {digest})"
-
-
-def _charts(found: Comparison) -> list[Chart]:
-    """One panel per column: each method's change with its interval."""
-    keys = dict.fromkeys(each.column["key"] for each in found.changes if each.change is not None)
-    panels = []
-    for index, key in enumerate(keys):
-        mine = [each for each in found.changes if each.column["key"] == key and each.change is not None]
-        points = [(each.label, each.change or {}, each.verdict) for each in mine]
-        panels.append(change_chart(f"change-{index}", mine[0].column, points))
-    return panels
 
 
 def by_column(changes: Sequence[Change]) -> list[tuple[dict[str, Any], list[Change]]]:
@@ -352,19 +331,6 @@ def by_column(changes: Sequence[Change]) -> list[tuple[dict[str, Any], list[Chan
     keys = dict.fromkeys(each.column["key"] for each in changes)
     by_key = [[each for each in changes if each.column["key"] == key] for key in keys]
     return [(mine[0].column, mine) for mine in by_key]
-
-
-def _stat(card: dict[str, Any], method: str, key: str) -> dict[str, Any] | None:
-    stat: dict[str, Any] | None = _method(card, method).get("columns", {}).get(key)
-    return stat if known(stat) and _column(card, key) else None
-
-
-def _method(card: dict[str, Any], name: str) -> dict[str, Any]:
-    return next((method for method in card["methods"] if method["name"] == name), {})
-
-
-def _column(card: dict[str, Any], key: str) -> dict[str, Any]:
-    return next((column for column in card["columns"] if column["key"] == key), {})
 
 
 def _about(card: dict[str, Any]) -> dict[str, Any]:

@@ -48,15 +48,10 @@ def feature_page(card: Mapping[str, Any], examples: Sequence[Mapping[str, Any]])
         Section("What the model looks at, before and under attack", (), None, tuple(_importance(card))),
     ]
     if examples:
-        sections.append(
-            Section(
-                "The most damaging attacks found", (), None, tuple(_example(card, one) for one in examples)
-            )
-        )
-    remarks = [
-        *settings["notes"],
-        *(f"Left out: {name} ({why})" for name, why in settings["left_out"].items()),
-    ]
+        drawn = tuple(_example(card, one) for one in examples)
+        sections.append(Section("The most damaging attacks found", (), None, drawn))
+    left_out = [f"Left out: {name} ({why})" for name, why in settings["left_out"].items()]
+    remarks = [*settings["notes"], *left_out]
     remarks += [f"{method['label']}: {note}." for method in card["methods"] for note in method["notes"]]
     sections.append(Section("Notes", tuple(remarks)))
     rerun = card["rerun"]
@@ -79,12 +74,9 @@ def cells(columns: Mapping[str, Any], eps: float) -> list[str]:
 
 
 def _methods(card: Mapping[str, Any]) -> Table:
+    eps = card["settings"]["eps"]
     rows = [
-        (
-            method["label"],
-            *cells(method["columns"], card["settings"]["eps"]),
-            method["grade"] or "unknown",
-        )
+        (method["label"], *cells(method["columns"], eps), method["grade"] or "unknown")
         for method in card["methods"]
     ]
     colours = {"steady": "good", "unsafe": "bad"}
@@ -133,11 +125,7 @@ def _bars(card: Mapping[str, Any], clean: Array, attacked: Array) -> bytes:
     axis.barh(places - 0.2, attacked[order], 0.38, color=LIGHT["s1"], alpha=0.4, label="attacked")
     names = [str(card["data"]["features"][i])[:28] for i in order]
     axis.set_yticks(places, names, fontsize=8, parse_math=False)
-    _plain(
-        axis,
-        "share of the map" if len(order) == len(clean) else f"share of the map, largest {len(order)}",
-        "",
-    )
+    _plain(axis, "share of the map" + ("" if len(order) == len(clean) else f", largest {len(order)}"), "")
     return figure_png(figure)
 
 

@@ -6,6 +6,7 @@ make before half of the map's top pixels are gone; accuracy is shown beside it.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from urllib.parse import quote
 from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
 from gyrograd.records import read_json
+from gyrograd.reporting.charts import labels_of
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.schema import CARD, HOLLOW, MASKED, read_card
 from gyrograd.reporting.table import best_value
@@ -174,19 +176,11 @@ class Board:
         if column is None or not drawn:
             return None
         sure = [(x, y) for _, place, x, y in drawn if not place.doubts]
-        return Plane(
-            column,
-            [
-                PlanePoint(
-                    row,
-                    place,
-                    x,
-                    y,
-                    not place.doubts and not any(_beats(other, (x, y), column) for other in sure),
-                )
-                for row, place, x, y in drawn
-            ],
-        )
+        points = []
+        for row, place, x, y in drawn:
+            frontier = not place.doubts and not any(_beats(other, (x, y), column) for other in sure)
+            points.append(PlanePoint(row, place, x, y, frontier))
+        return Plane(column, points)
 
 
 @dataclass(frozen=True)
@@ -296,31 +290,26 @@ def leaderboard_page(
 def model_page(audit: Audit, board: Board, *, report: bool) -> str:
     """The page of a model on a site: description, all numbers of its card, reported values, reasons for doubt."""
     ranks = [(rank, place) for rank, place in enumerate(board.places(), 1) if place.audit is audit]
-    return rendered("model", audit=audit, card=audit.card, board=board, ranks=ranks, report=report)
+    facts = {"card": audit.card, "labels": labels_of(audit.card)}
+    return rendered("model", audit=audit, board=board, ranks=ranks, report=report, **facts)
 
 
 def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict[str, Path]]:
     """The files of a static site: texts by path, and reports to copy by path."""
-    names: dict[Path, str] = {}
+    texts, copies, links, taken = {}, {}, {}, set()
     for board in tables:
         for audit in board.audits:
             slug = re.sub(r"[^a-z0-9]+", "-", audit.name.lower()).strip("-")[:60] or "model"
-            taken = set(names.values())
-            names[audit.path] = next(
-                one
-                for n in range(1, len(names) + 2)
-                if (one := slug if n == 1 else f"{slug}-{n}") not in taken
-            )
-    texts, copies = {}, {}
-    for board in tables:
-        for audit in board.audits:
-            place, report = f"models/{names[audit.path]}", audit.path.parent / "report.html"
+            numbered = (slug if n == 1 else f"{slug}-{n}" for n in itertools.count(1))
+            name = next(name for name in numbered if name not in taken)
+            taken.add(name)
+            place, report = f"models/{name}", audit.path.parent / "report.html"
+            links[audit.path] = f"./{place}/index.html"
             texts[f"{place}/index.html"] = model_page(audit, board, report=report.exists())
             # Not named card.json: a site inside a folder of audits would otherwise list each of them twice.
             copies[f"{place}/audit.json"] = audit.path
             if report.exists():
                 copies[f"{place}/report.html"] = report
-    links = {path: f"./models/{name}/index.html" for path, name in names.items()}
     texts["index.html"] = leaderboard_page(tables, troubles, Path(), links)
     return texts, copies
 
@@ -356,25 +345,23 @@ def document(tables: list[Board]) -> list[dict[str, Any]]:
             "data": {"source": board.source, "images": board.images, "sha256": board.sha256},
             "ranked_by": (board.ranked_by or {}).get("key"),
             "columns": list(board.columns.values()),
-            "rows": [_plain(place) for place in board.places()],
+            "rows": [
+                {
+                    "model": place.audit.name,
+                    "method": place.method,
+                    "recommended": place.lead,
+                    "grade": place.grade,
+                    "complete": place.audit.card["complete"] is not False,
+                    "accuracy": place.accuracy,
+                    "columns": place.stats,
+                    "unreliable": list(place.doubts),
+                    "card": str(place.audit.path),
+                }
+                for place in board.places()
+            ],
         }
         for board in tables
     ]
-
-
-def _plain(place: LeaderboardRow) -> dict[str, Any]:
-    card = place.audit.card
-    return {
-        "model": place.audit.name,
-        "method": place.method,
-        "recommended": place.lead,
-        "grade": place.grade,
-        "complete": card["complete"] is not False,
-        "accuracy": place.accuracy,
-        "columns": place.stats,
-        "unreliable": list(place.doubts),
-        "card": str(place.audit.path),
-    }
 
 
 def _fits(board: Board, data: dict[str, Any], columns: dict[str, dict[str, Any]]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gyrograd.numerics.wording import interval_text, number
 from gyrograd.registry import readable
-from gyrograd.reporting.charts import Chart
+from gyrograd.reporting.charts import Chart, labels_of
 from gyrograd.reporting.table import counts
 from gyrograd.reporting.wording import counted_images, duration, notes_of
 
@@ -62,11 +62,8 @@ def _methods(shown: Contents) -> list[str]:
         of = f", {images[column['key']]}" if column["key"] in images else ""
         header.append(f"{column['label']} ({column['direction']} is better{of})")
     notes = [f"- {escaped(row.label)}: {escaped(note)}" for row in shown.rows for note in row.notes]
-    details = [
-        f"- {escaped(column['label'])}: {escaped(column['detail'])}"
-        for column in columns
-        if column.get("detail")
-    ]
+    detailed = [column for column in columns if column.get("detail")]
+    details = [f"- {escaped(column['label'])}: {escaped(column['detail'])}" for column in detailed]
     marks = {"best": "● ", "level": "○ ", "": ""}
     rows = [
         [
@@ -78,7 +75,7 @@ def _methods(shown: Contents) -> list[str]:
     return [
         "## Methods",
         "Means over images with 95 % bootstrap intervals. ● best of its column, ○ level with it (their intervals "
-        "meet).",
+        "overlap).",
         table_text(header, rows),
         "\n".join(details),
         "\n".join(notes),
@@ -88,11 +85,8 @@ def _methods(shown: Contents) -> list[str]:
 def _attacks(shown: Contents) -> list[str]:
     if not shown.attacks:
         return []
-    picture = (
-        "![Image, attacked image, what changed, map before, map after](figures/attacks.png)"
-        if shown.sheet
-        else ""
-    )
+    sheet = "![Image, attacked image, what changed, map before, map after](figures/attacks.png)"
+    picture = sheet if shown.sheet else ""
     lines = [f"- {escaped(attack.title)}: {_attack_words(attack.facts)}" for attack in shown.attacks]
     return ["## The most damaging attacks found", picture, shown.no_pictures or "", "\n".join(lines)]
 
@@ -146,8 +140,9 @@ def _bounds(shown: Contents) -> list[str]:
 
 
 def _flags(shown: Contents) -> list[str]:
+    labels = labels_of(shown.card) | {None: "all"}
     lines = [
-        f"- **{escaped(readable(flag['name']))}** ({escaped(flag.get('where') or 'all')}, measured "
+        f"- **{escaped(readable(flag['name']))}** ({escaped(labels.get(flag['where'], flag['where']))}, measured "
         f"{number(flag.get('measured'))})\n"
         f"  - Raised if: {escaped(flag['raised_if'])}\n"
         f"  - Why it matters: {escaped(flag['explanation'])}\n"

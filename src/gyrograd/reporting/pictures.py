@@ -11,12 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gyrograd.errors import UserError
-from gyrograd.reporting.figures import MAP_COLOURS, picture_grid
-
-Array = NDArray[Any]
+from gyrograd.reporting.figures import MAP_COLOURS, Array, picture_grid
 
 ARRAYS = ("image", "attacked", "map_clean", "map_attacked")
 SIGNED = ("signed_clean", "signed_attacked")
@@ -126,7 +123,7 @@ def views(at: Mapping[str, Array]) -> Views:
     """A map before and after: over its image, alone, and with its sign if there is one."""
     pairs = [(at["image"], at["map_clean"]), (at["attacked"], at["map_attacked"])]
     drawn = {
-        "overlay": [overlay(image, map, scale_end(map)) for image, map in pairs],
+        "overlay": [overlay(image, map) for image, map in pairs],
         "map": [coloured(map, scale_end(map)) for _, map in pairs],
     }
     if all(key in at for key in SIGNED) and any((at[key] < 0).any() for key in SIGNED):
@@ -174,8 +171,12 @@ def coloured(map: Array, end: float) -> Array:
     return colours
 
 
-def overlay(image: Array, map: Array, end: float) -> Array:
-    """The map's colours over the grey image; stronger values hide more of it, values from `end` on are brightest."""
+def overlay(image: Array, map: Array, end: float | None = None) -> Array:
+    """The map's colours over the grey image; stronger values hide more of it, values from `end` on are brightest.
+
+    By default the map has its own scale.
+    """
+    end = scale_end(map) if end is None else end
     strength = (np.abs(map) / end).clip(0, 1)[..., None] * (1 - LEAST_IMAGE)
     mixed: Array = image.mean(-1, keepdims=True) * (1 - strength) + coloured(map, end) * strength
     return mixed
@@ -183,13 +184,18 @@ def overlay(image: Array, map: Array, end: float) -> Array:
 
 def png(picture: Array) -> bytes:
     """A picture `h w 3` in [0, 1] as a PNG file, enlarged if it is small."""
+    encoded = io.BytesIO()
+    _enlarged(picture, FILE_SIDE).save(encoded, "PNG")
+    return encoded.getvalue()
+
+
+def _enlarged(picture: Array, side: int) -> Any:
+    """The picture as a PIL image, enlarged by a whole number until its longer side has at least `side` pixels."""
     from PIL import Image
 
     levels = (np.nan_to_num(picture).clip(0, 1) * 255).round().astype(np.uint8)
-    times = max(1, -(-FILE_SIDE // max(levels.shape[:2])))
-    encoded = io.BytesIO()
-    Image.fromarray(levels.repeat(times, 0).repeat(times, 1)).save(encoded, "PNG")
-    return encoded.getvalue()
+    times = max(1, -(-side // max(1, *levels.shape[:2])))
+    return Image.fromarray(levels.repeat(times, 0).repeat(times, 1))
 
 
 def scale_bar() -> str:
@@ -212,8 +218,8 @@ def attack_sheet(
         "image": images,
         "attacked": attacked,
         "what changed": [difference(*pair, eps) for pair in zip(images, attacked, strict=True)],
-        "map before": [overlay(i, m, scale_end(m)) for i, m in zip(images, clean, strict=True)],
-        "map after": [overlay(i, m, scale_end(m)) for i, m in zip(attacked, moved, strict=True)],
+        "map before": list(map(overlay, images, clean)),
+        "map after": list(map(overlay, attacked, moved)),
     }
     return picture_grid(columns, titles)
 
@@ -224,13 +230,7 @@ def data_address(picture: Array, grow: bool = True) -> str:
     Small pictures become PNG, enlarged with `grow` so that each pixel is a square; large ones become JPEG, because a
     page shows dozens of them.
     """
-    from PIL import Image
-
-    image = Image.fromarray((np.nan_to_num(picture).clip(0, 1) * 255).round().astype(np.uint8))
-    times = max(1, -(-SIDE // max(1, max(image.size)))) if grow else 1
-    if times > 1:
-        image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
-    buffer = io.BytesIO()
-    kind = "jpeg" if grow and times == 1 else "png"
+    image, buffer = _enlarged(picture, SIDE if grow else 0), io.BytesIO()
+    kind = "jpeg" if grow and image.width == picture.shape[1] else "png"
     image.save(buffer, kind, **({"quality": 90} if kind == "jpeg" else {"optimize": True}))
     return f"data:image/{kind};base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

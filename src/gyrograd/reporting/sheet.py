@@ -12,7 +12,7 @@ import numpy as np
 from gyrograd.errors import UserError
 from gyrograd.records import write_bytes
 from gyrograd.reporting.figures import Array, Pictures, picture_grid
-from gyrograd.reporting.pictures import overlay, scale_end
+from gyrograd.reporting.pictures import overlay
 
 MOST_ROWS = 8
 """Most examples on a sheet; the caption says if some are left out."""
@@ -57,8 +57,8 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
         columns: dict[str, Pictures] = {
             "image": images,
             "attacked": attacked,
-            "map before": _over(images, before),
-            "map after": _over(attacked, after),
+            "map before": list(map(overlay, images, before)),
+            "map after": list(map(overlay, attacked, after)),
         }
     else:
         if maps is None:
@@ -66,17 +66,13 @@ def show(x: Any, maps: Any = None, labels: Sequence[str] | None = None) -> Sheet
         images = _images(x)
         columns = {"image": images}
         for name, several in (maps if isinstance(maps, Mapping) else {"map": maps}).items():
-            columns[name] = _over(images, _strength(several, images))
+            columns[name] = list(map(overlay, images, _strength(several, images)))
     count = len(images)
     if labels is not None and len(labels) != count:
         raise UserError(f"There are {len(labels)} labels for {count} images; give one for each.")
     rows = (labels or [""] * count)[:MOST_ROWS]
     note = f"the first {MOST_ROWS} of {count} images" if count > MOST_ROWS else ""
     return Sheet(picture_grid(columns, rows, note=note))
-
-
-def _over(images: Array, maps: Array) -> list[Array]:
-    return [overlay(image, map, scale_end(map)) for image, map in zip(images, maps, strict=True)]
 
 
 def _array(values: Any) -> Array:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gyrograd.numerics.wording import eps_text, number
-from gyrograd.reporting.pictures import Array, AttackPictures, Views, attack_pictures, scale_bar, sign_bar
+from gyrograd.reporting.figures import Array
+from gyrograd.reporting.pictures import Views, attack_pictures, scale_bar, sign_bar
 
 Arrays = Mapping[str, Array]
 
@@ -86,40 +87,39 @@ def two_models(
     for name, own, held in zip(names, arrays, found, strict=True):
         if not held or isinstance(own, str):
             continue
-        facts, label, kept, is_beside = held[shared[0] if shared else next(iter(held))]
+        shown = held[shared[0] if shared else next(iter(held))]
+        facts, image = shown.facts, image_name(shown.facts)
         pictures = attack_pictures(dict(own), facts["row"], facts["eps"])
         if pictures is not None:
-            rows.append(_model_row(name, facts, label, kept, pictures, is_beside))
+            views = pictures.best if shown.is_beside and pictures.best is not None else pictures.views
+            caption = (Path(image).name, prediction_words(facts["before"]))
+            title = f"{shown.label} on {name}"
+            rows.append(
+                ShowcaseRow(pictures.image, f"The image {image}", caption, title, views, stays(shown.kept))
+            )
     same = "The same image" if shared else "The worst attacks found"
     return showcase(f"{same}: the recommended map before and after an attack that keeps the class", rows)
 
 
-def _model_row(
-    name: str,
-    facts: Mapping[str, Any],
-    label: str,
-    kept: float | None,
-    pictures: AttackPictures,
-    is_beside: bool,
-) -> ShowcaseRow:
-    views = pictures.best if is_beside and pictures.best is not None else pictures.views
-    called = image_name(facts)
-    caption = (Path(called).name, prediction_words(facts["before"]))
-    return ShowcaseRow(
-        pictures.image, f"The image {called}", caption, f"{label} on {name}", views, stays(kept)
-    )
+class _AttackedMethod(NamedTuple):
+    """An attack on the recommended method: its facts on the card, the method's label, and the share kept."""
+
+    facts: Mapping[str, Any]
+    label: str
+    kept: float | None
+    is_beside: bool
+    """True if the attack is on another method, with the recommended one beside it."""
 
 
-def _recommended(card: Mapping[str, Any]) -> dict[int, tuple[Mapping[str, Any], str, float | None, bool]]:
-    """By example: the attack on the recommended method, its label, the share kept, and whether it is beside another."""
+def _recommended(card: Mapping[str, Any]) -> dict[int, _AttackedMethod]:
+    """The attacks on the recommended method, by example."""
     labels = {method["name"]: method["label"] or method["name"] for method in card["methods"]}
     chosen = next((method["name"] for method in card["methods"] if method["recommended"]), None)
-    found: dict[int, tuple[Mapping[str, Any], str, float | None, bool]] = {}
+    found = {}
     for facts in card["worst"] or ():
         best = facts.get("best")
-        if best is not None:
-            found[facts["example"]] = (facts, labels.get(best["method"], best["method"]), best["kept"], True)
-        elif chosen is None or facts["method"] == chosen:
-            label = labels.get(facts["method"], facts["method"])
-            found[facts["example"]] = (facts, label, facts.get("kept"), False)
+        if best is not None or chosen is None or facts["method"] == chosen:
+            shown = facts if best is None else best
+            label = labels.get(shown["method"], shown["method"])
+            found[facts["example"]] = _AttackedMethod(facts, label, shown.get("kept"), best is not None)
     return found

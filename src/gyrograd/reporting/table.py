@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gyrograd.numerics.wording import Number, bracket, number
-from gyrograd.reporting.wording import Stat, counted_images, known
+from gyrograd.reporting.wording import Stat, counted_images, known, overlap
 
 GROUPS = {
     "noise": "Under noise",
@@ -34,17 +34,18 @@ class Bar:
 class Cell:
     """A value as text. `mark`: best, level with the best (their intervals overlap), or neither."""
 
-    key: str
-    label: str
-    group: str
-    higher: bool
-    """Whether higher is better."""
+    column: dict[str, Any]
     value: str
     interval: str
     mark: Mark
     bar: Bar | None
     first: bool
     """True for the first cell of its group."""
+
+    @property
+    def key(self) -> str:
+        """The key of its column."""
+        return str(self.column["key"])
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,22 @@ def image_counts(card: Mapping[str, Any], key: str) -> list[int]:
 
 def rows(card: dict[str, Any]) -> list[Row]:
     """One row per method, with cells in the order of the groups."""
-    columns = [column for _, group in grouped_columns(card) for column in group]
-    firsts = {group[0]["key"] for _, group in grouped_columns(card)}
-    marks: dict[str, dict[str, Mark]] = {}
-    for column in columns:
+    cells: dict[str, list[Cell]] = {method["name"]: [] for method in card["methods"]}
+    for column, is_first in [(c, c is group[0]) for _, group in grouped_columns(card) for c in group]:
         stats = {method["name"]: method["columns"].get(column["key"]) for method in card["methods"]}
         best = best_value(list(stats.values()), column["direction"])
         winners = [stat for stat in stats.values() if known(stat) and stat["value"] == best]
-        marks[column["key"]] = {name: _mark(stat, best, winners) for name, stat in stats.items()}
+        for name, stat in stats.items():
+            value = number(None if stat is None else stat["value"])
+            mark, bar = _mark(stat, best, winners), _bar(stat, column.get("range"))
+            cells[name].append(Cell(column, value, bracket(stat), mark, bar, is_first))
     return [
         Row(
             method["name"],
             method.get("label") or method["name"],
             tuple(method.get("notes") or ()),
             bool(method.get("recommended")),
-            tuple(_cell(method, column, marks[column["key"]], column["key"] in firsts) for column in columns),
+            tuple(cells[method["name"]]),
         )
         for method in card["methods"]
     ]
@@ -110,35 +112,12 @@ def best_value(stats: list[Stat | None], direction: str) -> float | None:
     return float(max(values) if direction == "higher" else min(values))
 
 
-def _cell(method: dict[str, Any], column: dict[str, Any], marks: dict[str, Mark], first: bool) -> Cell:
-    stat = method["columns"].get(column["key"])
-    return Cell(
-        column["key"],
-        column["label"],
-        GROUPS[column["group"]],
-        column["direction"] == "higher",
-        number(stat["value"] if stat is not None else None),
-        bracket(stat),
-        marks[method["name"]],
-        _bar(stat, column.get("range")),
-        first,
-    )
-
-
 def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
     if stat is None or not known(stat):
         return ""
     if stat["value"] == best:
         return "best"
-    return "level" if any(_meet(stat, winner) for winner in winners) else ""
-
-
-def _meet(a: Stat, b: Stat) -> bool:
-    """True if two intervals overlap; an unknown interval overlaps with none."""
-    ends = (a.get("low"), a.get("high"), b.get("low"), b.get("high"))
-    if any(end is None for end in ends):
-        return False
-    return bool(a["low"] <= b["high"] and b["low"] <= a["high"])
+    return "level" if any(overlap(stat, winner) for winner in winners) else ""
 
 
 def _bar(stat: Stat | None, span: list[Number] | None) -> Bar | None:

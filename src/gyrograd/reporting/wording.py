@@ -46,6 +46,13 @@ def known(stat: Stat | None) -> bool:
     return stat is not None and stat.get("value") is not None
 
 
+def overlap(a: Stat | None, b: Stat | None) -> bool | None:
+    """True if two intervals overlap; None if an end is unknown."""
+    if a is None or b is None or any(stat.get(end) is None for stat in (a, b) for end in ("low", "high")):
+        return None
+    return bool(a["low"] <= b["high"] and b["low"] <= a["high"])
+
+
 def duration(seconds: Number | None) -> str:
     """`93 s`, `12 min`, `3.5 h`."""
     if seconds is None:
