@@ -19,9 +19,9 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, point_in_words
 from gyrograd.audit.presets import PRESETS, Preset
-from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturated, challenges, masked, suspects
+from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturated, challenges, suspects
 from gyrograd.audit.table import card_columns, eps_curves, stat, steady_radius, worst
-from gyrograd.audit.theorems import Promise, constants, promises
+from gyrograd.audit.theorems import bound_row, constants, promises
 from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
 from gyrograd.measurement import Table, mean_over, streams
@@ -177,7 +177,7 @@ def test_the_steadiest_of_the_equally_faithful_is_chosen_with_gain_and_price() -
     ]
     chosen = choice(placed, GRADIENT, set(), {"smoothgrad": 8})
     assert chosen is not None
-    assert chosen.name == "SmoothGrad with sigma 0.1"
+    assert point_in_words(chosen.point) == "SmoothGrad with sigma 0.1"
     assert chosen.gain.value == pytest.approx(0.3, abs=0.01)
     assert chosen.price.value == pytest.approx(0.0, abs=1e-9)
     assert "not measurably below that of Gradient, the highest" in chosen.why
@@ -224,7 +224,7 @@ def test_a_suspect_is_not_chosen_and_a_best_width_at_the_edge_is_said() -> None:
     ]
     chosen = choice(placed, GRADIENT, {"edges"})
     assert chosen is not None
-    assert chosen.name == "UniGrad with eps 32/255"
+    assert point_in_words(chosen.point) == "UniGrad with eps 32/255"
     assert "at the edge of the sweep" in chosen.why
     everything = choice(placed, GRADIENT, set())
     assert everything is not None
@@ -323,10 +323,10 @@ def test_the_summary_fits_a_terminal_and_names_what_is_missing() -> None:
 
 
 def test_the_row_of_a_bound_is_the_example_nearest_to_it() -> None:
-    row = Promise("slope", "paper", "estimated", [2.0, 1.0, 4.0], [1.0, 0.9, 1.0]).row()
+    row = bound_row("slope", "paper", "estimated", [2.0, 1.0, 4.0], [1.0, 0.9, 1.0])
     assert (row["bound"], row["measured"], row["holds"]) == (1.0, 0.9, True)
     assert row["note"].startswith("holds on 3 of 3 images")
-    broken = Promise("slope", "paper", "estimated", [2.0, 0.0], [1.0, 0.5]).row()
+    broken = bound_row("slope", "paper", "estimated", [2.0, 0.0], [1.0, 0.5])
     assert (broken["bound"], broken["measured"], broken["holds"]) == (0.0, 0.5, False)
 
 
@@ -494,12 +494,12 @@ def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() 
     flags = challenges(table(), [GRADIENT], preset)
     assert [(flag["name"], flag["where"]) for flag in flags] == [("beaten_by_transfer", "gradient")]
     assert flags[0]["measured"] == pytest.approx(2 / 9)
-    assert masked(flags) == {"gradient"}
+    assert suspects(flags) == {"gradient"}
     assert challenges(Table([]), [GRADIENT], SMALL) == []
     values |= {"beaten_by_transfer[1]": [0.0] * 10, "misled[0]": [1.0] * 3 + [0.0] * 7}
     flags = challenges(table(), [GRADIENT], preset)
     assert [flag["name"] for flag in flags] == ["search_misled"]
-    assert masked(flags) == {"gradient"}
+    assert suspects(flags) == {"gradient"}
 
 
 def test_remedies_name_the_audits_own_options_and_apply_to_what_it_explains() -> None:

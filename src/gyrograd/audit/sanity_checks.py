@@ -153,10 +153,6 @@ def _row(where: str, name: str, check: Any, measured: float | None, preset: Pres
 
 
 def suspects(flags: Sequence[CardFlag]) -> set[str]:
-    """Methods that must not be called steady, because a flag says that their steadiness has another cause."""
-    return {flag["where"] or "" for flag in flags if flag["name"] in HOLLOW}
-
-
-def masked(flags: Sequence[CardFlag]) -> set[str]:
-    """Methods whose derivative misleads an attack, so that its result is no evidence."""
-    return {flag["where"] or "" for flag in flags if flag["name"] in MASKED}
+    """Methods that must not be called steady: their steadiness has another cause (hollow), or their derivative
+    misleads an attack (masked)."""
+    return {flag["where"] or "" for flag in flags if flag["name"] in HOLLOW | MASKED}
