@@ -137,6 +137,8 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
         return None
     labels, order = labels_of(card), _order(card)
     chosen = plane.get("recommended")
+    grades = {method["name"]: method["grade"] for method in card["methods"]}
+    mark = "best here" if chosen and grades.get(chosen["method"]) == "unsafe" else "recommended"
 
     def draw(axis: Axis) -> None:
         best = sorted(_place(point) for point in points if point.get("pareto"))
@@ -148,14 +150,14 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
             _sweep(axis, mine, order.index(name), labels[name])
         for point in points:
             if is_recommended(point, chosen):
-                _ring(axis, point)
+                _ring(axis, point, mark)
         _finish(axis, "", plane.get("x_label") or "robustness", plane.get("y_label") or "faithfulness")
         _spread(axis)
         _legend(axis)
 
-    rows = [_plane_row(point, labels, chosen) for point in points]
+    rows = [_plane_row(point, labels, mark if is_recommended(point, chosen) else "") for point in points]
     found = [f"{labels[p['method']]} {setting_text(p)}".strip() for p in points if is_recommended(p, chosen)]
-    advice = f"Recommended: {found[0]}." if found else "No setting is recommended."
+    advice = f"{mark.capitalize()}: {found[0]}." if found else "No setting is recommended."
     alt = f"Robustness and faithfulness of {len(points)} settings. {advice}"
     header = ("method", "setting", "robustness", "faithfulness", "")
     return chart("plane", alt, [draw], header=header, rows=rows, size=(4.3, 4.0))
@@ -294,7 +296,7 @@ def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> 
             )
 
 
-def _ring(axis: Axis, point: dict[str, Any]) -> None:
+def _ring(axis: Axis, point: dict[str, Any], label: str) -> None:
     axis.plot(
         *_place(point),
         marker="o",
@@ -303,7 +305,7 @@ def _ring(axis: Axis, point: dict[str, Any]) -> None:
         markeredgecolor=LIGHT["ink"],
         markeredgewidth=1.4,
         linestyle="",
-        label="recommended",
+        label=label,
         zorder=4,
     )
 
@@ -334,13 +336,9 @@ def _limits(stats: Sequence[Stat | None]) -> tuple[Number, Number]:
     return low - room, high + room
 
 
-def _plane_row(
-    point: dict[str, Any], labels: dict[str, str], chosen: dict[str, Any] | None
-) -> tuple[str, ...]:
+def _plane_row(point: dict[str, Any], labels: dict[str, str], mark: str) -> tuple[str, ...]:
     words = f"{point.get('setting_name') or 'setting'} {setting_text(point)}" if setting_text(point) else ""
-    mark = "Pareto" if point.get("pareto") else ""
-    if is_recommended(point, chosen):
-        mark = "recommended"
+    mark = mark or ("Pareto" if point.get("pareto") else "")
     values = (interval_text(point["robustness"]), interval_text(point["faithfulness"]))
     return labels[point["method"]], words, *values, mark
 
