@@ -185,9 +185,16 @@ def test_the_steadiest_of_the_equally_faithful_is_chosen_with_gain_and_price() -
     assert told.startswith(
         "Use SmoothGrad with sigma 0.1 instead of Gradient: similarity under noise +0.300 ["
     )
-    assert told.endswith(
-        "for 8 times the computing; an attacker leaves 40 % [38, 42] of its top pixels in place."
-    )
+    assert told.endswith("], 8 passes per map; an attacker leaves 40 % [38, 42] of its top pixels in place.")
+
+
+def test_the_verdict_claims_nothing_of_the_time_of_a_map_since_one_pass_of_lrp_is_several_gradients() -> None:
+    placed = [point("gradient", None, SHAKY, [0.5] * 4), point("lrp", None, STEADY, [0.5] * 4)]
+    held = {("gradient", None): measured(2.0), ("lrp", None): measured(4.0)}
+    for found in (choice(placed, GRADIENT, set(), {"lrp": 1}, held), choice(placed, GRADIENT, set())):
+        told = " ".join(sentences(GRADIENT, columns(0.3, 0.6), found, SMALL))
+        assert "LRP" in told
+        assert "insertion +0.000 [+0.000, +0.000]." in told
 
 
 def test_what_costs_faithfulness_is_not_chosen() -> None:

@@ -155,8 +155,7 @@ def _use(
         )
     if chosen.stay:
         return f"{holds}, and nothing measured holds further without being measurably less faithful."
-    cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
-    return f"{holds}; against {first.label}, insertion {interval_text(chosen.price, '+.3f')}, {cost}."
+    return f"{holds}; against {first.label}, insertion {interval_text(chosen.price, '+.3f')}{_passes(chosen)}."
 
 
 def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
@@ -169,9 +168,14 @@ def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
         )
     steadier = f"similarity under noise {interval_text(chosen.gain, '+.3f')}"
     faithful = f"insertion {interval_text(chosen.price, '+.3f')}"
-    cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
     attacked = f"; an attacker leaves {_share(kept)} of its top pixels in place" if kept else ""
-    return f"Use {point_in_words(chosen.point)} instead of {method.label}: {steadier}, {faithful}, {cost}{attacked}."
+    return f"Use {point_in_words(chosen.point)} instead of {method.label}: {steadier}, {faithful}{_passes(chosen)}{attacked}."
+
+
+def _passes(chosen: Choice) -> str:
+    """The number of passes, if there are several; nothing is said of the time, since one pass of LRP takes as long as
+    three of the gradient."""
+    return f", {chosen.passes} passes per map" if chosen.passes > 1 else ""
 
 
 def _share(stat: Stat | None) -> str:
