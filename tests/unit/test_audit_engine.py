@@ -162,6 +162,16 @@ def test_a_method_whose_width_is_swept_is_one_point(monkeypatch: pytest.MonkeyPa
     assert card.document["plane"]["recommended"] is not None
 
 
+@pytest.mark.parametrize("draws", [1, 2])
+def test_a_preset_does_not_accuse_itself_of_too_few_draws(draws: int) -> None:
+    # The interval over images contains the noise of the draws, of which every image has its own.
+    x, y = small_images()
+    card = audit(small_net(), x, y, preset=SMALL, methods=["gradient"], sweep={}, draws=draws)
+    assert "too_few_draws" not in {flag["name"] for flag in card.document["flags"]}
+    found = card.document["methods"][0]["columns"]["rps"]
+    assert found["low"] < found["value"] < found["high"]
+
+
 def test_methods_on_the_plane_are_compared_with_the_sweeps_draws(card: Card) -> None:
     x, y = (t[:5] for t in small_images())
     rps = gg.metric("rps", eps=SMALL.noise_eps, draws=2)(

@@ -155,7 +155,9 @@ def _use(
         )
     if chosen.stay:
         return f"{holds}, and nothing measured holds further without being measurably less faithful."
-    return f"{holds}; against {first.label}, insertion {interval_text(chosen.price, '+.3f')}{_passes(chosen)}."
+    return (
+        f"{holds}; against {first.label}, insertion {interval_text(chosen.price, '+.3f')}{_passes(chosen)}."
+    )
 
 
 def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
@@ -169,12 +171,13 @@ def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
     steadier = f"similarity under noise {interval_text(chosen.gain, '+.3f')}"
     faithful = f"insertion {interval_text(chosen.price, '+.3f')}"
     attacked = f"; an attacker leaves {_share(kept)} of its top pixels in place" if kept else ""
-    return f"Use {point_in_words(chosen.point)} instead of {method.label}: {steadier}, {faithful}{_passes(chosen)}{attacked}."
+    use = f"Use {point_in_words(chosen.point)} instead of {method.label}"
+    return f"{use}: {steadier}, {faithful}{_passes(chosen)}{attacked}."
 
 
 def _passes(chosen: Choice) -> str:
-    """The number of passes, if there are several; nothing is said of the time, since one pass of LRP takes as long as
-    three of the gradient."""
+    """The number of passes, if there are several. Nothing is said of the time: a pass of LRP takes two to three times
+    as long as one of the gradient."""
     return f", {chosen.passes} passes per map" if chosen.passes > 1 else ""
 
 
