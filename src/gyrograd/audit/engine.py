@@ -197,8 +197,11 @@ def audit(
             held.enter_context(exclusive_folder(place))
         store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
-            names_tried = [method.name for method in tried]
-            table = measure_until_precise(measure_table, names_tried, inputs.sample.index, chosen)
+            if chosen.precision is None:
+                table = measure_table(None)
+            else:
+                names_tried = [method.name for method in tried]
+                table = measure_until_precise(measure_table, names_tried, inputs.sample.index, chosen)
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
