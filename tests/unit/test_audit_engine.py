@@ -162,6 +162,36 @@ def test_a_method_whose_width_is_swept_is_one_point(monkeypatch: pytest.MonkeyPa
     assert card.document["plane"]["recommended"] is not None
 
 
+def test_the_page_of_an_unfinished_glance_shows_the_first_attacked_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[str] = []
+    monkeypatch.setattr("gyrograd.measurement.cells.Watch.is_due", lambda self: True)
+    monkeypatch.setattr("gyrograd.audit.growing.records.write_text", lambda path, text: pages.append(text))
+    monkeypatch.setattr("gyrograd.reporting.card.write_report", lambda card, folder: None)
+    x, y = small_images(3)
+    audit(small_net(), x, y, preset="glance", names=["a.png", "b<.png", "c.png"], out=tmp_path)
+    growing = [page for page in pages if "being measured" in page]
+    assert "<img" not in growing[0]
+    first = next(i for i, page in enumerate(growing) if "<img" in page)
+    assert first < len(growing) / 2
+    for page in growing[first:]:
+        assert "The first image attacked: a.png</h2>" in page or "b&lt;.png</h2>" in page
+    assert growing[first].count('src="data:image/png;base64,') == 2  # the gradient's map, before and after
+    assert growing[-1].count('src="data:image/png;base64,') == 4
+    assert 'alt="LRP, under attack"' in growing[-1]
+
+
+@pytest.mark.parametrize("draws", [1, 2])
+def test_a_preset_does_not_accuse_itself_of_too_few_draws(draws: int) -> None:
+    # The interval over images contains the noise of the draws, of which every image has its own.
+    x, y = small_images()
+    card = audit(small_net(), x, y, preset=SMALL, methods=["gradient"], sweep={}, draws=draws)
+    assert "too_few_draws" not in {flag["name"] for flag in card.document["flags"]}
+    found = card.document["methods"][0]["columns"]["rps"]
+    assert found["low"] < found["value"] < found["high"]
+
+
 def test_methods_on_the_plane_are_compared_with_the_sweeps_draws(card: Card) -> None:
     x, y = (t[:5] for t in small_images())
     rps = gg.metric("rps", eps=SMALL.noise_eps, draws=2)(

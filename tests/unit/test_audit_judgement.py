@@ -19,9 +19,9 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, point_in_words
 from gyrograd.audit.presets import PRESETS, Preset
-from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturated, challenges, masked, suspects
+from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturated, challenges, suspects
 from gyrograd.audit.table import card_columns, eps_curves, stat, steady_radius, worst
-from gyrograd.audit.theorems import Promise, constants, promises
+from gyrograd.audit.theorems import bound_row, constants, promises
 from gyrograd.audit.verdict import grade_of, sentences
 from gyrograd.errors import UserError
 from gyrograd.measurement import Table, mean_over, streams
@@ -177,7 +177,7 @@ def test_the_steadiest_of_the_equally_faithful_is_chosen_with_gain_and_price() -
     ]
     chosen = choice(placed, GRADIENT, set(), {"smoothgrad": 8})
     assert chosen is not None
-    assert chosen.name == "SmoothGrad with sigma 0.1"
+    assert point_in_words(chosen.point) == "SmoothGrad with sigma 0.1"
     assert chosen.gain.value == pytest.approx(0.3, abs=0.01)
     assert chosen.price.value == pytest.approx(0.0, abs=1e-9)
     assert "not measurably below that of Gradient, the highest" in chosen.why
@@ -185,9 +185,16 @@ def test_the_steadiest_of_the_equally_faithful_is_chosen_with_gain_and_price() -
     assert told.startswith(
         "Use SmoothGrad with sigma 0.1 instead of Gradient: similarity under noise +0.300 ["
     )
-    assert told.endswith(
-        "for 8 times the computing; an attacker leaves 40 % [38, 42] of its top pixels in place."
-    )
+    assert told.endswith("], 8 passes per map; an attacker leaves 40 % [38, 42] of its top pixels in place.")
+
+
+def test_the_verdict_claims_nothing_of_the_time_of_a_map_since_one_pass_of_lrp_is_several_gradients() -> None:
+    placed = [point("gradient", None, SHAKY, [0.5] * 4), point("lrp", None, STEADY, [0.5] * 4)]
+    held = {("gradient", None): measured(2.0), ("lrp", None): measured(4.0)}
+    for found in (choice(placed, GRADIENT, set(), {"lrp": 1}, held), choice(placed, GRADIENT, set())):
+        told = " ".join(sentences(GRADIENT, columns(0.3, 0.6), found, SMALL))
+        assert "LRP" in told
+        assert "insertion +0.000 [+0.000, +0.000]." in told
 
 
 def test_what_costs_faithfulness_is_not_chosen() -> None:
@@ -224,7 +231,7 @@ def test_a_suspect_is_not_chosen_and_a_best_width_at_the_edge_is_said() -> None:
     ]
     chosen = choice(placed, GRADIENT, {"edges"})
     assert chosen is not None
-    assert chosen.name == "UniGrad with eps 32/255"
+    assert point_in_words(chosen.point) == "UniGrad with eps 32/255"
     assert "at the edge of the sweep" in chosen.why
     everything = choice(placed, GRADIENT, set())
     assert everything is not None
@@ -323,10 +330,10 @@ def test_the_summary_fits_a_terminal_and_names_what_is_missing() -> None:
 
 
 def test_the_row_of_a_bound_is_the_example_nearest_to_it() -> None:
-    row = Promise("slope", "paper", "estimated", [2.0, 1.0, 4.0], [1.0, 0.9, 1.0]).row()
+    row = bound_row("slope", "paper", "estimated", [2.0, 1.0, 4.0], [1.0, 0.9, 1.0])
     assert (row["bound"], row["measured"], row["holds"]) == (1.0, 0.9, True)
     assert row["note"].startswith("holds on 3 of 3 images")
-    broken = Promise("slope", "paper", "estimated", [2.0, 0.0], [1.0, 0.5]).row()
+    broken = bound_row("slope", "paper", "estimated", [2.0, 0.0], [1.0, 0.5])
     assert (broken["bound"], broken["measured"], broken["holds"]) == (0.0, 0.5, False)
 
 
@@ -494,20 +501,20 @@ def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() 
     flags = challenges(table(), [GRADIENT], preset)
     assert [(flag["name"], flag["where"]) for flag in flags] == [("beaten_by_transfer", "gradient")]
     assert flags[0]["measured"] == pytest.approx(2 / 9)
-    assert masked(flags) == {"gradient"}
+    assert suspects(flags) == {"gradient"}
     assert challenges(Table([]), [GRADIENT], SMALL) == []
     values |= {"beaten_by_transfer[1]": [0.0] * 10, "misled[0]": [1.0] * 3 + [0.0] * 7}
     flags = challenges(table(), [GRADIENT], preset)
     assert [flag["name"] for flag in flags] == ["search_misled"]
-    assert masked(flags) == {"gradient"}
+    assert suspects(flags) == {"gradient"}
 
 
 def test_remedies_name_the_audits_own_options_and_apply_to_what_it_explains() -> None:
-    preset = replace(SMALL, steps=9, draws=3)
+    preset = replace(SMALL, steps=9)
     flag = sanity_checks.too_few_draws(torch.tensor([[0.0, 1.0], [1.0, 0.1], [0.5, 0.4]]))
     assert flag is not None
     told = _row("gradient", flag.name, flag, flag.measured, preset)["what_to_do"]
-    assert "--draws 12 (now 3)" in told
+    assert told == flag.what_to_do  # a flag without a remedy of the audit's own keeps its check's
     longer = _row("lrp", "beaten_by_more_steps", flag, 0.5, preset)["what_to_do"]
     assert longer == "Search longer: --steps 36 (now 9)."
     sure = sanity_checks.saturated(nn.Identity(), torch.tensor([[100.0, 0.0]] * 4), torch.tensor([0] * 4))

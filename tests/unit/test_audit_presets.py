@@ -44,6 +44,13 @@ def test_means_over_passes_are_searched_in_fewer_steps_through_as_many_passes_as
     assert "through 6 draws in place of 9" in smooth.notes[0]
 
 
+def test_two_functions_of_one_name_are_refused_and_none_is_dropped() -> None:
+    x, y = small_images(1)
+    two = [lambda model, x, target: x, lambda model, x, target: -x]
+    with pytest.raises(UserError, match="'<lambda>' is named twice"):
+        methods_of(two, SMALL, small_net(), x, y, max_batch=64)
+
+
 def test_a_map_with_no_more_draws_than_are_searched_is_attacked_itself() -> None:
     preset = replace(SMALL, method_settings={"smoothgrad": {"draws": 6}}, search_rows=6, mean_steps=3)
     smooth = methods(preset)["smoothgrad"]

@@ -368,6 +368,22 @@ def test_the_recommended_method_stands_below_the_worst_attack(tmp_path, small):
     assert re.search(
         r"72 % of its top pixels stay under an attack of its own; \d+ % on average over \d+ images", text
     )
+
+
+def test_the_best_method_of_an_unsafe_card_is_not_called_recommended(tmp_path):
+    arrays = cards.pictures()
+    best = {f"best_{key}": arrays[key] for key in ("attacked", "map_clean", "map_attacked")}
+    np.savez(tmp_path / "pictures.npz", **arrays | best)
+    card = cards.card()
+    card["worst"][0]["best"] = {"method": "smoothgrad", "cosine": 0.9, "kept": 0.12}
+    for grade, word, other in (("unsafe", "best here", "recommended"), ("shaky", "recommended", "best here")):
+        card["methods"][3]["grade"] = grade
+        page = pages.read(write_report(card, tmp_path).read_text()).text
+        text = " ".join(page.split()) + (tmp_path / "report.md").read_text(encoding="utf-8")
+        assert f"SmoothGrad ({word})" in text  # the pictures' label
+        assert f"| SmoothGrad ({word}) |" in text  # the table
+        assert f"{word.capitalize()}: SmoothGrad" in text  # the chart
+        assert other not in text.lower()
     assert "at most 8/255 per pixel, drawn 16 times as strong" in text
 
 

@@ -27,12 +27,12 @@ from gyrograd.audit.certificates import (
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features
 from gyrograd.audit.growing import write_growing_page
 from gyrograd.audit.methods import Method, Methods, methods_of
-from gyrograd.audit.pictures import Pictures, most_damaging
+from gyrograd.audit.pictures import attack_rows, most_damaging
 from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
 from gyrograd.audit.plans import BOUNDS, MODEL, AuditInputs, audit_plans, sweep_points
 from gyrograd.audit.precision import in_random_order, measure_until_precise, sequential_stat, shortfall
 from gyrograd.audit.presets import Preset, preset_of
-from gyrograd.audit.sanity_checks import audit_flags, challenges, masked, suspects
+from gyrograd.audit.sanity_checks import audit_flags, challenges, suspects
 from gyrograd.audit.table import (
     STEADY,
     card_columns,
@@ -197,8 +197,11 @@ def audit(
             held.enter_context(exclusive_folder(place))
         store = place or Path(held.enter_context(tempfile.TemporaryDirectory()))
         try:
-            names_tried = [method.name for method in tried]
-            table = measure_until_precise(measure_table, names_tried, inputs.sample.index, chosen)
+            if chosen.precision is None:
+                table = measure_table(None)
+            else:
+                names_tried = [method.name for method in tried]
+                table = measure_until_precise(measure_table, names_tried, inputs.sample.index, chosen)
         except Interrupted as stopped:
             # A card of the images finished so far, marked as such.
             if place is not None and stopped.table is not None:
@@ -281,7 +284,7 @@ def _judgement(
     inputs: AuditInputs, methods: list[Method], table: Table, flags: Sequence[CardFlag]
 ) -> Judgement:
     """Grade every method, choose the one to use, and write the verdict."""
-    preset, first, hollow = inputs.preset, methods[0], suspects(flags) | masked(flags)
+    preset, first, hollow = inputs.preset, methods[0], suspects(flags)
     columns = {method.name: method_stats(inputs, table, method.name) for method in methods}
     placed = plane_points(table, methods, sweep_points(inputs, methods), preset)
     own = {(m.name, own_setting(m)): columns[m.name] for m in methods}
@@ -332,7 +335,8 @@ def _card(
         flags = audit_flags(inputs, table, methods) + challenges(table, methods, preset)
     found = _judgement(inputs, methods, table, flags)
     damage = most_damaging(table, methods, preset)
-    worst, arrays = Pictures(inputs, methods).of(table, damage if complete else damage[:1], found.best)
+    shown = damage if complete else damage[:1]
+    worst, arrays = attack_rows(inputs, methods, table, shown, found.best)
     if preset.precision is not None and (short := shortfall(found.columns, preset.precision)):
         settings = settings | {"notes": [*settings["notes"], short]}
     correct = table.of(method=MODEL, metric="correct")
@@ -414,7 +418,7 @@ def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat
     if preset.certified_images:
         stats |= {key: stat(values) for key, values in certified_columns(table, name).items()}
     if has_radius(preset):
-        radii, kept, _ = kept_over_eps(table, name, preset)
+        radii, kept = kept_over_eps(table, name, preset)
         stats[STEADY] = steady_radius(kept, radii)
     return stats
 

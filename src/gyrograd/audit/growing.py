@@ -1,4 +1,4 @@
-"""The page of an unfinished audit: the numbers so far; it reloads itself until the report replaces it."""
+"""The page of an unfinished audit: numbers and pictures so far; it reloads itself until the report replaces it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 
 from gyrograd import records
 from gyrograd.audit.methods import Method
+from gyrograd.audit.pictures import picture_arrays
 from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
 from gyrograd.audit.table import stat, worst
 from gyrograd.measurement import Table, mean_over
 from gyrograd.numerics.statistics import Stat
+from gyrograd.reporting.pictures import attack_pictures
+from gyrograd.reporting.showcase import image_name
 from gyrograd.reporting.wording import counted_images
 
 PAGE = """<!doctype html>
@@ -19,13 +22,14 @@ PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width"><title>{title}: being measured</title>
 <style>:root {{ color-scheme: light dark }}
 body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em }}
-td, th {{ padding: .2em 1em .2em 0; text-align: left }} td + td {{ font-variant-numeric: tabular-nums }}</style>
+td, th {{ padding: .2em 1em .2em 0; text-align: left }} td + td {{ font-variant-numeric: tabular-nums }}
+img {{ width: 160px }}</style>
 <h1>{title}</h1>
 <p>This audit is being measured. What is known so far; the finished report will stand here.</p>
 <table><tr><th>method</th>{heads}</tr>
 {rows}
 </table>
-</html>
+{pictures}</html>
 """
 HEADS = {
     "insertion": "Insertion",
@@ -48,7 +52,41 @@ def write_growing_page(folder: Path, inputs: AuditInputs, methods: Sequence[Meth
     rows = "\n".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
     heads = "".join(f"<th>{escape(label)}</th>" for label in HEADS.values())
     title = escape(f"{inputs.model_name} on {inputs.data_name}")
-    records.write_text(folder / "report.html", PAGE.format(title=title, heads=heads, rows=rows))
+    pictures = first_pictures(inputs, methods)
+    page = PAGE.format(title=title, heads=heads, rows=rows, pictures=pictures)
+    records.write_text(folder / "report.html", page)
+
+
+def first_pictures(inputs: AuditInputs, methods: Sequence[Method]) -> str:
+    """The first image attacked in this process, with its maps before and after; empty if attacks are not stored.
+
+    They are stored if images are measured one by one, as in the preset `glance`.
+    """
+    hits = {
+        key: hit
+        for key, hit in inputs.hits.items()
+        if key[2] == inputs.preset.searches[0] and bool(hit.prediction_kept) and not bool(hit.stuck)
+    }
+    if not hits:
+        return ""
+    first = next(example for example, _, _ in hits)
+    shown = {method: hit for (example, method, _), hit in hits.items() if example == first}
+    arrays = picture_arrays([shown[method.name] for method in methods if method.name in shown])
+    labels = [method.label for method in methods if method.name in shown]
+    drawn = [attack_pictures(arrays, row, inputs.preset.eps) for row in range(len(labels))]
+    rows = [
+        f"<tr><td>{escape(label)}</td>"
+        + "".join(
+            f'<td><img src="{address}" alt="{escape(label)}, {when}"></td>'
+            for address, when in zip(one.views["overlay"], ("before", "under attack"), strict=True)
+        )
+        + "</tr>"
+        for label, one in zip(labels, drawn, strict=True)
+        if one is not None
+    ]
+    name = escape(image_name({"name": inputs.names.get(first), "example": first}))
+    heads = "<tr><th>method</th><th>map</th><th>map under attack</th></tr>"
+    return f"<h2>The first image attacked: {name}</h2>\n<table>{heads}\n" + "\n".join(rows) + "\n</table>\n"
 
 
 def known_so_far(inputs: AuditInputs, table: Table, method: str) -> Iterator[tuple[str, Stat | None]]:

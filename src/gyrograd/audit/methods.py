@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +13,7 @@ from gyrograd.attributions import as_attribution
 from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.presets import Preset
 from gyrograd.errors import UserError
+from gyrograd.measurement.plan import having
 from gyrograd.registry import lookup, make
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
@@ -21,6 +21,8 @@ OneMethod = str | Callable[..., Any]
 """A registered name, or `f(model, x, target)`."""
 Methods = OneMethod | Sequence[OneMethod] | Mapping[str, OneMethod]
 """What a user may give as the methods of an audit; a dictionary names them."""
+BY_TRANSFER = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
+"""Note of a method that is attacked through another map."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,9 @@ def methods_of(
 
     If a method cannot explain this model, it is an error if the caller named it, and left out if the preset did.
     """
-    asked = preset.methods if named is None else _by_name(named)
     found: list[Method] = []
     left_out: dict[str, str] = {}
-    for name in asked:
-        own = asked[name] if isinstance(asked, Mapping) else None
+    for name, own in _by_name(preset.methods if named is None else named):
         method = _named(name, preset, max_batch) if own is None else _given(name, own, x, target, model)
         try:
             method.attribution(model, x[:1], target[:1])
@@ -73,19 +73,15 @@ def methods_of(
     return found, left_out
 
 
-def _by_name(methods: Methods) -> Sequence[str] | Mapping[str, OneMethod | None]:
-    """One method or several, names or functions; functions go by their own name, names by None."""
+def _by_name(methods: Methods) -> list[tuple[str, OneMethod | None]]:
+    """One method or several, by name; None for a registered name, and functions go by their own name."""
     if isinstance(methods, Mapping):
-        return methods
+        return list(methods.items())
     several = list(methods) if isinstance(methods, Sequence) and not isinstance(methods, str) else [methods]
-    names = [one for one in several if isinstance(one, str)]
-    if len(names) == len(several):
-        return names  # as a list, in which a name that stands twice is noticed
-    own = [None if isinstance(one, str) else one for one in several]
-    called = [
-        one if isinstance(one, str) else getattr(one, "__name__", type(one).__name__) for one in several
+    return [
+        (one, None) if isinstance(one, str) else (getattr(one, "__name__", type(one).__name__), one)
+        for one in several
     ]
-    return dict(zip(called, own, strict=True))
 
 
 def _named(name: str, preset: Preset, max_batch: int) -> Method:
@@ -93,33 +89,29 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
     settings = dict(preset.method_settings.get(entry.name, {}))
     attribution = build_attribution(entry.name, settings, max_batch)
     passes = passes_of(attribution)
+    method = Method(entry.name, entry.label, attribution, settings, passes=passes)
     if not entry.differentiable:
-        note = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
-        search = build_attribution(STAND_IN, {}, max_batch)
-        return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
-    count = entry.passes if isinstance(entry.passes, str) else None
-    if count is None or passes <= preset.search_rows:
-        return Method(entry.name, entry.label, attribution, settings, None, passes)
-    search = build_attribution(entry.name, {**settings, count: preset.search_rows}, max_batch)
-    note = f"attacked through {preset.search_rows} {count} in place of {passes}, judged with all"
-    return Method(entry.name, entry.label, attribution, settings, search, passes, (note,))
+        return replace(method, search=build_attribution(STAND_IN, {}, max_batch), notes=(BY_TRANSFER,))
+    if not isinstance(entry.passes, str) or passes <= preset.search_rows:
+        return method
+    search = build_attribution(entry.name, {**settings, entry.passes: preset.search_rows}, max_batch)
+    note = f"attacked through {preset.search_rows} {entry.passes} in place of {passes}, judged with all"
+    return replace(method, search=search, notes=(note,))
 
 
 def _given(name: str, given: OneMethod, x: Tensor, target: Tensor, model: Model) -> Method:
     """The method of a given function or object; whether it has a derivative is found out by trying."""
-    settings, attribution = {"repr": repr(given)}, as_attribution(given)
+    attribution = as_attribution(given)
+    method = Method(name, name, attribution, {"repr": repr(given)}, passes=passes_of(attribution))
     try:
         attribution(model, x[:1].clone().requires_grad_(), target[:1], create_graph=True)
     except UserError:
-        note = f"attacked by transfer from {STAND_IN}: the map itself has no derivative"
-        search = make("attribution", STAND_IN)
-        return Method(name, name, attribution, settings, search, passes_of(attribution), (note,))
-    return Method(name, name, attribution, settings, None, passes_of(attribution))
+        return replace(method, search=make("attribution", STAND_IN), notes=(BY_TRANSFER,))
+    return method
 
 
 def build_attribution(name: str, settings: Mapping[str, Any], max_batch: int) -> Attribution:
     """Build the attribution, with `max_batch` if it has that setting."""
-    parameters = inspect.signature(lookup("attribution", name).factory).parameters
-    budget = {"max_batch": max_batch} if "max_batch" in parameters else {}
+    budget = having("attribution", name, {"max_batch": max_batch})
     made: Attribution = make("attribution", name, **(budget | dict(settings)))
     return made

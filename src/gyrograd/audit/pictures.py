@@ -61,69 +61,71 @@ def damages(table: Table, method: Method, preset: Preset) -> list[Damage]:
     return found
 
 
-class Pictures:
-    """The pictures of one audit; an attack is rerun only once, even if the page is written several times."""
+def attack_rows(
+    inputs: AuditInputs, methods: Sequence[Method], table: Table, worst: Sequence[Damage], best: Method | None
+) -> tuple[list[WorstAttack], Arrays]:
+    """The card's rows of these attacks, and the arrays of their pictures; `best` is the recommended method.
 
-    def __init__(self, inputs: AuditInputs, methods: Sequence[Method]) -> None:
-        self.inputs = inputs
-        self.methods = {method.name: method for method in methods}
-        self.made = inputs.hits
+    Each attack is run again on its image alone, so that the picture does not depend on which results were read from
+    disk; the last digits can differ from the record's, which was measured in a batch.
+    """
+    by_name = {method.name: method for method in methods}
+    beside = [] if best is None else sorted(damages(table, best, inputs.preset))
+    rows: list[WorstAttack] = []
+    hits, pairs = [], []
+    for row, damage in enumerate(worst):
+        hit = _attack_again(inputs, by_name[damage.method], damage)
+        other = next((each for each in beside if each.example == damage.example), None)
+        pair = None
+        if other is not None and other.method != damage.method:
+            pair = _attack_again(inputs, by_name[other.method], other)
+        cosine, kept = _similarity(inputs, hit)
+        rows.append(
+            {
+                "row": row,
+                "example": damage.example,
+                "name": inputs.names.get(damage.example),
+                "method": damage.method,
+                "attack": damage.attack,
+                "eps": inputs.preset.eps,
+                "cosine": cosine,
+                "kept": kept,
+                "before": _predicted(inputs, hit.x_clean),
+                "after": _predicted(inputs, hit.x),
+                "best": None,
+            }
+        )
+        if pair is not None and other is not None:
+            cosine, kept = _similarity(inputs, pair)
+            rows[-1]["best"] = {"method": other.method, "cosine": cosine, "kept": kept}
+        hits.append(hit)
+        pairs.append(pair)
+    return rows, picture_arrays(hits) | _best_arrays(hits, pairs)
 
-    def of(
-        self, table: Table, worst: Sequence[Damage], best: Method | None
-    ) -> tuple[list[WorstAttack], Arrays]:
-        """Rows of the card and their arrays; `best` is the recommended method.
 
-        Each attack is run again on its image alone, so that the picture does not depend on which results were read from
-        disk; the last digits can differ from the record's, which was measured in a batch.
-        """
-        beside = [] if best is None else sorted(damages(table, best, self.inputs.preset))
-        rows: list[WorstAttack] = []
-        hits, pairs = [], []
-        for row, damage in enumerate(worst):
-            hit = self._attacked(damage)
-            other = next((each for each in beside if each.example == damage.example), None)
-            pair = None if other is None or other.method == damage.method else self._attacked(other)
-            cosine, kept = self._moved(hit)
-            rows.append(
-                {
-                    "row": row,
-                    "example": damage.example,
-                    "name": self.inputs.names.get(damage.example),
-                    "method": damage.method,
-                    "attack": damage.attack,
-                    "eps": self.inputs.preset.eps,
-                    "cosine": cosine,
-                    "kept": kept,
-                    "before": self._predicted(hit.x_clean),
-                    "after": self._predicted(hit.x),
-                    "best": None,
-                }
-            )
-            if pair is not None and other is not None:
-                cosine, kept = self._moved(pair)
-                rows[-1]["best"] = {"method": other.method, "cosine": cosine, "kept": kept}
-            hits.append(hit)
-            pairs.append(pair)
-        return rows, picture_arrays(hits) | _best_arrays(hits, pairs)
+def _attack_again(inputs: AuditInputs, method: Method, damage: Damage) -> AttackResult:
+    """The attack on its image alone; run only once, even if the page is written several times."""
+    key = (damage.example, damage.method, damage.attack)
+    if key not in inputs.hits:
+        run = search(inputs, method, damage.attack, (inputs.preset.eps,)).attack
+        x, target, seed = inputs.rows([damage.example])
+        (inputs.hits[key],) = run(inputs.model, method.attribution, x, target, seed=seed)
+    return inputs.hits[key]
 
-    def _attacked(self, damage: Damage) -> AttackResult:
-        key = (damage.example, damage.method, damage.attack)
-        if key not in self.made:
-            method, inputs = self.methods[damage.method], self.inputs
-            run = search(inputs, method, damage.attack, (inputs.preset.eps,)).attack
-            x, target, seed = inputs.rows([damage.example])
-            (self.made[key],) = run(inputs.model, method.attribution, x, target, seed=seed)
-        return self.made[key]
 
-    def _moved(self, hit: AttackResult) -> tuple[float, float]:
-        """Cosine of the two maps, and the share of the top pixels kept."""
-        maps = (hit.map_clean, hit.map)
-        return float(MapSimilarity()(*maps)), float(TopKIntersection(k=self.inputs.top)(*maps))
+def _similarity(inputs: AuditInputs, hit: AttackResult) -> tuple[float, float]:
+    """Cosine of the two maps, and the share of the top pixels kept."""
+    maps = (hit.map_clean, hit.map)
+    return float(MapSimilarity()(*maps)), float(TopKIntersection(k=inputs.top)(*maps))
 
-    def _predicted(self, x: Tensor) -> Predicted:
-        probability, index = logits_in_parts(self.inputs.model, x).softmax(1).max(1)
-        return {"label": self.inputs.class_name(int(index)), "probability": float(probability)}
+
+def _predicted(inputs: AuditInputs, x: Tensor) -> Predicted:
+    """The predicted class, by its name if it has one, and its probability."""
+    probability, index = logits_in_parts(inputs.model, x).softmax(1).max(1)
+    label = f"class {int(index)}"
+    if inputs.classes is not None and int(index) < len(inputs.classes):
+        label = inputs.classes[int(index)]
+    return {"label": label, "probability": float(probability)}
 
 
 def picture_arrays(hits: Sequence[AttackOutcome]) -> Arrays:
@@ -149,7 +151,7 @@ def picture_arrays(hits: Sequence[AttackOutcome]) -> Arrays:
 
 def _best_arrays(hits: Sequence[AttackResult], pairs: Sequence[AttackResult | None]) -> Arrays:
     """The arrays of the recommended method, with zeros for images without one; empty if there is none at all."""
-    if not any(pair is not None for pair in pairs):
+    if all(pair is None for pair in pairs):
         return {}
     found = picture_arrays([hit if pair is None else pair for hit, pair in zip(hits, pairs, strict=True)])
     del found["image"]

@@ -39,14 +39,9 @@ class Choice:
     held: Stat | None = None
     by_radius: bool = True
 
-    @property
-    def name(self) -> str:
-        """Such as "SmoothGrad with sigma 0.1"."""
-        return point_in_words(self.point)
-
 
 def point_in_words(point: Point) -> str:
-    """A point in words."""
+    """Such as "SmoothGrad with sigma 0.1"."""
     label = label_of("attribution", point.method)
     if point.setting is None:
         return label

@@ -45,7 +45,7 @@ from gyrograd.metrics import (
     insertion,
 )
 from gyrograd.metrics.passes import logits_in_parts
-from gyrograd.registry import in_order
+from gyrograd.registry import available, in_order
 from gyrograd.types import Attribution, Labels, Model
 
 NOISE = "noise"
@@ -99,11 +99,6 @@ class AuditInputs:
         keys = streams(self.seed, torch.tensor(self.sample.index))
         return dict(zip(keys.tolist(), self.sample.index, strict=True))
 
-    def class_name(self, number: int) -> str:
-        """The name of a class, or its number if there are no names."""
-        known = self.classes is not None and number < len(self.classes)
-        return self.classes[number] if known and self.classes else f"class {number}"
-
     def rows(self, examples: Sequence[int]) -> tuple[Tensor, Labels, Tensor]:
         """Images, classes and random streams of these examples, on the model's device."""
         device = next((p.device for p in self.model.parameters()), self.sample.x.device)
@@ -117,16 +112,12 @@ class AuditInputs:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """A smoothed gradient with one width."""
+    """A smoothed gradient with one width. name: its row of the table, such as "smoothgrad at sigma 0.1"."""
 
+    name: str
     method: str
     setting: float
     attribution: Attribution
-
-    @property
-    def name(self) -> str:
-        """Its row of the table, such as "smoothgrad at sigma 0.1"."""
-        return f"{self.method} at {swept_setting(self.method)} {self.setting:.6g}"
 
 
 def audit_plans(
@@ -136,19 +127,17 @@ def audit_plans(
     preset, seed, most = inputs.preset, inputs.seed, max(limits.values()) if limits else None
     rest = replace(CLEAN, effort=(OTHER, 2.0 * preset.points))
     game = insertion(ratios=preset.ratios, max_batch=inputs.max_batch)
-    right = Metric(
-        "model", partial(_right_and_chance, game, inputs.max_batch), settings={"ratios": preset.ratios}
-    )
+    right = Metric("model", partial(_right_and_chance, game), settings={"ratios": preset.ratios})
     plans = [Plan({MODEL: None}, (rest,), (right,), most, seed)]
     for number, method in enumerate(methods):
         conditions, limit = _conditions(inputs, method, number), limits[method.name] if limits else None
-        metrics = (*_clean_metrics(inputs), *_attacked_metrics(inputs, method))
+        metrics = _method_metrics(inputs, method, game)
         plans.append(Plan({method.name: method.attribution}, conditions, metrics, limit, seed))
     points = {point.name: point.attribution for point in sweep_points(inputs, methods)}
     if points:
         passes = GRADIENT * preset.sweep_draws * (1 + preset.sweep_noise) + preset.points
         swept = replace(CLEAN, effort=(OTHER, float(passes)))
-        plans.append(Plan(points, (swept,), _sweep_metrics(inputs), preset.sweep_images, seed))
+        plans.append(Plan(points, (swept,), _sweep_metrics(inputs, game), preset.sweep_images, seed))
     if preset.bound_images:
         sigma, draws = preset.bound_sigma, preset.bound_draws
         bounds = Metric(
@@ -211,72 +200,51 @@ def steps_of(preset: Preset, method: Method, attack: str) -> int:
 
 def swept_setting(method: str) -> str:
     """The name of the setting that holds a method's width, which the plane sweeps."""
-    widths = {entry.name: entry.width for entry in in_order("attribution") if entry.width}
-    if method not in widths:
-        known = ", ".join(widths)
+    entry = available("attribution").get(method)
+    if entry is None or not entry.width:
+        known = ", ".join(other.name for other in in_order("attribution") if other.width)
         raise UserError(f"The sweep names '{method}', which has no width; sweep one that has: {known}.")
-    return widths[method]
+    return entry.width
 
 
 def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPoint]:
     """The points of the sweep that must be measured, without those that are identical to one of the methods."""
     preset = inputs.preset
     known = {described(repr(method.attribution)) for method in methods}
-    every = [
-        SweepPoint(
-            name,
-            width,
-            build_attribution(
-                name, {swept_setting(name): width, "draws": preset.sweep_draws}, inputs.max_batch
-            ),
-        )
-        for name, widths in preset.sweep.items()
-        for width in widths
-    ]
-    return [point for point in every if described(repr(point.attribution)) not in known]
+    points = []
+    for method, widths in preset.sweep.items():
+        for width in widths:
+            setting = swept_setting(method)
+            settings = {setting: width, "draws": preset.sweep_draws}
+            attribution = build_attribution(method, settings, inputs.max_batch)
+            if described(repr(attribution)) not in known:
+                points.append(SweepPoint(f"{method} at {setting} {width:.6g}", method, width, attribution))
+    return points
 
 
-def _right_and_chance(game: InsertionCurve, max_batch: int, at: Look) -> dict[str, Tensor]:
+def _right_and_chance(game: InsertionCurve, at: Look) -> dict[str, Tensor]:
     """Accuracy and confidence of the model, and insertion with a random order of pixels."""
-    logits = logits_in_parts(at.model, at.x, max_batch)
+    logits = logits_in_parts(at.model, at.x, game.max_batch)
     probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
     chance = game.chance(at.model, at.x, at.target, seed=at.seed)
     return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
 
 
-def _clean_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
-    """Metrics of clean images: RPS of every draw, curves of insertion and deletion, and requested ones."""
+def _method_metrics(inputs: AuditInputs, method: Method, game: InsertionCurve) -> tuple[Metric, ...]:
+    """Metrics of a method: RPS of every draw and the curves on clean images, changes under attack, requested ones."""
     preset, most = inputs.preset, inputs.max_batch
     rps = RandomPerturbationSimilarity(eps=preset.noise_eps, draws=preset.draws, max_batch=most)
-
-    def curve(name: str, game: InsertionCurve) -> Metric:
-        return Metric(
-            name,
-            lambda at: game.curve_of_map(at.model, at.map, at.x, at.target),
-            settings={"ratios": preset.ratios},
-        )
-
-    further = (registered(name, max_batch=most) for name in preset.metrics)
+    removal = deletion(ratios=preset.ratios, max_batch=most)
+    cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
+    remember = partial(inputs.remember, method.name) if preset.shard == 1 else None
     return (
         Metric(
             "rps",
             lambda at: rps.per_draw(at.model, at.attribution, at.x, at.target, seed=at.seed),
             settings={"eps": preset.noise_eps, "draws": preset.draws},
         ),
-        curve("insertion", insertion(ratios=preset.ratios, max_batch=most)),
-        curve("deletion", deletion(ratios=preset.ratios, max_batch=most)),
-        *(metric for metric in further if metric.of == "clean"),
-    )
-
-
-def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]:
-    """Metrics of attacked images."""
-    preset, most = inputs.preset, inputs.max_batch
-    game = insertion(ratios=preset.ratios, max_batch=most)
-    cosine, kept = MapSimilarity(), TopKIntersection(k=inputs.top)
-    remember = partial(inputs.remember, method.name) if preset.shard == 1 else None
-    further = (registered(name, max_batch=most) for name in preset.metrics)
-    return (
+        Metric("insertion", partial(_pixel_curve, game), settings={"ratios": preset.ratios}),
+        Metric("deletion", partial(_pixel_curve, removal), settings={"ratios": preset.ratios}),
         Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
         Metric("kept", lambda at: kept(at.attack.map_clean, at.attack.map), "attacked", {"k": inputs.top}),
         Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
@@ -287,8 +255,13 @@ def _attacked_metrics(inputs: AuditInputs, method: Method) -> tuple[Metric, ...]
             {"ratios": preset.ratios, "eps": preset.eps},
         ),
         Metric("self_checks", partial(_self_checks, remember), "attacked"),
-        *(metric for metric in further if metric.of == "attacked"),
+        *(registered(name, max_batch=most) for name in preset.metrics),
     )
+
+
+def _pixel_curve(game: InsertionCurve, at: Look) -> Tensor:
+    """Insertion or deletion in the order of the map, which is the attacked one under attack."""
+    return game.curve_of_map(at.model, at.map, at.x, at.target)
 
 
 def _adversarial_insertion(game: InsertionCurve, eps: float, at: Look) -> Tensor:
@@ -298,7 +271,7 @@ def _adversarial_insertion(game: InsertionCurve, eps: float, at: Look) -> Tensor
         return hit.value
     if hit.eps != eps:
         return torch.full_like(hit.value, torch.nan)
-    return game.curve_of_map(at.model, hit.map, at.x, at.target).mean(1)
+    return _pixel_curve(game, at).mean(1)
 
 
 def _self_checks(remember: Callable[[Look], None] | None, at: Look) -> dict[str, Tensor]:
@@ -313,20 +286,17 @@ def _self_checks(remember: Callable[[Look], None] | None, at: Look) -> dict[str,
     return {**beaten, "misled": nothing if hit.misled is None else hit.misled}
 
 
-def _sweep_metrics(inputs: AuditInputs) -> tuple[Metric, ...]:
+def _sweep_metrics(inputs: AuditInputs, game: InsertionCurve) -> tuple[Metric, ...]:
     """Metrics of a point of the sweep, with fewer draws than for the methods."""
-    preset, most = inputs.preset, inputs.max_batch
-    rps = RandomPerturbationSimilarity(eps=preset.noise_eps, draws=preset.sweep_noise, max_batch=most)
-    game = insertion(ratios=preset.ratios, max_batch=most)
+    preset = inputs.preset
+    rps = RandomPerturbationSimilarity(
+        eps=preset.noise_eps, draws=preset.sweep_noise, max_batch=inputs.max_batch
+    )
     return (
         Metric(
             "rps",
             lambda at: rps(at.model, at.attribution, at.x, at.target, seed=at.seed),
             settings={"eps": preset.noise_eps, "draws": preset.sweep_noise},
         ),
-        Metric(
-            "insertion",
-            lambda at: game.curve_of_map(at.model, at.map, at.x, at.target).mean(1),
-            settings={"ratios": preset.ratios},
-        ),
+        Metric("insertion", lambda at: _pixel_curve(game, at).mean(1), settings={"ratios": preset.ratios}),
     )

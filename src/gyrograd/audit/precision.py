@@ -39,17 +39,13 @@ def in_random_order(sample: Sample, seed: int) -> Sample:
 
 
 def measure_until_precise(
-    measure: Callable[[Mapping[str, int] | None], Table],
+    measure: Callable[[Mapping[str, int]], Table],
     methods: Sequence[str],
     images: Sequence[int],
     preset: Preset,
 ) -> Table:
-    """The table with as many images per method as the precision takes; without a precision, with all images.
-
-    `measure` takes the number of images per method.
-    """
-    if preset.precision is None:
-        return measure(None)
+    """The table with as many images per method as the precision takes; `measure` takes the number per method."""
+    assert preset.precision is not None
     limits = dict.fromkeys(methods, min(preset.shard, len(images)))
     while True:
         table = measure(limits)

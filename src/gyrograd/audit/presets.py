@@ -136,6 +136,15 @@ COUNTS = [
 ]
 """Settings that must be at least 1; `points` must be at least 2, and the other two may be 0."""
 
+STANDARD_METHODS = (
+    "gradient",
+    "input_x_gradient",
+    "integrated_gradients",
+    "smoothgrad",
+    "unigrad",
+    "guided_backprop",
+    "lrp",
+)
 PRESETS: dict[str, Preset] = {
     "glance": Preset(
         # A minute for four photographs: one short search of each map at one radius, and each image on the page as soon
@@ -165,15 +174,7 @@ PRESETS: dict[str, Preset] = {
         sweep={"smoothgrad": (0.03, 0.1, 0.2), "unigrad": (8 / 255, 32 / 255)},
     ),
     "standard": Preset(
-        methods=(
-            "gradient",
-            "input_x_gradient",
-            "integrated_gradients",
-            "smoothgrad",
-            "unigrad",
-            "guided_backprop",
-            "lrp",
-        ),
+        methods=STANDARD_METHODS,
         method_settings={
             "integrated_gradients": {"steps": 20},
             "smoothgrad": {"draws": 20},
@@ -198,17 +199,7 @@ PRESETS: dict[str, Preset] = {
         shard=25,
     ),
     "thorough": Preset(
-        methods=(
-            "gradient",
-            "input_x_gradient",
-            "integrated_gradients",
-            "smoothgrad",
-            "unigrad",
-            "guided_backprop",
-            "lrp",
-            "lime",
-            "shap",
-        ),
+        methods=(*STANDARD_METHODS, "lime", "shap"),
         metrics=(
             "top_k_nearby",
             "jpeg_similarity",

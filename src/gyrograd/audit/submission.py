@@ -53,6 +53,17 @@ IMAGES, CHECKPOINT = "images.safetensors", "model.safetensors"
 CLEAN_TOLERANCE, ATTACK_TOLERANCE, MEAN_TOLERANCE = 0.02, 0.25, 0.1
 """Allowed differences between machines. Rounding decides between nearly equal pixels, and changes the sign steps of a
 search, so a number under attack may differ on single images, but not on average."""
+COMPARED = {
+    "correct",
+    "probability",
+    "rps",
+    "insertion",
+    "deletion",
+    "cosine",
+    "kept",
+    "adversarial_insertion",
+}
+"""Metrics that are compared after measuring again, with values between 0 and 1."""
 SAME = 1e-9
 """Tolerance for averages of the same records."""
 
@@ -337,14 +348,13 @@ def _differ(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
     """True if two numbers with intervals differ."""
     if a is None or b is None:
         return (a or {}).get("value") is not None or (b or {}).get("value") is not None
-    for key in ("value", "low", "high", "n"):
-        one, other = a.get(key), b.get(key)
-        if one is None or other is None:
-            if one is not other:
-                return True
-        elif not math.isclose(one, other, rel_tol=SAME, abs_tol=SAME):
-            return True
-    return False
+    pairs = [(a.get(key), b.get(key)) for key in ("value", "low", "high", "n")]
+    return any(
+        one is not other
+        if one is None or other is None
+        else not math.isclose(one, other, rel_tol=SAME, abs_tol=SAME)
+        for one, other in pairs
+    )
 
 
 def _drawn(inputs: AuditInputs, count: int, seed: int) -> list[int]:
@@ -368,6 +378,10 @@ def _measured_again(inputs: AuditInputs, methods: list[Method], table: Table, dr
     )
     again = measure(inputs.model, few.sample, every_plan(few, methods), None, shard=len(drawn), what="measuring again",
                     identity=inputs.identity)  # fmt: skip
+    agree = "images measured again agree with their records"
+    if len(drawn) == 1:
+        agree = "image measured again agrees with its records"
+    step = f"{len(drawn)} {agree}"
     recorded = {(row.key, row.example): row.value for row in table}
     names = {method.name for method in methods} | {MODEL}
     offsets: dict[tuple[str, str, str], list[float]] = {}
@@ -377,45 +391,23 @@ def _measured_again(inputs: AuditInputs, methods: list[Method], table: Table, dr
         before = recorded.get((row.key, row.example))
         what = (row.key.method, row.key.condition, row.key.metric)
         if (before is None) != (row.value is None):
-            return Check(_again(drawn), f"{' '.join(what)} of image {row.example} is missing on one side")
+            return Check(step, f"{' '.join(what)} of image {row.example} is missing on one side")
         if before is None or row.value is None:
             continue
         off = row.value - before
         if abs(off) > (CLEAN_TOLERANCE if row.key.eps is None else ATTACK_TOLERANCE):
             return Check(
-                _again(drawn),
+                step,
                 f"{row.key.metric} of {row.key.method} on image {row.example} ({row.key.condition}) is {row.value:.3f}"
                 f", and its record says {before:.3f}",
             )
         offsets.setdefault(what, []).append(off)
-    for what, several in offsets.items():
-        mean = sum(several) / len(several)
+    for what, found in offsets.items():
+        mean = sum(found) / len(found)
         if abs(mean) > MEAN_TOLERANCE:
-            return Check(_again(drawn), f"{' '.join(what)} is off by {mean:+.3f} on average")
+            return Check(step, f"{' '.join(what)} is off by {mean:+.3f} on average")
     largest = max((abs(off) for each in offsets.values() for off in each), default=0.0)
-    return Check(f"{_again(drawn)}; the largest difference is {largest:.2g}")
-
-
-COMPARED = {
-    "correct",
-    "probability",
-    "rps",
-    "insertion",
-    "deletion",
-    "cosine",
-    "kept",
-    "adversarial_insertion",
-}
-"""Compared metrics, with values between 0 and 1."""
-
-
-def _again(drawn: list[int]) -> str:
-    agree = (
-        "image measured again agrees with its records"
-        if len(drawn) == 1
-        else "images measured again agree with their records"
-    )
-    return f"{len(drawn)} {agree}"
+    return Check(f"{step}; the largest difference is {largest:.2g}")
 
 
 def _sha256(path: Path) -> str:

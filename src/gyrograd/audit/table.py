@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import cast, get_args
 
 import numpy as np
@@ -46,28 +47,21 @@ def worst(found: Iterable[Column], noise: Column | None = None, noise_kept: Colu
 
 def method_columns(table: Table, method: str, preset: Preset) -> dict[str, Column]:
     """Every number of a method by its key on the card."""
-
-    def noisy(metric: str) -> Column:
-        return table.of(method=method, condition=NOISE, eps=preset.eps, metric=metric)
-
-    def attacked(metric: str) -> list[Column]:
-        return _within(table, method, metric, preset, preset.eps)
-
-    def lowest(metric: str) -> Column:
-        return worst(attacked(metric), noisy(metric), noisy("prediction_kept"))
-
+    lowest = partial(_lowest, table, method, preset, preset.eps)
     further = {}
     for name in (lookup("metric", name).name for name in preset.metrics):
         if table.has(method=method, metric=name):
             further[name] = table.of(method=method, metric=name)
+        elif _higher(name):
+            further[name] = lowest(name)
         else:
-            further[name] = lowest(name) if _higher(name) else _highest(attacked(name))
+            further[name] = _highest(_within(table, method, preset, preset.eps, name))
     return {
         "rps": mean_over(table.curve(method=method, metric="rps")),
-        "noise_kept": noisy("kept"),
+        "noise_kept": table.of(method=method, condition=NOISE, eps=preset.eps, metric="kept"),
         "attack_cosine": lowest("cosine"),
         "top_k_kept": lowest("kept"),
-        "prediction_kept": worst(attacked("prediction_kept")),
+        "prediction_kept": worst(_within(table, method, preset, preset.eps, "prediction_kept")),
         "insertion": mean_over(table.curve(method=method, metric="insertion")),
         "deletion": mean_over(table.curve(method=method, metric="deletion")),
         "adversarial_insertion": lowest("adversarial_insertion"),
@@ -75,7 +69,7 @@ def method_columns(table: Table, method: str, preset: Preset) -> dict[str, Colum
     }
 
 
-def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) -> list[Column]:
+def _within(table: Table, method: str, preset: Preset, eps: float, metric: str) -> list[Column]:
     """The results of each attack at eps and at smaller radii, which are also within eps."""
     return [
         table.of(method=method, condition=attack, eps=radius, metric=metric)
@@ -83,6 +77,16 @@ def _within(table: Table, method: str, metric: str, preset: Preset, eps: float) 
         for radius in table.radii(method=method, condition=attack)
         if radius <= eps + 1e-9
     ]
+
+
+def _lowest(table: Table, method: str, preset: Preset, eps: float, metric: str) -> Column:
+    """The lowest value within eps, under the attacks and under noise, if noise of that size was measured."""
+    noise = [
+        table.of(method=method, condition=NOISE, eps=eps, metric=name)
+        for name in (metric, "prediction_kept")
+        if table.has(method=method, condition=NOISE, eps=eps, metric=metric)
+    ]
+    return worst(_within(table, method, preset, eps, metric), *noise)
 
 
 def card_columns(preset: Preset) -> list[CardColumn]:
@@ -159,37 +163,25 @@ def searched(preset: Preset) -> str:
     return f"{preset.steps} step{'s' if preset.steps > 1 else ''}{through}"
 
 
-def kept_over_eps(
-    table: Table, method: str, preset: Preset
-) -> tuple[tuple[float, ...], list[Column], list[Column]]:
-    """The attacked radii of a method, and the shares of its top pixels kept there under attack and under noise.
-
-    Noise columns are missing at radii where no noise was drawn.
-    """
+def kept_over_eps(table: Table, method: str, preset: Preset) -> tuple[tuple[float, ...], list[Column]]:
+    """The attacked radii of a method, and the share of its top pixels kept at each."""
     radii = table.radii(method=method, condition=preset.searches[0])
-    lowest, under_noise = [], []
-    for eps in radii:
-        found = _within(table, method, "kept", preset, eps)
-        if table.has(method=method, condition=NOISE, eps=eps, metric="kept"):
-            kept, same = (
-                table.of(method=method, condition=NOISE, eps=eps, metric=m)
-                for m in ("kept", "prediction_kept")
-            )
-            under_noise.append(kept)
-            lowest.append(worst(found, kept, same))
-        else:
-            lowest.append(worst(found))
-    return radii, lowest, under_noise
+    return radii, [_lowest(table, method, preset, eps, "kept") for eps in radii]
 
 
 def eps_curves(table: Table, methods: Sequence[str], preset: Preset) -> EpsCurves:
     """Share of top pixels kept over eps, under attack and under noise, for methods attacked at several eps."""
     lines: list[EpsLine] = []
     for method in methods:
-        radii, lowest, under_noise = kept_over_eps(table, method, preset)
+        radii, lowest = kept_over_eps(table, method, preset)
         if len(radii) < 2:
             continue
         x = [eps * 255 for eps in radii]
+        under_noise = [
+            table.of(method=method, condition=NOISE, eps=eps, metric="kept")
+            for eps in radii
+            if table.has(method=method, condition=NOISE, eps=eps, metric="kept")
+        ]
         lines.append({"method": method, "label": "attack", "x": x, "y": [stat(c) for c in lowest]})
         if len(under_noise) == len(radii):
             lines.append({"method": method, "label": "noise", "x": x, "y": [stat(c) for c in under_noise]})

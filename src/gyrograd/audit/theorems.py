@@ -7,7 +7,6 @@ points. The theorems are about expectations; a mean over draws can exceed their 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -65,29 +64,20 @@ def _at(values: Tensor, target: Labels) -> Tensor:
     return values.gather(1, target[:, None])[:, 0]
 
 
-@dataclass(frozen=True)
-class Promise:
-    """One theorem: its bound and the measured value, per example."""
-
-    label: str
-    reference: str
-    note: str
-    bound: list[float]
-    found: list[float]
-
-    def row(self) -> Bound:
-        """The card's row: the example closest to its bound; holds if all examples do."""
-        ratios = [f / b if b > 0 else float(f > 0) * 1e9 for f, b in zip(self.found, self.bound, strict=True)]
-        nearest = max(range(len(ratios)), key=ratios.__getitem__)
-        held = sum(f <= b for f, b in zip(self.found, self.bound, strict=True))
-        return {
-            "label": self.label,
-            "reference": self.reference,
-            "bound": self.bound[nearest],
-            "measured": self.found[nearest],
-            "holds": held == len(ratios),
-            "note": f"holds on {held} of {len(ratios)} images, the nearest to its bound is shown; {self.note}",
-        }
+def bound_row(label: str, reference: str, note: str, bound: list[float], found: list[float]) -> Bound:
+    """The card's row of a theorem: the example closest to its bound; holds if all examples do."""
+    pairs = list(zip(found, bound, strict=True))
+    ratios = [f / b if b > 0 else float(f > 0) * 1e9 for f, b in pairs]
+    nearest = max(range(len(ratios)), key=ratios.__getitem__)
+    held = sum(f <= b for f, b in pairs)
+    return {
+        "label": label,
+        "reference": reference,
+        "bound": bound[nearest],
+        "measured": found[nearest],
+        "holds": held == len(ratios),
+        "note": f"holds on {held} of {len(ratios)} images, the nearest to its bound is shown; {note}",
+    }
 
 
 def promises(found: Mapping[str, Column], sigma: float) -> list[Bound]:
@@ -95,29 +85,29 @@ def promises(found: Mapping[str, Column], sigma: float) -> list[Bound]:
     columns = {name: [float(v) for v in column.values() if v is not None] for name, column in found.items()}
     estimated = "constants are the largest found, so estimates from below"
     slope, smooth = columns["smoothgrad_slope"], columns["smoothed_slope"]
-    made = [
-        Promise(
+    theorems = [
+        (
             f"slope of the SmoothGrad map, sigma {sigma:g}, from the model's slope",
             "tan2023 Theorem C.7",
             estimated,
             [bounds.smoothgrad_bound_from_lipschitz(one, sigma) for one in columns["slope"]],
             slope,
         ),
-        Promise(
+        (
             f"slope of the SmoothGrad map, sigma {sigma:g}, from the largest logit",
             "wang2020 Theorem 2, sharp constant",
             estimated,
             [float(bounds.smoothgrad_bound_from_largest(one, sigma)) for one in columns["largest"]],
             slope,
         ),
-        Promise(
+        (
             f"slope of the smoothed probability, sigma {sigma:g}",
             "tan2023 Theorem 4.3",
             "no constant is estimated; the mean over draws stands for the expectation",
             [bounds.smoothed_lipschitz(Gaussian(sigma), 1, spread=1.0)] * len(smooth),
             smooth,
         ),
-        Promise(
+        (
             f"change of the loss gradient within l2 radius {RADIUS:g}",
             "wang2020 Theorem 3 with Proposition 3",
             "the bound holds to first order; kinks of the net inside the ball can break it",
@@ -125,4 +115,5 @@ def promises(found: Mapping[str, Column], sigma: float) -> list[Bound]:
             columns["gradient_change"],
         ),
     ]
-    return [promise.row() for promise in made if promise.bound and len(promise.bound) == len(promise.found)]
+    known = [theorem for theorem in theorems if theorem[3] and len(theorem[3]) == len(theorem[4])]
+    return [bound_row(*theorem) for theorem in known]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gyrograd.audit.methods import Method
-from gyrograd.audit.plane import Choice
+from gyrograd.audit.plane import Choice, point_in_words
 from gyrograd.audit.presets import Preset
 from gyrograd.numerics.statistics import Stat
 from gyrograd.numerics.wording import eps_text, interval_text, radius_text
@@ -143,7 +143,7 @@ def _use(
     chosen: Choice, first: Method, before: Mapping[str, Stat | None], preset: Preset, *, unsafe: bool
 ) -> str:
     """The recommended explanation, and how far it holds; an unsafe one is called the best, not one to use."""
-    use = f"The best here is {chosen.name}" if unsafe else f"Use {chosen.name}"
+    use = f"{'The best here is' if unsafe else 'Use'} {point_in_words(chosen.point)}"
     if chosen.by_radius:
         radius = radius_text(chosen.held, 255 * max(preset.radii))
         holds = f"{use}: half of its top pixels stay up to {radius} under attack"
@@ -155,8 +155,9 @@ def _use(
         )
     if chosen.stay:
         return f"{holds}, and nothing measured holds further without being measurably less faithful."
-    cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
-    return f"{holds}; against {first.label}, insertion {interval_text(chosen.price, '+.3f')}, {cost}."
+    return (
+        f"{holds}; against {first.label}, insertion {interval_text(chosen.price, '+.3f')}{_passes(chosen)}."
+    )
 
 
 def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
@@ -169,9 +170,15 @@ def _advice(method: Method, chosen: Choice | None, kept: Stat | None) -> str:
         )
     steadier = f"similarity under noise {interval_text(chosen.gain, '+.3f')}"
     faithful = f"insertion {interval_text(chosen.price, '+.3f')}"
-    cost = f"for {chosen.passes} times the computing" if chosen.passes > 1 else "at the same cost"
     attacked = f"; an attacker leaves {_share(kept)} of its top pixels in place" if kept else ""
-    return f"Use {chosen.name} instead of {method.label}: {steadier}, {faithful}, {cost}{attacked}."
+    use = f"Use {point_in_words(chosen.point)} instead of {method.label}"
+    return f"{use}: {steadier}, {faithful}{_passes(chosen)}{attacked}."
+
+
+def _passes(chosen: Choice) -> str:
+    """The number of passes, if there are several. Nothing is said of the time: a pass of LRP takes two to three times
+    as long as one of the gradient."""
+    return f", {chosen.passes} passes per map" if chosen.passes > 1 else ""
 
 
 def _share(stat: Stat | None) -> str:

@@ -56,7 +56,7 @@ def best_score(card: Card, preset: Preset) -> MethodScore:
 def _score(card: Card, preset: Preset, method: Mapping[str, Any]) -> MethodScore:
     name = method["name"]
     assert card.table is not None  # an audit that just ran has it
-    _, kept, _ = kept_over_eps(card.table, name, preset)
+    _, kept = kept_over_eps(card.table, name, preset)
     insertion = mean_over(card.table.curve(method=name, metric="insertion"))
     return MethodScore(
         name,

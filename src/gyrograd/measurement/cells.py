@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,6 +57,8 @@ class Cell:
     measure: Callable[[Tensor], dict[str, Tensor]]
     limit: int | None = None
     effort: Effort = ("", 1.0)
+    folder: str = field(init=False, repr=False)
+    """The name of its folder: readable, and unique to its settings."""
 
     def __post_init__(self) -> None:
         """Convert settings to plain JSON values, so that a cell equals its own round trip through a file."""
@@ -70,13 +72,9 @@ class Cell:
             raise UserError(
                 f"Cell '{self.name}' is limited to {self.limit} examples; give at least 1, or no limit."
             )
+        slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:LONGEST_SLUG] or "cell"
         object.__setattr__(self, "settings", plain)
-
-    @property
-    def folder(self) -> str:
-        """The name of its folder: readable, and unique to its settings."""
-        slug = re.sub(r"[^a-z0-9]+", "-", self.name.lower()).strip("-")[:LONGEST_SLUG]
-        return f"{slug or 'cell'}-{fingerprint([self.name, self.settings])}"
+        object.__setattr__(self, "folder", f"{slug}-{fingerprint([self.name, plain])}")
 
     def path(self, part: Sequence[int], out: Path) -> Path:
         """The file of a shard, named by the first example, the number of examples, and a hash of all positions."""
@@ -94,10 +92,13 @@ class Cell:
                     f"Cell '{self.name}': column '{name}' has shape {tuple(column.shape)} for {n} examples; "
                     f"return ({n},) or ({n}, points)."
                 )
-            if column.dim() == 1:
-                values[name] = _finite(column)
-            else:  # a curve becomes one column per point
-                values |= {f"{name}[{point}]": _finite(part) for point, part in enumerate(column.unbind(1))}
+            column = column.detach().to("cpu", torch.float64)
+            points = {name: column}
+            if column.dim() == 2:  # a curve becomes one column per point
+                points = {f"{name}[{point}]": part for point, part in enumerate(column.unbind(1))}
+            for key, numbers in points.items():
+                # As in the file, there is no value if a number is not finite.
+                values[key] = [number if math.isfinite(number) else None for number in numbers.tolist()]
         return Record(self.name, dict(self.settings), list(positions), values)
 
 
@@ -166,24 +167,22 @@ def run_cells(
         records.write(cell.path(part, out), record)
         ready[cell.name, part] = record
 
-    tasks: list[Task] = []
-    shards: list[tuple[Cell, tuple[int, ...]]] = []
+    work: list[tuple[Task, tuple[int, ...]]] = []
     for cell, part, turn in pending:
         missing = tuple(position for position in part if position not in earlier[cell.name])
         if missing:
             kind, each = cell.effort
-            tasks.append(Task(known.index(cell), missing, turn, (kind, each * len(missing))))
-            shards.append((cell, part))
+            work.append((Task(known.index(cell), missing, turn, (kind, each * len(missing))), part))
         else:
             keep(cell, part, None)
     # Cheap cells first, so that `watch` soon sees something of every cell.
-    order = sorted(range(len(tasks)), key=lambda i: (tasks[i].turn, tasks[i].guess[1]))
-    tasks, shards = [tasks[i] for i in order], [shards[i] for i in order]
+    work.sort(key=lambda one: (one[0].turn, one[0].guess[1]))
+    tasks, guesses = [task for task, _ in work], [task.guess for task, _ in work]
     clock = Watch()
     with closing((workers or in_this_process)(known, tasks)) as arriving:
-        guesses = [task.guess for task in tasks]
         for number, measured in track(arriving, len(tasks), what, lambda done: guesses[done[0]], guesses):
-            keep(*shards[number], measured)
+            task, part = work[number]
+            keep(known[task.cell], part, measured)
             if watch is not None and clock.is_due():
                 with clock.paused():
                     watch(_so_far(known, ready))
@@ -333,11 +332,4 @@ def _read(cell: Cell, part: tuple[int, ...], out: Path) -> Record | None:
 
 def _joined(shards: Sequence[Record | None]) -> Record:
     """The shards as one record, independent of how they were split."""
-    whole = records.merge(shard for shard in shards if shard is not None)
-    return Record(whole.name, whole.settings, whole.examples, whole.values)
-
-
-def _finite(column: Tensor) -> list[float | None]:
-    """The column as Python floats, with None for values that are not finite, as in the file."""
-    numbers = column.detach().to("cpu", torch.float64).tolist()
-    return [number if math.isfinite(number) else None for number in numbers]
+    return replace(records.merge(shard for shard in shards if shard is not None), facts={})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from gyrograd.errors import UserError
@@ -32,8 +31,7 @@ class Row(NamedTuple):
     value: float | None
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
+class Source(NamedTuple):
     """A record with its method and condition. Its columns are METRIC[POINT], or METRIC[RADIUS][POINT] if attacked."""
 
     method: str
@@ -41,29 +39,23 @@ class Source:
     radii: tuple[float, ...]
     record: Record
 
-    def columns(self) -> Iterator[tuple[Key, Column]]:
-        """The columns by their typed keys."""
-        for name, values in self.record.values.items():
-            metric, *places = re.split(r"\[(\d+)\]", name)
-            numbers = [int(place) for place in places[::2]]
-            eps = _rounded(self.radii[numbers.pop(0)]) if self.radii else None
-            point = numbers[0] if numbers else None
-            key = Key(self.method, self.condition, eps, metric, point)
-            yield key, dict(zip(self.record.examples, values, strict=True))
-
 
 class Table:
-    """The numbers of a plan; `sources` are the records behind them."""
+    """The numbers of a plan; `records` are the records behind them, by their names."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
-        self.sources = list(sources)
-        self._columns = {key: column for source in self.sources for key, column in source.columns()}
-        self._radii = {(source.method, source.condition): source.radii for source in self.sources}
-
-    @property
-    def records(self) -> dict[str, Record]:
-        """The records by their names."""
-        return {source.record.name: source.record for source in self.sources}
+        self.records: dict[str, Record] = {}
+        self._radii: dict[tuple[str, str], tuple[float, ...]] = {}
+        self._columns: dict[Key, Column] = {}
+        for method, condition, radii, record in sources:
+            self.records[record.name] = record
+            self._radii[method, condition] = radii
+            for name, values in record.values.items():
+                metric, *places = re.split(r"\[(\d+)\]", name)
+                numbers = [int(place) for place in places[::2]]
+                eps = _rounded(radii[numbers.pop(0)]) if radii else None
+                key = Key(method, condition, eps, metric, numbers[0] if numbers else None)
+                self._columns[key] = dict(zip(record.examples, values, strict=True))
 
     def of(self, *, method: str, metric: str, condition: str = "clean", eps: float | None = None) -> Column:
         """One column: values by example."""

@@ -175,7 +175,7 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
     ]
     best = facts["best"]
     if best is not None and pictures.best is not None:
-        recommended = any(m["name"] == best["method"] and m["recommended"] for m in card["methods"])
+        mark = next((table.standing(m) for m in card["methods"] if m["name"] == best["method"]), "")
         rows.append(
             ShowcaseRow(
                 pictures.difference,
@@ -185,7 +185,7 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
                     change_words(facts["eps"]),
                     f"class after: {prediction_words(facts['after'])}",
                 ),
-                labels.get(best["method"], best["method"]) + (" (recommended)" if recommended else ""),
+                labels.get(best["method"], best["method"]) + (f" ({mark})" if mark else ""),
                 pictures.best,
                 f"{stays(best['kept'])} under an attack of its own{_on_average(card, best['method'])}",
             )

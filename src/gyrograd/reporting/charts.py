@@ -141,6 +141,8 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
         return None
     labels, order = labels_of(card), _order(card)
     chosen = plane.get("recommended")
+    grades = {method["name"]: method["grade"] for method in card["methods"]}
+    standing = "best here" if chosen and grades.get(chosen["method"]) == "unsafe" else "recommended"
 
     def draw(axis: Axis) -> None:
         best = sorted(_place(point) for point in points if point.get("pareto"))
@@ -154,7 +156,7 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
         ring |= {"markeredgecolor": LIGHT["ink"], "linestyle": "", "zorder": 4}
         for point in points:
             if is_recommended(point, chosen):
-                axis.plot(*_place(point), label="recommended", **ring)
+                axis.plot(*_place(point), label=standing, **ring)
         _finish(axis, "", plane.get("x_label") or "robustness", plane.get("y_label") or "faithfulness")
         _spread(axis)
         _legend(axis)
@@ -164,10 +166,10 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
         text = setting_text(point)
         words = f"{point.get('setting_name') or 'setting'} {text}" if text else ""
         values = (interval_text(point["robustness"]), interval_text(point["faithfulness"]))
-        mark = "recommended" if is_recommended(point, chosen) else "Pareto" if point.get("pareto") else ""
+        mark = standing if is_recommended(point, chosen) else "Pareto" if point.get("pareto") else ""
         rows.append((labels[point["method"]], words, *values, mark))
     found = [f"{labels[p['method']]} {setting_text(p)}".strip() for p in points if is_recommended(p, chosen)]
-    advice = f"Recommended: {found[0]}." if found else "No setting is recommended."
+    advice = f"{standing.capitalize()}: {found[0]}." if found else "No setting is recommended."
     alt = f"Robustness and faithfulness of {len(points)} settings. {advice}"
     header = ("method", "setting", "robustness", "faithfulness", "")
     return chart("plane", alt, [draw], header=header, rows=rows, size=(4.3, 4.0))

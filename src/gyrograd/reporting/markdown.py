@@ -67,7 +67,7 @@ def _methods(shown: Contents) -> list[str]:
     marks = {"best": "● ", "level": "○ ", "": ""}
     rows = [
         [
-            f"{row.label}{' (recommended)' if row.recommended else ''}",
+            f"{row.label} ({row.standing})" if row.standing else row.label,
             *(f"{marks[cell.mark]}{cell.value} {cell.interval}".strip() for cell in row.cells),
         ]
         for row in shown.rows

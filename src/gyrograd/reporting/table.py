@@ -55,8 +55,15 @@ class Row:
     name: str
     label: str
     notes: tuple[str, ...]
-    recommended: bool
+    standing: str
     cells: tuple[Cell, ...]
+
+
+def standing(method: Mapping[str, Any]) -> str:
+    """How a method stands among the others: "recommended", or only "best here" if its map is unsafe; else empty."""
+    if not method.get("recommended"):
+        return ""
+    return "best here" if method.get("grade") == "unsafe" else "recommended"
 
 
 def grouped_columns(card: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -97,7 +104,7 @@ def rows(card: dict[str, Any]) -> list[Row]:
             method["name"],
             method.get("label") or method["name"],
             tuple(method.get("notes") or ()),
-            bool(method.get("recommended")),
+            standing(method),
             tuple(cells[method["name"]]),
         )
         for method in card["methods"]
