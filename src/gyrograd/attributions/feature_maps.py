@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gyrograd.attributions.replay import Call, Tape, Traced
@@ -76,6 +78,25 @@ def candidates(tape: Tape, rows: int) -> Iterator[FeatureMaps]:
             found = _folded(call.outputs[0], tape, rows)
             if found is not None:
                 yield found
+
+
+def refuse_unless_images(x: Tensor, maps: str) -> None:
+    """Refuse inputs without height and width; `maps` begins the sentence."""
+    if x.dim() != 4:
+        raise UserError(
+            f"{maps} need images b c h w, not {tuple(x.shape)}; use 'gradient' or 'integrated_gradients'."
+        )
+
+
+def enlarge(maps: Float[Tensor, "rows h w"], x: Images) -> Images:
+    """Coarse maps in the size of the images (bilinear), divided evenly among the colour channels.
+
+    The rows of a smoothed model are averaged over its draws.
+    """
+    # The rows of a draw are contiguous.
+    mean = maps.unflatten(0, (-1, len(x))).mean(0).unsqueeze(1)
+    large = F.interpolate(mean.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
+    return large.expand_as(x) / x.shape[1]
 
 
 def no_layer(tape: Tape) -> UserError:

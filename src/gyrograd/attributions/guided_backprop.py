@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.batching import explain_in_parts
+from gyrograd.attributions.gradient import CommonSettings
 from gyrograd.attributions.layout import in_fast_layout
-from gyrograd.attributions.replay import Tape, hooked_gradient, record, refuse_unknown
+from gyrograd.attributions.replay import Tape, hooked_gradient, record_through, refuse_unknown
 from gyrograd.attributions.rules import (
     ACTIVATIONS,
     FUNCTIONS,
@@ -20,7 +21,7 @@ from gyrograd.attributions.rules import (
 )
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
-from gyrograd.numerics.quantities import check_quantity, quantity_of
+from gyrograd.numerics.quantities import quantity_of
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Logits, Model, Targets
 
@@ -37,7 +38,7 @@ from gyrograd.types import Inputs, Logits, Model, Targets
     about="The gradient, of which every layer passes on only what speaks for the class.",
 )
 @dataclass(frozen=True)
-class GuidedBackprop:
+class GuidedBackprop(CommonSettings):
     """Backpropagation that keeps only the positive part at each activation: R act'(z) 1[R > 0].
 
     joo2023 prints the rule for ReLU; for Softplus and all others act'(z) takes the place of 1[z > 0], as in
@@ -53,38 +54,17 @@ class GuidedBackprop:
     torch.Size([2, 3, 32, 32])
     """
 
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def run(x: Tensor) -> Tape:
+            return record_through(model, x, create_graph=create_graph)
+
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            tape = _record(model, x, create_graph)
+            tape = run(x) if create_graph else in_fast_layout(model, x, run, run)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
             return hooked_gradient(tape, Tensor.relu, ACTIVATIONS, start, create_graph=create_graph)
 
-        return explain_in_parts(
-            explain,
-            model,
-            x,
-            target,
-            rows=rows_per_example(model),
-            max_batch=self.max_batch,
-            create_graph=create_graph,
-        )
-
-
-def _record(model: Model, x: Tensor, create_graph: bool) -> Tape:
-    if create_graph:
-        return record(model, x if x.requires_grad else x.detach().requires_grad_(), create_graph=True)
-
-    def record_apart(x: Tensor) -> Tape:
-        return record(model, x, create_graph=False, apart=True)
-
-    return in_fast_layout(model, x, record_apart, record_apart)
+        return explain_in_parts(explain, model, x, target, self.max_batch, create_graph)
 
 
 def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: bool) -> Logits:

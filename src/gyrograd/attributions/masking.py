@@ -12,13 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import (
-    MAX_BATCH,
-    copies_at_once,
-    explain_in_parts,
-    refuse_graph,
-    rows_per_example,
-)
+from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts, refuse_graph
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import same_settings, settings_hash
@@ -212,11 +206,5 @@ def _masked_map(
 
     with torch.no_grad():
         return explain_in_parts(
-            explain,
-            model,
-            x.detach(),
-            target,
-            rows=len(masks) * rows_per_example(model),
-            max_batch=method.max_batch,
-            create_graph=False,
+            explain, model, x, target, method.max_batch, create_graph=False, passes=len(masks)
         )

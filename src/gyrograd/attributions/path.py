@@ -8,19 +8,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import (
-    MAX_BATCH,
-    copies_at_once,
-    explain_in_parts,
-    graph_if,
-    rows_per_example,
-)
+from gyrograd.attributions.baselines import Baseline, check_baseline
+from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.settings import same_settings, settings_hash
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.checks import check_tensor
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -87,20 +80,9 @@ class IntegratedGradients:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return self._map(model, x, target, start, create_graph)
 
-        check_tensor(x)
-        x = x if create_graph else x.detach()
-        with graph_if(create_graph):
-            start = baseline_of(x, self.baseline)
-        rows = (self.steps + (self.rule == "trapezoid")) * rows_per_example(model)
+        passes = self.steps + (self.rule == "trapezoid")
         return explain_in_parts(
-            explain,
-            model,
-            x,
-            target,
-            rows=rows,
-            max_batch=self.max_batch,
-            create_graph=create_graph,
-            others=(start,),
+            explain, model, x, target, self.max_batch, create_graph, passes=passes, baseline=self.baseline
         )
 
     def _map(self, model: Model, x: Tensor, target: Tensor, start: Tensor, create_graph: bool) -> Tensor:
