@@ -95,7 +95,7 @@ class ActivationMap:
         raise NotImplementedError
 
     def _layer(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> LayerGradient:
-        """The layer and the gradient to it: from a plain pass if that is known to match the record, else by a record."""
+        """The layer and the gradient to it: from a plain pass if it is known to match a record, else from a record."""
 
         def score(logits: Tensor) -> Tensor:
             few = target[: len(logits)]

@@ -12,7 +12,7 @@ from gyrograd.attributions.baselines import Baseline, check_baseline, examples_o
 from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
 from gyrograd.attributions.differences import Change, Differences, quantity_change
 from gyrograd.attributions.replay import modified_gradient, record
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_logits, check_target
@@ -37,7 +37,7 @@ MAX_LOST_SHARE = 0.05
     about="How much of the change from a black image each pixel carries, handed back layer by layer.",
 )
 @dataclass(frozen=True, eq=False)
-class DeepLift:
+class DeepLift(ComparedBySettings):
     """(x - baseline) times the multipliers of the rescale rule (Shrikumar et al. 2017).
 
     A multiplier is a change over a change: those of layers are their weights, that of an activation is (a - a0) / (z -
@@ -63,9 +63,6 @@ class DeepLift:
         check_quantity(self.quantity)
         check_baseline(self.baseline)
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return _change_map(model, x, target, start, self.quantity, create_graph)
@@ -88,7 +85,7 @@ class DeepLift:
     about="How much of the change from other images each pixel carries, handed back layer by layer.",
 )
 @dataclass(frozen=True, eq=False)
-class DeepShap:
+class DeepShap(ComparedBySettings):
     """The mean of DeepLIFT's maps over several baselines (Lundberg and Lee 2017).
 
     `baseline` is a tensor of examples, of which at most `draws` are taken, without repetition; or "noise": each pixel
@@ -119,9 +116,6 @@ class DeepShap:
                 f"DeepSHAP's baselines are 'noise' or a tensor of several examples, not '{self.baseline}'; for a "
                 "single baseline use 'deep_lift'."
             )
-
-    __eq__ = same_settings
-    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline, examples_of
 from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
 from gyrograd.attributions.gradient import score_gradient
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.quantities import check_quantity
@@ -35,7 +35,7 @@ POSITION, CHOICE, NOISE, BASELINE = range(4)
     about="The gradient averaged on the ways from many other images to this one, times what differs.",
 )
 @dataclass(frozen=True, eq=False)
-class GradientShap:
+class GradientShap(ComparedBySettings):
     """E[(x - x') df/dx (x' + a (x - x'))], a uniform on [0, 1], x' a random baseline (Erion et al. 2021).
 
     Each draw takes a position a and a baseline x': one of the images given (a tensor of several examples); or "noise",
@@ -65,9 +65,6 @@ class GradientShap:
             raise UserError(f"GradientSHAP needs at least one draw, not {self.draws}; 50 is usual.")
         if not 0 <= self.sigma < math.inf:
             raise UserError(f"sigma is {self.sigma}; give a width in pixel units, 0 or more.")
-
-    __eq__ = same_settings
-    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from gyrograd.attributions.baselines import Baseline, check_baseline
 from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
 from gyrograd.attributions.gradient import score
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.quantities import check_quantity
@@ -44,7 +44,7 @@ def path_points(rule: str, steps: int) -> tuple[list[float], list[float]]:
     about="The gradient averaged on the way from a black image, times the brightness.",
 )
 @dataclass(frozen=True, eq=False)
-class IntegratedGradients:
+class IntegratedGradients(ComparedBySettings):
     """(x - baseline) times the mean gradient along the path between them.
 
     wang2020 and RAR use the right rule with 50 steps, tan2023 10 points; joo2023's code omits the factor x - baseline
@@ -72,9 +72,6 @@ class IntegratedGradients:
         if self.steps < 1:
             raise UserError(f"Integrated gradients needs at least one step, not {self.steps}; 50 is usual.")
         check_name("path rule", self.rule, get_args(Rule))
-
-    __eq__ = same_settings
-    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:

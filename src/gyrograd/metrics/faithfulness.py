@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
 from gyrograd.attributions.batching import MAX_BATCH
-from gyrograd.attributions.segments import SEGMENTS, Segments, as_images, segment
+from gyrograd.attributions.segments import SEGMENTS, Segments, as_images, over_groups, segment
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.noise import check_size
 from gyrograd.metrics.passes import check_count, in_parts, score_variants, scores
@@ -128,13 +128,6 @@ class Faithfulness:
         elements = over_groups(torch.ones_like(away), groups)
         mean = over_groups(away, groups) / torch.where(elements > 0, elements, 1)
         return torch.where(mean == 0, 0, loss / torch.where(mean == 0, 1, mean))
-
-
-def over_groups(map: Inputs, groups: Segments) -> PerGroup:
-    """The map summed over the channels and pixels of each group."""
-    pixels = as_images(map).sum(1).flatten(1)
-    sums = pixels.new_zeros(len(pixels), int(groups.max()) + 1)
-    return sums.scatter_add(1, groups.flatten(1), pixels)
 
 
 @register(

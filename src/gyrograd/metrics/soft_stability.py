@@ -36,13 +36,13 @@ from gyrograd.attributions.segments import (
     as_images,
     has_segments,
     over_coalitions,
+    over_groups,
     segment,
     segments_of,
 )
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.metrics.certificates import check_alpha, lower_share
-from gyrograd.metrics.faithfulness import over_groups
 from gyrograd.metrics.passes import check_classes, check_count
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_inputs, class_indices
@@ -71,8 +71,8 @@ class SegmentCertificate:
     direction="higher is better",
     group="certificate",
 )
-@dataclass(frozen=True)
-class SoftStability:
+@dataclass(frozen=True, eq=False)
+class SoftStability(ComparedBySettings):
     """Share of random additions of up to `radius` segments that leave the prediction from the top segments as it is.
 
     The value is a lower bound that holds with probability 1 - alpha per image. LIME and SHAP bring their own segments;
@@ -96,9 +96,6 @@ class SoftStability:
     baseline: Baseline = "zero"
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
-
-    __eq__ = same_settings
-    __hash__ = settings_hash
 
     def __post_init__(self) -> None:
         check_count("radius", self.radius, 4)
