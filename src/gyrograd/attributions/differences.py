@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.replay import Call, Tape, Traced, Values, no_rule, refuse_unknown
@@ -30,10 +29,14 @@ from gyrograd.attributions.rules import (
     RECIPROCALS,
     STRUCTURAL,
     arguments,
+    at_places,
     batchnorm_scale_and_shift,
     is_constant_multiple,
+    norm_settings,
     per_channel,
     refuse_unsteady,
+    total,
+    winners,
 )
 from gyrograd.errors import UserError
 from gyrograd.numerics.second_order import missing_derivatives, single
@@ -213,8 +216,7 @@ class Differences:
         if len(call.inputs) > 2 or len(set(call.inputs)) < len(call.inputs):
             raise no_rule("DeepLIFT", call, "it is not the product of two different tensors")
         means = {item: (item.value + self.references[item]) / 2 for item in call.inputs}
-        parts: list[Tensor] = [call.run(means | {item: values[item]}) for item in call.inputs]
-        return sum(parts[1:], parts[0])
+        return total([call.run(means | {item: values[item]}) for item in call.inputs])
 
     def batch_norm(self, call: Call, values: Values) -> Tensor:
         """Its scale, one number per channel."""
@@ -224,20 +226,10 @@ class Differences:
 
     def max_pool(self, call: Call, values: Values) -> Tensor:
         """The position of the larger maximum of the two runs carries the change of the maximum."""
-        given = arguments(call)
-        inside = given.pop("input")
-        given.pop("return_indices", None)
-        axes, pool = int(call.name[-2]), getattr(F, call.name)
-
-        def winners(value: Tensor) -> Tensor:
-            places: Tensor = pool(value.detach(), **given, return_indices=True)[1]
-            return places.flatten(-axes)
-
-        change = self.change(inside, values)
+        change = self.change(call.inputs[0], values)
         top, low = call.outputs[0].value, self.references[call.outputs[0]]
-        first = (top >= low).flatten(-axes)
-        place = torch.where(first, winners(change.true), winners(change.reference))
-        true, reference, moved = (part.flatten(-axes).gather(-1, place).view_as(top) for part in change)
+        places = torch.where(top >= low, winners(call, change.true), winners(call, change.reference))
+        true, reference, moved = (at_places(call, part, places) for part in change)
         step = true - reference
         # Equal values at that position: the maximum did not change, and 0 / 0 is avoided.
         still = step == 0
@@ -248,26 +240,15 @@ class Differences:
 
     def norm(self, call: Call, values: Values) -> Tensor:
         """LayerNorm and similar: the centred value divided by the root of its mean square."""
-        given = arguments(call)
-        change = self.change(call.inputs[0], values)
-        shape = change.true.shape
-        if call.name in {"group_norm", "instance_norm"}:
-            if given.get("running_mean") is not None and not given.get("use_input_stats", True):
-                raise no_rule("DeepLIFT", call, "it normalises by stored statistics")
-            inner, axes = [shape[0], given.get("num_groups", shape[1]), -1], [-1]
-        else:
-            inner, axes = list(shape), list(range(-len(given["normalized_shape"]), 0))
-        centred = linear(lambda t: t.reshape(inner), change)
+        given, change = arguments(call), self.change(call.inputs[0], values)
+        if given.get("running_mean") is not None and not given.get("use_input_stats", True):
+            raise no_rule("DeepLIFT", call, "it normalises by stored statistics")
+        shape, axes, weight, eps = norm_settings(call, change.true.dtype)
+        centred = linear(lambda t: t.reshape(shape), change)
         if call.name != "rms_norm":
             centred = linear(lambda t: t - t.mean(axes, keepdim=True), centred)
-        eps = given.get("eps", 1e-5)
-        eps = torch.finfo(change.true.dtype).eps if eps is None else eps
-        moved = normalised(centred, axes, eps).reshape(shape)
-        weight = given.get("weight")
-        if weight is None:
-            return moved
-        per_place = call.name not in {"group_norm", "instance_norm"}
-        return moved * (weight if per_place else per_channel(weight, len(shape)))
+        moved = normalised(centred, axes, eps).reshape(change.true.shape)
+        return moved if weight is None else moved * weight
 
     def unit_length(self, call: Call, values: Values) -> Tensor:
         """F.normalize: like the norms, but with the sum of squares in place of their mean."""

@@ -33,9 +33,9 @@ from gyrograd.attributions.rules import (
     ZPLUS_EVEN,
     Layer,
     RelevanceRule,
+    at_places,
     batchnorm_scale_and_shift,
     derivative,
-    from_winners,
     gamma_rule,
     gate_of,
     is_constant_multiple,
@@ -43,18 +43,19 @@ from gyrograd.attributions.rules import (
     layers_of,
     less_mean,
     merge_batch_norm,
-    natively,
+    negative,
     padded_with_zeros,
     per_channel,
     positive,
     refuse_unsteady,
     relative_change,
-    signed_parts,
     size_and_trace,
     spread,
     stabilize,
     summands,
     through_fixed_spread,
+    total,
+    winners,
 )
 from gyrograd.attributions.variants import Shares
 from gyrograd.errors import UserError
@@ -203,7 +204,10 @@ class Relevance:
     ) -> dict[str, tuple[Tensor, Tensor]]:
         """The parts of a layer's input that the rule uses, each with its change."""
         a = inside.value
-        parts = {"whole": a, "positive": a} if inside in self.nonnegative else {"whole": a, **signed_parts(a)}
+        if inside in self.nonnegative:
+            parts = {"whole": a, "positive": a}
+        else:
+            parts = {"whole": a, "positive": positive(a), "negative": negative(a)}
         if inside in self.boxed:
             parts = dict(zip(("whole", "low", "high"), (a, *self.boxed[inside]), strict=True))
         if self.settings.rule == "zplus_even":
@@ -224,8 +228,9 @@ class Relevance:
             values = {item: self._change(item, values) for item in call.inputs}
             self.changes.update(call.outputs)
         if call.name in MAX_POOLS:
-            return from_winners(call, values)
-        return padded_with_zeros(call, values) if call.name == "pad" else natively(call, values)
+            inside = call.inputs[0]
+            return at_places(call, values[inside], winners(call, inside.value))
+        return padded_with_zeros(call, values) if call.name == "pad" else call.run(values)
 
     def same(self, call: Call, values: Values) -> Tensor:
         """Activations and other functions of one value: the identity."""
@@ -295,7 +300,7 @@ class Relevance:
         if call.name in {"add", "sub", "rsub"}:
             return self._sum(call, values)
         if not any(item in self.changes for item in call.inputs):
-            return spread(call, _total([values[item] for item in call.inputs]) / len(call.inputs))
+            return spread(call, total([values[item] for item in call.inputs]) / len(call.inputs))
         if is_constant_multiple(call):
             return self._kept_as_change(call, call.run(values))
         first, second = call.inputs
@@ -308,11 +313,11 @@ class Relevance:
             return spread(call, self._relative(call.inputs[0], values))
         terms = [(factor, item) for factor, item in summands(call) if isinstance(item, Traced)]
         if self.settings.residual == "signed":
-            moved = _total([factor * self._change(item, values) for factor, item in terms])
+            moved = total([factor * self._change(item, values) for factor, item in terms])
             return self._kept_as_change(call, spread(call, moved))
         part = _PARTS[self.settings.residual]
         sizes = [part(factor * item.value) for factor, item in terms]
-        moved = _total(
+        moved = total(
             [size * self._relative(item, values) for size, (_, item) in zip(sizes, terms, strict=True)]
         )
         if shares:
@@ -321,7 +326,7 @@ class Relevance:
                 for factor, item in summands(call)
                 if not isinstance(item, Traced)
             ]
-        return self._share(moved, _total(sizes))
+        return self._share(moved, total(sizes))
 
     def _relative(self, item: Traced, values: Values) -> Tensor:
         """The relative change u."""
@@ -389,10 +394,6 @@ class Relevance:
         keeps = keeps and all(item in self.nonnegative for item in call.inputs)
         if call.name in NONNEGATIVE or (keeps and (call.name not in {"add", "mul"} or len(call.inputs) == 2)):
             self.nonnegative.update(call.outputs)
-
-
-def _total(parts: list[Tensor]) -> Tensor:
-    return sum(parts[1:], parts[0])
 
 
 _PARTS = {"positive": positive, "absolute": size_and_trace}

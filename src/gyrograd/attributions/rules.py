@@ -8,10 +8,9 @@ an activation.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -179,19 +178,17 @@ def merge_batch_norm(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
 # Operations that are linear, or nearly so
 
 
-def natively(call: Call, values: Values) -> Any:
-    """Run the operation itself, which is linear already."""
-    return call.run(values)
+def winners(call: Call, value: Tensor) -> Tensor:
+    """Positions of the maxima if this max-pool gets this value."""
+    given = arguments(call) | {"input": value.detach(), "return_indices": True}
+    places: Tensor = getattr(F, call.name)(**given)[1]
+    return places
 
 
-def from_winners(call: Call, values: Values) -> Tensor:
-    """Max-pool: the replayed value at the position of the true maximum."""
-    given = arguments(call)
-    inside = given.pop("input")
-    given.pop("return_indices", None)
-    _, winners = getattr(F, call.name)(inside.value.detach(), **given, return_indices=True)
+def at_places(call: Call, value: Tensor, places: Tensor) -> Tensor:
+    """The value at these positions, as `winners` returns them, in the shape of the max-pool's output."""
     axes = int(call.name[-2])  # 2 for max_pool2d
-    return values[inside].flatten(-axes).gather(-1, winners.flatten(-axes)).view_as(winners)
+    return value.flatten(-axes).gather(-1, places.flatten(-axes)).view_as(places)
 
 
 def padded_with_zeros(call: Call, values: Values) -> Tensor:
@@ -294,6 +291,17 @@ def gate_of(call: Call) -> Tensor | None:
     return gates[call.name]() if call.name in gates else None
 
 
+def norm_settings(call: Call, dtype: torch.dtype) -> tuple[list[int], list[int], Tensor | None, float]:
+    """Of a norm in `CENTRED`: the shape and axes to average over, the weight as a factor of x, and eps."""
+    given, x = arguments(call), call.inputs[0].value
+    weight, eps = given.get("weight"), given.get("eps", 1e-5)
+    eps = torch.finfo(dtype).eps if eps is None else eps  # rms_norm's own default
+    if call.name not in {"group_norm", "instance_norm"}:
+        return list(x.shape), list(range(-len(given["normalized_shape"]), 0)), weight, eps
+    weight = weight if weight is None else per_channel(weight, x.dim())
+    return [x.shape[0], given.get("num_groups", x.shape[1]), -1], [-1], weight, eps
+
+
 def less_mean(call: Call, moved: Tensor) -> Tensor:
     """Relative change of a softmax: the change of its input minus the mean of that under its weights."""
     s = single(call.outputs[0].value)
@@ -303,20 +311,13 @@ def less_mean(call: Call, moved: Tensor) -> Tensor:
 
 def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
     """A normalisation with constant denominator and no bias, applied to t: centred and scaled."""
-    given, x = arguments(call), single(call.inputs[0].value)
-    weight = given.get("weight")
-    if call.name in {"group_norm", "instance_norm"}:
-        shape, axes = [x.shape[0], given.get("num_groups", x.shape[1]), -1], [-1]
-        weight = weight if weight is None else per_channel(weight, x.dim())
-    else:
-        shape, axes = list(x.shape), list(range(-len(given["normalized_shape"]), 0))
+    x = single(call.inputs[0].value)
+    shape, axes, weight, eps = norm_settings(call, x.dtype)
 
     def centred(t: Tensor) -> Tensor:
         t = t.reshape(shape)
         return t if call.name == "rms_norm" else t - t.mean(axes, keepdim=True)
 
-    eps = given.get("eps", 1e-5)
-    eps = torch.finfo(x.dtype).eps if eps is None else eps  # rms_norm's own default
     spread = (centred(x).square().mean(axes, keepdim=True) + eps).sqrt()
     moved = (centred(single(t)) / spread).reshape(x.shape)
     return (moved if weight is None else moved * weight).to(t.dtype)
@@ -337,10 +338,6 @@ def positive(t: Tensor) -> Tensor:
 
 def negative(t: Tensor) -> Tensor:
     return -(-t).relu()
-
-
-def signed_parts(t: Tensor) -> dict[str, Tensor]:
-    return {"positive": positive(t), "negative": negative(t)}
 
 
 def size_and_trace(t: Tensor) -> Tensor:
@@ -449,7 +446,7 @@ def relative_change(
 
     def products(share: Share, column: int, bias_kept: bool) -> Tensor:
         terms = [term for term in share.terms if term.source in sources]
-        return _sum(
+        return total(
             [
                 _product(layer, term, weight(term.weight), sources[term.source][column], bias_kept)
                 for term in terms
@@ -462,11 +459,12 @@ def relative_change(
         if share.where is not None:
             piece = piece * share.where(layer.apply(layer.input.value, layer.weight, layer.bias))
         pieces.append(piece)
-    return _sum(pieces).to(layer.input.value.dtype)
+    return total(pieces).to(layer.input.value.dtype)
 
 
-def _sum(parts: list[Tensor]) -> Tensor:
-    return reduce(operator.add, parts)
+def total(parts: list[Tensor]) -> Tensor:
+    """The sum of at least one tensor; `sum` alone would start with an addition to 0."""
+    return sum(parts[1:], parts[0])
 
 
 def _product(layer: Layer, term: Term, weight: Tensor, source: Tensor, keep_bias: bool) -> Tensor:
