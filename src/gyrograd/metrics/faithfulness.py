@@ -88,13 +88,7 @@ class Faithfulness:
         return (0.0, math.inf) if self.similarity == "inverse_l2" else (-1.0, 1.0)
 
     def __call__(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         target = class_indices(target, x)
         map = attribution(model, x, target).detach()

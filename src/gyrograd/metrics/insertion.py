@@ -94,7 +94,7 @@ class InsertionCurve:
         x: Inputs,
         target: Targets,
         *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        seed: Seed = 0,
         perturbed: Inputs | None = None,
     ) -> Curve:
         """The value at each share of pixels."""

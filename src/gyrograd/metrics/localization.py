@@ -46,7 +46,7 @@ class MaskMetric(ABC):
         x: Images,
         target: Targets,
         *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        seed: Seed = 0,
         mask: Tensor | None = None,
         boxes: Tensor | None = None,
     ) -> PerExample:

@@ -70,13 +70,7 @@ class ParameterRandomization:
         return self.curve(model, attribution, x, target, seed=seed).mean(1)
 
     def curve(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - the draws are the model's, not the examples'
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> Float[Tensor, "b layers"]:
         """The similarity after each layer, in the order they are randomised."""
         target = class_indices(target, x)

@@ -44,13 +44,7 @@ class Sparseness:
         check_reduction(self.reduce)
 
     def __call__(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         target = class_indices(target, x)
         check_classes(model, x, target)

@@ -67,7 +67,7 @@ class Jpeg:
         if not 1 <= self.quality <= 95:
             raise UserError(f"quality is {self.quality}; give a JPEG quality of 1 to 95, 50 is usual.")
 
-    def changed(self, x: Images, variant: int) -> Images:  # noqa: ARG002
+    def changed(self, x: Images, variant: int) -> Images:
         if x.shape[1] not in (1, 3):
             raise UserError(
                 f"A JPEG has 1 or 3 channels and the images have {x.shape[1]}; leave this metric out."
@@ -193,13 +193,7 @@ class TransformedSimilarity:
         return self.per_variant(model, attribution, x, target, seed=seed).nanmean(1)
 
     def per_variant(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> Float[Tensor, "b n"]:
         """The similarity of each variant; NaN where the prediction changes."""
         target, x = class_indices(target, x), x.detach()
