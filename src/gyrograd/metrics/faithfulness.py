@@ -116,9 +116,9 @@ class Faithfulness:
             return whole[examples, None] - score_variants(model, without, target[examples], self.quantity)
 
         loss = in_parts(losses, x, n, self.max_batch)
-        return loss if self.contribution == "difference" else self._slope(loss, x - reference, groups)
-
-    def _slope(self, loss: Tensor, away: Tensor, groups: Tensor) -> Tensor:
+        if self.contribution == "difference":
+            return loss
+        away = x - reference
         elements = over_groups(torch.ones_like(away), groups)
         mean = over_groups(away, groups) / torch.where(elements > 0, elements, 1)
         return torch.where(mean == 0, 0, loss / torch.where(mean == 0, 1, mean))

@@ -14,9 +14,8 @@ from torch.nn.functional import max_pool2d
 
 from gyrograd.errors import UserError
 from gyrograd.metrics.insertion import positions
-from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.passes import checked_target
 from gyrograd.metrics.reductions import check_reduction, reduce_map
-from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Metric, Model, PerExample, Seed, Targets
 
@@ -50,8 +49,7 @@ class MaskMetric(ABC):
         mask: Tensor | None = None,
         boxes: Tensor | None = None,
     ) -> PerExample:
-        target = class_indices(target, x)
-        check_classes(model, x, target)
+        target = checked_target(model, x, target)
         inside = _checked_mask(x, mask, boxes)
         return self.on_object(reduce_map(attribution(model, x, target).detach(), self.reduce)[:, 0], inside)
 

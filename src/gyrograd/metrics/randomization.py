@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.passes import checked_target
 from gyrograd.metrics.reductions import SIMILARITIES, check_reduction, reduce_map
 from gyrograd.metrics.sanity_checks import shuffle
-from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -73,8 +72,7 @@ class ParameterRandomization:
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> Float[Tensor, "b layers"]:
         """The similarity after each layer, in the order they are randomised."""
-        target = class_indices(target, x)
-        check_classes(model, x, target)
+        target = checked_target(model, x, target)
         before = self._seen(attribution(model, x, target))
         alike = SIMILARITIES[self.similarity]
         stages = [alike(before, self._seen(attribution(twin, x, target))) for _, twin in self.stages(model)]

@@ -43,9 +43,8 @@ from gyrograd.attributions.segments import (
 from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.metrics.certificates import check_alpha, lower_share
-from gyrograd.metrics.passes import check_classes, check_count
+from gyrograd.metrics.passes import check_count, checked_target
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_inputs, class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -117,9 +116,7 @@ class SoftStability(ComparedBySettings):
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> SegmentCertificate:
         """The bound, the class predicted from the top segments, and the number of agreeing additions."""
-        check_inputs(x)
-        target, x = class_indices(target, x), x.detach()
-        check_classes(model, x, target)
+        target, x = checked_target(model, x, target), x.detach()
         keys = random.keys(seed, len(x), x.device)
         segments = self._segments(attribution, x)
         map = attribution(model, x, target).detach().double()
