@@ -120,7 +120,12 @@ class Layer(NamedTuple):
 def layers_of(call: Call, method: str) -> list[Layer]:
     """The call as one layer per factor that depends on x; the true value of the other factor is its weight."""
     given = arguments(call) if call.name in _PARAMETERS else {}
-    first, second = (given.pop("input"), given.pop("weight")) if given else _two_factors(call, method)
+    if given:
+        first, second = given.pop("input"), given.pop("weight")
+    elif len(call.tensors) == 2 and call.tensors[0] is not call.tensors[1]:
+        first, second = call.tensors
+    else:
+        raise no_rule(method, call, "it is not the product of two different tensors")
     bias = given.pop("bias", None)
     if isinstance(bias, Traced):
         raise no_rule(method, call, "its bias depends on x")
@@ -139,13 +144,6 @@ def layers_of(call: Call, method: str) -> list[Layer]:
         # The roles of the factors swap: the first one is the weight here.
         layers.append(Layer(second, _true(first), bias, lambda a, w, b: run(w, a, b)))
     return layers
-
-
-def _two_factors(call: Call, method: str) -> tuple[Any, Any]:
-    if len(call.tensors) != 2 or call.tensors[0] is call.tensors[1]:
-        raise no_rule(method, call, "it is not the product of two different tensors")
-    first, second = call.tensors
-    return first, second
 
 
 def _true(item: Traced | Tensor) -> Tensor:
@@ -445,13 +443,17 @@ def relative_change(
     weight = cache(lambda part: part(layer.weight))
 
     def products(share: Share, column: int, bias_kept: bool) -> Tensor:
-        terms = [term for term in share.terms if term.source in sources]
-        return total(
-            [
-                _product(layer, term, weight(term.weight), sources[term.source][column], bias_kept)
-                for term in terms
-            ]
-        )
+        parts = []
+        for term in share.terms:
+            if term.source not in sources:
+                continue
+            bias = None
+            if bias_kept and term.bias is not None and layer.bias is not None:
+                bias = term.bias(layer.bias)
+            # In single precision: half precision would round the stabiliser away.
+            product = single(layer.apply(sources[term.source][column], weight(term.weight), bias))
+            parts.append(product if term.sign == 1 else term.sign * product)
+        return total(parts)
 
     pieces = []
     for share in rule:
@@ -465,10 +467,3 @@ def relative_change(
 def total(parts: list[Tensor]) -> Tensor:
     """The sum of at least one tensor; `sum` alone would start with an addition to 0."""
     return sum(parts[1:], parts[0])
-
-
-def _product(layer: Layer, term: Term, weight: Tensor, source: Tensor, keep_bias: bool) -> Tensor:
-    bias = term.bias(layer.bias) if keep_bias and term.bias is not None and layer.bias is not None else None
-    # In single precision: half precision would round the stabiliser away.
-    product = single(layer.apply(source, weight, bias))
-    return product if term.sign == 1 else term.sign * product
