@@ -75,31 +75,28 @@ class IntegratedGradients(ComparedBySettings):
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
-            return self._map(model, x, target, start, create_graph)
+            positions, weights = path_points(self.rule, self.steps)
+            at_once = copies_at_once(self.max_batch, x, model)
+            mean = torch.zeros_like(x)
+            # The gradient at the baseline itself depends only on the weights: if those are frozen it needs no graph,
+            # which would cost several times as much.
+            held = not (start.requires_grad or any(weight.requires_grad for weight in model.parameters()))
+            fixed = int(create_graph and positions[0] == 0 and held)
+            starts = [*range(fixed), *range(fixed, len(positions), at_once)]
+            for first, end in zip(starts, [*starts[1:], len(positions)], strict=True):
+                alpha, weight = _column(positions[first:end], x), _column(weights[first:end], x)
+                points = (start + alpha * (x - start)).flatten(0, 1)
+                once = not create_graph or end <= fixed
+                repeated = target.repeat(len(alpha))
+                explained = score(model, repeated, self.quantity, check=not create_graph, any_layout=once)
+                gradient = input_gradient(explained, points, create_graph=not once)
+                mean = mean + (weight * gradient.unflatten(0, (len(alpha), len(x)))).sum(0)
+            return (x - start) * mean if self.times_input else mean
 
         passes = self.steps + (self.rule == "trapezoid")
         return explain_in_parts(
             explain, model, x, target, self.max_batch, create_graph, passes=passes, baseline=self.baseline
         )
-
-    def _map(self, model: Model, x: Tensor, target: Tensor, start: Tensor, create_graph: bool) -> Tensor:
-        positions, weights = path_points(self.rule, self.steps)
-        at_once = copies_at_once(self.max_batch, x, model)
-        mean = torch.zeros_like(x)
-        # The gradient at the baseline itself depends only on the weights: if those are frozen it needs no graph, which
-        # would cost several times as much.
-        held = not (start.requires_grad or any(weight.requires_grad for weight in model.parameters()))
-        fixed = int(create_graph and positions[0] == 0 and held)
-        starts = [*range(fixed), *range(fixed, len(positions), at_once)]
-        for first, end in zip(starts, [*starts[1:], len(positions)], strict=True):
-            alpha, weight = _column(positions[first:end], x), _column(weights[first:end], x)
-            points = (start + alpha * (x - start)).flatten(0, 1)
-            once = not create_graph or end <= fixed
-            repeated = target.repeat(len(alpha))
-            explained = score(model, repeated, self.quantity, check=not create_graph, any_layout=once)
-            gradient = input_gradient(explained, points.detach() if once else points, create_graph=not once)
-            mean = mean + (weight * gradient.unflatten(0, (len(alpha), len(x)))).sum(0)
-        return (x - start) * mean if self.times_input else mean
 
 
 def _column(values: list[float], x: Tensor) -> Tensor:

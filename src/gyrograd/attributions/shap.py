@@ -144,7 +144,12 @@ def weighted_coalitions(
         )
     smallest, left = sizes_taken_whole(s, draws)
     rows = [_of_size(s, size, device) for size in range(1, s) if min(size, s - size) < smallest]
-    weights = [part.new_full((len(part),), _weight_of_one(s, part), dtype=torch.float64) for part in rows]
+    # The coalitions of one size share its mass evenly.
+    shares = [kernel_mass(s, int(part[0].sum())) / len(part) for part in rows]
+    weights = [
+        part.new_full((len(part),), share, dtype=torch.float64)
+        for part, share in zip(rows, shares, strict=True)
+    ]
     if 2 * smallest <= s:
         sampled, times = distinct(paired_coalitions(s, left, seed, device, smallest))
         rows.append(sampled)
@@ -159,10 +164,6 @@ def kernel_mass(s: int, k: int) -> float:
 
 def _mass_between(s: int, smallest: int) -> float:
     return sum(kernel_mass(s, k) for k in range(smallest, s - smallest + 1))
-
-
-def _weight_of_one(s: int, whole_size: Tensor) -> float:
-    return kernel_mass(s, int(whole_size[0].sum())) / len(whole_size)
 
 
 def sizes_taken_whole(s: int, draws: int) -> tuple[int, int]:
