@@ -75,7 +75,7 @@ class GradientShap(ComparedBySettings):
             total = torch.zeros_like(x)
             for first in range(0, self.draws, at_once):
                 part = slice(first, first + at_once)
-                start = starts[part] if len(starts) > 1 else starts
+                start = starts[part] if len(starts) > 1 else starts  # one baseline for all draws
                 way = self._ends(x, key)[part] - start if self.sigma else x - start
                 points = (start + positions[part] * way).flatten(0, 1)
                 repeated = target.repeat(len(points) // len(x))

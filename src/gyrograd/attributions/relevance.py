@@ -212,10 +212,12 @@ class Relevance:
             parts = dict(zip(("whole", "low", "high"), (a, *self.boxed[inside]), strict=True))
         if self.settings.rule == "zplus_even":
             parts["ones"] = torch.ones_like(a)
+        # Each part is multiplied by the change, so those that the rule does not use are left out.
         wanted = {term.source for share in rule for term in share.terms}
         parts = {name: part for name, part in parts.items() if name in wanted}
         if inside not in self.changes:
             return {name: (part, part * values[inside]) for name, part in parts.items()}
+        # A change belongs to the part of the input in which its value is; other parts need the relative change.
         sides = {"whole": torch.ones_like(a), "positive": a > 0, "negative": a < 0}
         return {
             name: (part, values[inside] * sides[name] if name in sides else self._relative(inside, values))

@@ -390,6 +390,7 @@ class _Recorder(TorchFunctionMode):
 
     def _keep(self, args: tuple[Any, ...], result: Any, call: Call) -> Any:
         """Remember the results. A call that returns its own argument (`contiguous`) is not recorded."""
+        # The model gets back the tensor that it passed, which with `apart` is a detached one.
         unchanged = {id(item.value): item for item in call.inputs}
         if isinstance(result, Tensor) and id(result) in unchanged:
             names = [item for item in _leaves(args) if isinstance(item, Tensor) and id(item) in self._known]

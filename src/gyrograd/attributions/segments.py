@@ -183,6 +183,7 @@ def over_coalitions(
 
     Forward passes run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out.
     """
+    # The rows of all examples form one list, so that passes are full whatever the number of coalitions per example.
     counts = [len(rows) for rows in coalitions]
     owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
     images, fills = as_images(x), as_images(baseline)

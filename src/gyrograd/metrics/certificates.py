@@ -129,6 +129,7 @@ class CertifiedPixels:
         check_inputs(x)
         pixels = reduce_map(x[:1], self.reduce)[0].numel()
         alpha = self.alpha / len(look_ends(self.draws, self.looks)) / pixels
+        # The Clopper-Pearson bound if all draws agree: no pixel can have a higher one.
         unanimous = torch.tensor(alpha ** (1 / self.draws), dtype=torch.float64)
         largest = self.sigma * float(torch.special.ndtri(unanimous))
         if largest < self.radius:
@@ -194,6 +195,7 @@ class DirectionCertificate:
         -1, the trivial bound, if no positive bound could be shown: a mean of unit maps is shorter than one, so a
         negative bound on its component along the direction does not bound the angle.
         """
+        # From the mean of (1 + cosine) / 2 back to the mean cosine, which is the part along the direction.
         along = 2 * torch.special.ndtr(torch.special.ndtri(self.low) - radius / self.sigma) - 1
         return torch.where(along > 0, along, -1.0)
 
@@ -346,6 +348,7 @@ def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Fl
     """Lower confidence bound of the true share, wrong with probability at most alpha (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv  # type: ignore[import-untyped]
 
+    # The inverse of the beta distribution is slow and runs on the CPU, and many pixels have the same count.
     seen, places = agreeing.unique(return_inverse=True)
     counts = seen.cpu().double().numpy()
     low = torch.from_numpy(betaincinv(counts.clip(1), draws - counts.clip(1) + 1, alpha))

@@ -209,6 +209,7 @@ class Infidelity:
                 f"A square of {self.patch} pixels does not fit inputs of shape {tuple(x.shape)}; "
                 "give a smaller patch, or perturbation='gaussian'."
             )
+        # Every corner for which the square fits is equally likely.
         corner = random.uniform(keys, (2,), stream=draw, dtype=torch.float64)
         inside = []
         for axis, side in enumerate(x.shape[2:]):

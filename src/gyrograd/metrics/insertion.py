@@ -247,5 +247,7 @@ def positions(map: Images, ties: str = "exact") -> Positions:
         order = flat.sort(dim=1, descending=True, stable=True).indices
         steps = torch.arange(flat.shape[1], device=flat.device).expand_as(order)
         return torch.empty_like(order).scatter_(1, order, steps).view_as(map)
+    # searchsorted takes rising values. Each pixel gets the last place of its group of equals, so that the group is in
+    # once all of it fits.
     falling = (-flat).sort(dim=1).values
     return (torch.searchsorted(falling, -flat, right=True) - 1).view_as(map)

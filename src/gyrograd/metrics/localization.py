@@ -120,6 +120,7 @@ class PointingGame(MaskMetric):
 
     def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
         if self.tolerance:
+            # A max-pool of zeros and ones widens the object by the tolerance.
             side = 2 * self.tolerance + 1
             inside = max_pool2d(inside[:, None].to(sizes), side, 1, self.tolerance)[:, 0].bool()
         strongest = sizes == sizes.amax((1, 2), keepdim=True)

@@ -49,6 +49,7 @@ def in_parts(measure: Measure, x: Inputs, variants: int, max_batch: int) -> Floa
     """
     if x.dim() == 4 and float(x.detach().amin()) >= 0 and float(x.detach().amax()) > 2:
         check_images(x)
+    # All variants of a block of examples come before the next block: concatenate along variants, then along examples.
     rows: dict[int, list[Tensor]] = {}
     for examples, these in parts(len(x), variants, rows_at_once(max_batch, x)):
         rows.setdefault(examples.start, []).append(measure(examples, these))

@@ -101,6 +101,7 @@ class ParameterRandomization:
                 f"The layer {name} ({type(layer).__name__}) has no reset_parameters; give weights='shuffled'."
             )
         devices = [weight.device for weight in layer.parameters() if weight.device.type == "cuda"]
+        # reset_parameters draws from torch's global generator, which must be left as it was.
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(self.weights_seed)
             reset()

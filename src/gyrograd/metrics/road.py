@@ -137,6 +137,7 @@ def imputed(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
     found = gone * left
     rest = wanted - system(found)
     direction, size = rest, dot(rest, rest)
+    # Squared, like the sizes: the residual may be a hundred roundings of the right side.
     accuracy = (100 * torch.finfo(x.dtype).eps) ** 2 * dot(wanted, wanted)
     for _ in range(MOST_ITERATIONS):
         going = size > accuracy

@@ -170,6 +170,7 @@ def additions(shown: Bool[Tensor, " s"], most: int, draws: int, key: random.Keys
     """
     hidden = int((~shown).sum())
     numbers = torch.arange(min(most, hidden) + 1, dtype=torch.float64, device=shown.device)
+    # Logarithms of the binomials up to a constant, which the softmax removes; the binomials themselves may overflow.
     ways = -(torch.lgamma(numbers + 1) + torch.lgamma(hidden - numbers + 1))
     upto = ways.softmax(0).cumsum(0)
     drawn = random.uniform(key, (draws, len(shown) + 1), dtype=torch.float64)[0]

@@ -50,6 +50,7 @@ class Sparseness:
             reduce_map(attribution(model, x, target).detach(), self.reduce).flatten(1).abs().sort(1).values
         )
         n = sizes.shape[1]
+        # Gini: the sum over rising ranks i of (2 i - n - 1) / n times the share of the i-th smallest.
         rank = torch.arange(1, n + 1, device=sizes.device, dtype=sizes.dtype)
         whole = sizes.sum(1)
         # Scaled first: magnitudes times ranks overflow half precision. Equal magnitudes may round to below 0.

@@ -72,6 +72,7 @@ class Jpeg:
             raise UserError(
                 f"A JPEG has 1 or 3 channels and the images have {x.shape[1]}; leave this metric out."
             )
+        # Rounded: byte() alone would cut off, and darken the image by half a level.
         levels = (x * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu().numpy()
         read = np.stack([_through_jpeg(image, self.quality) for image in levels])
         return torch.from_numpy(read).to(x.device).permute(0, 3, 1, 2).to(x.dtype) / 255
