@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gyrograd.attributions import late_layer
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
 from gyrograd.attributions.feature_maps import (
     FeatureMaps,
@@ -30,17 +31,6 @@ from gyrograd.attributions.feature_maps import (
     named_maps,
     no_layer,
     refuse_unless_images,
-)
-from gyrograd.attributions.late_layer import (
-    LayerGradient,
-    LayerSite,
-    Score,
-    forget_site,
-    is_exact_type,
-    known_site,
-    matches_record,
-    plain_gradient,
-    site_of,
 )
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
@@ -73,7 +63,7 @@ class ActivationMap:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             refuse_unless_images(x, "Class activation maps")
 
-            def layer(x: Tensor) -> LayerGradient:
+            def layer(x: Tensor) -> late_layer.LayerGradient:
                 return self._layer(model, x, target, create_graph)
 
             found = layer(x) if create_graph else in_fast_layout(model, x, layer, layer)
@@ -94,7 +84,7 @@ class ActivationMap:
         """Class activation maps `b h w` from feature maps and the gradient to them, both `b c h w`."""
         raise NotImplementedError
 
-    def _layer(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> LayerGradient:
+    def _layer(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> late_layer.LayerGradient:
         """The layer and the gradient to it: from a plain pass if it is known to match a record, else from a record."""
 
         def score(logits: Tensor) -> Tensor:
@@ -103,30 +93,34 @@ class ActivationMap:
                 check_target(few, *check_logits(logits, x[: len(few)]).shape)
             return quantity_of(logits, few, self.quantity)
 
-        def from_record(x: Tensor) -> tuple[Tape, FeatureMaps, LayerGradient]:
+        def from_record(x: Tensor) -> tuple[Tape, FeatureMaps, late_layer.LayerGradient]:
             leaf = x.detach().requires_grad_() if create_graph and not x.requires_grad else x
             tape = record(model, leaf, create_graph=create_graph)
             found, gradient = self._find_layer(model, tape, len(x), score, create_graph)
-            return tape, found, LayerGradient(found.fold(found.at.value), found.fold(gradient))
+            return tape, found, late_layer.LayerGradient(found.fold(found.at.value), found.fold(gradient))
 
-        def find_site() -> LayerSite | None:
+        def find_site() -> late_layer.LayerSite | None:
             few = x[:2]
             tape, found, expected = from_record(few)
-            site = site_of(found, tape)
-            return site if site is not None and matches_record(site, expected, model, few, score) else None
+            site = late_layer.site_of(found, tape)
+            return (
+                site
+                if site is not None and late_layer.matches_record(site, expected, model, few, score)
+                else None
+            )
 
-        if not create_graph and is_exact_type(x):
+        if not create_graph and late_layer.is_exact_type(x):
             key = (tuple(x.shape[1:]), x.dtype, self.layer, self.quantity)
-            known = known_site(model, key, find_site)
-            plain = None if known is None else plain_gradient(model, x, known, score)
+            known = late_layer.known_site(model, key, find_site)
+            plain = None if known is None else late_layer.plain_gradient(model, x, known, score)
             if plain is not None:
                 return plain
             if known is not None:
-                forget_site(model, key)
+                late_layer.forget_site(model, key)
         return from_record(x)[2]
 
     def _find_layer(
-        self, model: Model, tape: Tape, examples: int, score: Score, create_graph: bool
+        self, model: Model, tape: Tape, examples: int, score: late_layer.Score, create_graph: bool
     ) -> tuple[FeatureMaps, Tensor]:
         """The layer in the record, and the gradient of the score to it."""
         rows = examples * rows_per_example(model)

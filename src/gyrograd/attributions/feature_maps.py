@@ -88,7 +88,7 @@ def refuse_unless_images(x: Tensor, maps: str) -> None:
         )
 
 
-def enlarge(maps: Float[Tensor, "rows h w"], x: Images) -> Images:
+def enlarge(maps: Float[Tensor, "rows height width"], x: Images) -> Images:
     """Coarse maps in the size of the images (bilinear), divided evenly among the colour channels.
 
     The rows of a smoothed model are averaged over its draws.

@@ -7,18 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gyrograd.attributions import rules
 from gyrograd.attributions.batching import explain_in_parts
 from gyrograd.attributions.gradient import CommonSettings
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, hooked_gradient, record_through, refuse_unknown
-from gyrograd.attributions.rules import (
-    ACTIVATIONS,
-    FUNCTIONS,
-    OPERATIONS,
-    POWERS,
-    refuse_unsteady,
-    refuse_written_out,
-)
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
 from gyrograd.numerics.quantities import quantity_of
@@ -62,7 +55,7 @@ class GuidedBackprop(CommonSettings):
             tape = run(x) if create_graph else in_fast_layout(model, x, run, run)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
-            return hooked_gradient(tape, Tensor.relu, ACTIVATIONS, start, create_graph=create_graph)
+            return hooked_gradient(tape, Tensor.relu, rules.ACTIVATIONS, start, create_graph=create_graph)
 
         return explain_in_parts(explain, model, x, target, self.max_batch, create_graph)
 
@@ -84,11 +77,11 @@ def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: 
 
 
 def _check_guidable(tape: Tape) -> None:
-    refuse_unknown("Guided backprop", tape, OPERATIONS - (FUNCTIONS - POWERS))
+    refuse_unknown("Guided backprop", tape, rules.OPERATIONS - (rules.FUNCTIONS - rules.POWERS))
     for call in tape.path:
-        refuse_unsteady(call, "Guided backprop")
-        refuse_written_out(call, "Guided backprop")
-    if not any(call.name in ACTIVATIONS for call in tape.path):
+        rules.refuse_unsteady(call, "Guided backprop")
+        rules.refuse_written_out(call, "Guided backprop")
+    if not any(call.name in rules.ACTIVATIONS for call in tape.path):
         raise UserError(
             "Guided backprop found no activation in the model, so its map would be the plain gradient; "
             "use the attribution 'gradient'."

@@ -453,7 +453,7 @@ def relative_change(
             # In single precision: half precision would round the stabiliser away.
             product = single(layer.apply(sources[term.source][column], weight(term.weight), bias))
             parts.append(product if term.sign == 1 else term.sign * product)
-        return total(parts)
+        return sum_of(parts)
 
     pieces = []
     for share in rule:
@@ -461,9 +461,9 @@ def relative_change(
         if share.where is not None:
             piece = piece * share.where(layer.apply(layer.input.value, layer.weight, layer.bias))
         pieces.append(piece)
-    return total(pieces).to(layer.input.value.dtype)
+    return sum_of(pieces).to(layer.input.value.dtype)
 
 
-def total(parts: list[Tensor]) -> Tensor:
+def sum_of(parts: list[Tensor]) -> Tensor:
     """The sum of at least one tensor; `sum` alone would start with an addition to 0."""
     return sum(parts[1:], parts[0])
