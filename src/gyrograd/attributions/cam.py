@@ -21,17 +21,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gyrograd.attributions import late_layer
+from gyrograd.attributions import feature_maps, late_layer
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
-from gyrograd.attributions.feature_maps import (
-    FeatureMaps,
-    candidates,
-    enlarge,
-    find_module,
-    named_maps,
-    no_layer,
-    refuse_unless_images,
-)
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
 from gyrograd.errors import UserError
@@ -61,7 +52,7 @@ class ActivationMap:
         draws = rows_per_example(model)
 
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            refuse_unless_images(x, "Class activation maps")
+            feature_maps.refuse_unless_images(x, "Class activation maps")
 
             def layer(x: Tensor) -> late_layer.LayerGradient:
                 return self._layer(model, x, target, create_graph)
@@ -69,13 +60,13 @@ class ActivationMap:
             found = layer(x) if create_graph else in_fast_layout(model, x, layer, layer)
             # In a smoothed model each draw gets 1 / draws of the gradient.
             cam = self.weigh(found.maps, found.gradient * draws)
-            return enlarge(cam.relu() if self.relu else cam, x)
+            return feature_maps.enlarge(cam.relu() if self.relu else cam, x)
 
         return explain_in_parts(explain, model, x, target, self.max_batch, create_graph)
 
     def chosen(self, model: Model, x: Images) -> str:
         """The chosen layer, in words."""
-        refuse_unless_images(x, "Class activation maps")
+        feature_maps.refuse_unless_images(x, "Class activation maps")
         with eval_mode(model):
             tape = record(model, x[:1], create_graph=False)
             return str(self._find_layer(model, tape, 1, lambda logits: logits.sum(1), create_graph=False)[0])
@@ -93,7 +84,7 @@ class ActivationMap:
                 check_target(few, *check_logits(logits, x[: len(few)]).shape)
             return quantity_of(logits, few, self.quantity)
 
-        def from_record(x: Tensor) -> tuple[Tape, FeatureMaps, late_layer.LayerGradient]:
+        def from_record(x: Tensor) -> tuple[Tape, feature_maps.FeatureMaps, late_layer.LayerGradient]:
             leaf = x.detach().requires_grad_() if create_graph and not x.requires_grad else x
             tape = record(model, leaf, create_graph=create_graph)
             found, gradient = self._find_layer(model, tape, len(x), score, create_graph)
@@ -121,18 +112,20 @@ class ActivationMap:
 
     def _find_layer(
         self, model: Model, tape: Tape, examples: int, score: late_layer.Score, create_graph: bool
-    ) -> tuple[FeatureMaps, Tensor]:
+    ) -> tuple[feature_maps.FeatureMaps, Tensor]:
         """The layer in the record, and the gradient of the score to it."""
         rows = examples * rows_per_example(model)
         if self.layer is not None:
-            named = named_maps(tape, find_module(model, self.layer), self.layer, rows)
+            named = feature_maps.named_maps(
+                tape, feature_maps.find_module(model, self.layer), self.layer, rows
+            )
             return named, gradient_inside(tape, named.at, score, create_graph=create_graph)
-        for found in candidates(tape, rows):
+        for found in feature_maps.candidates(tape, rows):
             gradient = gradient_inside(tape, found.at, score, create_graph=create_graph)
             # After the last attention only the class token is read: the gradient to the patches is exactly zero.
             if not found.has_extra_tokens or bool(found.fold(gradient).detach().any()):
                 return found, gradient
-        raise no_layer(tape)
+        raise feature_maps.no_layer(tape)
 
 
 @register(
