@@ -94,20 +94,14 @@ class ActivationMap:
             few = x[:2]
             tape, found, expected = from_record(few)
             site = late_layer.site_of(found, tape)
-            return (
-                site
-                if site is not None and late_layer.matches_record(site, expected, model, few, score)
-                else None
-            )
+            matches = site is not None and late_layer.matches_record(site, expected, model, few, score)
+            return site if matches else None
 
         if not create_graph and late_layer.is_exact_type(x):
             key = (tuple(x.shape[1:]), x.dtype, self.layer, self.quantity)
-            known = late_layer.known_site(model, key, find_site)
-            plain = None if known is None else late_layer.plain_gradient(model, x, known, score)
+            plain = late_layer.gradient_at_known_site(model, x, key, find_site, score)
             if plain is not None:
                 return plain
-            if known is not None:
-                late_layer.forget_site(model, key)
         return from_record(x)[2]
 
     def _find_layer(
