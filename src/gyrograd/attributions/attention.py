@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
-from gyrograd.attributions.feature_maps import token_grid
-from gyrograd.attributions.replay import Tape, Traced, record
+from gyrograd.attributions.feature_maps import enlarge, refuse_unless_images, token_grid
+from gyrograd.attributions.gradient import CommonSettings
+from gyrograd.attributions.replay import Tape, Traced, record_through
 from gyrograd.attributions.rules import AFFINE, DROPOUTS
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.checks import check_logits, check_target
@@ -75,7 +75,7 @@ class AttentionRollout:
                 rolled = mixed / mixed.sum(2, keepdim=True) @ rolled
             return rolled
 
-        return _attention_map(flow, self.quantity, self.max_batch, model, x, target, create_graph)
+        return _attention_map(self, flow, model, x, target, create_graph)
 
 
 @register(
@@ -89,7 +89,7 @@ class AttentionRollout:
     about="Which patches the class token looks at and that speak for the class, through all layers.",
 )
 @dataclass(frozen=True)
-class GradientXAttention:
+class GradientXAttention(CommonSettings):
     """R <- R + mean_heads(relu(g_l A_l)) R over the layers l, from R = I (Chefer et al. 2021, self-attention).
 
     A_l is the attention of a layer and g_l the gradient of the explained value to it. The map is the row of the class
@@ -104,12 +104,6 @@ class GradientXAttention:
     (torch.Size([2, 3, 32, 32]), True)
     """
 
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         draws = rows_per_example(model)
 
@@ -121,50 +115,35 @@ class GradientXAttention:
                 relevance = relevance + (draws * slope * layer).relu().mean(1) @ relevance
             return relevance
 
-        return _attention_map(flow, self.quantity, self.max_batch, model, x, target, create_graph)
+        return _attention_map(self, flow, model, x, target, create_graph)
 
 
 def _attention_map(
+    method: AttentionRollout | GradientXAttention,
     flow: Callable[[list[Tensor], Tensor], Tensor],
-    quantity: str,
-    max_batch: int,
     model: Model,
     x: Inputs,
     target: Targets,
     create_graph: bool,
 ) -> Inputs:
     """Maps from `flow`, which turns the layers' attention and the explained values into `b n n`."""
-    draws = rows_per_example(model)
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
-        tape = _record(model, x, create_graph)
+        refuse_unless_images(x, "Attention maps")
+        tape = record_through(model, x, create_graph=create_graph)
         logits = check_logits(tape.logits.value, x)
         if not create_graph:
             check_target(target, *logits.shape)
-        layers = attention_layers(tape, len(x) * draws)
+        layers = attention_layers(tape, len(x) * rows_per_example(model))
         with torch.enable_grad(), without_autocast(x):
-            rows = flow([layer.value for layer in layers], quantity_of(logits, target, quantity))
+            rows = flow([layer.value for layer in layers], quantity_of(logits, target, method.quantity))
         extra, (height, width) = token_grid(layers[-1], tape, rows.shape[1])
         # The class token comes first; without one the head averages all patches.
         seen = rows[:, 0, extra:] if extra else rows.mean(1)
-        small = seen.unflatten(0, (draws, len(x))).mean(0).reshape(len(x), 1, height, width)
-        large = F.interpolate(small.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
-        map = large.expand_as(x) / x.shape[1]
+        map = enlarge(seen.unflatten(1, (height, width)), x)
         return map if create_graph else map.detach()
 
-    return explain_in_parts(
-        explain, model, x, target, rows=draws, max_batch=max_batch, create_graph=create_graph
-    )
-
-
-def _record(model: Model, x: Tensor, create_graph: bool) -> Tape:
-    if x.dim() != 4:
-        raise UserError(
-            f"Attention maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or 'integrated_gradients'."
-        )
-    if create_graph:
-        return record(model, x if x.requires_grad else x.detach().requires_grad_(), create_graph=True)
-    return record(model, x, create_graph=False, apart=True)
+    return explain_in_parts(explain, model, x, target, method.max_batch, create_graph)
 
 
 def attention_layers(tape: Tape, rows: int) -> list[Traced]:

@@ -27,9 +27,22 @@ def check_baseline(baseline: Baseline) -> None:
 def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:
     """The baseline per example, shaped like x. `mean` and `blur` depend on x, and derivatives pass through them."""
     check_baseline(baseline)
-    if isinstance(baseline, str):
-        return _named(x, baseline)
-    return _colour(x, baseline) if isinstance(baseline, tuple) else _broadcast(x, baseline)
+    if isinstance(baseline, tuple):
+        if len(baseline) != x.shape[1]:
+            raise UserError(
+                f"The baseline colour has {len(baseline)} values for {x.shape[1]} channels; give one each."
+            )
+        colour = torch.tensor(baseline, dtype=x.dtype, device=x.device)
+        return colour.reshape(-1, *[1] * (x.dim() - 2)).expand_as(x)
+    if not isinstance(baseline, str):
+        return _broadcast(x, baseline)
+    if baseline == "zero":
+        return torch.zeros_like(x)
+    if x.dim() != 4:
+        raise UserError(
+            f"Baseline '{baseline}' needs images b c h w, not {tuple(x.shape)}; use baseline='zero' or a number."
+        )
+    return _blurred(x) if baseline == "blur" else x.flatten(2).mean(2)[..., None, None].expand_as(x)
 
 
 def examples_of(x: Inputs, baseline: Tensor) -> Tensor:
@@ -40,23 +53,6 @@ def examples_of(x: Inputs, baseline: Tensor) -> Tensor:
             "several examples of that shape."
         )
     return baseline.to(x.device, x.dtype)
-
-
-def _named(x: Tensor, baseline: str) -> Tensor:
-    if baseline == "zero":
-        return torch.zeros_like(x)
-    if baseline == "mean":
-        return x.flatten(2).mean(2)[..., None, None].expand_as(x) if x.dim() == 4 else _refuse_flat("mean", x)
-    return _blurred(x) if x.dim() == 4 else _refuse_flat("blur", x)
-
-
-def _colour(x: Tensor, baseline: tuple[float, ...]) -> Tensor:
-    if len(baseline) != x.shape[1]:
-        raise UserError(
-            f"The baseline colour has {len(baseline)} values for {x.shape[1]} channels; give one each."
-        )
-    colour = torch.tensor(baseline, dtype=x.dtype, device=x.device)
-    return colour.reshape(-1, *[1] * (x.dim() - 2)).expand_as(x)
 
 
 def _broadcast(x: Tensor, baseline: float | Tensor) -> Tensor:
@@ -82,9 +78,3 @@ def _blurred(x: Tensor) -> Tensor:
     with without_autocast(x):
         rows = F.conv2d(padded, weights, groups=x.shape[1])
         return F.conv2d(rows, weights.transpose(2, 3), groups=x.shape[1])
-
-
-def _refuse_flat(name: str, x: Tensor) -> Tensor:
-    raise UserError(
-        f"Baseline '{name}' needs images b c h w, not {tuple(x.shape)}; use baseline='zero' or a number."
-    )

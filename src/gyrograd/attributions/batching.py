@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from gyrograd.attributions.baselines import Baseline, baseline_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_inputs, check_rows, class_indices, try_model
 from gyrograd.numerics.modes import eval_mode
@@ -29,7 +30,7 @@ CPU_ROWS = 64
 the cache and a pass takes twice as long."""
 
 Explain = Callable[..., Tensor]
-"""Maps some examples, their targets and further per-example arguments to attribution maps."""
+"""Maps some examples, their targets and, if a baseline is given, their baselines to attribution maps."""
 
 
 def rows_per_example(model: Model) -> int:
@@ -69,31 +70,47 @@ def explain_in_parts(
     model: Model,
     x: Tensor,
     target: Targets,
-    *,
-    rows: int,
     max_batch: int,
     create_graph: bool,
-    others: tuple[Tensor, ...] = (),
+    *,
+    passes: int = 1,
+    baseline: Baseline | None = None,
 ) -> Tensor:
-    """Maps of all examples, `max_batch` rows at a time, with the model in eval mode; `others` are split like x.
+    """Maps of all examples, made by `explain` from as many at once as fit, with the model in eval mode.
 
     A model that was not seen before is first tried on a few examples. Values are checked only without `create_graph`:
     a check waits for the device, and a loop that differentiates maps has checked its input before.
+
+    Args:
+        explain: called with some examples and their targets; with their baselines, too, if `baseline` is given.
+        model: the model.
+        x: the examples; without `create_graph` they are detached.
+        target: the class to explain per example.
+        max_batch: the budget of rows, images in one pass of the model.
+        create_graph: keep the graph, so that the maps can be differentiated.
+        passes: rows of the model that an example takes; a smoothed model multiplies them by its draws.
+        baseline: the setting of that name, for methods that start from a baseline per example.
     """
     if create_graph:
         check_rows(x)
     else:
         check_inputs(x)
-    budget = rows_at_once(max_batch, x)
-    columns = (x, class_indices(target, x), *others)  # first, because it recognises a missing batch axis
+        x = x.detach()
+    at_once = max(1, rows_at_once(max_batch, x) // (passes * rows_per_example(model)))
+    columns = [
+        x,
+        class_indices(target, x),
+    ]  # before the model runs, because it recognises a missing batch axis
     try_model(model, x)
-
-    def part(rows: slice) -> Tensor:
-        return explain(*(column[rows] for column in columns))
-
     bar = iter(track(range(len(x)), len(x), "explaining"))
+    maps = []
     with eval_mode(model), graph_if(create_graph):
-        maps = [_advance_bar(bar, map) for map in in_parts(part, len(x), max(1, budget // rows))]
+        if baseline is not None:
+            columns.append(baseline_of(x, baseline))
+        for map in in_parts(lambda rows: explain(*(column[rows] for column in columns)), len(x), at_once):
+            maps.append(map)
+            for _ in map:
+                next(bar)
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 
@@ -114,13 +131,6 @@ def refuse_graph(create_graph: bool, why: str) -> None:
 def graph_if(wanted: bool) -> torch.set_grad_enabled:
     """Turn grad mode on for the block if a graph is wanted, even inside a caller's no_grad(); else leave it."""
     return torch.set_grad_enabled(wanted or torch.is_grad_enabled())
-
-
-def _advance_bar(bar: Iterator[int], part: Tensor) -> Tensor:
-    """Advance the bar by the rows of the part, and return the part."""
-    for _ in part:
-        next(bar)
-    return part
 
 
 def in_parts(run: Callable[[slice], T], b: int, size: int) -> Iterator[T]:

@@ -19,22 +19,10 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from gyrograd.attributions import feature_maps, late_layer
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
-from gyrograd.attributions.feature_maps import FeatureMaps, candidates, find_module, named_maps, no_layer
-from gyrograd.attributions.late_layer import (
-    LayerGradient,
-    LayerSite,
-    Score,
-    forget_site,
-    is_exact_type,
-    known_site,
-    matches_record,
-    plain_gradient,
-    site_of,
-)
 from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, gradient_inside, record
 from gyrograd.errors import UserError
@@ -61,15 +49,77 @@ class ActivationMap:
         check_quantity(self.quantity)
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
-        return _activation_map(self, model, x, target, create_graph)
+        draws = rows_per_example(model)
+
+        def explain(x: Tensor, target: Tensor) -> Tensor:
+            feature_maps.refuse_unless_images(x, "Class activation maps")
+
+            def layer(x: Tensor) -> late_layer.LayerGradient:
+                return self._layer(model, x, target, create_graph)
+
+            found = layer(x) if create_graph else in_fast_layout(model, x, layer, layer)
+            # In a smoothed model each draw gets 1 / draws of the gradient.
+            cam = self.weigh(found.maps, found.gradient * draws)
+            return feature_maps.enlarge(cam.relu() if self.relu else cam, x)
+
+        return explain_in_parts(explain, model, x, target, self.max_batch, create_graph)
 
     def chosen(self, model: Model, x: Images) -> str:
         """The chosen layer, in words."""
-        return _layer_in_words(self, model, x)
+        feature_maps.refuse_unless_images(x, "Class activation maps")
+        with eval_mode(model):
+            tape = record(model, x[:1], create_graph=False)
+            return str(self._find_layer(model, tape, 1, lambda logits: logits.sum(1), create_graph=False)[0])
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         """Class activation maps `b h w` from feature maps and the gradient to them, both `b c h w`."""
         raise NotImplementedError
+
+    def _layer(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> late_layer.LayerGradient:
+        """The layer and the gradient to it: from a plain pass if it is known to match a record, else from a record."""
+
+        def score(logits: Tensor) -> Tensor:
+            few = target[: len(logits)]
+            if not create_graph:
+                check_target(few, *check_logits(logits, x[: len(few)]).shape)
+            return quantity_of(logits, few, self.quantity)
+
+        def from_record(x: Tensor) -> tuple[Tape, feature_maps.FeatureMaps, late_layer.LayerGradient]:
+            leaf = x.detach().requires_grad_() if create_graph and not x.requires_grad else x
+            tape = record(model, leaf, create_graph=create_graph)
+            found, gradient = self._find_layer(model, tape, len(x), score, create_graph)
+            return tape, found, late_layer.LayerGradient(found.fold(found.at.value), found.fold(gradient))
+
+        def find_site() -> late_layer.LayerSite | None:
+            few = x[:2]
+            tape, found, expected = from_record(few)
+            site = late_layer.site_of(found, tape)
+            matches = site is not None and late_layer.matches_record(site, expected, model, few, score)
+            return site if matches else None
+
+        if not create_graph and late_layer.is_exact_type(x):
+            key = (tuple(x.shape[1:]), x.dtype, self.layer, self.quantity)
+            plain = late_layer.gradient_at_known_site(model, x, key, find_site, score)
+            if plain is not None:
+                return plain
+        return from_record(x)[2]
+
+    def _find_layer(
+        self, model: Model, tape: Tape, examples: int, score: late_layer.Score, create_graph: bool
+    ) -> tuple[feature_maps.FeatureMaps, Tensor]:
+        """The layer in the record, and the gradient of the score to it."""
+        rows = examples * rows_per_example(model)
+        if self.layer is not None:
+            named = feature_maps.named_maps(
+                tape, feature_maps.find_module(model, self.layer), self.layer, rows
+            )
+            return named, gradient_inside(tape, named.at, score, create_graph=create_graph)
+        for found in feature_maps.candidates(tape, rows):
+            gradient = gradient_inside(tape, found.at, score, create_graph=create_graph)
+            # After the last attention only the class token is read: the gradient to the patches is exactly zero.
+            if not found.has_extra_tokens or bool(found.fold(gradient).detach().any()):
+                return found, gradient
+        raise feature_maps.no_layer(tape)
 
 
 @register(
@@ -193,95 +243,3 @@ class HiResCAM(ActivationMap):
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         return (gradient * maps).sum(1)
-
-
-def _activation_map(
-    settings: ActivationMap, model: Model, x: Inputs, target: Targets, create_graph: bool
-) -> Inputs:
-    draws = rows_per_example(model)
-
-    def explain(x: Tensor, target: Tensor) -> Tensor:
-        _check_is_image(x)
-
-        def layer(x: Tensor) -> LayerGradient:
-            return _layer(settings, model, x, target, create_graph)
-
-        found = layer(x) if create_graph else in_fast_layout(model, x, layer, layer)
-        # In a smoothed model each draw gets 1 / draws of the gradient, and the rows of a draw are contiguous.
-        cam = settings.weigh(found.maps, found.gradient * draws)
-        cam = cam.relu() if settings.relu else cam
-        cam = cam.unflatten(0, (draws, len(x))).mean(0).unsqueeze(1)
-        large = F.interpolate(cam.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
-        return large.expand_as(x) / x.shape[1]
-
-    return explain_in_parts(
-        explain, model, x, target, rows=draws, max_batch=settings.max_batch, create_graph=create_graph
-    )
-
-
-def _layer(
-    settings: ActivationMap, model: Model, x: Tensor, target: Tensor, create_graph: bool
-) -> LayerGradient:
-    """The layer and the gradient to it, from a plain pass if that is known to match the record, else from a record."""
-
-    def score(logits: Tensor) -> Tensor:
-        few = target[: len(logits)]
-        if not create_graph:
-            check_target(few, *check_logits(logits, x[: len(few)]).shape)
-        return quantity_of(logits, few, settings.quantity)
-
-    def from_record(x: Tensor) -> tuple[Tape, FeatureMaps, LayerGradient]:
-        leaf = x.detach().requires_grad_() if create_graph and not x.requires_grad else x
-        tape = record(model, leaf, create_graph=create_graph)
-        found, gradient = _find_layer(settings, model, tape, len(x), score, create_graph)
-        return tape, found, LayerGradient(found.fold(found.at.value), found.fold(gradient))
-
-    def find_site() -> LayerSite | None:
-        few = x[:2]
-        tape, found, expected = from_record(few)
-        site = site_of(found, tape)
-        return site if site is not None and matches_record(site, expected, model, few, score) else None
-
-    if not create_graph and is_exact_type(x):
-        key = (tuple(x.shape[1:]), x.dtype, settings.layer, settings.quantity)
-        known = known_site(model, key, find_site)
-        plain = None if known is None else plain_gradient(model, x, known, score)
-        if plain is not None:
-            return plain
-        if known is not None:
-            forget_site(model, key)
-    return from_record(x)[2]
-
-
-def _find_layer(
-    settings: ActivationMap, model: Model, tape: Tape, examples: int, score: Score, create_graph: bool
-) -> tuple[FeatureMaps, Tensor]:
-    """The layer in the record, and the gradient of the score to it."""
-    rows = examples * rows_per_example(model)
-    if settings.layer is not None:
-        named = named_maps(tape, find_module(model, settings.layer), settings.layer, rows)
-        return named, gradient_inside(tape, named.at, score, create_graph=create_graph)
-    for found in candidates(tape, rows):
-        gradient = gradient_inside(tape, found.at, score, create_graph=create_graph)
-        # After the last attention only the class token is read: the gradient to the patches is exactly zero.
-        if not found.has_extra_tokens or bool(found.fold(gradient).detach().any()):
-            return found, gradient
-    raise no_layer(tape)
-
-
-def _layer_in_words(settings: ActivationMap, model: Model, x: Images) -> str:
-    def score(logits: Tensor) -> Tensor:
-        return logits.sum(1)
-
-    _check_is_image(x)
-    with eval_mode(model):
-        tape = record(model, x[:1], create_graph=False)
-        return str(_find_layer(settings, model, tape, 1, score, create_graph=False)[0])
-
-
-def _check_is_image(x: Tensor) -> None:
-    if x.dim() != 4:
-        raise UserError(
-            f"Class activation maps need images b c h w, not {tuple(x.shape)}; use 'gradient' or "
-            "'integrated_gradients'."
-        )

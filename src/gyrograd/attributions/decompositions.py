@@ -6,6 +6,7 @@ The values are the same up to rounding. Fused attention has no second derivative
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -148,16 +149,10 @@ def as_torch_function(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[
     return operator, args, kwargs
 
 
-def _batch_norm(
-    x: Any, w: Any, b: Any, mean: Any, var: Any, training: Any, momentum: Any, eps: Any, _: Any
+def _norm(
+    norm: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, own: Any, momentum: Any, eps: Any, _: Any
 ) -> Any:
-    return F.batch_norm, (x, mean, var, w, b, training, momentum, eps)
-
-
-def _instance_norm(
-    x: Any, w: Any, b: Any, mean: Any, var: Any, own: Any, momentum: Any, eps: Any, _: Any
-) -> Any:
-    return F.instance_norm, (x, mean, var, w, b, own, momentum, eps)
+    return norm, (x, mean, var, w, b, own, momentum, eps)
 
 
 def _convolution(
@@ -187,8 +182,8 @@ def _index(x: Any, indices: list[Any]) -> Any:
 
 
 _OTHER_ARGUMENTS: dict[str, Callable[..., Any]] = {
-    "batch_norm": _batch_norm,
-    "instance_norm": _instance_norm,
+    "batch_norm": partial(_norm, F.batch_norm),
+    "instance_norm": partial(_norm, F.instance_norm),
     "_convolution": _convolution,
     "layer_norm": lambda *args: (F.layer_norm, args[:5]),
     "group_norm": lambda *args: (F.group_norm, args[:5]),

@@ -8,20 +8,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline, examples_of
-from gyrograd.attributions.batching import (
-    MAX_BATCH,
-    copies_at_once,
-    explain_in_parts,
-    graph_if,
-    rows_per_example,
-)
+from gyrograd.attributions.baselines import Baseline, check_baseline, examples_of
+from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
 from gyrograd.attributions.differences import Change, Differences, quantity_change
 from gyrograd.attributions.replay import modified_gradient, record
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_logits, check_target, check_tensor
+from gyrograd.numerics.checks import check_logits, check_target
 from gyrograd.numerics.quantities import check_quantity, quantity_of
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -43,7 +37,7 @@ MAX_LOST_SHARE = 0.05
     about="How much of the change from a black image each pixel carries, handed back layer by layer.",
 )
 @dataclass(frozen=True, eq=False)
-class DeepLift:
+class DeepLift(ComparedBySettings):
     """(x - baseline) times the multipliers of the rescale rule (Shrikumar et al. 2017).
 
     A multiplier is a change over a change: those of layers are their weights, that of an activation is (a - a0) / (z -
@@ -69,26 +63,12 @@ class DeepLift:
         check_quantity(self.quantity)
         check_baseline(self.baseline)
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
             return _change_map(model, x, target, start, self.quantity, create_graph)
 
-        check_tensor(x)
-        x = x if create_graph else x.detach()
-        with graph_if(create_graph):
-            start = baseline_of(x, self.baseline)
         return explain_in_parts(
-            explain,
-            model,
-            x,
-            target,
-            rows=2 * rows_per_example(model),
-            max_batch=self.max_batch,
-            create_graph=create_graph,
-            others=(start,),
+            explain, model, x, target, self.max_batch, create_graph, passes=2, baseline=self.baseline
         )
 
 
@@ -105,7 +85,7 @@ class DeepLift:
     about="How much of the change from other images each pixel carries, handed back layer by layer.",
 )
 @dataclass(frozen=True, eq=False)
-class DeepShap:
+class DeepShap(ComparedBySettings):
     """The mean of DeepLIFT's maps over several baselines (Lundberg and Lee 2017).
 
     `baseline` is a tensor of examples, of which at most `draws` are taken, without repetition; or "noise": each pixel
@@ -137,9 +117,6 @@ class DeepShap:
                 "single baseline use 'deep_lift'."
             )
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             starts = self.baselines(x)
@@ -152,15 +129,8 @@ class DeepShap:
                 total = total + map.unflatten(0, (len(some), len(x))).sum(0)
             return total / len(starts)
 
-        check_tensor(x)
         return explain_in_parts(
-            explain,
-            model,
-            x if create_graph else x.detach(),
-            target,
-            rows=2 * self.draws * rows_per_example(model),
-            max_batch=self.max_batch,
-            create_graph=create_graph,
+            explain, model, x, target, self.max_batch, create_graph, passes=2 * self.draws
         )
 
     def baselines(self, x: Inputs) -> Float[Tensor, "n ..."]:

@@ -14,27 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from gyrograd.attributions import rules
 from gyrograd.attributions.replay import Call, Tape, Traced, Values, no_rule, refuse_unknown
-from gyrograd.attributions.rules import (
-    ACTIVATIONS,
-    AFFINE,
-    AVERAGES,
-    CENTRED,
-    DROPOUTS,
-    ELEMENTWISE,
-    FUNCTIONS,
-    MAX_POOLS,
-    RECIPROCALS,
-    STRUCTURAL,
-    arguments,
-    batchnorm_scale_and_shift,
-    is_constant_multiple,
-    per_channel,
-    refuse_unsteady,
-)
 from gyrograd.errors import UserError
 from gyrograd.numerics.second_order import missing_derivatives, single
 
@@ -163,7 +146,7 @@ class Differences:
         """The step for two runs of one model, which must have taken the same operations."""
         refuse_unknown("DeepLIFT", tape, _STEPS)
         for call in tape.path:
-            refuse_unsteady(call, "DeepLIFT")
+            rules.refuse_unsteady(call, "DeepLIFT")
         pairs = list(zip(tape.path, reference.path, strict=False))
         if len(tape.path) != len(reference.path) or any(a.name != b.name for a, b in pairs):
             raise UserError(
@@ -196,7 +179,7 @@ class Differences:
 
     def elementwise(self, call: Call, values: Values) -> Tensor:
         """Sums, and products and ratios with a constant, are linear; a product of two values is shared."""
-        if call.name not in {"mul", "div"} or is_constant_multiple(call):
+        if call.name not in {"mul", "div"} or rules.is_constant_multiple(call):
             same: Tensor = self.itself(call, values)
             return same
         if len(call.inputs) == 1:  # a constant over a value
@@ -213,65 +196,44 @@ class Differences:
         if len(call.inputs) > 2 or len(set(call.inputs)) < len(call.inputs):
             raise no_rule("DeepLIFT", call, "it is not the product of two different tensors")
         means = {item: (item.value + self.references[item]) / 2 for item in call.inputs}
-        parts: list[Tensor] = [call.run(means | {item: values[item]}) for item in call.inputs]
-        return sum(parts[1:], parts[0])
+        return rules.sum_of([call.run(means | {item: values[item]}) for item in call.inputs])
 
     def batch_norm(self, call: Call, values: Values) -> Tensor:
         """Its scale, one number per channel."""
         inside = call.inputs[0]
-        scale, _ = batchnorm_scale_and_shift(call)
-        return (values[inside] * per_channel(scale, inside.value.dim())).to(inside.value.dtype)
+        scale, _ = rules.batchnorm_scale_and_shift(call)
+        return (values[inside] * rules.per_channel(scale, inside.value.dim())).to(inside.value.dtype)
 
     def max_pool(self, call: Call, values: Values) -> Tensor:
         """The position of the larger maximum of the two runs carries the change of the maximum."""
-        given = arguments(call)
-        inside = given.pop("input")
-        given.pop("return_indices", None)
-        axes, pool = int(call.name[-2]), getattr(F, call.name)
-
-        def winners(value: Tensor) -> Tensor:
-            places: Tensor = pool(value.detach(), **given, return_indices=True)[1]
-            return places.flatten(-axes)
-
-        change = self.change(inside, values)
+        change = self.change(call.inputs[0], values)
         top, low = call.outputs[0].value, self.references[call.outputs[0]]
-        first = (top >= low).flatten(-axes)
-        place = torch.where(first, winners(change.true), winners(change.reference))
-        true, reference, moved = (part.flatten(-axes).gather(-1, place).view_as(top) for part in change)
+        first, second = rules.winners(call, change.true), rules.winners(call, change.reference)
+        places = torch.where(top >= low, first, second)
+        true, reference, moved = (rules.at_places(call, part, places) for part in change)
         step = true - reference
         # Equal values at that position: the maximum did not change, and 0 / 0 is avoided.
         still = step == 0
         return torch.where(still, 1, (top - low) / torch.where(still, 1, step)) * moved
 
     def softmax(self, call: Call, values: Values) -> Tensor:
-        return softmax(self.change(call.inputs[0], values), arguments(call)["dim"]).moved
+        return softmax(self.change(call.inputs[0], values), rules.arguments(call)["dim"]).moved
 
     def norm(self, call: Call, values: Values) -> Tensor:
         """LayerNorm and similar: the centred value divided by the root of its mean square."""
-        given = arguments(call)
-        change = self.change(call.inputs[0], values)
-        shape = change.true.shape
-        if call.name in {"group_norm", "instance_norm"}:
-            if given.get("running_mean") is not None and not given.get("use_input_stats", True):
-                raise no_rule("DeepLIFT", call, "it normalises by stored statistics")
-            inner, axes = [shape[0], given.get("num_groups", shape[1]), -1], [-1]
-        else:
-            inner, axes = list(shape), list(range(-len(given["normalized_shape"]), 0))
-        centred = linear(lambda t: t.reshape(inner), change)
+        given, change = rules.arguments(call), self.change(call.inputs[0], values)
+        if given.get("running_mean") is not None and not given.get("use_input_stats", True):
+            raise no_rule("DeepLIFT", call, "it normalises by stored statistics")
+        shape, axes, weight, eps = rules.norm_settings(call, change.true.dtype)
+        centred = linear(lambda t: t.reshape(shape), change)
         if call.name != "rms_norm":
             centred = linear(lambda t: t - t.mean(axes, keepdim=True), centred)
-        eps = given.get("eps", 1e-5)
-        eps = torch.finfo(change.true.dtype).eps if eps is None else eps
-        moved = normalised(centred, axes, eps).reshape(shape)
-        weight = given.get("weight")
-        if weight is None:
-            return moved
-        per_place = call.name not in {"group_norm", "instance_norm"}
-        return moved * (weight if per_place else per_channel(weight, len(shape)))
+        moved = normalised(centred, axes, eps).reshape(change.true.shape)
+        return moved if weight is None else moved * weight
 
     def unit_length(self, call: Call, values: Values) -> Tensor:
         """F.normalize: like the norms, but with the sum of squares in place of their mean."""
-        given, change = arguments(call), self.change(call.inputs[0], values)
+        given, change = rules.arguments(call), self.change(call.inputs[0], values)
         axis = given.get("dim", 1)
         if given.get("p", 2.0) != 2 or not isinstance(axis, int):
             raise no_rule("DeepLIFT", call, "it is not a division by the Euclidean length along one axis")
@@ -281,13 +243,13 @@ class Differences:
 
 
 _STEPS: dict[str, Any] = {
-    **dict.fromkeys(AFFINE, Differences.affine),
-    **dict.fromkeys(ACTIVATIONS | FUNCTIONS | RECIPROCALS, Differences.function),
-    **dict.fromkeys(STRUCTURAL | DROPOUTS | AVERAGES | {"pad"}, Differences.itself),
+    **dict.fromkeys(rules.AFFINE, Differences.affine),
+    **dict.fromkeys(rules.ACTIVATIONS | rules.FUNCTIONS | rules.RECIPROCALS, Differences.function),
+    **dict.fromkeys(rules.STRUCTURAL | rules.DROPOUTS | rules.AVERAGES | {"pad"}, Differences.itself),
     "batch_norm": Differences.batch_norm,
-    **dict.fromkeys(MAX_POOLS, Differences.max_pool),
-    **dict.fromkeys(CENTRED, Differences.norm),
+    **dict.fromkeys(rules.MAX_POOLS, Differences.max_pool),
+    **dict.fromkeys(rules.CENTRED, Differences.norm),
     "normalize": Differences.unit_length,
-    **dict.fromkeys(ELEMENTWISE, Differences.elementwise),
+    **dict.fromkeys(rules.ELEMENTWISE, Differences.elementwise),
     "softmax": Differences.softmax,
 }

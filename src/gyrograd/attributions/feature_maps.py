@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import torch.nn.functional as F
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from gyrograd.attributions.replay import Call, Tape, Traced
+from gyrograd.attributions.replay import Tape, Traced
 from gyrograd.attributions.rules import ACTIVATIONS, NORMS
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.types import Images, Model
@@ -78,6 +80,25 @@ def candidates(tape: Tape, rows: int) -> Iterator[FeatureMaps]:
                 yield found
 
 
+def refuse_unless_images(x: Tensor, maps: str) -> None:
+    """Refuse inputs without height and width; `maps` begins the sentence."""
+    if x.dim() != 4:
+        raise UserError(
+            f"{maps} need images b c h w, not {tuple(x.shape)}; use 'gradient' or 'integrated_gradients'."
+        )
+
+
+def enlarge(maps: Float[Tensor, "rows height width"], x: Images) -> Images:
+    """Coarse maps in the size of the images (bilinear), divided evenly among the colour channels.
+
+    The rows of a smoothed model are averaged over its draws.
+    """
+    # The rows of a draw are contiguous.
+    mean = maps.unflatten(0, (-1, len(x))).mean(0).unsqueeze(1)
+    large = F.interpolate(mean.to(x.dtype), x.shape[2:], mode="bilinear", align_corners=False)
+    return large.expand_as(x) / x.shape[1]
+
+
 def no_layer(tape: Tape) -> UserError:
     """The error for a model without such a layer."""
     return UserError(
@@ -88,14 +109,21 @@ def no_layer(tape: Tape) -> UserError:
 
 
 def _folded(at: Traced, tape: Tape, rows: int) -> FeatureMaps | None:
+    """The value as feature maps, or None if it is no grid of places."""
     shape, image = at.value.shape, tape.x.value
     if len(shape) == 3 and shape[0] == rows:
-        return _token_maps(at, tape)
+        try:
+            extra, sides = token_grid(at, tape, shape[1])
+        except UserError:
+            return None
+        # Class tokens come first.
+        return FeatureMaps(at, lambda value: value[:, extra:].transpose(1, 2).unflatten(2, sides), extra > 0)
     if len(shape) != 4 or shape[0] != rows:
         return None
     last = _is_grid(shape[1:3], image)
     # A layer norm over one axis normalises the channels, so that axis holds them.
-    if _is_grid(shape[2:], image) and not (last and _normalises_last_axis(at.call)):
+    channels_last = at.call is not None and at.call.name in {"layer_norm", "rms_norm"}
+    if _is_grid(shape[2:], image) and not (last and channels_last):
         return FeatureMaps(at, lambda value: value)
     return FeatureMaps(at, lambda value: value.movedim(-1, 1)) if last else None
 
@@ -110,15 +138,6 @@ def token_grid(at: Traced, tape: Tape, tokens: int) -> tuple[int, tuple[int, int
         f"The model's {tokens} tokens are not a grid of places for images of {_size(tape.x.value)}, with up to "
         f"{MAX_EXTRA_TOKENS} class tokens; use 'gradient' or 'lrp'."
     )
-
-
-def _token_maps(at: Traced, tape: Tape) -> FeatureMaps | None:
-    """Tokens `b n c` as maps, if n is a grid of patches and a few more."""
-    try:
-        extra, sides = token_grid(at, tape, at.value.shape[1])
-    except UserError:
-        return None
-    return FeatureMaps(at, _TokenGrid(*sides), has_extra_tokens=extra > 0)
 
 
 def _grids(at: Traced, tape: Tape, tokens: int) -> Iterator[tuple[int, int]]:
@@ -142,23 +161,6 @@ def _is_grid(sides: tuple[int, ...], image: Images) -> bool:
     """True if the sides could be those of the image divided by a stride, and there is more than one patch."""
     (height, width), (h, w) = sides, image.shape[2:]
     return height * width > 1 and height <= h and width <= w and abs(height * w - width * h) <= max(h, w)
-
-
-def _normalises_last_axis(call: Call | None) -> bool:
-    return call is not None and call.name in {"layer_norm", "rms_norm"}
-
-
-@dataclass(frozen=True)
-class _TokenGrid:
-    """Converts tokens `b n c` to maps `b c h w`: the last h w of them, because class tokens come first."""
-
-    height: int
-    width: int
-
-    def __call__(self, value: Tensor) -> Tensor:
-        places = value[:, value.shape[1] - self.height * self.width :]
-        maps: Tensor = places.transpose(1, 2).unflatten(2, (self.height, self.width))
-        return maps
 
 
 def _size(x: Tensor) -> str:

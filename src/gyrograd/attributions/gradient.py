@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, graph_if, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, graph_if
 from gyrograd.attributions.layout import logits_of
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.checks import check_logits, check_target, try_model
@@ -34,6 +34,24 @@ def score(
     return of
 
 
+def score_gradient(model: Model, x: Tensor, target: Tensor, quantity: str, *, create_graph: bool) -> Tensor:
+    """The gradient of `score` to x; without `create_graph` the target is checked and the layout is free."""
+    once = not create_graph
+    explained = score(model, target, quantity, check=once, any_layout=once)
+    return input_gradient(explained, x, create_graph=create_graph)
+
+
+@dataclass(frozen=True)
+class CommonSettings:
+    """The settings of every method, for those that have no others: the explained value and the images per pass."""
+
+    quantity: str = "logit"
+    max_batch: int = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        check_quantity(self.quantity)
+
+
 @register(
     "attribution",
     "gradient",
@@ -45,7 +63,7 @@ def score(
     about="How the score would change if a pixel changed a little.",
 )
 @dataclass(frozen=True)
-class Gradient:
+class Gradient(CommonSettings):
     """The gradient of the explained value (`quantity`, by default the logit of the class) with respect to the input.
 
     >>> import gyrograd as gg
@@ -55,27 +73,11 @@ class Gradient:
     torch.Size([2, 3, 32, 32])
     """
 
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            once = not create_graph
-            explained = score(model, target, self.quantity, check=once, any_layout=once)
-            return input_gradient(explained, x, create_graph=create_graph)
+            return score_gradient(model, x, target, self.quantity, create_graph=create_graph)
 
-        return explain_in_parts(
-            explain,
-            model,
-            x,
-            target,
-            rows=rows_per_example(model),
-            max_batch=self.max_batch,
-            create_graph=create_graph,
-        )
+        return explain_in_parts(explain, model, x, target, self.max_batch, create_graph)
 
 
 @register(
@@ -90,7 +92,7 @@ class Gradient:
     about="The gradient, times the brightness of the pixel.",
 )
 @dataclass(frozen=True)
-class InputXGradient:
+class InputXGradient(CommonSettings):
     """The gradient times the input.
 
     The input is in [0, 1]. Deviation: joo2023's code multiplies by the normalised input.
@@ -101,12 +103,6 @@ class InputXGradient:
     >>> torch.allclose(maps, x * gg.attribution("gradient")(model, x, target=3))
     True
     """
-
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         gradient = Gradient(self.quantity, self.max_batch)(model, x, target, create_graph=create_graph)

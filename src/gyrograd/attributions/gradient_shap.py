@@ -9,19 +9,11 @@ import torch
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline, examples_of
-from gyrograd.attributions.batching import (
-    MAX_BATCH,
-    copies_at_once,
-    explain_in_parts,
-    graph_if,
-    rows_per_example,
-)
-from gyrograd.attributions.gradient import score
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
+from gyrograd.attributions.gradient import score_gradient
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
-from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.checks import check_tensor
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -43,7 +35,7 @@ POSITION, CHOICE, NOISE, BASELINE = range(4)
     about="The gradient averaged on the ways from many other images to this one, times what differs.",
 )
 @dataclass(frozen=True, eq=False)
-class GradientShap:
+class GradientShap(ComparedBySettings):
     """E[(x - x') df/dx (x' + a (x - x'))], a uniform on [0, 1], x' a random baseline (Erion et al. 2021).
 
     Each draw takes a position a and a baseline x': one of the images given (a tensor of several examples); or "noise",
@@ -74,43 +66,24 @@ class GradientShap:
         if not 0 <= self.sigma < math.inf:
             raise UserError(f"sigma is {self.sigma}; give a width in pixel units, 0 or more.")
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            return self._map(model, x, target, create_graph)
-
-        check_tensor(x)
-        return explain_in_parts(
-            explain,
-            model,
-            x if create_graph else x.detach(),
-            target,
-            rows=self.draws * rows_per_example(model),
-            max_batch=self.max_batch,
-            create_graph=create_graph,
-        )
-
-    def _map(self, model: Model, x: Tensor, target: Tensor, create_graph: bool) -> Tensor:
-        at_once = copies_at_once(self.max_batch, x, model)
-        key = random.keys(self.seed, 1, x.device)
-        axes = [1] * x.dim()
-        positions = random.uniform(key, (self.draws,), stream=POSITION, dtype=x.dtype)[0].reshape(-1, *axes)
-        with graph_if(create_graph):
-            starts = self._starts(x, key)
+            at_once = copies_at_once(self.max_batch, x, model)
+            key = random.keys(self.seed, 1, x.device)
+            positions = random.uniform(key, (self.draws,), stream=POSITION, dtype=x.dtype)[0]
+            starts, positions = self._starts(x, key), positions.reshape(-1, *[1] * x.dim())
             total = torch.zeros_like(x)
             for first in range(0, self.draws, at_once):
                 part = slice(first, first + at_once)
-                start = starts[part] if len(starts) > 1 else starts
+                start = starts[part] if len(starts) > 1 else starts  # one baseline for all draws
                 way = self._ends(x, key)[part] - start if self.sigma else x - start
                 points = (start + positions[part] * way).flatten(0, 1)
                 repeated = target.repeat(len(points) // len(x))
-                once = not create_graph
-                explained = score(model, repeated, self.quantity, check=once, any_layout=once)
-                slope = input_gradient(explained, points, create_graph=create_graph)
+                slope = score_gradient(model, points, repeated, self.quantity, create_graph=create_graph)
                 total = total + (way * slope.unflatten(0, (-1, len(x)))).sum(0)
             return total / self.draws
+
+        return explain_in_parts(explain, model, x, target, self.max_batch, create_graph, passes=self.draws)
 
     def _starts(self, x: Tensor, key: Tensor) -> Tensor:
         """Baselines, `n b ...`, with 1 in place of n or b if they are shared."""

@@ -7,20 +7,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions import rules
+from gyrograd.attributions.batching import explain_in_parts
+from gyrograd.attributions.gradient import CommonSettings
 from gyrograd.attributions.layout import in_fast_layout
-from gyrograd.attributions.replay import Tape, hooked_gradient, record, refuse_unknown
-from gyrograd.attributions.rules import (
-    ACTIVATIONS,
-    FUNCTIONS,
-    OPERATIONS,
-    POWERS,
-    refuse_unsteady,
-    refuse_written_out,
-)
+from gyrograd.attributions.replay import Tape, hooked_gradient, record_through, refuse_unknown
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
-from gyrograd.numerics.quantities import check_quantity, quantity_of
+from gyrograd.numerics.quantities import quantity_of
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Logits, Model, Targets
 
@@ -37,7 +31,7 @@ from gyrograd.types import Inputs, Logits, Model, Targets
     about="The gradient, of which every layer passes on only what speaks for the class.",
 )
 @dataclass(frozen=True)
-class GuidedBackprop:
+class GuidedBackprop(CommonSettings):
     """Backpropagation that keeps only the positive part at each activation: R act'(z) 1[R > 0].
 
     joo2023 prints the rule for ReLU; for Softplus and all others act'(z) takes the place of 1[z > 0], as in
@@ -53,38 +47,17 @@ class GuidedBackprop:
     torch.Size([2, 3, 32, 32])
     """
 
-    quantity: str = "logit"
-    max_batch: int = MAX_BATCH
-
-    def __post_init__(self) -> None:
-        check_quantity(self.quantity)
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
+        def run(x: Tensor) -> Tape:
+            return record_through(model, x, create_graph=create_graph)
+
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            tape = _record(model, x, create_graph)
+            tape = run(x) if create_graph else in_fast_layout(model, x, run, run)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
-            return hooked_gradient(tape, Tensor.relu, ACTIVATIONS, start, create_graph=create_graph)
+            return hooked_gradient(tape, Tensor.relu, rules.ACTIVATIONS, start, create_graph=create_graph)
 
-        return explain_in_parts(
-            explain,
-            model,
-            x,
-            target,
-            rows=rows_per_example(model),
-            max_batch=self.max_batch,
-            create_graph=create_graph,
-        )
-
-
-def _record(model: Model, x: Tensor, create_graph: bool) -> Tape:
-    if create_graph:
-        return record(model, x if x.requires_grad else x.detach().requires_grad_(), create_graph=True)
-
-    def record_apart(x: Tensor) -> Tape:
-        return record(model, x, create_graph=False, apart=True)
-
-    return in_fast_layout(model, x, record_apart, record_apart)
+        return explain_in_parts(explain, model, x, target, self.max_batch, create_graph)
 
 
 def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: bool) -> Logits:
@@ -104,11 +77,11 @@ def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: 
 
 
 def _check_guidable(tape: Tape) -> None:
-    refuse_unknown("Guided backprop", tape, OPERATIONS - (FUNCTIONS - POWERS))
+    refuse_unknown("Guided backprop", tape, rules.OPERATIONS - (rules.FUNCTIONS - rules.POWERS))
     for call in tape.path:
-        refuse_unsteady(call, "Guided backprop")
-        refuse_written_out(call, "Guided backprop")
-    if not any(call.name in ACTIVATIONS for call in tape.path):
+        rules.refuse_unsteady(call, "Guided backprop")
+        rules.refuse_written_out(call, "Guided backprop")
+    if not any(call.name in rules.ACTIVATIONS for call in tape.path):
         raise UserError(
             "Guided backprop found no activation in the model, so its map would be the plain gradient; "
             "use the attribution 'gradient'."

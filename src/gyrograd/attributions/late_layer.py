@@ -59,17 +59,20 @@ def is_exact_type(x: Tensor) -> bool:
     return x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)
 
 
-def known_site(model: Model, key: Any, find: Callable[[], LayerSite | None]) -> LayerSite | None:
-    """The cached site of a model and key; `find` is called for a new key."""
+def gradient_at_known_site(
+    model: Model, x: Tensor, key: Any, find: Callable[[], LayerSite | None], score: Score
+) -> LayerGradient | None:
+    """As `plain_gradient`, at the cached site of this key, or None if it has none; `find` looks for a new one."""
     known = _SITES.setdefault(model, {})
     if key not in known:
         known[key] = find()
-    return known[key]
-
-
-def forget_site(model: Model, key: Any) -> None:
-    """Let the next map look for the layer again."""
-    _SITES.get(model, {}).pop(key, None)
+    site = known[key]
+    if site is None:
+        return None
+    plain = plain_gradient(model, x, site, score)
+    if plain is None:
+        del known[key]  # the next map looks for the layer again
+    return plain
 
 
 def plain_gradient(model: Model, x: Tensor, site: LayerSite, score: Score) -> LayerGradient | None:

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from gyrograd.attributions.baselines import Baseline, baseline_of
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import (
     Segments,
-    as_images,
     check_common,
     distinct,
     every_coalition,
-    pad_rows,
+    over_groups,
     segment_counts,
     segment_map,
     uniform_table,
     worths,
 )
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError, check_name
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -38,8 +38,8 @@ from gyrograd.types import Inputs, Model, Targets
     passes="draws",
     about="A simple model of which parts of the image matter, fitted to images with parts left out.",
 )
-@dataclass(frozen=True)
-class Lime:
+@dataclass(frozen=True, eq=False)
+class Lime(ComparedBySettings):
     """Weighted ridge fit of the model's value on random coalitions of segments (tan2023, Section 3.2).
 
     Each pixel of the map, in every channel, has the coefficient of its segment. All images use the same coalitions for
@@ -95,9 +95,6 @@ class Lime:
                 f"width={self.width} and ridge={self.ridge}; give a width above 0 and a ridge of 0 or more."
             )
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         return segment_map(self, model, x, target, create_graph)
 
@@ -110,14 +107,15 @@ class Lime:
         fill = baseline_of(x, self.baseline)
         rows = [drawn[s][0] for s in sizes]
         values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch)
-        energies = segment_energies(x - fill, segments)
+        # Removing a segment adds its energy, the squared norm of its change, to the squared distance.
+        energies = over_groups((x - fill).double().square(), segments)
         fits = []
         for s, value, energy in zip(sizes, values, energies, strict=True):
             coalitions, times = drawn[s]
             weights = times * self._kernel(coalitions, energy[:s])
             penalty = self.ridge * (times.sum().item() if self.reduction == "mean" else 1.0)
             fits.append(ridge_fit(coalitions.double(), value, weights, penalty, self.intercept))
-        return pad_rows(fits)
+        return pad_sequence(fits, batch_first=True)
 
     def _coalitions(self, s: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """The distinct coalitions and how often each counts."""
@@ -142,13 +140,6 @@ class Lime:
                 f"give a width of about {squared.mean().sqrt().item():.3g}."
             )
         return weights
-
-
-def segment_energies(difference: Inputs, segments: Segments) -> Float[Tensor, "b s"]:
-    """The squared norm of the difference per segment, which its removal adds to the squared distance."""
-    pixels = as_images(difference).double().square().sum(1).flatten(1)
-    sums = pixels.new_zeros(len(pixels), int(segments.max()) + 1)
-    return sums.scatter_add(1, segments.flatten(1), pixels)
 
 
 def ridge_fit(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, rows_per_example
+from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts
 from gyrograd.attributions.guided_backprop import output_gradient
 from gyrograd.attributions.relevance import Relevance, with_constants_held
 from gyrograd.attributions.replay import Tape, modified_gradient, record
@@ -120,15 +120,7 @@ def _propagate(
         sums.append(start.detach().sum(1))
         return map
 
-    map = explain_in_parts(
-        explain,
-        model,
-        x,
-        target,
-        rows=rows_per_example(model),
-        max_batch=max_batch,
-        create_graph=create_graph,
-    )
+    map = explain_in_parts(explain, model, x, target, max_batch, create_graph)
     return map, torch.cat(sums)
 
 

@@ -12,16 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import (
-    MAX_BATCH,
-    copies_at_once,
-    explain_in_parts,
-    refuse_graph,
-    rows_per_example,
-)
+from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts, refuse_graph
 from gyrograd.attributions.gradient import score
 from gyrograd.attributions.segments import as_images
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.checks import check_rows
@@ -41,7 +35,7 @@ from gyrograd.types import Inputs, Model, Targets
     about="How much the score falls when a patch of the image is hidden, patch by patch.",
 )
 @dataclass(frozen=True, eq=False)
-class Occlusion:
+class Occlusion(ComparedBySettings):
     """Fall of the explained value when a patch is hidden, averaged over the patches that cover a pixel.
 
     A square of `patch` pixels moves by `stride` over the image (Zeiler and Fergus 2014), all channels at once; the last
@@ -71,9 +65,6 @@ class Occlusion:
                 f"A stride of {self.stride} leaves pixels between patches of {self.patch} that are never hidden; give "
                 f"a stride of at most {self.patch}."
             )
-
-    __eq__ = same_settings
-    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         refuse_graph(create_graph, "Occlusion keeps no graph through its many passes")
@@ -121,7 +112,7 @@ def _windows(side: int, patch: int, stride: int) -> Tensor:
     about="The mean score over images of which random parts are hidden, for each pixel those that show it.",
 )
 @dataclass(frozen=True, eq=False)
-class Rise:
+class Rise(ComparedBySettings):
     """RISE: 1 / (draws keep) sum_i f(x M_i + (1 - M_i) baseline) M_i over random soft masks M_i (Petsiuk et al. 2018).
 
     A mask is a grid x grid table of zeros and ones, 1 with chance `keep`, enlarged (bilinear) and moved by a random
@@ -151,9 +142,6 @@ class Rise:
                 f"draws={self.draws}, grid={self.grid} and keep={self.keep}; give 1 or more of the first two and a "
                 "share between 0 and 1, such as 0.5."
             )
-
-    __eq__ = same_settings
-    __hash__ = settings_hash
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         refuse_graph(create_graph, "RISE keeps no graph through its many passes")
@@ -212,11 +200,5 @@ def _masked_map(
 
     with torch.no_grad():
         return explain_in_parts(
-            explain,
-            model,
-            x.detach(),
-            target,
-            rows=len(masks) * rows_per_example(model),
-            max_batch=method.max_batch,
-            create_graph=False,
+            explain, model, x, target, method.max_batch, create_graph=False, passes=len(masks)
         )

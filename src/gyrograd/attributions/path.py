@@ -8,19 +8,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
-from gyrograd.attributions.batching import (
-    MAX_BATCH,
-    copies_at_once,
-    explain_in_parts,
-    graph_if,
-    rows_per_example,
-)
+from gyrograd.attributions.baselines import Baseline, check_baseline
+from gyrograd.attributions.batching import MAX_BATCH, copies_at_once, explain_in_parts
 from gyrograd.attributions.gradient import score
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError, check_name
 from gyrograd.numerics.autograd import input_gradient
-from gyrograd.numerics.checks import check_tensor
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -51,7 +44,7 @@ def path_points(rule: str, steps: int) -> tuple[list[float], list[float]]:
     about="The gradient averaged on the way from a black image, times the brightness.",
 )
 @dataclass(frozen=True, eq=False)
-class IntegratedGradients:
+class IntegratedGradients(ComparedBySettings):
     """(x - baseline) times the mean gradient along the path between them.
 
     wang2020 and RAR use the right rule with 50 steps, tan2023 10 points; joo2023's code omits the factor x - baseline
@@ -80,47 +73,30 @@ class IntegratedGradients:
             raise UserError(f"Integrated gradients needs at least one step, not {self.steps}; 50 is usual.")
         check_name("path rule", self.rule, get_args(Rule))
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor, start: Tensor) -> Tensor:
-            return self._map(model, x, target, start, create_graph)
+            positions, weights = path_points(self.rule, self.steps)
+            at_once = copies_at_once(self.max_batch, x, model)
+            mean = torch.zeros_like(x)
+            # The gradient at the baseline itself depends only on the weights: if those are frozen it needs no graph,
+            # which would cost several times as much.
+            held = not (start.requires_grad or any(weight.requires_grad for weight in model.parameters()))
+            fixed = int(create_graph and positions[0] == 0 and held)
+            starts = [*range(fixed), *range(fixed, len(positions), at_once)]
+            for first, end in zip(starts, [*starts[1:], len(positions)], strict=True):
+                alpha, weight = _column(positions[first:end], x), _column(weights[first:end], x)
+                points = (start + alpha * (x - start)).flatten(0, 1)
+                once = not create_graph or end <= fixed
+                repeated = target.repeat(len(alpha))
+                explained = score(model, repeated, self.quantity, check=not create_graph, any_layout=once)
+                gradient = input_gradient(explained, points, create_graph=not once)
+                mean = mean + (weight * gradient.unflatten(0, (len(alpha), len(x)))).sum(0)
+            return (x - start) * mean if self.times_input else mean
 
-        check_tensor(x)
-        x = x if create_graph else x.detach()
-        with graph_if(create_graph):
-            start = baseline_of(x, self.baseline)
-        rows = (self.steps + (self.rule == "trapezoid")) * rows_per_example(model)
+        passes = self.steps + (self.rule == "trapezoid")
         return explain_in_parts(
-            explain,
-            model,
-            x,
-            target,
-            rows=rows,
-            max_batch=self.max_batch,
-            create_graph=create_graph,
-            others=(start,),
+            explain, model, x, target, self.max_batch, create_graph, passes=passes, baseline=self.baseline
         )
-
-    def _map(self, model: Model, x: Tensor, target: Tensor, start: Tensor, create_graph: bool) -> Tensor:
-        positions, weights = path_points(self.rule, self.steps)
-        at_once = copies_at_once(self.max_batch, x, model)
-        mean = torch.zeros_like(x)
-        # The gradient at the baseline itself depends only on the weights: if those are frozen it needs no graph, which
-        # would cost several times as much.
-        held = not (start.requires_grad or any(weight.requires_grad for weight in model.parameters()))
-        fixed = int(create_graph and positions[0] == 0 and held)
-        starts = [*range(fixed), *range(fixed, len(positions), at_once)]
-        for first, end in zip(starts, [*starts[1:], len(positions)], strict=True):
-            alpha, weight = _column(positions[first:end], x), _column(weights[first:end], x)
-            points = (start + alpha * (x - start)).flatten(0, 1)
-            once = not create_graph or end <= fixed
-            repeated = target.repeat(len(alpha))
-            explained = score(model, repeated, self.quantity, check=not create_graph, any_layout=once)
-            gradient = input_gradient(explained, points.detach() if once else points, create_graph=not once)
-            mean = mean + (weight * gradient.unflatten(0, (len(alpha), len(x)))).sum(0)
-        return (x - start) * mean if self.times_input else mean
 
 
 def _column(values: list[float], x: Tensor) -> Tensor:

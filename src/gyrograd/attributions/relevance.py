@@ -10,52 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gyrograd.attributions import rules
 from gyrograd.attributions.replay import Call, Tape, Traced, Values, no_rule, refuse_unknown, upstream
-from gyrograd.attributions.rules import (
-    ACTIVATIONS,
-    AFFINE,
-    ALPHA2BETA1,
-    AVERAGES,
-    CENTRED,
-    DROPOUTS,
-    ELEMENTWISE,
-    EPSILON,
-    FUNCTIONS,
-    HOMOGENEOUS,
-    MAX_POOLS,
-    NONNEGATIVE,
-    NORMS,
-    RECIPROCALS,
-    STRUCTURAL,
-    ZBOX,
-    ZBOX_EVEN,
-    ZPLUS,
-    ZPLUS_EVEN,
-    Layer,
-    RelevanceRule,
-    batchnorm_scale_and_shift,
-    derivative,
-    from_winners,
-    gamma_rule,
-    gate_of,
-    is_constant_multiple,
-    is_constant_shift,
-    layers_of,
-    less_mean,
-    merge_batch_norm,
-    natively,
-    padded_with_zeros,
-    per_channel,
-    positive,
-    refuse_unsteady,
-    relative_change,
-    signed_parts,
-    size_and_trace,
-    spread,
-    stabilize,
-    summands,
-    through_fixed_spread,
-)
 from gyrograd.attributions.variants import Shares
 from gyrograd.errors import UserError
 from gyrograd.numerics.second_order import single
@@ -82,7 +38,7 @@ def with_constants_held(tape: Tape, settings: Shares) -> Tape:
 
 
 def _constants_of(call: Call, settings: Shares) -> Container[Traced]:
-    if call.name in RECIPROCALS:
+    if call.name in rules.RECIPROCALS:
         return call.inputs
     if call.name == "div":
         # All relevance goes to the numerator.
@@ -105,7 +61,7 @@ def _is_gate(item: Traced, call: Call) -> bool:
 
 
 def _saturates(item: Traced) -> bool:
-    while item.call is not None and item.call.name in STRUCTURAL | DROPOUTS and item.call.inputs:
+    while item.call is not None and item.call.name in _MOVES and item.call.inputs:
         item = item.call.inputs[0]
     return item.call is not None and item.call.name in _SATURATING
 
@@ -139,7 +95,7 @@ class Relevance:
         """The step for a tape whose constants are held."""
         refuse_unknown("LRP", tape, _STEPS)
         for call in tape.path:
-            refuse_unsteady(call, "LRP")
+            rules.refuse_unsteady(call, "LRP")
         has_batchnorm = any(call.name == "batch_norm" for call in tape.path)
         zbox = settings.first == "zbox" or (settings.first == "zbox_without_batchnorm" and not has_batchnorm)
         mergers = _mergers(tape) if settings.batchnorm == "merge" else {}
@@ -166,52 +122,57 @@ class Relevance:
 
     def affine(self, call: Call, values: Values) -> Tensor:
         """A layer by the rule of the settings; if both factors depend on x, half as a layer of each."""
-        layers = layers_of(call, "LRP")
+        layers = rules.layers_of(call, "LRP")
         if call in self.behind:
-            layers = [merge_batch_norm(layers[0], *batchnorm_scale_and_shift(self.behind[call]))]
+            layers = [rules.merge_batch_norm(layers[0], *rules.batchnorm_scale_and_shift(self.behind[call]))]
         keep_bias = self.settings.bias == "keep"
-        rules = [self._rule(layer, len(layers)) for layer in layers]
-        if len(layers) == 2 and rules[0] is EPSILON and (keep_bias or layers[0].bias is None):
+        chosen = [self._rule(layer, len(layers)) for layer in layers]
+        if len(layers) == 2 and chosen[0] is rules.EPSILON and (keep_bias or layers[0].bias is None):
             # Both denominators are the product itself, so the division can wait.
             halves = [layer.apply(self._change(layer.input, values), layer.weight, None) for layer in layers]
             return self._kept_as_change(call, (halves[0] + halves[1]) / 2)
         moved = [
-            relative_change(
+            rules.relative_change(
                 layer, rule, self._sources(layer.input, values, rule),
                 keep_bias=keep_bias, eps=self.settings.stabilizer,
             )
-            for layer, rule in zip(layers, rules, strict=True)
+            for layer, rule in zip(layers, chosen, strict=True)
         ]  # fmt: skip
         return moved[0] if len(moved) == 1 else (moved[0] + moved[1]) / 2
 
-    def _rule(self, layer: Layer, factors: int) -> RelevanceRule:
+    def _rule(self, layer: rules.Layer, factors: int) -> rules.RelevanceRule:
         if layer.input in self.boxed:
-            return ZBOX_EVEN if self.settings.rule == "zplus_even" else ZBOX
-        of_positive_parts = {"zplus": ZPLUS, "zplus_even": ZPLUS_EVEN}
+            return rules.ZBOX_EVEN if self.settings.rule == "zplus_even" else rules.ZBOX
+        of_positive_parts = {"zplus": rules.ZPLUS, "zplus_even": rules.ZPLUS_EVEN}
         if factors == 2:
             # Gamma and alpha-beta are defined for weights, not for a product of two activations.
-            return of_positive_parts.get(self.settings.rule, EPSILON)
+            return of_positive_parts.get(self.settings.rule, rules.EPSILON)
         return {
             **of_positive_parts,
-            "epsilon": EPSILON,
-            "alpha2beta1": ALPHA2BETA1,
-            "gamma": gamma_rule(self.settings.gamma),
+            "epsilon": rules.EPSILON,
+            "alpha2beta1": rules.ALPHA2BETA1,
+            "gamma": rules.gamma_rule(self.settings.gamma),
         }[self.settings.rule]
 
     def _sources(
-        self, inside: Traced, values: Values, rule: RelevanceRule
+        self, inside: Traced, values: Values, rule: rules.RelevanceRule
     ) -> dict[str, tuple[Tensor, Tensor]]:
         """The parts of a layer's input that the rule uses, each with its change."""
         a = inside.value
-        parts = {"whole": a, "positive": a} if inside in self.nonnegative else {"whole": a, **signed_parts(a)}
+        if inside in self.nonnegative:
+            parts = {"whole": a, "positive": a}
+        else:
+            parts = {"whole": a, "positive": rules.positive(a), "negative": rules.negative(a)}
         if inside in self.boxed:
             parts = dict(zip(("whole", "low", "high"), (a, *self.boxed[inside]), strict=True))
         if self.settings.rule == "zplus_even":
             parts["ones"] = torch.ones_like(a)
+        # Each part is multiplied by the change, so those that the rule does not use are left out.
         wanted = {term.source for share in rule for term in share.terms}
         parts = {name: part for name, part in parts.items() if name in wanted}
         if inside not in self.changes:
             return {name: (part, part * values[inside]) for name, part in parts.items()}
+        # A change belongs to the part of the input in which its value is; other parts need the relative change.
         sides = {"whole": torch.ones_like(a), "positive": a > 0, "negative": a < 0}
         return {
             name: (part, values[inside] * sides[name] if name in sides else self._relative(inside, values))
@@ -223,16 +184,17 @@ class Relevance:
         if any(item in self.changes for item in call.inputs):
             values = {item: self._change(item, values) for item in call.inputs}
             self.changes.update(call.outputs)
-        if call.name in MAX_POOLS:
-            return from_winners(call, values)
-        return padded_with_zeros(call, values) if call.name == "pad" else natively(call, values)
+        if call.name in rules.MAX_POOLS:
+            inside = call.inputs[0]
+            return rules.at_places(call, values[inside], rules.winners(call, inside.value))
+        return rules.padded_with_zeros(call, values) if call.name == "pad" else call.run(values)
 
     def same(self, call: Call, values: Values) -> Tensor:
         """Activations and other functions of one value: the identity."""
         inside = call.inputs[0]
         if len(call.inputs) != 1 or call.tensors[0] is not inside:
             raise no_rule("LRP", call, "more than its input depends on x")
-        gate = gate_of(call) if inside in self.changes else None
+        gate = rules.gate_of(call) if inside in self.changes else None
         if gate is not None:
             return self._kept_as_change(call, values[inside] * gate)
         return self._relative(inside, values)
@@ -243,18 +205,18 @@ class Relevance:
         linear = self.settings.norm == "linear" and self.settings.bias == "keep"
         if not linear or self.settings.batchnorm == "pass" or call in self.behind.values():
             return self._relative(inside, values)
-        scale, _ = batchnorm_scale_and_shift(call)
-        moved = self._change(inside, values) * per_channel(scale, inside.value.dim())
+        scale, _ = rules.batchnorm_scale_and_shift(call)
+        moved = self._change(inside, values) * rules.per_channel(scale, inside.value.dim())
         return self._kept_as_change(call, moved.to(inside.value.dtype))
 
     def norm(self, call: Call, values: Values) -> Tensor:
         """LayerNorm and similar: the identity, or a linear layer with constant denominator."""
         inside = call.inputs[0]
-        if self.settings.norm == "identity" or call.name not in CENTRED:
+        if self.settings.norm == "identity" or call.name not in rules.CENTRED:
             return self._relative(inside, values)
-        moved = through_fixed_spread(call, self._change(inside, values))
+        moved = rules.through_fixed_spread(call, self._change(inside, values))
         if self.settings.bias == "drop":
-            return self._share(moved, through_fixed_spread(call, inside.value))
+            return self._share(moved, rules.through_fixed_spread(call, inside.value))
         return self._kept_as_change(call, moved)
 
     def softmax(self, call: Call, values: Values) -> Tensor:
@@ -266,12 +228,12 @@ class Relevance:
             moved = values[inside].masked_fill(masked, 0.0)
         else:
             moved = inside.value.masked_fill(masked, 0.0) * values[inside]
-        return less_mean(call, moved)
+        return rules.less_mean(call, moved)
 
     def homogeneous(self, call: Call, values: Values) -> Tensor:
         """Homogeneous functions: slope times input, divided by the output."""
         return self._kept_as_change(
-            call, derivative(call, {item: self._change(item, values) for item in call.inputs})
+            call, rules.derivative(call, {item: self._change(item, values) for item in call.inputs})
         )
 
     def average(self, call: Call, values: Values) -> Any:
@@ -295,8 +257,8 @@ class Relevance:
         if call.name in {"add", "sub", "rsub"}:
             return self._sum(call, values)
         if not any(item in self.changes for item in call.inputs):
-            return spread(call, _total([values[item] for item in call.inputs]) / len(call.inputs))
-        if is_constant_multiple(call):
+            return rules.spread(call, rules.sum_of([values[item] for item in call.inputs]) / len(call.inputs))
+        if rules.is_constant_multiple(call):
             return self._kept_as_change(call, call.run(values))
         first, second = call.inputs
         moved = self._change(first, values) * second.value + first.value * self._change(second, values)
@@ -304,24 +266,24 @@ class Relevance:
 
     def _sum(self, call: Call, values: Values) -> Tensor:
         shares = self.settings.constants == "share" and call.inputs[0] not in self.image
-        if is_constant_shift(call) and not shares:
-            return spread(call, self._relative(call.inputs[0], values))
-        terms = [(factor, item) for factor, item in summands(call) if isinstance(item, Traced)]
+        if rules.is_constant_shift(call) and not shares:
+            return rules.spread(call, self._relative(call.inputs[0], values))
+        terms = [(factor, item) for factor, item in rules.summands(call) if isinstance(item, Traced)]
         if self.settings.residual == "signed":
-            moved = _total([factor * self._change(item, values) for factor, item in terms])
-            return self._kept_as_change(call, spread(call, moved))
+            moved = rules.sum_of([factor * self._change(item, values) for factor, item in terms])
+            return self._kept_as_change(call, rules.spread(call, moved))
         part = _PARTS[self.settings.residual]
         sizes = [part(factor * item.value) for factor, item in terms]
-        moved = _total(
+        moved = rules.sum_of(
             [size * self._relative(item, values) for size, (_, item) in zip(sizes, terms, strict=True)]
         )
         if shares:
             sizes += [
                 part(factor * torch.as_tensor(item).to(moved))
-                for factor, item in summands(call)
+                for factor, item in rules.summands(call)
                 if not isinstance(item, Traced)
             ]
-        return self._share(moved, _total(sizes))
+        return self._share(moved, rules.sum_of(sizes))
 
     def _relative(self, item: Traced, values: Values) -> Tensor:
         """The relative change u."""
@@ -339,15 +301,15 @@ class Relevance:
         return moved
 
     def _share(self, moved: Tensor, total: Tensor) -> Tensor:
-        return (single(moved) / stabilize(single(total), self.settings.stabilizer)).to(moved.dtype)
+        return (single(moved) / rules.stabilize(single(total), self.settings.stabilizer)).to(moved.dtype)
 
     def _after_draws(self, call: Call, values: Values) -> Any:
         """Sums and multiples of sums over draws: linear, so the map is the mean of the maps of the draws."""
         self.over_draws.update(call.outputs)
         values = {item: self._relative(item, values) for item in call.inputs}
-        if is_constant_shift(call):
-            return spread(call, values[call.inputs[0]])
-        if is_constant_multiple(call) or call.name == "add":
+        if rules.is_constant_shift(call):
+            return rules.spread(call, values[call.inputs[0]])
+        if rules.is_constant_multiple(call) or call.name == "add":
             return call.run(values)
         raise no_rule("LRP", call, "it combines outputs of several runs other than by a mean")
 
@@ -355,7 +317,7 @@ class Relevance:
         """Give the share of constants among the inputs (class tokens, padding) to the values that depend on x."""
         # The step applied to `reach` is the share of each output's relevance that goes to values that depend on x.
         # Dividing by it makes that share 1; an output that depends on none of them gets 0.
-        inserts = call.name == "pad" or (call.name in STRUCTURAL and bool(call.constants))
+        inserts = call.name == "pad" or (call.name in rules.STRUCTURAL and bool(call.constants))
         if not inserts and not any(item in self.reach for item in call.inputs):
             return replayed
         step = _STEPS[call.name]
@@ -387,26 +349,26 @@ class Relevance:
         """Track tensors that cannot be negative: their layers need half the work."""
         keeps = call.name in _KEEPS_SIGN and not call.constants
         keeps = keeps and all(item in self.nonnegative for item in call.inputs)
-        if call.name in NONNEGATIVE or (keeps and (call.name not in {"add", "mul"} or len(call.inputs) == 2)):
+        if call.name in rules.NONNEGATIVE or (
+            keeps and (call.name not in {"add", "mul"} or len(call.inputs) == 2)
+        ):
             self.nonnegative.update(call.outputs)
 
 
-def _total(parts: list[Tensor]) -> Tensor:
-    return sum(parts[1:], parts[0])
-
-
-_PARTS = {"positive": positive, "absolute": size_and_trace}
-_RESHAPES = STRUCTURAL | DROPOUTS | {"pad", "batch_norm"}
-_KEEPS_SIGN = (STRUCTURAL | DROPOUTS | MAX_POOLS | AVERAGES | {"add", "mul"}) - {"interpolate"}
+_PARTS = {"positive": rules.positive, "absolute": rules.size_and_trace}
+_MOVES = rules.STRUCTURAL | rules.DROPOUTS
+_RESHAPES = _MOVES | {"pad", "batch_norm"}
+# Bicubic interpolation has negative weights.
+_KEEPS_SIGN = (_MOVES | rules.MAX_POOLS | rules.AVERAGES | {"add", "mul"}) - {"interpolate"}
 _STEPS: dict[str, Any] = {
-    **dict.fromkeys(AFFINE, Relevance.affine),
-    **dict.fromkeys(ACTIVATIONS | FUNCTIONS, Relevance.same),
+    **dict.fromkeys(rules.AFFINE, Relevance.affine),
+    **dict.fromkeys(rules.ACTIVATIONS | rules.FUNCTIONS, Relevance.same),
     "batch_norm": Relevance.batchnorm,
-    **dict.fromkeys(STRUCTURAL | DROPOUTS | MAX_POOLS | {"pad"}, Relevance.moving),
-    **dict.fromkeys(NORMS, Relevance.norm),
-    **dict.fromkeys(HOMOGENEOUS, Relevance.homogeneous),
-    **dict.fromkeys(AVERAGES, Relevance.average),
-    **dict.fromkeys(ELEMENTWISE, Relevance.elementwise),
+    **dict.fromkeys(_MOVES | rules.MAX_POOLS | {"pad"}, Relevance.moving),
+    **dict.fromkeys(rules.NORMS, Relevance.norm),
+    **dict.fromkeys(rules.HOMOGENEOUS, Relevance.homogeneous),
+    **dict.fromkeys(rules.AVERAGES, Relevance.average),
+    **dict.fromkeys(rules.ELEMENTWISE, Relevance.elementwise),
     "softmax": Relevance.softmax,
 }
 
@@ -430,7 +392,7 @@ def _merges(before: Call) -> bool:
 
 def _keeps_image(call: Call) -> bool:
     """True if a call changes no more than shape, scale and shift."""
-    return call.name in _RESHAPES or is_constant_multiple(call) or is_constant_shift(call)
+    return call.name in _RESHAPES or rules.is_constant_multiple(call) or rules.is_constant_shift(call)
 
 
 def _is_over_first_axis(call: Call) -> bool:
@@ -446,7 +408,7 @@ def _check_boxable(tape: Tape) -> None:
     """The z-box rule is for layers that see the image; a model may have none."""
     image = {tape.x}
     for call in tape.path:
-        if call.name in AFFINE and call.inputs[0] in image:
+        if call.name in rules.AFFINE and call.inputs[0] in image:
             return
         if _keeps_image(call) and all(item in image for item in call.inputs):
             image.update(call.outputs)

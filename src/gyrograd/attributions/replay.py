@@ -162,6 +162,13 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
     return recorder.tape(returned, modules)
 
 
+def record_through(model: Model, x: Tensor, *, create_graph: bool) -> Tape:
+    """A record whose graph leads back to x: the graph of the run if the map is differentiated, else one apart."""
+    if create_graph:
+        return record(model, x if x.requires_grad else x.detach().requires_grad_(), create_graph=True)
+    return record(model, x, create_graph=False, apart=True)
+
+
 @contextmanager
 def watch_modules(model: Model, hear: Callable[[int, Any], Any]) -> Iterator[list[nn.Module]]:
     """Yield a list that fills with the model's submodules in the order in which they return, for the block.
@@ -383,6 +390,7 @@ class _Recorder(TorchFunctionMode):
 
     def _keep(self, args: tuple[Any, ...], result: Any, call: Call) -> Any:
         """Remember the results. A call that returns its own argument (`contiguous`) is not recorded."""
+        # The model gets back the tensor that it passed, which with `apart` is a detached one.
         unchanged = {id(item.value): item for item in call.inputs}
         if isinstance(result, Tensor) and id(result) in unchanged:
             names = [item for item in _leaves(args) if isinstance(item, Tensor) and id(item) in self._known]

@@ -8,10 +8,9 @@ an activation.
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -121,7 +120,12 @@ class Layer(NamedTuple):
 def layers_of(call: Call, method: str) -> list[Layer]:
     """The call as one layer per factor that depends on x; the true value of the other factor is its weight."""
     given = arguments(call) if call.name in _PARAMETERS else {}
-    first, second = (given.pop("input"), given.pop("weight")) if given else _two_factors(call, method)
+    if given:
+        first, second = given.pop("input"), given.pop("weight")
+    elif len(call.tensors) == 2 and call.tensors[0] is not call.tensors[1]:
+        first, second = call.tensors
+    else:
+        raise no_rule(method, call, "it is not the product of two different tensors")
     bias = given.pop("bias", None)
     if isinstance(bias, Traced):
         raise no_rule(method, call, "its bias depends on x")
@@ -140,13 +144,6 @@ def layers_of(call: Call, method: str) -> list[Layer]:
         # The roles of the factors swap: the first one is the weight here.
         layers.append(Layer(second, _true(first), bias, lambda a, w, b: run(w, a, b)))
     return layers
-
-
-def _two_factors(call: Call, method: str) -> tuple[Any, Any]:
-    if len(call.tensors) != 2 or call.tensors[0] is call.tensors[1]:
-        raise no_rule(method, call, "it is not the product of two different tensors")
-    first, second = call.tensors
-    return first, second
 
 
 def _true(item: Traced | Tensor) -> Tensor:
@@ -179,19 +176,17 @@ def merge_batch_norm(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
 # Operations that are linear, or nearly so
 
 
-def natively(call: Call, values: Values) -> Any:
-    """Run the operation itself, which is linear already."""
-    return call.run(values)
+def winners(call: Call, value: Tensor) -> Tensor:
+    """Positions of the maxima if this max-pool gets this value."""
+    given = arguments(call) | {"input": value.detach(), "return_indices": True}
+    places: Tensor = getattr(F, call.name)(**given)[1]
+    return places
 
 
-def from_winners(call: Call, values: Values) -> Tensor:
-    """Max-pool: the replayed value at the position of the true maximum."""
-    given = arguments(call)
-    inside = given.pop("input")
-    given.pop("return_indices", None)
-    _, winners = getattr(F, call.name)(inside.value.detach(), **given, return_indices=True)
+def at_places(call: Call, value: Tensor, places: Tensor) -> Tensor:
+    """The value at these positions, as `winners` returns them, in the shape of the max-pool's output."""
     axes = int(call.name[-2])  # 2 for max_pool2d
-    return values[inside].flatten(-axes).gather(-1, winners.flatten(-axes)).view_as(winners)
+    return value.flatten(-axes).gather(-1, places.flatten(-axes)).view_as(places)
 
 
 def padded_with_zeros(call: Call, values: Values) -> Tensor:
@@ -294,6 +289,17 @@ def gate_of(call: Call) -> Tensor | None:
     return gates[call.name]() if call.name in gates else None
 
 
+def norm_settings(call: Call, dtype: torch.dtype) -> tuple[list[int], list[int], Tensor | None, float]:
+    """Of a norm in `CENTRED`: the shape and axes to average over, the weight as a factor of x, and eps."""
+    given, x = arguments(call), call.inputs[0].value
+    weight, eps = given.get("weight"), given.get("eps", 1e-5)
+    eps = torch.finfo(dtype).eps if eps is None else eps  # rms_norm's own default
+    if call.name not in {"group_norm", "instance_norm"}:
+        return list(x.shape), list(range(-len(given["normalized_shape"]), 0)), weight, eps
+    weight = weight if weight is None else per_channel(weight, x.dim())
+    return [x.shape[0], given.get("num_groups", x.shape[1]), -1], [-1], weight, eps
+
+
 def less_mean(call: Call, moved: Tensor) -> Tensor:
     """Relative change of a softmax: the change of its input minus the mean of that under its weights."""
     s = single(call.outputs[0].value)
@@ -303,20 +309,13 @@ def less_mean(call: Call, moved: Tensor) -> Tensor:
 
 def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
     """A normalisation with constant denominator and no bias, applied to t: centred and scaled."""
-    given, x = arguments(call), single(call.inputs[0].value)
-    weight = given.get("weight")
-    if call.name in {"group_norm", "instance_norm"}:
-        shape, axes = [x.shape[0], given.get("num_groups", x.shape[1]), -1], [-1]
-        weight = weight if weight is None else per_channel(weight, x.dim())
-    else:
-        shape, axes = list(x.shape), list(range(-len(given["normalized_shape"]), 0))
+    x = single(call.inputs[0].value)
+    shape, axes, weight, eps = norm_settings(call, x.dtype)
 
     def centred(t: Tensor) -> Tensor:
         t = t.reshape(shape)
         return t if call.name == "rms_norm" else t - t.mean(axes, keepdim=True)
 
-    eps = given.get("eps", 1e-5)
-    eps = torch.finfo(x.dtype).eps if eps is None else eps  # rms_norm's own default
     spread = (centred(x).square().mean(axes, keepdim=True) + eps).sqrt()
     moved = (centred(single(t)) / spread).reshape(x.shape)
     return (moved if weight is None else moved * weight).to(t.dtype)
@@ -337,10 +336,6 @@ def positive(t: Tensor) -> Tensor:
 
 def negative(t: Tensor) -> Tensor:
     return -(-t).relu()
-
-
-def signed_parts(t: Tensor) -> dict[str, Tensor]:
-    return {"positive": positive(t), "negative": negative(t)}
 
 
 def size_and_trace(t: Tensor) -> Tensor:
@@ -448,13 +443,17 @@ def relative_change(
     weight = cache(lambda part: part(layer.weight))
 
     def products(share: Share, column: int, bias_kept: bool) -> Tensor:
-        terms = [term for term in share.terms if term.source in sources]
-        return _sum(
-            [
-                _product(layer, term, weight(term.weight), sources[term.source][column], bias_kept)
-                for term in terms
-            ]
-        )
+        parts = []
+        for term in share.terms:
+            if term.source not in sources:
+                continue
+            bias = None
+            if bias_kept and term.bias is not None and layer.bias is not None:
+                bias = term.bias(layer.bias)
+            # In single precision: half precision would round the stabiliser away.
+            product = single(layer.apply(sources[term.source][column], weight(term.weight), bias))
+            parts.append(product if term.sign == 1 else term.sign * product)
+        return sum_of(parts)
 
     pieces = []
     for share in rule:
@@ -462,15 +461,9 @@ def relative_change(
         if share.where is not None:
             piece = piece * share.where(layer.apply(layer.input.value, layer.weight, layer.bias))
         pieces.append(piece)
-    return _sum(pieces).to(layer.input.value.dtype)
+    return sum_of(pieces).to(layer.input.value.dtype)
 
 
-def _sum(parts: list[Tensor]) -> Tensor:
-    return reduce(operator.add, parts)
-
-
-def _product(layer: Layer, term: Term, weight: Tensor, source: Tensor, keep_bias: bool) -> Tensor:
-    bias = term.bias(layer.bias) if keep_bias and term.bias is not None and layer.bias is not None else None
-    # In single precision: half precision would round the stabiliser away.
-    product = single(layer.apply(source, weight, bias))
-    return product if term.sign == 1 else term.sign * product
+def sum_of(parts: list[Tensor]) -> Tensor:
+    """The sum of at least one tensor; `sum` alone would start with an addition to 0."""
+    return sum(parts[1:], parts[0])

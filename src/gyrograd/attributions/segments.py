@@ -183,6 +183,7 @@ def over_coalitions(
 
     Forward passes run over examples x coalitions, at most `max_batch` images at once, halved when memory runs out.
     """
+    # The rows of all examples form one list, so that passes are full whatever the number of coalitions per example.
     counts = [len(rows) for rows in coalitions]
     owner = torch.repeat_interleave(torch.tensor(counts)).to(x.device)
     images, fills = as_images(x), as_images(baseline)
@@ -220,9 +221,11 @@ def spread(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) ->
     return pixels.expand_as(as_images(x)).reshape(x.shape).to(x.dtype)
 
 
-def pad_rows(rows: list[Tensor]) -> Float[Tensor, "b s"]:
-    """One row per example, with zeros after its own segments."""
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+def over_groups(map: Inputs, groups: Segments) -> Float[Tensor, "b s"]:
+    """The map summed over the channels and pixels of each group."""
+    pixels = as_images(map).sum(1).flatten(1)
+    sums = pixels.new_zeros(len(pixels), int(groups.max()) + 1)
+    return sums.scatter_add(1, groups.flatten(1), pixels)
 
 
 def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_graph: bool) -> Inputs:

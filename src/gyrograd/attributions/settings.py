@@ -30,6 +30,13 @@ def settings_hash(one: Any) -> int:
     return hash((type(one), *(v.shape if isinstance(v, Tensor) else v for v in values)))
 
 
+class ComparedBySettings:
+    """Gives a dataclass with eq=False these two, for methods whose settings can be tensors."""
+
+    __eq__ = same_settings
+    __hash__ = settings_hash
+
+
 def passes_of(attribution: Attribution) -> int:
     """Model passes per map: as registered, or the `steps` or `draws` of an unregistered method.
 

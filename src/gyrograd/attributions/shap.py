@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from gyrograd.attributions.baselines import Baseline, baseline_of
 from gyrograd.attributions.batching import MAX_BATCH
@@ -18,13 +19,12 @@ from gyrograd.attributions.segments import (
     check_common,
     distinct,
     every_coalition,
-    pad_rows,
     segment_counts,
     segment_map,
     uniform_table,
     worths,
 )
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import check_name
 from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
@@ -40,8 +40,8 @@ from gyrograd.types import Inputs, Model, Targets
     passes="draws",
     about="The fair share of each part of the image in the score, over images with parts left out.",
 )
-@dataclass(frozen=True)
-class Shap:
+@dataclass(frozen=True, eq=False)
+class Shap(ComparedBySettings):
     """Shapley values of the segments (tan2023, Section 3.2) by Kernel SHAP (Lundberg and Lee 2017).
 
     Each pixel of the map, in every channel, has the value of its segment. The values (one per segment, not per pixel)
@@ -85,9 +85,6 @@ class Shap:
         check_common(self)
         check_name("sampling", self.sampling, ("enumerate", "paired"))
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         return segment_map(self, model, x, target, create_graph)
 
@@ -100,7 +97,8 @@ class Shap:
         rows = [plans[s].rows for s in sizes]
         fill = baseline_of(x, self.baseline)
         values = worths(model, x, fill, segments, rows, target, self.quantity, self.max_batch)
-        return pad_rows([plans[s].values(worth) for s, worth in zip(sizes, values, strict=True)])
+        shares = [plans[s].values(worth) for s, worth in zip(sizes, values, strict=True)]
+        return pad_sequence(shares, batch_first=True)
 
     def _plan(self, s: int, device: torch.device) -> Plan:
         """The coalitions and the fit, the same for all images of s segments."""
@@ -146,7 +144,12 @@ def weighted_coalitions(
         )
     smallest, left = sizes_taken_whole(s, draws)
     rows = [_of_size(s, size, device) for size in range(1, s) if min(size, s - size) < smallest]
-    weights = [part.new_full((len(part),), _weight_of_one(s, part), dtype=torch.float64) for part in rows]
+    # The coalitions of one size share its mass evenly.
+    shares = [kernel_mass(s, int(part[0].sum())) / len(part) for part in rows]
+    weights = [
+        part.new_full((len(part),), share, dtype=torch.float64)
+        for part, share in zip(rows, shares, strict=True)
+    ]
     if 2 * smallest <= s:
         sampled, times = distinct(paired_coalitions(s, left, seed, device, smallest))
         rows.append(sampled)
@@ -161,10 +164,6 @@ def kernel_mass(s: int, k: int) -> float:
 
 def _mass_between(s: int, smallest: int) -> float:
     return sum(kernel_mass(s, k) for k in range(smallest, s - smallest + 1))
-
-
-def _weight_of_one(s: int, whole_size: Tensor) -> float:
-    return kernel_mass(s, int(whole_size[0].sum())) / len(whole_size)
 
 
 def sizes_taken_whole(s: int, draws: int) -> tuple[int, int]:

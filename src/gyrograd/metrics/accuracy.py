@@ -35,13 +35,7 @@ class Accuracy:
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __call__(
-        self,
-        model: Model,
-        attribution: Attribution | None,  # noqa: ARG002
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002
+        self, model: Model, attribution: Attribution | None, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         logits = logits_in_parts(model, x, self.max_batch)
         target = class_indices(target, x)

@@ -38,7 +38,8 @@ class RunningMetric:
             raise UserError(
                 "Settings are for a metric given by name; this one is built already, so leave them out."
             )
-        self.higher_is_better = _higher_is_better(metric) if isinstance(metric, str) else None
+        direction = lookup("metric", metric).direction if isinstance(metric, str) else "none"
+        self.higher_is_better = None if direction == "none" else direction == "higher is better"
         self.model = model
         self.attribution = attribution
         self.seed = seed
@@ -90,8 +91,3 @@ def as_quantus_explain(attribution: Attribution) -> Callable[..., NDArray[Any]]:
         return np.asarray(attribution(model, x, target).detach().cpu().numpy())
 
     return explain_func
-
-
-def _higher_is_better(name: str) -> bool | None:
-    direction = lookup("metric", name).direction
-    return None if direction == "none" else direction == "higher is better"

@@ -26,10 +26,10 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.errors import UserError
 from gyrograd.metrics.noise import GaussianNoise, neighbours
-from gyrograd.metrics.passes import check_classes, check_count, explain_variants, parts
+from gyrograd.metrics.passes import check_count, checked_target, explain_variants, parts
 from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_inputs, class_indices
+from gyrograd.numerics.checks import check_inputs
 from gyrograd.numerics.maps import normalize, top_k_mask
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Inputs, Model, PerExample, Seed, Targets
@@ -129,6 +129,7 @@ class CertifiedPixels:
         check_inputs(x)
         pixels = reduce_map(x[:1], self.reduce)[0].numel()
         alpha = self.alpha / len(look_ends(self.draws, self.looks)) / pixels
+        # The Clopper-Pearson bound if all draws agree: no pixel can have a higher one.
         unanimous = torch.tensor(alpha ** (1 / self.draws), dtype=torch.float64)
         largest = self.sigma * float(torch.special.ndtri(unanimous))
         if largest < self.radius:
@@ -167,7 +168,7 @@ class CertifiedPixels:
     def _count_in_top(self, around: _Draws, rows: Tensor, draws: slice) -> Int[Tensor, "b h w"]:
         """Number of these draws that have each pixel in the top."""
         counts: Tensor | None = None
-        for examples, maps in around.maps(rows, draws):
+        for examples, _, maps in around.maps(rows, draws):
             found = _in_top(self, maps).sum(1)
             counts = found.new_zeros(len(rows), *found.shape[1:]) if counts is None else counts
             counts[examples] += found
@@ -194,6 +195,7 @@ class DirectionCertificate:
         -1, the trivial bound, if no positive bound could be shown: a mean of unit maps is shorter than one, so a
         negative bound on its component along the direction does not bound the angle.
         """
+        # From the mean of (1 + cosine) / 2 back to the mean cosine, which is the part along the direction.
         along = 2 * torch.special.ndtr(torch.special.ndtri(self.low) - radius / self.sigma) - 1
         return torch.where(along > 0, along, -1.0)
 
@@ -247,17 +249,16 @@ class CertifiedCosine:
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> DirectionCertificate:
         """The direction and the bound behind the certificate."""
-        check_inputs(x)
         around = _Draws(self, model, attribution, x, target, seed)
         active = torch.arange(len(x), device=x.device)
         mean = torch.zeros_like(x, dtype=torch.float64)
-        for examples, maps in around.maps(active, slice(0, self.held_out)):
+        for examples, _, maps in around.maps(active, slice(0, self.held_out)):
             mean[examples] += _unit(maps).sum(1)
         direction = normalize(mean, "l2")
         low, total, squares = (torch.zeros(len(x), dtype=torch.float64, device=x.device) for _ in range(3))
         taken, ends = torch.zeros_like(active), look_ends(self.draws, self.looks)
         for start, end in zip([0, *ends], ends, strict=False):
-            for examples, maps in around.maps(active, slice(self.held_out + start, self.held_out + end)):
+            for examples, _, maps in around.maps(active, slice(self.held_out + start, self.held_out + end)):
                 rows = active[examples]
                 halves = (1 + (_unit(maps) * direction[rows, None]).flatten(2).sum(2)).clamp(0, 2) / 2
                 total[rows] += halves.sum(1)
@@ -323,7 +324,7 @@ def refuted(
     for number in range(TRIES):
         around = _Draws(metric, model, attribution, x, target, random.subkeys(keys, 2 * number))
         way = torch.zeros_like(around.x)
-        for part, near, maps in around.with_points(everyone, slice(0, draws)):
+        for part, near, maps in around.maps(everyone, slice(0, draws)):
             held = _in_top(metric, maps) == found.in_top[part, None]
             agree = (held & undecided[part, None]).flatten(2).sum(2).to(x.dtype)
             drop = agree.mean(1, keepdim=True) - agree
@@ -347,6 +348,7 @@ def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Fl
     """Lower confidence bound of the true share, wrong with probability at most alpha (Clopper and Pearson 1934)."""
     from scipy.special import betaincinv  # type: ignore[import-untyped]
 
+    # The inverse of the beta distribution is slow and runs on the CPU, and many pixels have the same count.
     seen, places = agreeing.unique(return_inverse=True)
     counts = seen.cpu().double().numpy()
     low = torch.from_numpy(betaincinv(counts.clip(1), draws - counts.clip(1) + 1, alpha))
@@ -365,19 +367,13 @@ class _Draws:
         target: Targets,
         seed: Seed,
     ) -> None:
-        self.target, self.x = class_indices(target, x), x.detach()
-        check_classes(model, self.x, self.target)
+        self.target, self.x = checked_target(model, x, target), x.detach()
         self.keys, self.noise = random.keys(seed, len(x), x.device), GaussianNoise(metric.sigma)
         self.model, self.attribution = model, attribution
         self.rows_at_once = rows_at_once(metric.max_batch, x)
 
-    def maps(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor]]:
-        """Maps `e n ...` of these images and draws, in parts; each comes with its slice of `rows`."""
-        for part, _, maps in self.with_points(rows, draws):
-            yield part, maps
-
-    def with_points(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """As `maps`, with the points `e n ...` that are explained.
+    def maps(self, rows: Int[Tensor, " r"], draws: slice) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """Slices of `rows`, each with the points `e n ...` of these draws and their maps `e n ...`.
 
         Draws are not clipped to [0, 1], because the theorems hold for unclipped normal noise.
         """
@@ -385,7 +381,7 @@ class _Draws:
         for part, these in parts(len(rows), draws.stop - draws.start, self.rows_at_once):
             numbers = slice(draws.start + these.start, draws.start + these.stop)
             near = neighbours(self.noise, x[part], keys[part], numbers)
-            yield part, near, explain_variants(self.attribution, self.model, near, target[part]).detach()
+            yield part, near, explain_variants(self.attribution, self.model, near, target[part])
 
 
 def _check(metric: Any) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gyrograd.attributions.baselines import Baseline, baseline_of, check_baseline
 from gyrograd.attributions.batching import MAX_BATCH
-from gyrograd.attributions.segments import SEGMENTS, Segments, as_images, segment
+from gyrograd.attributions.segments import SEGMENTS, Segments, as_images, over_groups, segment
 from gyrograd.errors import UserError, check_name
 from gyrograd.metrics.noise import check_size
 from gyrograd.metrics.passes import check_count, in_parts, score_variants, scores
@@ -88,13 +88,7 @@ class Faithfulness:
         return (0.0, math.inf) if self.similarity == "inverse_l2" else (-1.0, 1.0)
 
     def __call__(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         target = class_indices(target, x)
         map = attribution(model, x, target).detach()
@@ -122,19 +116,12 @@ class Faithfulness:
             return whole[examples, None] - score_variants(model, without, target[examples], self.quantity)
 
         loss = in_parts(losses, x, n, self.max_batch)
-        return loss if self.contribution == "difference" else self._slope(loss, x - reference, groups)
-
-    def _slope(self, loss: Tensor, away: Tensor, groups: Tensor) -> Tensor:
+        if self.contribution == "difference":
+            return loss
+        away = x - reference
         elements = over_groups(torch.ones_like(away), groups)
         mean = over_groups(away, groups) / torch.where(elements > 0, elements, 1)
         return torch.where(mean == 0, 0, loss / torch.where(mean == 0, 1, mean))
-
-
-def over_groups(map: Inputs, groups: Segments) -> PerGroup:
-    """The map summed over the channels and pixels of each group."""
-    pixels = as_images(map).sum(1).flatten(1)
-    sums = pixels.new_zeros(len(pixels), int(groups.max()) + 1)
-    return sums.scatter_add(1, groups.flatten(1), pixels)
 
 
 @register(
@@ -222,6 +209,7 @@ class Infidelity:
                 f"A square of {self.patch} pixels does not fit inputs of shape {tuple(x.shape)}; "
                 "give a smaller patch, or perturbation='gaussian'."
             )
+        # Every corner for which the square fits is equally likely.
         corner = random.uniform(keys, (2,), stream=draw, dtype=torch.float64)
         inside = []
         for axis, side in enumerate(x.shape[2:]):

@@ -13,7 +13,7 @@ from gyrograd.attributions.baselines import Baseline, baseline_of, check_baselin
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.attributions.segments import as_images
 from gyrograd.errors import UserError, check_name
-from gyrograd.metrics.passes import check_classes, in_parts, score_variants
+from gyrograd.metrics.passes import checked_target, in_parts, score_variants
 from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.metrics.response import attacked_map
 from gyrograd.models import Normalized
@@ -94,7 +94,7 @@ class InsertionCurve:
         x: Inputs,
         target: Targets,
         *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        seed: Seed = 0,
         perturbed: Inputs | None = None,
     ) -> Curve:
         """The value at each share of pixels."""
@@ -109,8 +109,7 @@ class InsertionCurve:
 
     def curve_of_map(self, model: Model, map: Inputs, x: Inputs, target: Labels) -> Curve:
         """As `curve`, for a given map."""
-        check_classes(model, x, target)
-        x = x.detach()
+        target, x = checked_target(model, x, target), x.detach()
         place = positions(reduce_map(map, self.reduce), self.ties)
         pair = as_images(x), as_images(self.empty_image(model, x))
         first, rest = pair if self.game == "insertion" else pair[::-1]
@@ -248,5 +247,7 @@ def positions(map: Images, ties: str = "exact") -> Positions:
         order = flat.sort(dim=1, descending=True, stable=True).indices
         steps = torch.arange(flat.shape[1], device=flat.device).expand_as(order)
         return torch.empty_like(order).scatter_(1, order, steps).view_as(map)
+    # searchsorted takes rising values. Each pixel gets the last place of its group of equals, so that the group is in
+    # once all of it fits.
     falling = (-flat).sort(dim=1).values
     return (torch.searchsorted(falling, -flat, right=True) - 1).view_as(map)

@@ -14,9 +14,8 @@ from torch.nn.functional import max_pool2d
 
 from gyrograd.errors import UserError
 from gyrograd.metrics.insertion import positions
-from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.passes import checked_target
 from gyrograd.metrics.reductions import check_reduction, reduce_map
-from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Metric, Model, PerExample, Seed, Targets
 
@@ -46,12 +45,11 @@ class MaskMetric(ABC):
         x: Images,
         target: Targets,
         *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        seed: Seed = 0,
         mask: Tensor | None = None,
         boxes: Tensor | None = None,
     ) -> PerExample:
-        target = class_indices(target, x)
-        check_classes(model, x, target)
+        target = checked_target(model, x, target)
         inside = _checked_mask(x, mask, boxes)
         return self.on_object(reduce_map(attribution(model, x, target).detach(), self.reduce)[:, 0], inside)
 
@@ -122,6 +120,7 @@ class PointingGame(MaskMetric):
 
     def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
         if self.tolerance:
+            # A max-pool of zeros and ones widens the object by the tolerance.
             side = 2 * self.tolerance + 1
             inside = max_pool2d(inside[:, None].to(sizes), side, 1, self.tolerance)[:, 0].bool()
         strongest = sizes == sizes.amax((1, 2), keepdim=True)

@@ -26,6 +26,7 @@ class UniformNoise:
         check_size("eps", self.eps, "8 / 255")
 
     def __call__(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
+        # One stream per draw: the first draws stay the same if more are asked for.
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return _clipped(x + (2 * noise - 1) * self.eps, self.clip)
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once, rows_per_example
 from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
-from gyrograd.numerics.checks import check_images, check_inputs, check_target, try_model
+from gyrograd.numerics.checks import check_images, check_inputs, check_target, class_indices, try_model
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import quantity_of
-from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample
+from gyrograd.types import Attribution, Inputs, Labels, Model, PerExample, Targets
 
 Measure = Callable[[slice, slice], Tensor]
 """Maps slices of examples and of variants to values `e n ...`, one per pair."""
@@ -49,6 +49,7 @@ def in_parts(measure: Measure, x: Inputs, variants: int, max_batch: int) -> Floa
     """
     if x.dim() == 4 and float(x.detach().amin()) >= 0 and float(x.detach().amax()) > 2:
         check_images(x)
+    # All variants of a block of examples come before the next block: concatenate along variants, then along examples.
     rows: dict[int, list[Tensor]] = {}
     for examples, these in parts(len(x), variants, rows_at_once(max_batch, x)):
         rows.setdefault(examples.start, []).append(measure(examples, these))
@@ -91,7 +92,9 @@ def scores(model: Model, x: Inputs, target: Labels, quantity: str, max_batch: in
     return quantity_of(logits, target, quantity)
 
 
-def check_classes(model: Model, x: Inputs, target: Labels) -> None:
-    """Refuse targets that are not one class index per example, before any long computation."""
+def checked_target(model: Model, x: Inputs, target: Targets) -> Labels:
+    """The target as class indices of the model, one per example; refused before any long computation otherwise."""
+    indices = class_indices(target, x)
     check_inputs(x)
-    check_target(target, len(x), logits_in_parts(model, x[:1]).shape[1])
+    check_target(indices, len(x), logits_in_parts(model, x[:1]).shape[1])
+    return indices

@@ -12,10 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.passes import checked_target
 from gyrograd.metrics.reductions import SIMILARITIES, check_reduction, reduce_map
 from gyrograd.metrics.sanity_checks import shuffle
-from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -70,17 +69,10 @@ class ParameterRandomization:
         return self.curve(model, attribution, x, target, seed=seed).mean(1)
 
     def curve(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - the draws are the model's, not the examples'
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> Float[Tensor, "b layers"]:
         """The similarity after each layer, in the order they are randomised."""
-        target = class_indices(target, x)
-        check_classes(model, x, target)
+        target = checked_target(model, x, target)
         before = self._seen(attribution(model, x, target))
         alike = SIMILARITIES[self.similarity]
         stages = [alike(before, self._seen(attribution(twin, x, target))) for _, twin in self.stages(model)]
@@ -109,6 +101,7 @@ class ParameterRandomization:
                 f"The layer {name} ({type(layer).__name__}) has no reset_parameters; give weights='shuffled'."
             )
         devices = [weight.device for weight in layer.parameters() if weight.device.type == "cuda"]
+        # reset_parameters draws from torch's global generator, which must be left as it was.
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             torch.manual_seed(self.weights_seed)
             reset()

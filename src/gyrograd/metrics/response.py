@@ -169,7 +169,7 @@ class AttackResponse:
         x: Inputs,
         target: Targets,
         *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        seed: Seed = 0,
         perturbed: Inputs | None = None,
     ) -> PerExample:
         target = class_indices(target, x)
@@ -384,7 +384,7 @@ class SimilarityToTarget:
         x: Inputs,
         target: Targets,
         *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        seed: Seed = 0,
         perturbed: Inputs | None = None,
         target_map: Tensor | None = None,
     ) -> PerExample:

@@ -13,10 +13,9 @@ from torch.nn.functional import pad
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import UserError
 from gyrograd.metrics.insertion import RANGES, positions
-from gyrograd.metrics.passes import check_classes, in_parts, score_variants
+from gyrograd.metrics.passes import checked_target, in_parts, score_variants
 from gyrograd.metrics.reductions import check_reduction, reduce_map
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import class_indices
 from gyrograd.numerics.quantities import check_quantity
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Labels, Model, PerExample, Seed, Targets
@@ -83,9 +82,8 @@ class Road:
         self, model: Model, attribution: Attribution, x: Images, target: Targets, *, seed: Seed = 0
     ) -> Tensor:
         """The value at each share of removed pixels."""
-        target = class_indices(target, x)
+        target = checked_target(model, x, target)
         keys = random.keys(seed, len(x), x.device)
-        check_classes(model, x, target)
         return self.curve_of_map(model, attribution(model, x, target).detach(), x.detach(), target, keys)
 
     def curve_of_map(self, model: Model, map: Images, x: Images, target: Labels, keys: random.Keys) -> Tensor:
@@ -139,6 +137,7 @@ def imputed(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
     found = gone * left
     rest = wanted - system(found)
     direction, size = rest, dot(rest, rest)
+    # Squared, like the sizes: the residual may be a hundred roundings of the right side.
     accuracy = (100 * torch.finfo(x.dtype).eps) ** 2 * dot(wanted, wanted)
     for _ in range(MOST_ITERATIONS):
         going = size > accuracy

@@ -324,6 +324,7 @@ def too_few_draws(values: Float[Tensor, "b n"], *, share: float = 0.25) -> Flag 
     if b < 2:
         raise UserError("The spread between examples needs at least two of them; give more examples.")
     between = float(values.mean(1).var())
+    # The mean of n draws has an n-th of their variance; one draw does not show its own.
     within = float(values.var(1).mean() / n) if n > 1 else float("inf")
     part = within / between if between > 0 else float(within > 0)
     return _raised(

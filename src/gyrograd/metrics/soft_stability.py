@@ -36,16 +36,15 @@ from gyrograd.attributions.segments import (
     as_images,
     has_segments,
     over_coalitions,
+    over_groups,
     segment,
     segments_of,
 )
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import ComparedBySettings
 from gyrograd.errors import UserError
 from gyrograd.metrics.certificates import check_alpha, lower_share
-from gyrograd.metrics.faithfulness import over_groups
-from gyrograd.metrics.passes import check_classes, check_count
+from gyrograd.metrics.passes import check_count, checked_target
 from gyrograd.numerics import random
-from gyrograd.numerics.checks import check_inputs, class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -71,8 +70,8 @@ class SegmentCertificate:
     direction="higher is better",
     group="certificate",
 )
-@dataclass(frozen=True)
-class SoftStability:
+@dataclass(frozen=True, eq=False)
+class SoftStability(ComparedBySettings):
     """Share of random additions of up to `radius` segments that leave the prediction from the top segments as it is.
 
     The value is a lower bound that holds with probability 1 - alpha per image. LIME and SHAP bring their own segments;
@@ -97,9 +96,6 @@ class SoftStability:
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
-    __eq__ = same_settings
-    __hash__ = settings_hash
-
     def __post_init__(self) -> None:
         check_count("radius", self.radius, 4)
         check_count("draws", self.draws, 1000)
@@ -120,9 +116,7 @@ class SoftStability:
         self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> SegmentCertificate:
         """The bound, the class predicted from the top segments, and the number of agreeing additions."""
-        check_inputs(x)
-        target, x = class_indices(target, x), x.detach()
-        check_classes(model, x, target)
+        target, x = checked_target(model, x, target), x.detach()
         keys = random.keys(seed, len(x), x.device)
         segments = self._segments(attribution, x)
         map = attribution(model, x, target).detach().double()
@@ -176,6 +170,7 @@ def additions(shown: Bool[Tensor, " s"], most: int, draws: int, key: random.Keys
     """
     hidden = int((~shown).sum())
     numbers = torch.arange(min(most, hidden) + 1, dtype=torch.float64, device=shown.device)
+    # Logarithms of the binomials up to a constant, which the softmax removes; the binomials themselves may overflow.
     ways = -(torch.lgamma(numbers + 1) + torch.lgamma(hidden - numbers + 1))
     upto = ways.softmax(0).cumsum(0)
     drawn = random.uniform(key, (draws, len(shown) + 1), dtype=torch.float64)[0]

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import torch
 
-from gyrograd.metrics.passes import check_classes
+from gyrograd.metrics.passes import checked_target
 from gyrograd.metrics.reductions import check_reduction, reduce_map
-from gyrograd.numerics.checks import class_indices
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
@@ -44,20 +43,14 @@ class Sparseness:
         check_reduction(self.reduce)
 
     def __call__(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
-        target = class_indices(target, x)
-        check_classes(model, x, target)
+        target = checked_target(model, x, target)
         sizes = (
             reduce_map(attribution(model, x, target).detach(), self.reduce).flatten(1).abs().sort(1).values
         )
         n = sizes.shape[1]
+        # Gini: the sum over rising ranks i of (2 i - n - 1) / n times the share of the i-th smallest.
         rank = torch.arange(1, n + 1, device=sizes.device, dtype=sizes.dtype)
         whole = sizes.sum(1)
         # Scaled first: magnitudes times ranks overflow half precision. Equal magnitudes may round to below 0.

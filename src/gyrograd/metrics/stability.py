@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,8 +23,56 @@ from gyrograd.registry import register
 from gyrograd.types import Attribution, Inputs, Model, PerExample, Seed, Targets
 
 PerDraw = Float[Tensor, "b n"]
-Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""Takes the clean map `e 1 ...`, the noisy maps `e n ...`, x `e 1 ...` and the neighbours `e n ...`; returns `e n`."""
+
+
+class MapUnderNoise(ABC):
+    """Compares the map at x with the maps of random neighbours; subclasses give the noise and the comparison."""
+
+    draws: int
+    reduce: str
+    normalize: str = "none"
+    max_batch: int
+
+    def __post_init__(self) -> None:
+        self.noise()  # checks its size
+        check_count("draws", self.draws, type(self).draws)
+        check_reduction(self.reduce, self.normalize)
+
+    def __call__(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
+    ) -> PerExample:
+        return self.over_draws(self.per_draw(model, attribution, x, target, seed=seed))
+
+    def per_draw(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
+    ) -> PerDraw:
+        """The value of each draw."""
+        target, noise = class_indices(target, x), self.noise()
+        keys, x = random.keys(seed, len(x), x.device), x.detach()
+        clean = self._seen(attribution(model, x, target).detach())
+
+        def values(examples: slice, these: slice) -> Tensor:
+            near = neighbours(noise, x[examples], keys[examples], these)
+            maps = explain_variants(attribution, model, near, target[examples])
+            moved = self._seen(maps.flatten(0, 1)).unflatten(0, near.shape[:2])
+            return self.compare(clean[examples, None], moved, x[examples, None], near)
+
+        return in_parts(values, x, self.draws, self.max_batch)
+
+    def _seen(self, map: Tensor) -> Tensor:
+        return reduce_map(map, self.reduce, self.normalize)
+
+    @abstractmethod
+    def noise(self) -> Noise:
+        """The noise by which the neighbours differ from x."""
+
+    @abstractmethod
+    def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
+        """The value of each draw, `e n`, from the maps at x, `e 1 ...`, and at its neighbours, `e n ...`."""
+
+    @abstractmethod
+    def over_draws(self, values: PerDraw) -> PerExample:
+        """The value of an example."""
 
 
 @register(
@@ -37,7 +85,7 @@ Compare = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     group="noise",
 )
 @dataclass(frozen=True)
-class RandomPerturbationSimilarity:
+class RandomPerturbationSimilarity(MapUnderNoise):
     """Mean similarity of the maps at x and at x plus uniform noise in [-eps, eps].
 
     Deviations from joo2023's code: noisy images are clipped to [0, 1] (there: to the range of the batch), Pearson of a
@@ -63,30 +111,18 @@ class RandomPerturbationSimilarity:
     range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        UniformNoise(self.eps)
-        check_count("draws", self.draws, 10)
+        super().__post_init__()
         check_name("similarity", self.similarity, SIMILARITIES)
-        check_reduction(self.reduce, self.normalize)
 
-    def __call__(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
-    ) -> PerExample:
-        return self.per_draw(model, attribution, x, target, seed=seed).mean(1)
+    def noise(self) -> Noise:
+        return UniformNoise(self.eps, self.clip)
 
-    def per_draw(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
-    ) -> PerDraw:
-        """The similarity of each draw."""
+    def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
+        pairs = (maps.flatten(0, 1) for maps in (clean.expand_as(moved), moved))
+        return SIMILARITIES[self.similarity](*pairs).view(moved.shape[:2])
 
-        def alike(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:  # noqa: ARG001
-            pairs = (pictures.flatten(0, 1) for pictures in (clean.expand_as(moved), moved))
-            return SIMILARITIES[self.similarity](*pairs).view(moved.shape[:2])
-
-        noise = UniformNoise(self.eps, self.clip)
-        return _compare_draws(self, alike, self._seen, noise, model, attribution, x, target, seed)
-
-    def _seen(self, map: Tensor) -> Tensor:
-        return reduce_map(map, self.reduce, self.normalize)
+    def over_draws(self, values: PerDraw) -> PerExample:
+        return values.mean(1)
 
 
 @register(
@@ -99,7 +135,7 @@ class RandomPerturbationSimilarity:
     group="noise",
 )
 @dataclass(frozen=True)
-class LocalLipschitz:
+class LocalLipschitz(MapUnderNoise):
     """Largest |map(x) - map(x')| / |x - x'| over normal draws x', both l2.
 
     The defaults are tan2023's: 50 draws, sigma 0.03 in pixel units, signed maps of all elements, no clipping.
@@ -123,29 +159,14 @@ class LocalLipschitz:
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
-    def __post_init__(self) -> None:
-        GaussianNoise(self.sigma)
-        check_count("draws", self.draws, 50)
-        check_reduction(self.reduce, self.normalize)
+    def noise(self) -> Noise:
+        return GaussianNoise(self.sigma, self.clip)
 
-    def __call__(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
-    ) -> PerExample:
-        return self.per_draw(model, attribution, x, target, seed=seed).amax(1)
+    def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
+        return _ratio(_lengths(moved - clean), _lengths(near - x))
 
-    def per_draw(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
-    ) -> PerDraw:
-        """The ratio of each draw."""
-
-        def slope(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
-            return _ratio(_lengths(moved - clean), _lengths(near - x))
-
-        noise = GaussianNoise(self.sigma, self.clip)
-        return _compare_draws(self, slope, self._seen, noise, model, attribution, x, target, seed)
-
-    def _seen(self, map: Tensor) -> Tensor:
-        return reduce_map(map, self.reduce, self.normalize)
+    def over_draws(self, values: PerDraw) -> PerExample:
+        return values.amax(1)
 
 
 @register(
@@ -157,7 +178,7 @@ class LocalLipschitz:
     group="noise",
 )
 @dataclass(frozen=True)
-class MaxSensitivity:
+class MaxSensitivity(MapUnderNoise):
     """Largest |map(x) - map(x')| / |map(x)| over uniform draws x' in the l-inf ball of radius eps.
 
     Yeh et al. 2019 define the numerator alone. Captum and Quantus divide by the l2 norm of the clean map, which removes
@@ -179,30 +200,16 @@ class MaxSensitivity:
     max_batch: int = MAX_BATCH
     range: ClassVar[tuple[float, float]] = (0.0, float("inf"))
 
-    def __post_init__(self) -> None:
-        UniformNoise(self.eps)
-        check_count("draws", self.draws, 10)
-        check_reduction(self.reduce)
+    def noise(self) -> Noise:
+        return UniformNoise(self.eps, self.clip)
 
-    def __call__(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
-    ) -> PerExample:
-        return self.per_draw(model, attribution, x, target, seed=seed).amax(1)
+    def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
+        size = _lengths(clean)
+        scale = torch.where((size > 0) & self.relative, size, 1)
+        return _lengths(moved - clean) / scale
 
-    def per_draw(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
-    ) -> PerDraw:
-        """The relative change of each draw."""
-
-        def change(clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:  # noqa: ARG001
-            size = _lengths(clean)
-            scale = torch.where((size > 0) & self.relative, size, 1)
-            return _lengths(moved - clean) / scale
-
-        noise = UniformNoise(self.eps, self.clip)
-        return _compare_draws(
-            self, change, lambda map: reduce_map(map, self.reduce), noise, model, attribution, x, target, seed
-        )
+    def over_draws(self, values: PerDraw) -> PerExample:
+        return values.amax(1)
 
 
 @register(
@@ -237,13 +244,7 @@ class ModelLipschitz:
         check_quantity(self.quantity)
 
     def __call__(
-        self,
-        model: Model,
-        attribution: Attribution | None,  # noqa: ARG002
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,
+        self, model: Model, attribution: Attribution | None, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         target = class_indices(target, x)
         noise, keys, x = GaussianNoise(self.sigma, self.clip), random.keys(seed, len(x), x.device), x.detach()
@@ -293,45 +294,13 @@ class ModelSmoothness:
         self._of_gradient()
 
     def __call__(
-        self,
-        model: Model,
-        attribution: Attribution | None,  # noqa: ARG002
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,
+        self, model: Model, attribution: Attribution | None, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> PerExample:
         gradient = Gradient(self.quantity, self.max_batch)
         return self._of_gradient()(model, gradient, x, target, seed=seed)
 
     def _of_gradient(self) -> LocalLipschitz:
         return LocalLipschitz(self.sigma, self.draws, clip=self.clip, max_batch=self.max_batch)
-
-
-def _compare_draws(
-    metric: RandomPerturbationSimilarity | LocalLipschitz | MaxSensitivity,
-    compare: Compare,
-    see: Callable[[Tensor], Tensor],
-    noise: Noise,
-    model: Model,
-    attribution: Attribution,
-    x: Inputs,
-    target: Targets,
-    seed: Seed,
-) -> PerDraw:
-    """The values of `compare` for every draw, on maps reduced by `see`; the clean maps are computed once."""
-    target = class_indices(target, x)
-    keys, x = random.keys(seed, len(x), x.device), x.detach()
-    clean = attribution(model, x, target).detach()
-    seen = see(clean)
-
-    def values(examples: slice, these: slice) -> Tensor:
-        near = neighbours(noise, x[examples], keys[examples], these)
-        moved = explain_variants(attribution, model, near, target[examples])
-        pictures = see(moved.flatten(0, 1)).unflatten(0, near.shape[:2])
-        return compare(seen[examples, None], pictures, x[examples, None], near)
-
-    return in_parts(values, x, metric.draws, metric.max_batch)
 
 
 def _lengths(gap: Float[Tensor, "e n ..."]) -> Float[Tensor, "e n"]:

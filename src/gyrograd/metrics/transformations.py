@@ -29,10 +29,10 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH
 from gyrograd.errors import UserError
-from gyrograd.metrics.passes import check_classes, explain_variants, in_parts, logits_in_parts
+from gyrograd.metrics.passes import checked_target, explain_variants, in_parts, logits_in_parts
 from gyrograd.metrics.reductions import reduce_map
 from gyrograd.metrics.response import MapSimilarity
-from gyrograd.numerics.checks import check_images, class_indices
+from gyrograd.numerics.checks import check_images
 from gyrograd.registry import register
 from gyrograd.types import Attribution, Images, Inputs, Model, PerExample, Seed, Targets
 
@@ -67,11 +67,12 @@ class Jpeg:
         if not 1 <= self.quality <= 95:
             raise UserError(f"quality is {self.quality}; give a JPEG quality of 1 to 95, 50 is usual.")
 
-    def changed(self, x: Images, variant: int) -> Images:  # noqa: ARG002
+    def changed(self, x: Images, variant: int) -> Images:
         if x.shape[1] not in (1, 3):
             raise UserError(
                 f"A JPEG has 1 or 3 channels and the images have {x.shape[1]}; leave this metric out."
             )
+        # Rounded: byte() alone would cut off, and darken the image by half a level.
         levels = (x * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu().numpy()
         read = np.stack([_through_jpeg(image, self.quality) for image in levels])
         return torch.from_numpy(read).to(x.device).permute(0, 3, 1, 2).to(x.dtype) / 255
@@ -193,17 +194,10 @@ class TransformedSimilarity:
         return self.per_variant(model, attribution, x, target, seed=seed).nanmean(1)
 
     def per_variant(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Targets,
-        *,
-        seed: Seed = 0,  # noqa: ARG002 - nothing is drawn
+        self, model: Model, attribution: Attribution, x: Inputs, target: Targets, *, seed: Seed = 0
     ) -> Float[Tensor, "b n"]:
         """The similarity of each variant; NaN where the prediction changes."""
-        target, x = class_indices(target, x), x.detach()
-        check_classes(model, x, target)
+        target, x = checked_target(model, x, target), x.detach()
         if x.dim() != 4:
             raise UserError(
                 f"{type(self.change).__name__} changes images b c h w and got {tuple(x.shape)}; leave this metric out."
@@ -218,14 +212,14 @@ class TransformedSimilarity:
             same = logits_in_parts(model, near.flatten(0, 1), self.max_batch).argmax(1).view(near.shape[:2])
             maps = explain_variants(attribution, model, near, target[examples])
             alike = [
-                self._compare_draws(clean[examples], maps[:, at], variant)
-                for at, variant in enumerate(variants)
+                self._compare(clean[examples], map, variant)
+                for map, variant in zip(maps.unbind(1), variants, strict=True)
             ]
             return torch.where(same == answer[examples, None], torch.stack(alike, 1), torch.nan)
 
         return in_parts(values, x, self.change.variants, self.max_batch)
 
-    def _compare_draws(self, clean: Tensor, map: Tensor, variant: int) -> Tensor:
+    def _compare(self, clean: Tensor, map: Tensor, variant: int) -> Tensor:
         seen = reduce_map(map, self.measure.reduce)
         if isinstance(self.change, Move):
             h, w = clean.shape[2:]

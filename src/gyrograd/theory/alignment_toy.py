@@ -145,6 +145,7 @@ def sharpest_turn(model: Model, near: Points, *, apart: float = 0.03) -> Turn:
     if not len(middle):
         raise UserError("The net has no boundary among the data; train it longer or with a smaller weight.")
     across = input_gradient(lambda x: logit(model, x), middle)
+    # The boundary is a level line of z, so that it runs at a right angle to the gradient.
     along = F.normalize(across.flip(1) * torch.tensor([1.0, -1.0]), dim=1)
     ends = [middle + sign * apart / 2 * along for sign in (-1, 1)]
     gradients = [input_gradient(lambda x: logit(model, x), end) for end in ends]

@@ -6,7 +6,6 @@ Models are used in the mode they are in, since regularizers train through these.
 
 import copy
 from collections.abc import Callable
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -19,8 +18,6 @@ from gyrograd.numerics.similarity import cosine_distance, l2_distance
 from gyrograd.theory.curvature import hessian
 from gyrograd.theory.fields import scalar_field
 from gyrograd.types import Inputs, Labels, Model, PerExample, Seed
-
-Distance: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 def l2_criterion(
@@ -38,12 +35,11 @@ def l2_criterion(
     """||grad(x + delta) - grad(x)||_2 (joo2023, before Eq. 1); `squared` as in the released code.
 
     `clean` is grad(x), if it is known already. `detach_clean` treats grad(x) as a constant, as the released code does
-    by
-    default: training then pulls the nearby gradient towards the one at x, not both towards each other.
+    by default: training then pulls the nearby gradient towards the one at x, not both towards each other.
     """
-    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
-    after = _gradient(f, _moved(x, delta), target, quantity, create_graph)
-    return _l2(squared)(after, before)
+    deltas = _fitting(delta, x)[None]
+    distance = _squared_distance if squared else l2_distance
+    return _mean_distance(distance, deltas, f, x, target, quantity, clean, detach_clean, create_graph)
 
 
 def cosine_criterion(
@@ -61,9 +57,8 @@ def cosine_criterion(
 
     If the definition divides by zero: 0 if both gradients are zero, 1/2 if one is.
     """
-    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
-    after = _gradient(f, _moved(x, delta), target, quantity, create_graph)
-    return cosine_distance(after, before)
+    deltas = _fitting(delta, x)[None]
+    return _mean_distance(cosine_distance, deltas, f, x, target, quantity, clean, detach_clean, create_graph)
 
 
 def expected_l2_criterion(
@@ -81,9 +76,9 @@ def expected_l2_criterion(
     create_graph: bool = False,
 ) -> PerExample:
     """The mean of l2_criterion over uniform draws of delta in [-eps, eps]^d (joo2023 Eq. 5)."""
-    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
     deltas = uniform_deltas(x, eps, draws, seed)
-    return _mean_over(deltas, _l2(squared), f, x, target, quantity, before, create_graph)
+    distance = _squared_distance if squared else l2_distance
+    return _mean_distance(distance, deltas, f, x, target, quantity, clean, detach_clean, create_graph)
 
 
 def expected_cosine_criterion(
@@ -100,9 +95,8 @@ def expected_cosine_criterion(
     create_graph: bool = False,
 ) -> PerExample:
     """The mean of cosine_criterion over uniform draws of delta in [-eps, eps]^d (joo2023 Eq. 4)."""
-    before = _clean_gradient(f, x, target, quantity, clean, detach_clean, create_graph)
     deltas = uniform_deltas(x, eps, draws, seed)
-    return _mean_over(deltas, cosine_distance, f, x, target, quantity, before, create_graph)
+    return _mean_distance(cosine_distance, deltas, f, x, target, quantity, clean, detach_clean, create_graph)
 
 
 def uniform_deltas(x: Inputs, eps: float, draws: int, seed: Seed = 0) -> Float[Tensor, "n b *shape"]:
@@ -131,7 +125,7 @@ def frobenius_bound(
     is computed exactly. `hessian_lipschitz` M turns O(eps^2) into M eps^2 / 2 and makes the bound strict. With 0 (the
     paper's Figure 3b) it is strict only for a constant Hessian.
     """
-    field, moved = scalar_field(f, target, quantity), _moved(x, delta)
+    field, moved = scalar_field(f, target, quantity), x + _fitting(delta, x)
     norm = hessian(field, x, None).flatten(1).norm(dim=1) if frobenius is None else frobenius
     size = _length(delta)
     change = size * norm + hessian_lipschitz * size.square() / 2
@@ -151,7 +145,7 @@ def product_bound(
 
     `hessian_lipschitz` as in frobenius_bound.
     """
-    field, moved = scalar_field(f, target, quantity), _moved(x, delta)
+    field, moved = scalar_field(f, target, quantity), x + _fitting(delta, x)
     change = _gradient_change(field, x, delta, hessian_lipschitz)
     return _over(change, _length(input_gradient(field, moved)))
 
@@ -171,7 +165,7 @@ def squared_bound(
     ||a - b|| / (||a|| + ||b||) (Dunkl and Williams 1964). Never above `product_bound` if that is below 1; a bound of 1
     or more is vacuous for a criterion in [0, 1].
     """
-    field, moved = scalar_field(f, target, quantity), _moved(x, delta)
+    field, moved = scalar_field(f, target, quantity), x + _fitting(delta, x)
     sizes = _length(input_gradient(field, moved)) + _length(input_gradient(field, x))
     return _over(_gradient_change(field, x, delta, hessian_lipschitz), sizes).square()
 
@@ -201,60 +195,44 @@ def scaled_last_layer(model: Model, alpha: float) -> Model:
     return scaled_layer(model, names[-1], alpha)
 
 
-def _l2(squared: bool) -> Distance:
-    return _squared_distance if squared else l2_distance
-
-
 def _squared_distance(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).flatten(1).square().sum(1)
 
 
-def _mean_over(
+def _mean_distance(
+    distance: Callable[[Tensor, Tensor], Tensor],
     deltas: Tensor,
-    distance: Distance,
-    f: Callable[[Tensor], Tensor],
-    x: Tensor,
-    target: Tensor | None,
-    quantity: str,
-    before: Tensor,
-    create_graph: bool,
-) -> Tensor:
-    """Mean over the draws, one at a time to save memory; the clean gradient is shared."""
-    total = before.new_zeros(len(x))
-    for delta in deltas:
-        total = total + distance(_gradient(f, x + delta, target, quantity, create_graph), before)
-    return total / len(deltas)
-
-
-def _gradient(
-    f: Callable[[Tensor], Tensor], x: Tensor, target: Tensor | None, quantity: str, create_graph: bool
-) -> Tensor:
-    field = scalar_field(f, target, quantity, check=not create_graph)
-    return input_gradient(field, x, create_graph=create_graph)
-
-
-def _clean_gradient(
     f: Callable[[Tensor], Tensor],
     x: Tensor,
     target: Tensor | None,
     quantity: str,
     clean: Tensor | None,
-    detach: bool,
+    detach_clean: bool,
     create_graph: bool,
 ) -> Tensor:
+    """Mean distance of the gradients at x + delta and at x over the deltas, one at a time to save memory."""
+
+    def gradient(x: Tensor, graph: bool) -> Tensor:
+        return input_gradient(scalar_field(f, target, quantity, check=not graph), x, create_graph=graph)
+
     if clean is None:
-        clean = _gradient(f, x, target, quantity, create_graph and not detach)
+        clean = gradient(x, create_graph and not detach_clean)
     elif clean.shape != x.shape:
         raise UserError(f"clean has shape {tuple(clean.shape)} and x {tuple(x.shape)}; give grad(x).")
-    return clean.detach() if detach else clean
+    before = clean.detach() if detach_clean else clean
+    total = before.new_zeros(len(x))
+    for delta in deltas:
+        total = total + distance(gradient(x + delta, create_graph), before)
+    return total / len(deltas)
 
 
-def _moved(x: Tensor, delta: Tensor) -> Tensor:
+def _fitting(delta: Tensor, x: Tensor) -> Tensor:
+    """The delta, which must have the shape of x."""
     if delta.shape != x.shape:
         raise UserError(
             f"delta has shape {tuple(delta.shape)} and x {tuple(x.shape)}; give delta the shape of x."
         )
-    return x + delta
+    return delta
 
 
 def _gradient_change(

@@ -122,6 +122,7 @@ def top_of_squares(matrix: Float[Tensor, "b k k"]) -> PerExample:
 
 
 def _of_trace_one(matrix: Float[Tensor, "b k k"]) -> Float[Tensor, "b k k"]:
+    # A matrix of zeros stays one: its eigenvalue is 0, not NaN.
     trace = matrix.diagonal(dim1=1, dim2=2).sum(1)
     return matrix / trace.clamp_min(torch.finfo(matrix.dtype).tiny).view(-1, 1, 1)
 

@@ -34,6 +34,7 @@ def points_near(x: Inputs, radius: float, draws: int, *, seed: Seed = 0) -> Floa
     keys, d = random.keys(seed, len(x), x.device), x[0].numel()
     direction = random.normal(keys, (draws, d), dtype=x.dtype)
     direction = direction / direction.norm(dim=2, keepdim=True)
+    # The volume within r grows as r^d, so that u^(1/d) is uniform in the ball.
     length = radius * random.uniform(keys, (draws, 1), stream=1, dtype=x.dtype) ** (1 / d)
     moved = x.flatten(1).unsqueeze(1) + length * direction
     points: Tensor = moved.transpose(0, 1).reshape(draws, *x.shape)
@@ -46,6 +47,7 @@ def steepest(of: Callable[[Tensor], Tensor], x: Inputs, near: Float[Tensor, "n b
     tan2023 Eq. 4; the left side of wang2020 Theorems 1 and 2. A point equal to x is left out.
     """
     here = _rows(of(x))
+    # The distance is NaN until a point that differs from x was seen.
     ratio, place = here.new_zeros(len(x)), here.new_full((len(x),), torch.nan)
     for point in near:
         distance = (point - x).flatten(1).norm(dim=1)

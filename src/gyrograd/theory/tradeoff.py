@@ -138,6 +138,7 @@ def recommend(
 def pareto(points: Iterable[Point], *, robust: Direction = "lower is better") -> tuple[Point, ...]:
     """The points that no other beats in mean robustness and mean faithfulness, most robust first."""
     check_name("direction", robust, get_args(Direction))
+    # So that higher is better in both.
     sign = -1 if robust == "lower is better" else 1
     placed = [(sign * p.robustness_mean.value, p.faithfulness_mean.value, p) for p in points]
     kept = [(r, f, p) for r, f, p in placed if not any(_beats(a, b, r, f) for a, b, _ in placed)]

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gyrograd.attributions import Lime, Shap, predict
-from gyrograd.attributions.segments import segment
+from gyrograd.attributions.segments import over_groups, segment
 from gyrograd.experiments.engine import ExperimentOutput, Finish, MeasuredNets, RowRecord
 from gyrograd.experiments.results import MEDIAN
 from gyrograd.experiments.tan2023.explainers import (
@@ -30,7 +30,7 @@ from gyrograd.experiments.tan2023.explainers import (
 from gyrograd.experiments.tan2023.variants import BACKBONES, WAYS
 from gyrograd.experiments.trained_nets import Columns, Maker, Measurement, Part, TrainedNet
 from gyrograd.metrics import Accuracy, Faithfulness, LocalLipschitz, ModelLipschitz
-from gyrograd.metrics.faithfulness import AGREEMENTS, over_groups
+from gyrograd.metrics.faithfulness import AGREEMENTS
 from gyrograd.numerics.similarity import spearman
 from gyrograd.records import Record
 from gyrograd.types import Attribution, Inputs, Labels, Model
