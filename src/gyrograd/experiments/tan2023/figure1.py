@@ -20,7 +20,7 @@ from gyrograd.numerics.similarity import l2_distance
 from gyrograd.reporting import Figure, Section, map_grid
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
-WHERE = "resnet18"
+WHERE = ("resnet18", "resnet18-zoo")
 NOISE = GaussianNoise(0.1)
 """The caption's N(0, 0.1 I), read as a deviation of 0.1."""
 
@@ -50,9 +50,9 @@ def _moved(trained_net: TrainedNet, row: str, explain: Attribution) -> Part:
 def jogged(
     run: ExperimentContext, trained_nets: Sequence[TrainedNet], records: tuple[RowRecord, ...]
 ) -> ExperimentOutput:
-    """Add maps of a few images and of the same images with noise."""
+    """Add maps of a few images and of the same images with noise, for the nets of the first setting."""
     found: Arrays = {}
-    for each in shown_by(run, trained_nets):
+    for each in shown_by(run, [one for one in trained_nets if one.setting == trained_nets[0].setting]):
         trained_net, model = each.trained_net, each.model
         both = torch.stack([each.x, NOISE(each.x, each.keys, 0)], 1).flatten(0, 1)
         found["image"] = colours(both.clamp(0, 1))
