@@ -18,11 +18,12 @@ from typing import Any
 
 import gyrograd.experiments  # noqa: F401 - registers the items
 from gyrograd.experiments.engine import CHANGED, HOME, ExperimentContext, render
-from gyrograd.experiments.nets import checked_changes, net_key
+from gyrograd.experiments.nets import net_key
 from gyrograd.experiments.results import Estimate, Quantity, Results, read_results, write_results
 from gyrograd.experiments.scales import read_scale
 from gyrograd.experiments.trained_nets import Part
 from gyrograd.registry import lookup
+from gyrograd.training.settings import OLD_FIELDS
 
 RESULTS = Path(__file__).parents[1] / "results"
 TABLE = "joo2023-table1"
@@ -61,8 +62,9 @@ def derived(item: Item, results: Path = RESULTS) -> Results:
     source = read_results(results / item.source)
     (setting,) = source.measured_in
     theirs = {key(part): part.row for part in parts_of(TABLE, source, setting)}
+    parts = parts_of(item.name, source, setting)
     found: dict[Quantity, Estimate] = {}
-    for part in parts_of(item.name, source, setting):
+    for part in parts:
         row = theirs.get(key(part))
         columns = [q.column for q in source.estimates if q.row == row and belongs(q.column, part.what)]
         found |= {
@@ -70,11 +72,16 @@ def derived(item: Item, results: Path = RESULTS) -> Results:
             for column in columns
         }
     sizes = dict(source.settings["sizes"][setting])
-    said = f"{sizes['why']} " if "why" in sizes else ""
-    sizes["why"] = (
-        f"{said}The numbers are those of the page {item.source}, whose run measured these nets in the same way; "
-        "the time below is of that whole run."
+    nets, measured = len({key(part)[0] for part in parts}), len({q.row for q in found})
+    looks = lookup("experiment", item.name).factory().looks
+    sentences = (
+        sizes.get("why"),
+        f"The numbers are those of the page {item.source}, whose run measured these nets in the same way; the time "
+        "below is of that whole run.",
+        f"These are {measured} of the item's {nets} nets." if measured < nets else None,
+        "No maps are shown, since the nets were not kept." if looks else None,
     )
+    sizes["why"] = " ".join(filter(None, sentences))
     facts = {**source.facts, "command": command(item, source)}
     return replace(
         source,
@@ -89,11 +96,16 @@ def parts_of(name: str, source: Results, setting: str) -> list[Part]:
     """What an item measures of the nets that the source's run has, and of others that it does not have."""
     entry = lookup("experiment", name)
     scale = read_scale(HOME / entry.paper / "scales.toml", "paper")
-    train = checked_changes(source.settings.get(CHANGED, {}))
+    train = changes_of(source)
     run = ExperimentContext(scale, Path(), (0,), settings=(setting,), train=train, look=False)
     experiment = entry.factory()
     makers = [make for group in experiment.measures for make in group]
     return [part for net in experiment.nets(run) for make in makers for part in make(net)]
+
+
+def changes_of(source: Results) -> dict[str, Any]:
+    """What `--train` changed, by the settings' names of today."""
+    return {OLD_FIELDS.get(name, name): value for name, value in source.settings.get(CHANGED, {}).items()}
 
 
 def key(part: Part) -> tuple[Any, ...]:
@@ -127,6 +139,10 @@ def command(item: Item, source: Results) -> str:
             place = words.index(option)
             del words[place : place + 2]
     words[words.index(TABLE)] = item.name
+    if CHANGED in source.settings:
+        words[words.index("--train") + 1] = ",".join(
+            f"{name}={value}" for name, value in changes_of(source).items()
+        )
     after = words.index("--settings") + 2
     return " ".join((*words[:after], *([item.options] if item.options else []), *words[after:]))
 
