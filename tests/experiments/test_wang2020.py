@@ -294,6 +294,15 @@ def test_a_net_of_the_zoo_takes_the_place_of_training(tmp_path: Path) -> None:
     assert net_key(found) != net_key(variants.way_net(sizes, "natural", 0))
 
 
+def test_a_smooth_net_of_the_zoo_is_searched_on_itself() -> None:
+    """A sharper twin of it has other slopes, and the attack would find little: a false sign of robustness."""
+    for setting, beta in {"cifar10-public": 20.0, "cifar10-released": 1.0, "cifar10-zoo": None}.items():
+        sizes = read_scale(FOLDER / "scales.toml", "paper").settings[setting]
+        trained_net = TrainedNet(setting, "natural", 0, variants.way_net(SIZES, "natural", 0), sizes)
+        (part,) = measures.attacked("top_k", "sm")(trained_net)
+        assert part.settings["twin_beta"] == beta
+
+
 def test_weights_that_are_not_there_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GYROGRAD_DATA", str(tmp_path))
     net = variants.way_net(SIZES, "natural", 0)
