@@ -13,7 +13,7 @@ from pathlib import Path
 
 import gyrograd.experiments  # noqa: F401 - registers the items
 from gyrograd.experiments.claims import ELSEWHERE, count_verdicts, was_given
-from gyrograd.experiments.engine import HOME, verdicts_of
+from gyrograd.experiments.engine import HOME, ExperimentContext, begins, verdicts_of
 from gyrograd.experiments.results import Results, read_results
 from gyrograd.experiments.scales import read_scale
 from gyrograd.records import write_text
@@ -68,18 +68,30 @@ def reaches(results: Results) -> Iterator[str]:
             yield f"{setting}: {of(sizes['images'], paper[setting]['images'])} draws"
         else:
             images = of(sizes["images"], paper[setting]["images"])
-            origin = " and ".join(nets(results, setting, paper[setting]["epochs"]))
-            yield f"{setting}: {origin}, {images} images"
+            origin = " and ".join(nets(results, setting, paper[setting].get("epochs")))
+            yield f"{setting}: {origin}{share_of_nets(results, setting)}, {images} images"
 
 
-def nets(results: Results, setting: str, epochs: int) -> Iterator[str]:
+def nets(results: Results, setting: str, epochs: int | None) -> Iterator[str]:
     """Where the nets of a setting come from, or how long they were trained."""
     sizes = results.settings["sizes"][setting]
     given = {was_given(results, q) for q in results.estimates if q.setting == setting}
-    if True in given:
+    if epochs is None:
+        yield "nets of the zoo"
+    elif True in given:
         yield "a public net"
-    if False in given:
+    if epochs is not None and False in given:
         yield f"{of(sizes['epochs'], epochs)} epochs"
+
+
+def share_of_nets(results: Results, setting: str) -> str:
+    """How many of the item's nets were measured, where some were not."""
+    entry = lookup("experiment", results.name)
+    scale = read_scale(HOME / entry.paper / "scales.toml", "paper")
+    run = ExperimentContext(scale, Path(), (0,), settings=(setting,), look=False)
+    ways = {net.way for net in entry.factory().nets(run)}
+    measured = {way for way in ways for row in results.rows(setting) if begins(row, way)}
+    return f", {len(measured)} of {len(ways)} nets" if 0 < len(measured) < len(ways) else ""
 
 
 def of(ours: int, paper: int) -> str:

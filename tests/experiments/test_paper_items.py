@@ -4,25 +4,37 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from gyrograd import records
+from gyrograd.experiments.results import Quantity, read_results
 from gyrograd.registry import available
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def paper_items() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("paper_items", ROOT / "benchmarks/paper_items.py")
+def benchmark(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"benchmarks/{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # its dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def paper_items() -> ModuleType:
+    return benchmark("paper_items")
+
+
+@pytest.fixture(scope="module")
+def items_of_table1() -> ModuleType:
+    return benchmark("items_of_table1")
 
 
 def test_the_table_of_all_items_is_what_the_result_files_say(paper_items: ModuleType) -> None:
@@ -64,3 +76,35 @@ def test_the_declared_times_are_the_measured_ones() -> None:
         found = measured[f"gyrograd reproduce {name} --scale paper {run.options}".rstrip()]
         assert round(found["seconds"]) == run.seconds
         assert ("H200" in found["hardware"]) == (run.machine == "an H200")
+
+
+def test_pages_with_the_numbers_of_table_1_have_them_still(items_of_table1: ModuleType) -> None:
+    for item in items_of_table1.ITEMS:
+        page = read_results(ROOT / "results" / (item.folder or item.name))
+        made = items_of_table1.derived(item)
+        assert (page.estimates, page.settings) == (made.estimates, made.settings), item
+        assert page.facts["command"] == made.facts["command"]
+        assert len(page.estimates) > 20
+
+
+def test_a_part_takes_the_columns_that_it_measures_and_no_others(items_of_table1: ModuleType) -> None:
+    results = items_of_table1.derived(
+        next(i for i in items_of_table1.ITEMS if i.name == "joo2023-appendix-figure2")
+    )
+    columns = {q.column for q in results.estimates if "@" not in q.column}
+    assert columns == {
+        *(f"grad rps {kind} 16" for kind in ("cosine", "pearson", "ssim")),
+        *("grad a-ins 4", "grad a-ins 4, 20 shares", "grad attacked cosine 4", "grad label kept 4"),
+    }
+    source = read_results(ROOT / "results/joo2023-table1-printed")
+    for row, own in {"ce": "ce", "l2": "l2 0.1", "l2_cosine": "l2_cosine 0.1 1"}.items():
+        theirs = source.estimates[Quantity("cifar10-lenet", row, "grad a-ins 4")]
+        assert results.estimates[Quantity("cifar10-lenet", own, "grad a-ins 4")] == theirs
+
+
+def test_scale_reached_counts_the_nets_and_names_those_of_the_zoo(paper_items: ModuleType) -> None:
+    grid = read_results(ROOT / "results/joo2023-appendix-table3")
+    assert list(paper_items.reaches(grid)) == ["cifar10-lenet: 200 epochs, 3 of 36 nets, 10,000 images"]
+    given = read_results(ROOT / "results/wang2020-table5")
+    (line,) = paper_items.reaches(given)
+    assert line.startswith("cifar10-zoo: nets of the zoo, ")

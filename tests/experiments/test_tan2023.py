@@ -60,6 +60,8 @@ def test_what_the_paper_claims_is_what_is_measured(name: str, smoke_runs: Path) 
     for claim in read_claims(FOLDER / "claims.toml", name).claims:
         for q in (claim.quantity,) if isinstance(claim, Value) else (claim.lower, claim.higher):
             swept = q.row.startswith("sigma") and float(q.row.split()[1]) in SIGMAS
+            # Nets of the zoo have no small version; what is measured of them is what is measured of their backbone.
+            q = replace(q, setting=variants.ZOO.get(q.setting, q.setting))
             assert q in results.estimates or swept, q
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import gyrograd as gg
 from gyrograd.attacks import AttackResult, TopK
 from gyrograd.attributions import InputXGradient
 from gyrograd.errors import UserError
@@ -285,6 +286,25 @@ def test_given_weights_take_the_place_of_training(tmp_path: Path, monkeypatch: p
     assert "weights" not in other.model
     x = torch.rand(2, 3, 8, 8)
     torch.testing.assert_close(train_or_load(found, tmp_path)(x), core.eval()(x))
+
+
+def test_a_net_of_the_zoo_takes_the_place_of_training(tmp_path: Path) -> None:
+    sizes = read_scale(FOLDER / "scales.toml", "paper").settings["cifar10-zoo"]
+    found = variants.way_net(sizes, "robust", 0)
+    assert isinstance(found, PretrainedNet)
+    x = torch.rand(2, 3, 32, 32)
+    expected = gg.load("cifar10/resnet20-steady")
+    torch.testing.assert_close(train_or_load(found, tmp_path)(x), expected(x), rtol=0, atol=0)
+    assert net_key(found) != net_key(variants.way_net(sizes, "natural", 0))
+
+
+def test_a_smooth_net_of_the_zoo_is_searched_on_itself() -> None:
+    """A sharper twin of it has other slopes, and the attack would find little: a false sign of robustness."""
+    for setting, beta in {"cifar10-public": 20.0, "cifar10-released": 1.0, "cifar10-zoo": None}.items():
+        sizes = read_scale(FOLDER / "scales.toml", "paper").settings[setting]
+        trained_net = TrainedNet(setting, "natural", 0, variants.way_net(SIZES, "natural", 0), sizes)
+        (part,) = measures.attacked("top_k", "sm")(trained_net)
+        assert part.settings["twin_beta"] == beta
 
 
 def test_weights_that_are_not_there_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from gyrograd.experiments.scales import CHANGES, SCALES, SIZES, Scale, read_scal
 from gyrograd.experiments.trained_nets import Columns, Maker, Part, TrainedNet
 from gyrograd.measurement import Cell, fingerprint, finished, run_cells, streams
 from gyrograd.measurement.machine import hardware, versions
+from gyrograd.models import zoo
 from gyrograd.numerics.modes import flush_denormals
 from gyrograd.occupancy import NAME, free_first, wait_for_lock
 from gyrograd.progress import duration_in_words
@@ -464,7 +465,8 @@ def _state(entry: Entry, out: Path) -> State:
         sets = [run.sizes(trained_net.setting).get("data", {}) for trained_net in trained_nets]
         # The name of a registered data set, or the path of a folder of images.
         data = [f"folder {d['path']}" if d.get("name") == "folder" else d.get("name") for d in sets]
-        files = [f"weights {one.net.path.name}" for one in trained_nets if isinstance(one.net, PretrainedNet)]
+        given = [one.net.path for one in trained_nets if isinstance(one.net, PretrainedNet)]
+        files = [f"weights {path.name}" for path in given if not path.is_relative_to(zoo.HOME)]
         needs[scale] = tuple(dict.fromkeys(str(name) for name in (*data, *files) if name))
         nets[scale] = len(
             {(one.setting, one.net.label, one.seed) for one in trained_nets if isinstance(one.net, Net)}

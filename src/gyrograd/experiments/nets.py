@@ -14,7 +14,7 @@ from typing import Any, get_args
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.experiments.samples import images_of
 from gyrograd.measurement import fingerprint
-from gyrograd.models import build, load, save
+from gyrograd.models import build, load, save, zoo
 from gyrograd.occupancy import wait_for_lock
 from gyrograd.registry import make
 from gyrograd.regularizers.passes import BatchNorm
@@ -98,7 +98,11 @@ def read_net(net: Net | PretrainedNet, folder: Path, device: str = "cpu") -> Mod
     """Load a net that exists, in evaluation mode on the device."""
     if isinstance(net, PretrainedNet):
         settings = dict(net.model)
-        given: Model = build(settings.pop("name"), weights=net.path, **settings)
+        given: Model
+        if net.path.is_relative_to(zoo.HOME):
+            given = zoo.load(net.path.parent.relative_to(zoo.HOME).as_posix())
+        else:
+            given = build(settings.pop("name"), weights=net.path, **settings)
         return given.to(device).eval()
     return load(net_path(net, folder)).to(device).eval()
 

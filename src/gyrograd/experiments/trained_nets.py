@@ -13,6 +13,7 @@ from gyrograd.data import data_root
 from gyrograd.experiments.nets import BATCHNORM, Net, PretrainedNet
 from gyrograd.experiments.scales import CHANGES
 from gyrograd.metrics import Accuracy
+from gyrograd.models import zoo
 from gyrograd.numerics.random import Keys
 from gyrograd.registry import lookup
 from gyrograd.training.settings import recipe, recipe_tree
@@ -119,11 +120,16 @@ def net_of(
 
 
 def given_or(net: Net, sizes: Mapping[str, Any], way: str) -> Net | PretrainedNet:
-    """A pretrained net if the model of these sizes names weights for this way (`weights = { natural = FILE }`)."""
+    """A pretrained net if the model of these sizes names weights for this way (`weights = { natural = FILE }`).
+
+    FILE is relative to the data folder; `zoo:NAME` is a model that comes with gyrograd.
+    """
     file = sizes["model"].get("weights", {}).get(way)
     if file is None:
         return net
-    return PretrainedNet(f"{net.label} (given)", data_root() / file, without_weights(sizes["model"]))
+    in_zoo = file.startswith("zoo:")
+    path = zoo.HOME / file.removeprefix("zoo:") / zoo.WEIGHTS if in_zoo else data_root() / file
+    return PretrainedNet(f"{net.label} (given)", path, without_weights(sizes["model"]))
 
 
 def without_weights(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ EXPERIMENTS = (
         "Figure 1",
         "How far maps of a jogged image move: of a natural and a robust ResNet18, and of SmoothGrad over its noise.",
         Experiment(
-            nets_by_row(backbones=(figure1.WHERE,)),
+            nets_by_row(backbones=figure1.WHERE),
             ([figure1.distances],),
             figure1.jogged,
             looks=True,

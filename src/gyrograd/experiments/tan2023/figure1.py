@@ -20,7 +20,7 @@ from gyrograd.numerics.similarity import l2_distance
 from gyrograd.reporting import Figure, Section, map_grid
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
-WHERE = "resnet18"
+WHERE = ("resnet18", "resnet18-zoo")
 NOISE = GaussianNoise(0.1)
 """The caption's N(0, 0.1 I), read as a deviation of 0.1."""
 
@@ -45,9 +45,10 @@ def _moved(trained_net: TrainedNet, row: str, explain: Attribution) -> Part:
 
 
 def jogged(measured: MeasuredNets) -> ExperimentOutput:
-    """Add maps of a few images and of the same images with noise."""
-    pictures = with_pictures(_maps)(measured).pictures
-    return replace(beside("sigma 0.03")(measured), pictures=pictures)
+    """Add maps of a few images and of the same images with noise, for the nets of the first setting."""
+    nets = measured.trained_nets
+    shown = replace(measured, trained_nets=[net for net in nets if net.setting == nets[0].setting])
+    return replace(beside("sigma 0.03")(measured), pictures=with_pictures(_maps)(shown).pictures)
 
 
 def _maps(each: Shown) -> Arrays:

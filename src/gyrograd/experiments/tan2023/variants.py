@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any
 
 from gyrograd.experiments.engine import ExperimentContext, Nets
-from gyrograd.experiments.nets import Net
+from gyrograd.experiments.nets import Net, PretrainedNet
 from gyrograd.experiments.scales import pick_evenly
-from gyrograd.experiments.trained_nets import TrainedNet, net_of
+from gyrograd.experiments.trained_nets import TrainedNet, given_or, net_of
 
 BACKBONES = ("swin", "vgg16", "resnet18", "resnet50", "googlenet")
 """From the most to the least robust, as in Table 1; each is a setting."""
-SETTINGS = (*BACKBONES, "lenet")
+ZOO = {"resnet18-zoo": "resnet18", "lenet-zoo": "lenet"}
+"""Settings whose nets come with gyrograd, and the backbone of each."""
+SETTINGS = (*BACKBONES, "lenet", *ZOO)
 """LeNet is our addition: the ten nets of Figure 3 train in a few minutes."""
 BY_LEVEL = ("resnet18", "lenet")
 WAYS = {"natural": "natural", "robust": "adversarial"}
@@ -40,12 +42,14 @@ def over_levels(run: ExperimentContext) -> list[TrainedNet]:
     )
 
 
-def way_net(sizes: Mapping[str, Any], backbone: str, way: str, seed: int) -> Net:
-    """The natural or the robust net of a backbone."""
-    return net_of(f"tan2023-{backbone}-{WAYS[way]}", sizes, way, seed)
+def way_net(sizes: Mapping[str, Any], backbone: str, way: str, seed: int) -> Net | PretrainedNet:
+    """The natural or the robust net of a backbone: pretrained if the setting names weights, else trained."""
+    return given_or(
+        net_of(f"tan2023-{ZOO.get(backbone, backbone)}-{WAYS[way]}", sizes, way, seed), sizes, way
+    )
 
 
-def level_net(sizes: Mapping[str, Any], backbone: str, level: float, seed: int) -> Net:
+def level_net(sizes: Mapping[str, Any], backbone: str, level: float, seed: int) -> Net | PretrainedNet:
     """A backbone trained with another radius; 0 is the natural and 8 the robust net of Table 1.
 
     The step size is a quarter of the radius, as in Table 1 (2 for radius 8).

@@ -10,9 +10,18 @@ from gyrograd.experiments.engine import Nets
 from gyrograd.experiments.nets import Net, PretrainedNet
 from gyrograd.experiments.trained_nets import given_or, net_of
 
-SETTINGS = ("cifar10", "cifar10-public", "cifar10-released", "flowers", "imagenet", "imagenet-lite")
+SETTINGS = (
+    "cifar10",
+    "cifar10-public",
+    "cifar10-released",
+    "flowers",
+    "imagenet",
+    "imagenet-lite",
+    "cifar10-zoo",
+)
 """The paper's three, and: cifar10-public, with a published ResNet-20; cifar10-released, the same net with the released
-code's weaker attack; imagenet-lite, with an EfficientNet-Lite0 in place of ResNet-50."""
+code's weaker attack; imagenet-lite, with an EfficientNet-Lite0 in place of ResNet-50; cifar10-zoo, with two ResNet-20
+that come with gyrograd."""
 RESNET20 = SETTINGS[:1]
 OF_GIVEN = SETTINGS[1:3]
 """Settings in Table 3 whose natural row is the published net; the other rows are trained."""
