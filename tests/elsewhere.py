@@ -114,7 +114,7 @@ def elsewhere() -> Iterator[None]:
     """The device is there for the block."""
     twins = {
         "gyrograd.numerics.random.philox_words": _philox_words,
-        "gyrograd.numerics.second_order.softplus_bend": _softplus_bend,
+        "gyrograd.numerics.softplus.softplus_bend": _softplus_bend,
         "gyrograd.attributions.batching._device_bytes": lambda device: 16 * GIGABYTE,
         "torch.cuda.is_current_stream_capturing": lambda: False,
         "torch.cuda.get_rng_state": _random_state,
