@@ -191,11 +191,11 @@ def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
 
 
 def steps_of(preset: Preset, method: Method, attack: str) -> int:
-    """Steps of an attack on this method: fewer for maps of many passes, and half if `auto` does not minimise the top
-    pixels, by which maps are graded."""
+    """Steps of an attack on this method: fewer for maps of many passes, and half for insertion, whose steps take
+    several passes more."""
     many = passes_of(method.search or method.attribution) > 1
     steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
-    return max(2, steps // 2) if attack in AIMED and attack != "auto" else steps
+    return max(2, steps // 2) if attack == "auto on insertion" else steps
 
 
 def swept_setting(method: str) -> str:

@@ -22,9 +22,9 @@ class Preset:
     Args:
         methods: attributions by name; `method_settings` are theirs.
         attacks: attacks on the map, with `steps` steps, on the first `attacked_images` images. `auto` minimises the
-            share of top pixels kept at every radius of `curve` and, with half the steps, the cosine and the insertion
-            at `eps` (`aims` selects among the three). Other attacks use every radius for the first `curve_methods`
-            methods and `eps` for the rest.
+            share of top pixels kept at every radius of `curve`, the cosine at `eps` and, with half the steps, the
+            insertion at `eps` (`aims` selects among the three). Other attacks use every radius for the first
+            `curve_methods` methods and `eps` for the rest.
         search_rows: most passes through which a map that averages several (points of a path, random draws) is
             attacked, in `mean_steps` steps (None: `steps`). Few steps through every pass find more than many through
             some: an attack on six of eight draws leaves what the other two show (results/attacks/auto.md). Every
@@ -182,7 +182,7 @@ PRESETS: dict[str, Preset] = {
         },
         curve=(2 / 255, 4 / 255, 16 / 255),
         steps=20,
-        attacked_images=24,
+        attacked_images=32,
         search_rows=20,
         mean_steps=7,
         settled=0.01,
