@@ -26,6 +26,8 @@ COUNTED_EVERY_S = 1.0
 """Least time between two updates of a notebook's line."""
 TRIED_S = 5.0
 """Seconds of work to observe before the time left is shown."""
+SEEN_SHARE = 0.015
+"""Share of each kind of work to observe before that: a small first item mostly shows what it takes to begin."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
@@ -71,9 +73,13 @@ class Pace:
         return sum(rest) - now
 
     def known(self) -> bool:
-        """True if the estimate is usable: every remaining kind was seen, and at least `TRIED_S` of work was done."""
+        """True if the estimate is usable: some of every remaining kind was seen, and `TRIED_S` of work was done."""
+        whole: dict[str, float] = defaultdict(float)
+        for kind, size in self.efforts:
+            whole[kind] += size
         kinds = {kind for kind, size in self.efforts[self.done :] if size}
-        return sum(self.spent.values()) >= TRIED_S and all(self.units[kind] for kind in kinds)
+        seen = all(self.units[kind] >= SEEN_SHARE * whole[kind] for kind in kinds)
+        return sum(self.spent.values()) >= TRIED_S and seen
 
     def share(self) -> float:
         """Share of the estimated time that has passed, from 0 to 1."""

@@ -57,7 +57,8 @@ def test_a_map_with_no_more_draws_than_are_searched_is_attacked_itself() -> None
     assert smooth.search is None
     assert smooth.notes == ()
     assert steps_of(preset, smooth, "auto") == 3
-    assert steps_of(preset, smooth, "auto on cosine") == 2
+    assert steps_of(preset, smooth, "auto on cosine") == 3
+    assert steps_of(preset, smooth, "auto on insertion") == 2
 
 
 def test_the_audit_attacks_with_those_steps() -> None:

@@ -57,6 +57,12 @@ def test_a_kind_not_seen_yet_goes_at_the_speed_of_all_and_is_not_called_known() 
     assert not pace.known()
 
 
+def test_a_small_first_item_of_a_kind_says_nothing_about_the_rest() -> None:
+    efforts = [("attack", 1.0), ("attack", 1.0), ("attack", 98.0)]
+    assert not worked(efforts, [8.0])[0].known()
+    assert worked([("attack", 4.0), ("attack", 96.0)], [8.0])[0].known()
+
+
 def test_the_time_left_falls_during_a_long_item_but_not_below_the_items_after_it() -> None:
     pace, clock = worked([("a", 1.0)] * 3, [10.0])
     clock.now += 4

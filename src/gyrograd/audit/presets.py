@@ -182,7 +182,7 @@ PRESETS: dict[str, Preset] = {
         },
         curve=(2 / 255, 4 / 255, 16 / 255),
         steps=20,
-        attacked_images=32,
+        attacked_images=24,
         search_rows=20,
         mean_steps=7,
         settled=0.01,
