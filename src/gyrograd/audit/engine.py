@@ -139,7 +139,7 @@ def audit(
 
     >>> import gyrograd as gg
     >>> model, data = gg.load("cifar10/lenet-ce"), gg.dataset("shapes", n=2)
-    >>> tiny = dict(steps=1, draws=1, points=2, sweep={}, curve=(), bound_images=1, flag_images=1, pictures=1)
+    >>> tiny = dict(steps=2, draws=1, points=2, sweep={}, curve=(), bound_images=1, flag_images=1, pictures=1)
     >>> card = gg.audit(model, data, methods=["gradient"], **tiny)      # a real audit: gg.audit(model, data)
     >>> card.grade
     'unsafe'
