@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attacks import auto as driver
+from gyrograd.attacks import twin
 from gyrograd.attacks.auto import Auto, Duel, Evaluation, soften
-from gyrograd.attacks.engine import asker, look, shared_clean_looks
+from gyrograd.attacks.engine import AttackBatch, asker, look, shared_clean_looks
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
 from gyrograd.attacks.objectives import Scene, overlap_with, soft_overlap
 from gyrograd.attacks.squares import try_squares
@@ -87,7 +88,43 @@ def test_images_that_are_settled_at_a_radius_stay_as_they_are_at_larger_ones():
 
 
 def test_more_steps_find_more():
-    assert attacked(steps=20)[0].value.mean() < attacked()[0].value.mean() - 0.02
+    assert attacked(steps=20)[1].value.mean() < attacked()[1].value.mean() - 0.02
+
+
+def test_a_twin_that_grows_sharper_finds_more_than_one_that_stays(monkeypatch):
+    """A soft twin leads across kinks, a sharp one ends where the model's own map moves."""
+    growing = attacked()
+    monkeypatch.setattr(twin, "GROWTH", (twin.BETA, twin.BETA))
+    fixed = attacked.__wrapped__()
+    assert growing[1].value.mean() < fixed[1].value.mean() - 0.02
+    assert any("beta=10 to 60" in flag for flag in growing[0].flags)
+
+
+def test_a_growing_twin_finds_the_same_whatever_was_searched_before():
+    """Its sharpness is left over from the last step, and the guide is shared between attacks."""
+    x, y = pictures("test", 4)
+    attack = Auto(eps=EPS, steps=4)
+    with shared_clean_looks():
+        alone = attack(trained(), GRADIENT, x[2:], y[2:], seed=keys(0, 4, x.device)[2:])
+        attack(trained(), GRADIENT, x[:2], y[:2], seed=0)
+        again = attack(trained(), GRADIENT, x[2:], y[2:], seed=keys(0, 4, x.device)[2:])
+    assert torch.equal(alone.x, again.x)
+
+
+def test_whether_a_map_has_a_derivative_is_asked_of_a_soft_twin():
+    """A sharp one, as the last step leaves it, has none away from its kinks."""
+    x, y = batch(2)
+    model = (
+        nn.Sequential(nn.Flatten(), nn.Linear(x[0].numel(), 8), nn.ReLU(), nn.Linear(8, 5)).double().eval()
+    )
+    nn.init.constant_(model[1].bias, 3.0)
+    guide = guide_for(model, x, (0.1, 1e4))
+    guide.set_step(2, 3)
+    map, logits = look(model, GRADIENT, x, y, graph=False)
+    scene = Scene(x, y, map, logits, None, model)
+    streams = keys(0, 2, x.device)
+    under = AttackBatch(model, GRADIENT, GRADIENT, guide, Box(), scene, scene, streams)
+    assert not under.blind(torch.arange(2)).any()
 
 
 def test_the_search_for_the_top_pixels_pushes_them_down_and_the_next_ones_up():

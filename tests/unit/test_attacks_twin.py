@@ -9,7 +9,7 @@ from nets import SIDE, batch, net
 from torch import nn
 
 import gyrograd as gg
-from gyrograd.attacks.twin import guide_for
+from gyrograd.attacks.twin import GROWTH, guide_for
 from gyrograd.errors import UserError
 from gyrograd.models import with_activation
 from gyrograd.models.piecewise import MODULES
@@ -228,6 +228,14 @@ def test_a_growing_twin_sharpens_geometrically_from_first_to_last_step():
         betas.append(next(m.beta for m in guide.model.modules() if isinstance(m, nn.Softplus)))
     assert betas == pytest.approx([10, 100, 1000])
     assert guide.note.endswith("beta=10 to 1000")
+
+
+def test_growing_makes_a_twin_only_where_one_is_needed():
+    x, _ = batch(1)
+    assert guide_for(kinked(nn.ReLU), x, "growing").growth == GROWTH
+    for activation in (nn.Softplus, nn.Hardswish):  # the second has kinks and a second derivative
+        model = kinked(activation)
+        assert guide_for(model, x, "growing").model is model
 
 
 def test_the_twin_goes_inside_a_smoothed_model():

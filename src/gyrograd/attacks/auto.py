@@ -185,7 +185,7 @@ class Auto(BallAttack):
             self.aim,
             goal=None if needs is None else getattr(self, needs),
             restore=True,
-            twin_beta="auto",
+            twin_beta="growing",
             strategy=lambda plan, under: attack_every_radius(self, plan, under),
             step_rows=len(SOFT_SHARES) if self.column == "insertion" else 1,
         )

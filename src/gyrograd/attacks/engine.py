@@ -53,6 +53,7 @@ STAND_IN = "gradient"
 class AttackPlan:
     """Everything that a run needs to know about an attack. `sees_maps` is False for attacks on the prediction.
 
+    penalty: weight of the change of the clean logits in the objective, if it has one.
     strategy: finds a perturbation per eps; by default each eps is searched separately with `search`. step_rows: model
     rows per example that the objective of a step needs, besides those of the map.
     """
@@ -70,6 +71,7 @@ class AttackPlan:
     explained: str = "target"
     box: str = "unit"
     restore: bool = False
+    penalty: float | None = None
     twin_beta: TwinBeta = None
     transfer_from: str | Attribution | None = None
     max_batch: int = MAX_BATCH
@@ -111,6 +113,7 @@ class AttackBatch:
     def blind(self, rows: Tensor) -> Flags:
         """True per row if the surrogate's map has no derivative to x there."""
         scene = self.searched.rows(rows)
+        self.guide.set_step(0, 1)  # a growing twin is as sharp as the last search left it
         return _blind(self.guide.model, self.surrogate, scene.x, scene.target, self.streams[rows])
 
 
@@ -329,7 +332,7 @@ def asker(
     Derivatives come from the guide, verdicts from the model, in one pass if they are the same. `start`: the value of
     the clean images, if known. `begins_at_x`: the first call is for x itself, whose verdict is known.
     """
-    guided = scene if guide.model is model else _seen_by(guide, scene)
+    guided = _seen_by(guide, scene) if plan.penalty and guide.model is not model else scene
     clean = (
         _verdict(plan.aim(scene), scene, scene.map, scene.logits, scene.x)
         if start is None
@@ -343,7 +346,7 @@ def asker(
 class _Asker:
     """The `ask` function for some examples.
 
-    `guided`: the scene with the guide's clean logits, so that a penalty on their change is zero at x. `at_first`: the
+    `guided`: the scene, with the guide's clean logits if their change is penalised: so it is zero at x. `at_first`: the
     verdict on the images of step 0, if known.
     """
 
@@ -386,7 +389,7 @@ class _Asker:
 
     def _objective(self, judged: Verdict | None) -> Objective:
         """The objective of this step; a guide that grows has other clean logits at each step."""
-        guided = _seen_by(self.guide, self.scene) if self.guide.growth else self.guided
+        guided = _seen_by(self.guide, self.scene) if self.guide.growth and self.plan.penalty else self.guided
         descend = self.aim.descend if guided is self.scene else self.plan.aim(guided).descend
         return _restoring(descend, self.scene.logits.argmax(1), judged) if self.plan.restore else descend
 

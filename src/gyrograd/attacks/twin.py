@@ -25,13 +25,18 @@ from gyrograd.types import Model
 
 BETA = 20.0
 """Default sharpness of the twin, joo2023's. (The code of wang2020 and of Ghorbani et al. uses 1.)"""
+GROWTH = (10.0, 60.0)
+"""Sharpness of `auto`'s twin at the first and the last step: a soft twin's slopes lead across kinks, a sharp one ends
+where the model's own map moves. At equal cost up to .06 less of the top pixels is kept than with a twin of 20."""
 FLAT = (
     "no second derivative and no twin to search on, so that the search cannot see slopes change: "
     "a small effect is no sign of robustness"
 )
 
 TwinBeta = float | int | tuple[float | int, float | int] | str | None
-"""A sharpness, a pair (geometric growth from the first to the last), "auto", or None for no twin."""
+"""A sharpness, a pair (geometric growth from the first to the last), "auto" or "growing" (both only where a twin is
+needed: `BETA`, `GROWTH`), or None for no twin."""
+IF_NEEDED = ("auto", "growing")
 
 
 @dataclass(frozen=True)
@@ -55,11 +60,11 @@ class Guide:
 
 
 def guide_for(model: Model, x: Tensor, twin_beta: TwinBeta) -> Guide:
-    """A twin if a sharpness is given, or if "auto" finds activations made of ReLUs; else the model itself.
+    """A twin if a sharpness is given, or if "auto" or "growing" finds activations made of ReLUs; else the model itself.
 
-    The twin shares the model's weights. "auto" makes no twin of a smooth model, nor of one whose only kinked activation
-    is Hardswish, which has a second derivative. With None there is no twin, but a missing second derivative is still
-    noted.
+    The twin shares the model's weights. The two words make no twin of a smooth model, nor of one whose only kinked
+    activation is Hardswish, which has a second derivative. With None there is no twin, but a missing second derivative
+    is still noted.
     """
     guide = Guide(model) if twin_beta is None else _twin_or_model(model, x, twin_beta)
     doubt = _doubt(guide.model, x[:1])
@@ -67,16 +72,17 @@ def guide_for(model: Model, x: Tensor, twin_beta: TwinBeta) -> Guide:
 
 
 def _twin_or_model(model: Model, x: Tensor, twin_beta: TwinBeta) -> Guide:
-    growth = twin_beta if isinstance(twin_beta, tuple) else None
-    beta = BETA if isinstance(twin_beta, str) else float(growth[0] if growth else twin_beta)  # type: ignore[arg-type]
+    pair = GROWTH if twin_beta == "growing" else twin_beta
+    growth = pair if isinstance(pair, tuple) else None
+    beta = BETA if isinstance(pair, str) else float(growth[0] if growth else pair)  # type: ignore[arg-type]
     try:
         twin = _softplus(model, x, beta)
     except UserError as wrong:
-        if twin_beta != "auto":
+        if twin_beta not in IF_NEEDED:
             raise
         return Guide(model, refusal=str(wrong))
     report = swap_report(twin)
-    if twin_beta == "auto" and not any(place.function in WITHOUT_CURVATURE for place in report.swapped):
+    if twin_beta in IF_NEEDED and not any(place.function in WITHOUT_CURVATURE for place in report.swapped):
         return Guide(model)
     left = f", {len(report.unswapped)} kinked operations left" if report.unswapped else ""
     sharpness = f"{growth[0]:g} to {growth[1]:g}" if growth else f"{beta:g}"
@@ -107,14 +113,15 @@ def _doubt(model: Model, x: Tensor) -> str:
 
 
 def check_twin_beta(twin_beta: TwinBeta) -> None:
-    """Refuse anything but a sharpness, a pair of them, "auto" or None."""
+    """Refuse anything but a sharpness, a pair of them, "auto", "growing" or None."""
     betas = twin_beta if isinstance(twin_beta, tuple) else (twin_beta,)
     numbers = [beta for beta in betas if isinstance(beta, float | int)]
-    if twin_beta not in ("auto", None) and (
+    if twin_beta not in (*IF_NEEDED, None) and (
         len(numbers) != len(betas) or not all(0 < beta < math.inf for beta in numbers)
     ):
         raise UserError(
-            f"twin_beta is {twin_beta!r}; give a sharpness such as 20, a growing pair (10, 100), 'auto' or None."
+            f"twin_beta is {twin_beta!r}; give a sharpness such as 20, a growing pair (10, 100), 'auto', 'growing' "
+            "or None."
         )
 
 
