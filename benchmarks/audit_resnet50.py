@@ -5,7 +5,8 @@ normalisation and logits that differ from image to image; the images are made he
 cost is that of a trained net; its explanations mean nothing, and nothing is judged.
 
 FOLDER/profile.json says what was reached: seconds and images of every cell, how much of the plan is done, and the
-seconds that the rest would take. A second call with the same FOLDER goes on where the first one stopped, and adds up.
+seconds that the rest would take. It is written after every cell, so that a killed run leaves it, too. A second call
+with the same FOLDER goes on where the first one stopped, and adds up.
 `--count` measures nothing and counts: forward passes (by floating-point operations) that each cell takes per image.
 
     python benchmarks/audit_resnet50.py --out /tmp/r50 --images 1000 --limit 300          # on a GPU
@@ -19,7 +20,8 @@ import argparse
 import json
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 import gyrograd as gg
+from gyrograd.attacks.auto import Auto
 from gyrograd.measurement.cells import Cell, Finished, Task
 from gyrograd.models.wrappers import Normalized
 
@@ -102,7 +105,9 @@ class Stages:
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     images: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     flops: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    searches: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     limits: dict[str, int | None] = field(default_factory=dict)
+    write: Callable[[], None] = lambda: None
 
     def __call__(self, cells: Sequence[Cell], tasks: Sequence[Task]) -> Finished:
         self.limits = {cell.name: cell.limit for cell in cells}
@@ -118,6 +123,7 @@ class Stages:
                 record = cell.record(list(task.positions))
             self.seconds[cell.name] += self._now() - began
             self.images[cell.name] += len(task.positions)
+            self.write()
             yield number, record
 
     def _now(self) -> float:
@@ -125,13 +131,28 @@ class Stages:
             torch.cuda.synchronize()
         return time.monotonic()
 
+    @contextmanager
+    def columns_timed(self) -> Iterator[None]:
+        """Note what `auto` takes for each column; the searches of a method are one cell."""
+        whole = Auto.every_radius
+
+        def timed(auto: Auto, *args: Any, **kwargs: Any) -> Any:
+            began = self._now()
+            try:
+                return whole(auto, *args, **kwargs)
+            finally:
+                self.searches[auto.column] += self._now() - began
+
+        Auto.every_radius = timed  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            Auto.every_radius = whole  # type: ignore[method-assign]
+
 
 def stage_of(cell: str) -> str:
     """What a cell belongs to on the profile."""
-    for ending, stage in {
-        " under noise": "noise", " on insertion": "attacks on insertion", " on cosine": "attacks on the cosine",
-        " under auto": "attacks on the top pixels",
-    }.items():  # fmt: skip
+    for ending, stage in {" under noise": "noise", " under auto": "attacks"}.items():
         if cell.endswith(ending):
             return stage
     if cell in ("model", "bounds"):
@@ -141,7 +162,7 @@ def stage_of(cell: str) -> str:
 
 def profile_of(stages: Stages, images: int, earlier: dict[str, Any]) -> dict[str, Any]:
     """Seconds and images by cell, those of earlier calls included, and what the rest would take."""
-    cells = earlier.get("cells", {})
+    cells = dict(earlier.get("cells", {}))
     for name, limit in stages.limits.items():
         before = cells.get(name, {"seconds": 0.0, "images": 0})
         cells[name] = {
@@ -156,7 +177,10 @@ def profile_of(stages: Stages, images: int, earlier: dict[str, Any]) -> dict[str
         if cell["images"]:
             left += cell["seconds"] / cell["images"] * (cell["of"] - cell["images"])
     done = sum(min(cell["images"], cell["of"]) for cell in cells.values())
+    before = earlier.get("searches", {})
+    searches = {name: round(s + before.get(name, 0.0), 2) for name, s in stages.searches.items()}
     return {
+        "searches": {**before, **searches},
         "stages": {name: round(s, 2) for name, s in sorted(by_stage.items(), key=lambda item: -item[1])},
         "measured_s": round(sum(by_stage.values()), 2),
         "left_s": round(left, 2),
@@ -216,41 +240,55 @@ def main() -> None:
     opened = time.monotonic() - began
     print(f"made {given.images} images and the net in {opened:.1f} s", flush=True)
     stages = Stages(given.device, time.monotonic() + given.limit, given.count)
-    file, earlier, card = given.out / "profile.json", {}, None
+    file, earlier = given.out / "profile.json", {}
     if file.exists() and not given.count:
         earlier = json.loads(file.read_text())
     methods = given.methods.split(",") if given.methods else None
     started = time.monotonic()
+
+    def write(complete: bool = False) -> dict[str, Any]:
+        """Bring profile.json up to date."""
+        found = profile_of(stages, given.images, earlier)
+        found |= {
+            "wall_s": round(time.monotonic() - started + earlier.get("wall_s", 0.0), 2),
+            "complete": complete,
+            "images": given.images,
+            "size": given.size,
+            "preset": given.preset,
+            "layout": "channels first" if given.plain_layout or given.device != "cuda" else "channels last",
+            "convolutions": "float32" if given.ieee or given.device != "cuda" else "tf32",
+            "device": torch.cuda.get_device_name() if given.device == "cuda" else "cpu",
+            "torch": torch.__version__,
+            "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if given.device == "cuda" else None,
+        }
+        if not given.count:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_suffix(".partial")
+            partial.write_text(json.dumps(found, indent=1) + "\n")
+            partial.replace(file)
+        return found
+
+    stages.write = write
+    complete = False
     try:
-        card = gg.audit(
-            model, x, preset=given.preset, methods=methods, steps=given.steps, workers=stages,
-            out=None if given.count else given.out, model_name="resnet50 (random weights)",
-        )  # fmt: skip
+        with stages.columns_timed():
+            gg.audit(
+                model, x, preset=given.preset, methods=methods, steps=given.steps, workers=stages,
+                out=None if given.count else given.out, model_name="resnet50 (random weights)",
+            )  # fmt: skip
+        complete = True
     except KeyboardInterrupt:
         print("out of time; the same command goes on from here", flush=True)
-    wall = time.monotonic() - started
     if given.count:
         report_counts(stages, model, x.to(given.device), given.of, given.speed)
         return
-    found = profile_of(stages, given.images, earlier)
-    found |= {
-        "wall_s": round(wall + earlier.get("wall_s", 0.0), 2),
-        "complete": card is not None,
-        "images": given.images,
-        "size": given.size,
-        "preset": given.preset,
-        "layout": "channels first" if given.plain_layout or given.device != "cuda" else "channels last",
-        "convolutions": "float32" if given.ieee or given.device != "cuda" else "tf32",
-        "device": torch.cuda.get_device_name() if given.device == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if given.device == "cuda" else None,
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(found, indent=1) + "\n")
+    found = write(complete)
     for name, cell in sorted(found["cells"].items(), key=lambda item: -item[1]["seconds"]):
         print(f"{cell['seconds']:9.2f} s {cell['images']:5d} of {cell['of']:5d} images  {name}")
     for name, seconds in found["stages"].items():
         print(f"{seconds:9.2f} s  {name}")
+    for name, seconds in found["searches"].items():
+        print(f"{seconds:9.2f} s  searches for {name}, pictures included")
     print(
         f"{found['wall_s']:.1f} s on the wall, {found['measured_s']:.1f} s of it in cells; {found['done']:.0%} of the "
         f"(cell, image) pairs done, the rest of the begun cells would take {found['left_s']:.0f} s"

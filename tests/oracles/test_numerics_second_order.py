@@ -154,17 +154,18 @@ def test_a_maps_derivative_is_the_same(name: str, attribution: str) -> None:
 
 
 def test_on_a_cpu_torchs_own_layers_stay_but_for_those_that_pay() -> None:
-    """Those are convolutions whose weights are held, batch normalisation by running statistics and Softplus."""
+    """Those are frozen convolutions, batch normalisation by running statistics, Softplus and max-pooling by 2."""
     held = torch.ones(3, 3, 1, 1)
     trained = held.clone().requires_grad_()
     with made_for_second_derivatives(torch.zeros(1)):
         z = torch.rand(2, 3, 4, 4, requires_grad=True)
-        own = (F.softplus(z.double()), F.max_pool2d(z, 2), F.conv2d(z, trained), F.conv2d(z, weight=trained))
+        own = (F.softplus(z.double()), F.max_pool2d(z, 3), F.conv2d(z, trained), F.conv2d(z, weight=trained))
         ours = (
             F.conv2d(z, held),
             F.conv2d(z, weight=held),
             F.batch_norm(z, torch.zeros(3), torch.ones(3)),
             F.softplus(z),
+            F.max_pool2d(z, 2),
         )
     kinds = [
         "SoftplusBackward0",
@@ -174,7 +175,7 @@ def test_on_a_cpu_torchs_own_layers_stay_but_for_those_that_pay() -> None:
     ]
     assert [layer.grad_fn.name() for layer in own] == kinds
     assert [layer.grad_fn.name() for layer in ours] == [
-        *["_ConvolutionBackward"] * 2, "AddcmulBackward0", "_GatedSoftplusBackward",
+        *["_ConvolutionBackward"] * 2, "AddcmulBackward0", "_GatedSoftplusBackward", "_MaxPoolBackward",
     ]  # fmt: skip
     assert F.softplus in second_order._LAYERS
 

@@ -87,6 +87,65 @@ def test_images_that_are_settled_at_a_radius_stay_as_they_are_at_larger_ones():
     assert (far.value[~settled] < near.value[~settled]).any()
 
 
+def test_within_a_search_an_image_is_left_alone_once_it_is_settled():
+    x, y = pictures("test", 12)
+    hits = {
+        share: Auto(eps=EPS, steps=6, settled=share)(trained(), GRADIENT, x, y, seed=0)
+        for share in (0.0, 0.5)
+    }
+    short, whole = hits[0.5], hits[0.0]
+    assert (short.value <= 0.5).all()
+    assert (short.steps < whole.steps).all()
+    assert short.value.mean() > whole.value.mean()
+
+
+def test_a_search_that_begins_where_another_column_ended_finds_more_in_as_many_steps():
+    x, y = pictures("test", 12)
+    at_top = attacked()[1]
+    for column in ("cosine", "insertion"):
+        attack = Auto(eps=EPS, steps=3, column=column)
+        (warm,) = attack.every_radius(trained(), GRADIENT, x, y, seed=0, begin=at_top.x)
+        assert warm.value.mean() < attack(trained(), GRADIENT, x, y, seed=0).value.mean() - 0.01
+        assert warm.prediction_kept.all()
+        assert (warm.linf <= EPS + 1e-6).all()
+
+
+def test_what_a_search_begins_with_is_a_candidate_and_has_been_challenged(monkeypatch):
+    (x, target), model = batch(2), net("lenet")
+    (near,) = Auto(eps=(0.03,), steps=3)(model, GRADIENT, x, target)
+    for column in ("top_kept", "insertion"):
+        calls = watched(monkeypatch)
+        (hit,) = Auto(eps=(0.03,), steps=8, column=column).every_radius(
+            model, GRADIENT, x, target, begin=near.x
+        )
+        ((how, _, begin, _),) = calls  # the main search alone
+        torch.testing.assert_close(begin, near.x - x)
+        assert how.judges(0)
+        assert how.step_size == pytest.approx(0.5 * 0.03)
+        at_begin = Auto(column=column).aim(replace(scene_of(model, x, target), model=model)).judge(near.map)
+        assert (hit.value <= at_begin + 1e-12).all()
+
+
+def test_a_cosine_that_begins_at_x_itself_begins_at_random_where_it_has_a_slope():
+    (x, target), model = batch(2), net("lenet")
+    (hit,) = Auto(eps=(0.1,), steps=3, column="cosine").every_radius(model, GRADIENT, x, target, begin=x)
+    assert (hit.value < 0.99).all()
+    assert not hit.stuck.any()
+
+
+def test_a_column_that_takes_passes_of_its_own_is_judged_in_the_last_third(monkeypatch):
+    (x, target), model, rows = batch(2), net("lenet"), []
+    judge = driver.in_insertion_order
+
+    def counted(scene: Scene, curve: object):
+        found = judge(scene, curve)
+        return lambda map, *further: rows.append(len(map)) or found(map, *further)
+
+    monkeypatch.setattr(driver, "in_insertion_order", counted)
+    Auto(eps=0.03, steps=3, column="insertion")(model, GRADIENT, x, target)
+    assert len(rows) <= 1 + 1 + 2  # at x, at the last step but one, and what is offered
+
+
 def test_more_steps_find_more():
     assert attacked(steps=20)[1].value.mean() < attacked()[1].value.mean() - 0.02
 
@@ -154,8 +213,8 @@ def test_the_lowest_of_all_that_was_offered_is_what_comes_back(monkeypatch):
     assert (lowest < mains.amin(0)).any()
 
 
-def spied(monkeypatch, name: str = "lenet", **settings):
-    """The searches of a run on two images: (settings of the search, images, where it began)."""
+def watched(monkeypatch) -> list:
+    """A list that receives every search: (its settings, images, where it began, radius)."""
     calls = []
 
     def spy(x, how, ball_, box, ask, clean, streams, begin=None):
@@ -163,9 +222,13 @@ def spied(monkeypatch, name: str = "lenet", **settings):
         return search(x, how, ball_, box, ask, clean, streams, begin)
 
     monkeypatch.setattr(driver, "search", spy)
-    x, target = batch(2)
-    hits = Auto(steps=3, **settings)(net(name), GRADIENT, x, target)
-    return calls, hits
+    return calls
+
+
+def spied(monkeypatch, name: str = "lenet", **settings):
+    """The searches of a run on two images, and its results."""
+    calls, (x, target) = watched(monkeypatch), batch(2)
+    return calls, Auto(steps=3, **settings)(net(name), GRADIENT, x, target)
 
 
 def test_a_larger_radius_begins_where_the_smaller_one_ended(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,45 @@ def test_attacked_images_are_those_of_the_attack_by_itself(table: Table) -> None
     expected = gg.metric("top_k_intersection")(small_net(), GRADIENT, x, y, perturbed=hit.x)
     assert list(found) == [10, 11]  # the condition keeps to the first two images
     assert list(found.values()) == pytest.approx(expected.tolist(), abs=1e-9)
+
+
+def chained() -> Plan:
+    """`auto` at two radii, and then on the cosine, from its images at the second."""
+    later = attacked("auto", EPS[1:], name="auto on cosine", column="cosine", steps=2)
+    value = Metric("value", lambda at: at.attack.value, "attacked")
+    condition = replace(attacked("auto", EPS, steps=2), then=(later,))
+    return Plan({"gradient": GRADIENT}, (condition,), (value,))
+
+
+def test_a_later_attack_starts_from_the_first_ones_images_at_its_radius() -> None:
+    x, y = small_images(2)
+    given = (small_net(), GRADIENT, x, y)
+    seeds = streams(0, torch.arange(10, 12))
+    hits = gg.attack("auto", eps=EPS, steps=2)(*given, seed=seeds)
+    (second,) = gg.attack("auto", eps=EPS[1:], steps=2, column="cosine").every_radius(
+        *given, seed=seeds, begin=hits[1].x
+    )
+    table = measure(small_net(), sample(2), chained())
+    for condition, hit in (("auto", hits[0]), ("auto", hits[1]), ("auto on cosine", second)):
+        found = table.of(method="gradient", condition=condition, eps=hit.eps, metric="value")
+        assert list(found.values()) == pytest.approx(hit.value.tolist(), abs=1e-9)
+    assert table.radii(method="gradient", condition="auto on cosine") == EPS[1:]
+    assert {name: sorted(record.values) for name, record in table.records.items()} == {
+        "gradient under auto": ["stuck[0]", "stuck[1]", "value[0]", "value[1]"],
+        "gradient under auto on cosine": ["stuck[0]", "value[0]"],
+    }
+
+
+def test_attacks_that_follow_one_another_are_one_cell_and_survive_an_interruption(tmp_path: Path) -> None:
+    def measured(**how: object) -> dict[str, bytes]:
+        measure(small_net(), sample(4), chained(), tmp_path, shard=2, **how)  # type: ignore[arg-type]
+        return {str(file.relative_to(tmp_path)): file.read_bytes() for file in tmp_path.rglob("*.json")}
+
+    whole = measured()
+    assert len(whole) == 2
+    (tmp_path / next(iter(whole))).unlink()
+    assert measured() == whole
+    assert measured(fresh=True, workers=2) == whole
 
 
 def test_an_eps_is_found_however_it_was_computed(table: Table) -> None:

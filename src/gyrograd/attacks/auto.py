@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, asker, look
-from gyrograd.attacks.loop import Search, SearchResult, search
+from gyrograd.attacks.loop import Search, SearchResult, first_delta, search, where_rows
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
     Aim,
@@ -87,7 +87,7 @@ class Column:
     judge: the number itself. stand_ins: differentiable surrogates, the best first. floor: its smallest possible value.
     flat_at_x: the stand-in's gradient is zero at the clean image, so the search starts at a random point. relative: it
     has no natural scale, so changes are measured relative to it. stepper, projection: of the search. needs: the setting
-    it requires.
+    it requires. judge_takes_passes: the number takes passes of the model besides those of the map.
     """
 
     judge: Callable[[Scene, Auto], Objective]
@@ -98,6 +98,7 @@ class Column:
     stepper: str = "momentum"
     projection: str = "clip"
     needs: str | None = None
+    judge_takes_passes: bool = False
 
     def by(self, share: float, value: Tensor) -> Tensor:
         """The smallest change that counts: `share`, or that share of the value if the column is relative."""
@@ -168,12 +169,23 @@ class Auto(BallAttack):
         self.curve()  # checks the ratios
 
     def every_radius(
-        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
+        self,
+        model: Model,
+        attribution: Attribution,
+        x: Inputs,
+        target: Labels,
+        *,
+        seed: Seed = 0,
+        begin: Inputs | None = None,
     ) -> tuple[AttackResult, ...]:
-        """One result per radius, including flags about the search itself."""
+        """One result per radius, including flags about the search itself.
+
+        `begin`: images within the smallest radius, found by a search on another column. The search starts there and
+        not at x, and its challengers are left out, because that other search had them.
+        """
         if self.mask is not None:
             check_mask(self.mask, x)
-        results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed)
+        results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed, begin=begin)
         return tuple(replace(r, flags=(*r.flags, *raised_flags(r))) for r in results)
 
     def plan(self) -> AttackPlan:
@@ -236,6 +248,7 @@ COLUMNS: dict[str, Column] = {
             lambda scene, auto: soft_insertion(scene, auto.curve(), auto.reduce),
             lambda scene, auto: like_ranks(scene.map, auto.reduce),
         ),
+        judge_takes_passes=True,
     ),
     "local_lipschitz": Column(
         judge=lambda scene, _: steepness(scene.map, scene.x),
@@ -293,18 +306,20 @@ def attack_every_radius(auto: Auto, plan: AttackPlan, under: AttackBatch) -> lis
     for eps in sorted(set(plan.eps)):
         duel = Duel(case, eps, best, steps_at(auto.steps, positive, eps))
         if eps > 0:
-            duel.search(best.delta * (eps / reached) if reached else None)
+            duel.search(best.delta * (eps / reached) if reached else under.begin)
             last, long = eps == max(plan.eps), auto.steps >= 2 * CHALLENGE
             if auto.steps >= CHALLENGE:
                 # At the last radius: every image that a report could still call steady, or all in a long search.
                 doubtful = duel.hardly_moved(1 / 2 if last else 1 / 4) | (last and long)
+                if under.begin is not None:
+                    doubtful = torch.zeros_like(doubtful)  # the search that found `begin` was challenged
                 duel.noise(doubtful)
                 duel.transfer(doubtful)
                 duel.softer_model(
                     doubtful | last
                 )  # often the strongest challenger, if there is a softer model
             duel.squares(case.blind.found, looks=auto.steps)
-            if last and long:
+            if last and long and under.begin is None:
                 if not case.through_a_cheaper_map:  # else each evaluation would cost as much as many steps
                     duel.squares(~case.blind.found, looks=auto.steps // CHALLENGE)
                 duel.another_start()
@@ -418,8 +433,8 @@ class Duel:
         self.under, self.column, self.ball = case.under, case.column, ball(case.plan.norm, eps)
         self.few = max(2, case.auto.steps // CHALLENGE)
         self.main = best.value
-        # What a smaller radius left could fall by no more than this, and its point lies in this ball too.
-        self.unsettled = best.value > self.column.floor + case.auto.settled
+        # What is left below this counts as nothing. A point of a smaller radius lies in this ball too.
+        self.settled_at = self.column.floor + case.auto.settled
         self.misled = torch.zeros_like(best.broken)
         self.beaten_by: dict[str, Flags] = {}
 
@@ -492,6 +507,8 @@ class Duel:
             map, _ = look(under.model, how.through, scene.x, scene.target, graph=False)
             scene, start = replace(scene, map=map), None
         from_x = how.begin is None and how.start == "clean"
+        seen_through = (how.through or under.surrogate, how.guide or under.guide)
+        free = not self.column.judge_takes_passes and seen_through[1].model is under.model
         how_to = Search(
             how.steps,
             how.first_step * self.eps,
@@ -499,17 +516,20 @@ class Duel:
             self.column.projection,
             start="random" if from_x and self.column.flat_at_x else how.start,
             decay=True,
-            stop_at=self.column.floor,
+            stop_at=self.settled_at,
             open_end=True,
-            judge_from=round(UNJUDGED * how.steps),
+            judge_from=0 if free else round(UNJUDGED * how.steps),
+            judge_first=how.begin is not None and how.begin is under.begin,
         )
         plan = replace(
             self.case.plan, aim=lambda scene: self.case.auto.aim(scene, how.stand_in), search=how_to
         )
-        seen_through = (how.through or under.surrogate, how.guide or under.guide)
         at_x = from_x and not self.column.flat_at_x
         ask, clean = asker(plan, under.model, *seen_through, scene, start=start, begins_at_x=at_x)
         begin = None if how.begin is None else how.begin[rows]
+        if begin is not None and self.column.flat_at_x:
+            still = (begin == 0).flatten(1).all(1)
+            begin = where_rows(still, first_delta(scene.x, "random", self.ball, under.streams[rows]), begin)
         one = search(scene.x, how_to, self.ball, under.box, ask, clean, under.streams[rows], begin)
         best = self.best
         self.best = best.updated(
@@ -542,7 +562,7 @@ class Duel:
 
     def _moving(self, only: Flags | None = None) -> Tensor:
         """Row numbers of the images whose column can still fall."""
-        moving = self.unsettled & (self.best.value > self.column.floor)
+        moving = self.best.value > self.settled_at
         return (moving if only is None else moving & only).nonzero()[:, 0]
 
     def _judge(self, rows: Tensor, delta: Images) -> Evaluation:

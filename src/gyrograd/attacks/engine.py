@@ -98,7 +98,7 @@ class AttackBatch:
     """The part of a batch that is attacked at once.
 
     `scene` holds the clean maps of the attribution, `searched` those of `surrogate`, the attribution that the search
-    uses (usually the same).
+    uses (usually the same). `begin`: where the search starts, as a change of x; None: the attack's own start.
     """
 
     model: Model
@@ -109,6 +109,7 @@ class AttackBatch:
     scene: Scene
     searched: Scene
     streams: Keys
+    begin: Images | None = None
 
     def blind(self, rows: Tensor) -> Flags:
         """True per row if the surrogate's map has no derivative to x there."""
@@ -133,9 +134,15 @@ def look(
             return x.new_zeros(len(x), 0), model(x)
         with _overheard(model) as heard:
             map = attribution(model, x, target, create_graph=graph)
-        if heard and torch.equal(heard[0][0], x):  # in another layout, mostly
+        if heard and _same_images(heard[0][0], x):
             return map, heard[0][1] if graph else heard[0][1].detach()
         return map, model(x)
+
+
+def _same_images(heard: Tensor, x: Tensor) -> bool:
+    """True if these are the images of x, perhaps in another layout. Comparing values would wait for a GPU."""
+    where = [(each.data_ptr(), each.shape, each.stride()) for each in (heard, x)]
+    return where[0] == where[1] or torch.equal(heard, x)
 
 
 @contextmanager
@@ -219,10 +226,18 @@ def _once(make: Callable[[], T], model: Model, *key: Any) -> T:
 
 
 def run(
-    plan: AttackPlan, model: Model, attribution: Attribution, x: Tensor, target: Targets, *, seed: Seed = 0
+    plan: AttackPlan,
+    model: Model,
+    attribution: Attribution,
+    x: Tensor,
+    target: Targets,
+    *,
+    seed: Seed = 0,
+    begin: Tensor | None = None,
 ) -> tuple[AttackResult, ...]:
     """One result per eps, each searched separately from the same clean pass.
 
+    `begin`: attacked images from which a strategy may start its first search, instead of x.
     Inputs that are not images have no box; they are searched as one row of pixels.
     """
     check_attackable(x, plan.box)
@@ -236,9 +251,10 @@ def run(
     try_model(model, x)
     if x.dim() != 4:
         free, shaped = replace(plan, box="none"), InShape(model, x.shape[1:])
+        start = None if begin is None else as_images(begin)
         return tuple(
             in_shape_of(x, result)
-            for result in run(free, shaped, attribution, as_images(x), target, seed=seed)
+            for result in run(free, shaped, attribution, as_images(x), target, seed=seed, begin=start)
         )
     streams = keys(seed, len(x), x.device)
     x = x.detach()
@@ -263,7 +279,10 @@ def run(
                 hidden, _ = _look_at_clean(model, surrogate, x[rows], chosen)
                 searched = own.scene(model, surrogate, x[rows], chosen, hidden, logits)
             edges = box.rows(rows, len(x))
-            under = AttackBatch(model, attribution, surrogate, guide, edges, scene, searched, streams[rows])
+            first = None if begin is None else begin[rows] - x[rows]
+            under = AttackBatch(
+                model, attribution, surrogate, guide, edges, scene, searched, streams[rows], first
+            )
             found = (plan.strategy or each_afresh)(own, under)
             return [_result(own, under, one, eps) for eps, one in zip(plan.eps, found, strict=True)]
 
@@ -376,7 +395,7 @@ class _Asker:
         there = derivative(
             self.guide.model, self.attribution, perturbed, scene.target, self._objective(judged)
         )
-        if judged is None and alone:
+        if judged is None and alone and verdict:
             judged = _verdict(self.aim, scene, there.map, there.logits, perturbed)
         kept = there.logits.argmax(1) == scene.logits.argmax(1) if judged is None else judged.kept
         return Answer(there.gradient, judged, torch.where(kept, there.value, torch.inf))

@@ -85,6 +85,17 @@ class AttackResult:
     def __len__(self) -> int:
         return len(self.x)
 
+    def row(self, i: int) -> AttackResult:
+        """The result of one example."""
+        one = slice(i, i + 1)
+        return replace(
+            self,
+            **{name: getattr(self, name)[one] for name in PER_EXAMPLE},
+            trace=None if self.trace is None else self.trace[:, one],
+            beaten_by={name: flags[one] for name, flags in self.beaten_by.items()},
+            misled=None if self.misled is None else self.misled[one],
+        )
+
     def save(self, folder: Path | str, examples: Sequence[int] | None = None) -> Path:
         """Write images and maps, clean and attacked, as PNG, then `record.json`; returns its path.
 

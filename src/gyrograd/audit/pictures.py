@@ -1,6 +1,6 @@
 """Pictures of the most damaging attacks.
 
-Each is run again on its image alone; beside it is the recommended method, attacked on the same image.
+They are run again on their images; beside each is the recommended method, attacked on the same image.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from gyrograd.attacks import AttackResult
 from gyrograd.audit.methods import Method
-from gyrograd.audit.plans import AuditInputs, search
-from gyrograd.audit.presets import Preset
+from gyrograd.audit.plans import Attack, AuditInputs, attacks_on
+from gyrograd.audit.presets import AIMED, Preset
 from gyrograd.measurement import Table
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.metrics.passes import logits_in_parts
@@ -36,6 +36,11 @@ class Damage(NamedTuple):
     example: int
     method: str
     attack: str
+
+    @property
+    def key(self) -> Attack:
+        """Its place in the attacks that an audit keeps."""
+        return self.example, self.method, self.attack
 
 
 def most_damaging(table: Table, methods: Sequence[Method], preset: Preset) -> list[Damage]:
@@ -66,19 +71,20 @@ def attack_rows(
 ) -> tuple[list[WorstAttack], Arrays]:
     """The card's rows of these attacks, and the arrays of their pictures; `best` is the recommended method.
 
-    Each attack is run again on its image alone, so that the picture does not depend on which results were read from
-    disk; the last digits can differ from the record's, which was measured in a batch.
+    The attacks are run again on these images, so that the pictures do not depend on which results were read from disk;
+    the last digits can differ from the record's, which was measured in another batch.
     """
-    by_name = {method.name: method for method in methods}
-    beside = [] if best is None else sorted(damages(table, best, inputs.preset))
+    beside: dict[int, Damage] = {}
+    for each in [] if best is None else sorted(damages(table, best, inputs.preset)):
+        beside.setdefault(each.example, each)
+    others = [beside.get(damage.example) for damage in worst]
+    others = [None if o is None or o.method == d.method else o for o, d in zip(others, worst, strict=True)]
+    _attack_again(inputs, methods, [each for each in (*worst, *others) if each is not None])
     rows: list[WorstAttack] = []
     hits, pairs = [], []
-    for row, damage in enumerate(worst):
-        hit = _attack_again(inputs, by_name[damage.method], damage)
-        other = next((each for each in beside if each.example == damage.example), None)
-        pair = None
-        if other is not None and other.method != damage.method:
-            pair = _attack_again(inputs, by_name[other.method], other)
+    for row, (damage, other) in enumerate(zip(worst, others, strict=True)):
+        hit = inputs.hits[damage.key]
+        pair = None if other is None else inputs.hits[other.key]
         cosine, kept = _similarity(inputs, hit)
         rows.append(
             {
@@ -103,14 +109,23 @@ def attack_rows(
     return rows, picture_arrays(hits) | _best_arrays(hits, pairs)
 
 
-def _attack_again(inputs: AuditInputs, method: Method, damage: Damage) -> AttackResult:
-    """The attack on its image alone; run only once, even if the page is written several times."""
-    key = (damage.example, damage.method, damage.attack)
-    if key not in inputs.hits:
-        run = search(inputs, method, damage.attack, (inputs.preset.eps,)).attack
-        x, target, seed = inputs.rows([damage.example])
-        (inputs.hits[key],) = run(inputs.model, method.attribution, x, target, seed=seed)
-    return inputs.hits[key]
+def _attack_again(inputs: AuditInputs, methods: Sequence[Method], wanted: Sequence[Damage]) -> None:
+    """Run these attacks, each once even if the page is written several times, and keep them in `inputs.hits`."""
+    preset = inputs.preset
+    for method in methods:
+        for attack in preset.searches:
+            missing = {
+                each.example: each.key
+                for each in wanted
+                if (each.method, each.attack) == (method.name, attack) and each.key not in inputs.hits
+            }
+            if not missing:
+                continue
+            needed = ("auto", attack) if attack in AIMED else (attack,)
+            run, *_ = attacks_on(inputs, method, dict.fromkeys(needed, (preset.eps,)))
+            x, target, seed = inputs.rows([*missing])
+            (hit,) = run.attack_all(inputs.model, method.attribution, x, target, seed)[attack]
+            inputs.hits.update({key: hit.row(i) for i, key in enumerate(missing.values())})
 
 
 def _similarity(inputs: AuditInputs, hit: AttackResult) -> tuple[float, float]:

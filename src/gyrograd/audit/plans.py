@@ -9,6 +9,7 @@ bounds          constants of the theorems and the bounded quantities
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -155,24 +156,33 @@ def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condi
     look = GRADIENT * method.passes + preset.points
     clean = GRADIENT * method.passes * (1 + preset.draws) + 2 * preset.points
     curve = preset.radii if number < preset.curve_methods else (preset.eps,)
-    rows = passes_of(method.search or method.attribution)
-    attacks = []
-    for name in preset.searches:
-        radii = radii_of(preset, name, number)
-        passes = len(radii) * (STEP * rows * steps_of(preset, method, name) + look)
-        attacks.append(replace(search(inputs, method, name, radii), effort=(ATTACK, float(passes))))
     return (
         replace(CLEAN, effort=(OTHER, float(clean))),
         noise(curve, images=preset.attacked_images, effort=(OTHER, float(len(curve) * look))),
-        *attacks,
+        *attacks_on(inputs, method, {name: radii_of(preset, name, number) for name in preset.searches}),
     )
+
+
+def attacks_on(
+    inputs: AuditInputs, method: Method, radii: Mapping[str, tuple[float, ...]]
+) -> list[Condition]:
+    """The attacks on a method, each at its radii. `auto` on other columns starts where `auto` itself ended."""
+    found = [search(inputs, method, name, radii[name]) for name in inputs.preset.searches if name in radii]
+    first = next((each for each in found if each.name == "auto"), None)
+    if first is None:
+        return found
+    later = tuple(each for each in found if each.name in AIMED and each is not first)
+    kind, own = first.effort
+    whole = replace(first, then=later, effort=(kind, own + sum(each.effort[1] for each in later)))
+    return [whole if each is first else each for each in found if each not in later]
 
 
 def search(inputs: AuditInputs, method: Method, attack: str, radii: tuple[float, ...]) -> Condition:
     """The condition of an attack on a method, with those of the audit's settings that the attack has."""
     preset, name = inputs.preset, "auto" if attack in AIMED else attack
+    steps = steps_of(preset, method, attack)
     given = {
-        "steps": steps_of(preset, method, attack),
+        "steps": steps,
         "column": AIMED.get(attack, "top_kept"),
         "top_fraction": preset.top_fraction,
         "settled": preset.settled,
@@ -180,8 +190,11 @@ def search(inputs: AuditInputs, method: Method, attack: str, radii: tuple[float,
         "transfer_from": method.search,
         "max_batch": max(1, inputs.max_batch // 2),
     }
+    look = GRADIENT * method.passes + preset.points
+    passes = len(radii) * (STEP * passes_of(method.search or method.attribution) * steps + look)
     settings = having("attack", name, given)
-    return attacked(name, radii, name=attack, images=preset.attacked_images, **settings)
+    effort = (ATTACK, float(passes))
+    return attacked(name, radii, name=attack, images=preset.attacked_images, effort=effort, **settings)
 
 
 def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
@@ -191,11 +204,18 @@ def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
 
 
 def steps_of(preset: Preset, method: Method, attack: str) -> int:
-    """Steps of an attack on this method: fewer for maps of many passes, and half for insertion, whose steps take
-    several passes more."""
+    """Steps of an attack on this method: fewer for maps of many passes, and for searches that start where `auto` ended.
+
+    Half for insertion, whose steps take several passes more.
+    """
     many = passes_of(method.search or method.attribution) > 1
     steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
-    return max(2, steps // 2) if attack == "auto on insertion" else steps
+    warm = "auto" in preset.searches  # and then `auto` on other columns starts where it ended
+    if attack == "auto on insertion":
+        return max(2, steps // (3 if warm and many else 2))
+    if attack == "auto on cosine" and warm:
+        return (steps + 1) // 2 if many else math.ceil(0.75 * steps)
+    return steps
 
 
 def swept_setting(method: str) -> str:

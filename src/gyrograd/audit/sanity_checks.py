@@ -57,6 +57,7 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     """All raised flags, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
     model = inputs.model
+    twin = sanity_checks.shuffled(model, inputs.seed)
     found: list[tuple[str, Flag | None]] = [
         *((MODEL, flag) for flag in sanity_checks.model_flags(model, x)),
         (MODEL, sanity_checks.training_mode(model)),
@@ -69,7 +70,7 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
             sanity_checks.relevance_lost(model, method.attribution, x, target),
             sanity_checks.constant_maps(maps),
             sanity_checks.same_map_everywhere(maps) if len(maps) > 1 else None,
-            sanity_checks.ignores_model(model, method.attribution, x, target, seed=inputs.seed),
+            sanity_checks.ignores_model(model, method.attribution, x, target, maps=maps, twin=twin),
             *_of_numbers(inputs, table, method),
         ]
         found += [(method.name, flag) for flag in flags]

@@ -26,6 +26,8 @@ class Condition:
     """The state of the images: clean (`CLEAN`), or attacked at each of the radii.
 
     images: measure only the first `images` of the plan's. effort: estimate per image, for the progress bar.
+    then: attacks at one of the radii that start from this attack's images there. They are measured in the same cell,
+    since to find those images again would cost another attack.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Condition:
     radii: tuple[float, ...] = ()
     images: int | None = None
     effort: Effort = ("", 1.0)
+    then: tuple[Condition, ...] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -40,7 +43,21 @@ class Condition:
         if self.attack is None:
             return {"condition": self.name}
         own = {key: described(value) for key, value in settings_of(self.attack).items() if key != "max_batch"}
-        return {"condition": self.name, "attack": {**own, "name": self.attack.name}}
+        later = {"then": [each.settings for each in self.then]} if self.then else {}
+        return {"condition": self.name, "attack": {**own, "name": self.attack.name}, **later}
+
+    def attack_all(
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, seed: Tensor
+    ) -> dict[str, tuple[AttackResult, ...]]:
+        """The results of its attack and of those in `then` by the names of their conditions, one per radius."""
+        hits = self.attack(model, attribution, x, target, seed=seed)
+        found = {self.name: hits}
+        for later in self.then:
+            (begin,) = (hit.x for hit in hits if hit.eps in later.radii)
+            found[later.name] = later.attack.every_radius(
+                model, attribution, x, target, seed=seed, begin=begin
+            )
+        return found
 
 
 CLEAN = Condition("clean")

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from gyrograd.records import Record
 from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Inputs, Labels, Model
 
-VERSION = 3
+VERSION = 4
 """Increase it if a change of the code changes values; records of older versions are then measured again."""
 
 
@@ -154,8 +154,12 @@ def measure(
     cells = [cell for _, _, cell in planned]
 
     def table(found: Mapping[str, Record]) -> Table:
-        there = ((m, c, found.get(cell.name)) for m, c, cell in planned)
-        return Table(Source(m, c.name, c.radii, record) for m, c, record in there if record is not None)
+        return Table(
+            Source(method, each.name, each.radii, _record_of(each, method, found[cell.name]))
+            for method, condition, cell in planned
+            if cell.name in found
+            for each in (condition, *condition.then)
+        )
 
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         place = Path(folder)
@@ -187,7 +191,7 @@ def _cell(
         "metrics": {metric.name: dict(metric.settings) for metric in metrics},
     }
     limits = [limit for limit in (plan.images, condition.images) if limit is not None]
-    name = method if condition.attack is None else f"{method} under {condition.name}"
+    name = _name(method, condition)
     columns = partial(_columns, model, sample, plan.seed, attribution, condition, metrics)
     return Cell(name, settings, columns, min(limits, default=None), condition.effort)
 
@@ -208,15 +212,35 @@ def _columns(
         look = Look(model, Remembering(attribution, x), x, target, streams)
         return {name: column for metric in metrics for name, column in metric.columns(look).items()}
     made: dict[str, Tensor] = {}
-    for at, hit in enumerate(condition.attack(model, attribution, x, target, seed=streams)):
-        look = Look(model, attribution, hit.x_clean, hit.target, streams, hit)
-        for metric in metrics:
-            for name, column in metric.columns(look).items():
-                # An image whose search had no gradient to follow gets no value.
-                stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
-                made[f"{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
-        made[f"stuck[{at}]"] = hit.stuck.double()
+    for name_of_attack, hits in condition.attack_all(model, attribution, x, target, streams).items():
+        before = "" if name_of_attack == condition.name else f"{name_of_attack}{OF}"
+        for at, hit in enumerate(hits):
+            look = Look(model, attribution, hit.x_clean, hit.target, streams, hit)
+            for metric in metrics:
+                for name, column in metric.columns(look).items():
+                    # An image whose search had no gradient to follow gets no value.
+                    stuck = hit.stuck if column.dim() == 1 else hit.stuck[:, None]
+                    made[f"{before}{name}[{at}]"] = torch.where(stuck, torch.nan, column.double())
+            made[f"{before}stuck[{at}]"] = hit.stuck.double()
     return made
+
+
+OF = ": "
+"""In the record of a cell, between the name of a later attack and that of its column."""
+
+
+def _name(method: str, condition: Condition) -> str:
+    return method if condition.attack is None else f"{method} under {condition.name}"
+
+
+def _record_of(condition: Condition, method: str, record: Record) -> Record:
+    """The part of a cell's record that belongs to one of its conditions."""
+    values: dict[str, list[float | None]] = {}
+    for name, column in record.values.items():
+        attack, _, later = name.rpartition(OF)
+        if attack == condition.name or (not attack and _name(method, condition) == record.name):
+            values[later] = column
+    return replace(record, name=_name(method, condition), values=values)
 
 
 def _no_method(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001

@@ -129,12 +129,23 @@ def calm_but_empty(
 
 
 def ignores_model(
-    model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: int = 0, limit: float = 0.9
+    model: Model,
+    attribution: Attribution,
+    x: Inputs,
+    target: Labels,
+    *,
+    seed: int = 0,
+    limit: float = 0.9,
+    maps: Inputs | None = None,
+    twin: Model | None = None,
 ) -> Flag | None:
-    """Flag maps that stay the same if the model's weights are shuffled (Adebayo et al. 2018)."""
-    trained = reduce_map(attribution(model, x, target).detach(), "abs_sum")
-    random_ = reduce_map(attribution(shuffled(model, seed), x, target).detach(), "abs_sum")
-    alike = float(cosine(trained, random_).mean())
+    """Flag maps that stay the same if the model's weights are shuffled (Adebayo et al. 2018).
+
+    maps, twin: the maps of the model and its copy with shuffled weights, if they are known.
+    """
+    maps = attribution(model, x, target).detach() if maps is None else maps
+    other = attribution(shuffled(model, seed) if twin is None else twin, x, target).detach()
+    alike = float(cosine(reduce_map(maps, "abs_sum"), reduce_map(other, "abs_sum")).mean())
     return _raised(
         alike > limit,
         "ignores_model",
@@ -372,7 +383,7 @@ def raised_flags(
         saturated(model, x, target),
         constant_maps(maps),
         same_map_everywhere(maps) if len(x) > 1 else None,
-        ignores_model(model, attribution, x, target, seed=seed),
+        ignores_model(model, attribution, x, target, seed=seed, maps=maps),
         zero_derivative(model, attribution, x, target) if differentiable else None,
     ]
     return tuple(flag for flag in found if flag is not None)

@@ -9,11 +9,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.numerics.normalization import NORMALIZATIONS, exact_normalization
+from gyrograd.numerics.pooling import MAX_POOLS, max_pool_on_cpu
 from gyrograd.numerics.softplus import softplus_on_cpu
 
 
 class CpuLayers(TorchFunctionMode):
-    """Normalisations with the right derivative and a fast Softplus on a CPU, for the block.
+    """Normalisations with the right derivative, and a fast Softplus and max-pool on a CPU, for the block.
 
     `backward` may be called after it. On other devices nothing changes.
     """
@@ -24,4 +25,6 @@ class CpuLayers(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is F.softplus and args and isinstance(args[0], Tensor):
             return softplus_on_cpu(*args, **kwargs)
+        if func in MAX_POOLS and args and isinstance(args[0], Tensor):
+            return max_pool_on_cpu(*args, **kwargs)
         return exact_normalization(func, args, kwargs) if func in NORMALIZATIONS else func(*args, **kwargs)

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gyrograd.numerics.convolution import FastConvolutions
 from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.pooling import Picked, pair
 from gyrograd.numerics.softplus import softplus
 
 
@@ -123,49 +124,16 @@ def _max_pooled(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    size, step = _pair(kernel_size), _pair(stride or kernel_size)
+    size, step = pair(kernel_size), pair(stride or kernel_size)
     # In overlapping windows a pixel can be the maximum twice, and `scatter_` would lose one of its slopes.
     apart = size[0] <= step[0] and size[1] <= step[1]
-    if return_indices or not apart or _pair(dilation) != [1, 1] or z.dim() != 4 or not z.requires_grad:
+    if return_indices or not apart or pair(dilation) != [1, 1] or z.dim() != 4 or not z.requires_grad:
         pool: Any = F.max_pool2d
         return pool(z, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
     value, places = torch.ops.aten.max_pool2d_with_indices(
-        z.detach(), size, step, _pair(padding), [1, 1], ceil_mode
+        z.detach(), size, step, pair(padding), [1, 1], ceil_mode
     )
-    return _Picked.apply(z, places.flatten(2)).view_as(value)
-
-
-def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
-
-
-class _Picked(torch.autograd.Function):
-    """The pixels of each channel at given positions, no position twice. The derivative is `_Placed`."""
-
-    @staticmethod
-    def forward(ctx: Any, z: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.shape = z.shape
-        return z.flatten(2).gather(2, places)
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        (places,) = ctx.saved_tensors
-        return _Placed.apply(slope, places, ctx.shape), None
-
-
-class _Placed(torch.autograd.Function):
-    """An image that is zero except at given positions. The derivative is `_Picked`."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
-        ctx.save_for_backward(places)
-        return values.new_zeros(shape).flatten(2).scatter_(2, places, values).view(shape)
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> Any:
-        (places,) = ctx.saved_tensors
-        return _Picked.apply(v, places), None, None
+    return Picked.apply(z, places.flatten(2)).view_as(value)
 
 
 def _hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:

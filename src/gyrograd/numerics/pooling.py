@@ -1,0 +1,113 @@
+"""Max-pooling by 2 x 2 on a CPU, and pooling whose second derivative is cheap: torch's values and derivatives.
+
+torch's CPU kernel for max-pooling goes pixel by pixel unless channels come last: of a small net it takes as long as a
+convolution. Windows of 2 x 2 that do not overlap are the larger of two rows and then of two columns, which torch
+computes many pixels at a time. A slope moves straight to the position of the maximum and back.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+MAX_POOLS = {F.max_pool2d, torch.max_pool2d}
+"""The functions that `max_pool_on_cpu` takes the place of."""
+
+
+def max_pool_on_cpu(
+    z: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """`max_pool2d`, faster for 2 x 2 windows of even images on a CPU; anything else is left to torch."""
+    window = pair(kernel_size), pair(stride or kernel_size), pair(padding), pair(dilation)
+    usual = window == ([2, 2], [2, 2], [0, 0], [1, 1]) and not return_indices and z.dim() == 4
+    if not usual or z.device.type != "cpu" or not z.is_contiguous() or z.shape[2] % 2 or z.shape[3] % 2:
+        pool: Any = F.max_pool2d
+        return pool(z, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    if not (torch.is_grad_enabled() and z.requires_grad):
+        return _largest(z)
+    return _MaxPool.apply(z)
+
+
+def pair(value: Any) -> list[int]:
+    """One number, or a list of two or one, as a list of two."""
+    if isinstance(value, int):
+        return [value, value]
+    return [*value] * (2 // max(1, len(value)))
+
+
+def _largest(z: Tensor) -> Tensor:
+    # Function modes need not see these operations, and each of them would cost as much as a small operation.
+    with torch._C.DisableTorchFunction():
+        rows = torch.maximum(z[:, :, ::2], z[:, :, 1::2])
+        return torch.maximum(rows[..., ::2], rows[..., 1::2])
+
+
+def _places(z: Tensor) -> Tensor:
+    """The position of each window's maximum in its channel, the first of equals, as torch has it."""
+    h, w = z.shape[2:]
+    with torch._C.DisableTorchFunction():
+        upper, lower = z[:, :, ::2], z[:, :, 1::2]
+        below, column = lower > upper, torch.maximum(upper, lower)
+        left, right = column[..., ::2], column[..., 1::2]
+        below_left, below_right = below[..., ::2], below[..., 1::2]
+        # Of two equal columns the left one, unless its maximum is below that of the right one. For flags, a > b is
+        # "a and not b".
+        is_right = (right > left) | ((right == left) & (below_left > below_right))
+        is_below = (is_right & below_right) | (below_left > is_right)  # torch.where takes four times as long
+        first = torch.arange(0, h, 2)[:, None] * w + torch.arange(0, w, 2)
+        return (first + is_right).add_(is_below, alpha=w).flatten(2)
+
+
+class _MaxPool(torch.autograd.Function):
+    """The largest value of each window of 2 x 2; positions are looked up once, and only if a slope comes back."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.places = None
+        return _largest(z)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        (z,) = ctx.saved_tensors
+        if ctx.places is None:
+            ctx.places = _places(z.detach())
+        return Placed.apply(slope.flatten(2), ctx.places, z.shape)
+
+
+class Picked(torch.autograd.Function):
+    """The pixels of each channel at given positions, no position twice. The derivative is `Placed`."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        ctx.shape = z.shape
+        return z.flatten(2).gather(2, places)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        (places,) = ctx.saved_tensors
+        return Placed.apply(slope, places, ctx.shape), None
+
+
+class Placed(torch.autograd.Function):
+    """An image that is zero except at given positions. The derivative is `Picked`."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, places: Tensor, shape: torch.Size) -> Tensor:
+        ctx.save_for_backward(places)
+        return values.new_zeros(shape).flatten(2).scatter_(2, places, values).view(shape)
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> Any:
+        (places,) = ctx.saved_tensors
+        return Picked.apply(v, places), None, None
