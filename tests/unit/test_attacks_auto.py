@@ -127,7 +127,7 @@ def spied(monkeypatch, name: str = "lenet", **settings):
 
     monkeypatch.setattr(driver, "search", spy)
     x, target = batch(2)
-    hits = Auto(steps=3, **settings)(net(name), GRADIENT, x, target)
+    hits = Auto(**{"steps": 3} | settings)(net(name), GRADIENT, x, target)
     return calls, hits
 
 
@@ -161,6 +161,13 @@ def test_images_whose_column_can_fall_no_further_are_left_alone(monkeypatch):
     assert [len(x) for _, x, _, eps in calls if eps == 0.03] == [n for n in (int((~done).sum()),) if n]
     assert torch.equal(far.steps[done], near.steps[done])
     assert torch.equal(far.x[done], near.x[done])
+
+
+def test_no_challenger_searches_images_whose_column_can_fall_no_further(monkeypatch):
+    calls, hit = spied(monkeypatch, eps=0.02, top_fraction=0.01, steps=2 * driver.CHALLENGE)
+    assert (hit.value == 0).all()
+    assert len(calls) == 1
+    assert hit.beaten_by == {}
 
 
 def test_within_a_search_nothing_is_asked_about_an_image_that_is_done():
