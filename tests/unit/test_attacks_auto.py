@@ -534,20 +534,27 @@ def masked() -> dict[str, tuple[nn.Module, object]]:
     }
 
 
-@pytest.mark.parametrize("case", sorted(masked()))
-def test_a_masked_gradient_is_not_called_steady(case):
-    """Most of the top goes, or no number is given; where the main search was fooled, a flag says so."""
+TOLD_BY = {
+    "a steep twin": "beaten by softer model",
+    "saturated logits": "zero derivative",
+    "a map of 8 bits": "beaten by transfer",
+    "no gradient almost everywhere": "zero derivative",
+    "a derivative of the wrong sign": "beaten by transfer",
+}
+
+
+@pytest.mark.parametrize(("case", "told_by"), TOLD_BY.items())
+def test_a_masked_gradient_is_not_called_steady(case, told_by):
+    """Most of the top goes, or no number is given; and the self-check that is made for the case says so."""
     model, explain = masked()[case]
     x, y = pictures("test", 8)
-    hit = Auto(eps=EPS, steps=8)(model, explain, x, y, seed=0)
+    hit = Auto(eps=EPS, steps=20)(model, explain, x, y, seed=0)
     moved = hit.value[~hit.stuck]
     assert len(moved) == 0 or moved.mean() < 0.4
-    if case in ("saturated logits", "no gradient almost everywhere"):
+    assert any(flag.startswith(told_by) for flag in hit.flags)
+    if told_by == "zero derivative":
         assert hit.stuck.all()
         assert hit.value.isnan().all()
-        assert any("zero derivative" in flag for flag in hit.flags)
-    else:
-        assert any("beaten by" in flag for flag in hit.flags)
 
 
 def test_a_challenger_that_wins_counts_and_is_named():
