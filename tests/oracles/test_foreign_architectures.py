@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+import torch.nn.functional as F
 import torchvision.models as tv
 from timm.models import convnext, densenet, resnet, swin_transformer
 from torch import Tensor, nn
@@ -141,3 +142,48 @@ def test_copies_of_one_net_in_torchvision_and_timm_have_the_same_maps(name, cove
         map, other = (explain(net, x, target) for net in (model, twin))
         assert (other - map).abs().max() <= 1e-6 * map.abs().max()
         assert map.abs().max() > 0
+
+
+# AttnLRP of whole transformers
+
+
+def scaled_slope(t: Tensor, factor: float) -> Tensor:
+    """t, whose derivative is `factor` times its own."""
+    return factor * t + ((1 - factor) * t).detach()
+
+
+def by_gradient_times_input(model: tv.VisionTransformer, x: Tensor, target: Tensor) -> Tensor:
+    """AttnLRP with the epsilon rule as Achtibat et al. run it: the gradient times the input of a net whose slopes are
+    changed. A product halves them, an activation is its ratio, and a LayerNorm's denominator has none."""
+
+    def normed(norm: nn.LayerNorm, z: Tensor) -> Tensor:
+        centred = z - z.mean(-1, keepdim=True)
+        spread = (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+        return centred / spread.detach() * norm.weight + norm.bias
+
+    x = x.clone().requires_grad_()
+    z = model.conv_proj(x).flatten(2).transpose(1, 2)
+    z = torch.cat([model.class_token.expand(len(z), -1, -1), z], 1) + model.encoder.pos_embedding
+    for block in model.encoder.layers:
+        attend = block.self_attention
+        qkv = F.linear(normed(block.ln_1, z), attend.in_proj_weight, attend.in_proj_bias)
+        q, k, v = qkv.unflatten(2, (3, attend.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = scaled_slope(q, 0.25), scaled_slope(k, 0.25), scaled_slope(v, 0.5)
+        mixed = (q * q.shape[-1] ** -0.5 @ k.transpose(-2, -1)).softmax(-1) @ v
+        z = z + attend.out_proj(mixed.transpose(1, 2).flatten(2))
+        hidden = block.mlp[0](normed(block.ln_2, z))
+        z = z + block.mlp[3](hidden * (F.gelu(hidden) / hidden).detach())
+    chosen = model.heads(normed(model.encoder.ln, z)[:, 0]).gather(1, target[:, None])
+    (slope,) = torch.autograd.grad(chosen.sum(), x)
+    return x.detach() * slope
+
+
+def test_attnlrp_of_torchvisions_transformer_is_the_gradient_times_input_of_its_authors(coverage):
+    torch.manual_seed(0)
+    model = tv.VisionTransformer(16, 4, 3, 2, 12, 24, num_classes=5)
+    nn.init.normal_(model.heads.head.weight)
+    model = coverage.stirred(model, 16).double()
+    x, target = torch.rand(2, 3, 16, 16, dtype=torch.float64), torch.tensor([3, 0])
+    explain = gg.attribution("lrp", variant="attnlrp", rule="epsilon", stabilizer=1e-14)
+    expected = by_gradient_times_input(model, x, target)
+    assert (explain(model, x, target) - expected).abs().max() <= 1e-6 * expected.abs().max()
