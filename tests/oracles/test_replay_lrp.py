@@ -207,10 +207,9 @@ def test_residual_net_follows_the_formulas_in_loops(variant, seed):
     torch.testing.assert_close(ours[0], torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-12)
 
 
-def test_average_pool_shares_by_positive_parts():
-    model = nn.Sequential(
-        nn.Conv2d(1, 1, 1, bias=False), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(1, 2, bias=False)
-    )
+@pytest.mark.parametrize("pool", [nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1)], ids=repr)
+def test_average_pool_shares_by_positive_parts(pool):
+    model = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), pool, nn.Flatten(), nn.Linear(1, 2, bias=False))
     model = model.double()
     with torch.no_grad():
         model[0].weight.fill_(1.0)

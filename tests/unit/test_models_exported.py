@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attacks.twin import guide_for
+from gyrograd.attributions.decompositions import as_torch_function
 from gyrograd.models.opening import open_model
 from gyrograd.models.piecewise import MODULES
 
@@ -100,7 +101,7 @@ class Rescaled(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         z = F.interpolate(torch.relu(self.first(x)), size=(7, 9), mode="bilinear", align_corners=True)
-        z = F.interpolate(F.interpolate(z, scale_factor=2.0), scale_factor=0.5, mode="bicubic")
+        z = F.interpolate(F.interpolate(z, scale_factor=2.0), scale_factor=0.35, mode="bicubic")
         volume = F.interpolate(z[:, :, None], size=(2, 5, 6), mode="trilinear")
         return self.head(F.interpolate(volume.flatten(2), size=11, mode="linear").mean(2))
 
@@ -128,11 +129,18 @@ def test_exports_of_any_size_and_of_basic_operators_are_opened(way, tmp_path):
             gg.attribution("lrp")(model, x, TARGET)
 
 
-@pytest.mark.parametrize("make", [Resizing, Rescaled])
-def test_maps_of_an_export_are_those_of_its_source_with_their_derivatives(make, tmp_path):
+@pytest.mark.parametrize(
+    ("make", "way"), [(Resizing, "export"), (Rescaled, "export"), (Rescaled, "script"), (Rescaled, "trace")]
+)
+def test_maps_of_a_file_are_those_of_its_source_with_their_derivatives(make, way, tmp_path):
     torch.manual_seed(0)
     x, source = torch.rand(3, 3, 16, 16), make().eval()
-    model = exported(source, x, "any batch", tmp_path / "net.pt2")
+    if way == "export":
+        model = exported(source, x, "any batch", tmp_path / "net.pt2")
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = torch.jit.script(source) if way == "script" else torch.jit.trace(source, x)
     for explain in (
         gg.attribution("lrp"), gg.attribution("lrp", variant="conserving"), gg.attribution("guided_backprop"),
         gg.attribution("deep_lift"),
@@ -145,3 +153,20 @@ def test_maps_of_an_export_are_those_of_its_source_with_their_derivatives(make, 
             found.append((map.detach(), slope))
         for ours, theirs in zip(*found, strict=True):
             assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+
+
+def test_operators_that_rescale_are_the_function_with_the_same_size_or_factors():
+    x = torch.rand(2, 3, 14, 11, generator=torch.Generator().manual_seed(0))
+    bicubic, nearest = torch.ops.aten.upsample_bicubic2d, torch.ops.aten.upsample_nearest2d
+    for operator, args in (
+        (bicubic.vec, (x, None, False, [0.35, 0.4])),
+        (bicubic.vec, (x, [4, 5], True, None)),
+        (bicubic.default, (x, [4, 4], False, 0.35, 0.4)),
+        (bicubic.default, (x, [4, 4], False)),
+        (nearest.vec, (x, None, [0.35, 0.4])),
+        (nearest.default, (x, [4, 4], 0.35, 0.4)),
+        (nearest.default, (x, [5, 20])),
+    ):
+        function, arranged, more = as_torch_function(operator, args, {})
+        assert function is F.interpolate
+        assert torch.equal(function(*arranged, **more), operator(*args))

@@ -174,9 +174,11 @@ def _convolution(
 
 
 def _upsample(mode: str, x: Any, size: Any, *given: Any) -> Any:
-    corners, scales = given[:2] if mode != "nearest" else (None, given[0])
-    # Overloads with a scale per axis also give the size they come to.
-    return F.interpolate, (x, size, scales if size is None else None, mode, corners)
+    corners, *scales = (None, *given) if mode == "nearest" else given
+    # One list of factors, or one factor per axis beside the size; pixels are placed by the factors, if there are any.
+    factors = scales[0] if scales and isinstance(scales[0], list | tuple) else scales
+    by_factor = bool(factors) and None not in factors
+    return F.interpolate, (x, None if by_factor else size, factors if by_factor else None, mode, corners)
 
 
 def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
