@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-import timm
 import torch
 import torch.nn.functional as F
 import torchvision
@@ -63,14 +62,6 @@ def test_equals_captum_on_torchvision_resnet18():
     model, x = resnet18(), torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     target = torch.tensor([1, 7])
     assert close(GuidedBackprop()(model, x, target), captum_map(model, x, target))
-
-
-def test_timm_and_torchvision_resnet18_with_the_same_weights_agree():
-    model, twin = resnet18(), timm.create_model("resnet18", num_classes=10).eval()
-    twin.load_state_dict(model.state_dict())
-    x, target = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 7])
-    maps, twins = GuidedBackprop()(model, x, target), GuidedBackprop()(twin, x, target)
-    assert (F.cosine_similarity(maps.flatten(1), twins.flatten(1)) >= 0.9999).all()
 
 
 class Functional(nn.Module):

@@ -73,6 +73,20 @@ class Biased(nn.Module):
         return self.head(z.flatten(1))
 
 
+class Mean(nn.Module):
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.axes = axes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(self.axes)
+
+
+class Sum(Mean):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sum(self.axes)
+
+
 NETS = {"separable": Separable, "bottlenecks": Bottlenecks, "mixer": Mixer, "biased": Biased}
 every = pytest.mark.parametrize("name", NETS)
 
@@ -133,3 +147,21 @@ def test_what_arrives_is_relative_to_the_value_that_was_put_in():
     torch.testing.assert_close(
         by_value.conserved(model, x, target), torch.ones(3, dtype=torch.float64), rtol=1e-3, atol=0
     )
+
+
+@pytest.mark.parametrize("variant", ["paper", "conserving", "attnlrp", "epsilon"])
+@pytest.mark.parametrize(
+    "pool",
+    [nn.AdaptiveAvgPool2d(1), Mean((2, 3)), Sum((2, 3))],
+    ids=["adaptive pool", "mean", "sum"],
+)
+def test_an_average_of_one_value_hands_its_relevance_on_whatever_its_sign(pool, variant):
+    """timm pools the head of VGG once more than torchvision does, over maps of one pixel."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 6, 3), nn.Tanh(), nn.Conv2d(6, 6, SIDE - 2), nn.Tanh()]
+    head = [nn.Flatten(), nn.Linear(6, 5)]
+    x, target = torch.rand(3, 3, SIDE, SIDE, dtype=torch.float64), torch.tensor([0, 4, 2])
+    explain = LRP.variant(variant)
+    plain, pooled = (nn.Sequential(*layers, *more, *head).double().eval() for more in ((), (pool,)))
+    map = explain(plain, x, target)
+    torch.testing.assert_close(explain(pooled, x, target), map, rtol=0, atol=1e-12 * float(map.abs().max()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import bad_files
 import pytest
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attacks.twin import guide_for
+from gyrograd.attributions.decompositions import as_torch_function
 from gyrograd.models.opening import open_model
 from gyrograd.models.piecewise import MODULES
 
@@ -90,15 +92,81 @@ class Resizing(nn.Module):
         return self.head(self.layer(z.reshape(b, c, h * w).transpose(1, 2)).mean(1))
 
 
-@pytest.mark.parametrize("way", ["any size", "decomposed"])
-def test_exports_of_any_size_and_of_basic_operators_are_opened(way, tmp_path):
-    """Guards, formulas of sizes and infinities are in these files."""
-    model, path = Resizing().eval(), tmp_path / "net.pt2"
-    x = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+class Rescaled(nn.Module):
+    """Every kind of rescaling between two layers, to a size and by a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = F.interpolate(torch.relu(self.first(x)), size=(7, 9), mode="bilinear", align_corners=True)
+        z = F.interpolate(F.interpolate(z, scale_factor=2.0), scale_factor=0.35, mode="bicubic")
+        volume = F.interpolate(z[:, :, None], size=(2, 5, 6), mode="trilinear")
+        return self.head(F.interpolate(volume.flatten(2), size=11, mode="linear").mean(2))
+
+
+def exported(model: nn.Module, x: Tensor, way: str, path: Path) -> nn.Module:
+    """The model as it comes out of a torch.export file."""
     any_size = torch.export.Dim.AUTO
     shapes = {0: any_size, 2: any_size, 3: any_size} if way == "any size" else {0: torch.export.Dim("batch")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(model, (x,), dynamic_shapes=(shapes,))
-        torch.export.save(program if way == "any size" else program.run_decompositions(), path)
-    torch.testing.assert_close(open_model(str(path))(x), model(x))
+        torch.export.save(program.run_decompositions() if way == "decomposed" else program, path)
+    return open_model(str(path))
+
+
+@pytest.mark.parametrize("way", ["any size", "decomposed"])
+def test_exports_of_any_size_and_of_basic_operators_are_opened(way, tmp_path):
+    """Guards, formulas of sizes and infinities are in these files; basic operators have no rules."""
+    source = Resizing().eval()
+    x = torch.rand(3, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    model = exported(source, x, way, tmp_path / "net.pt2")
+    torch.testing.assert_close(model(x), source(x))
+    if way == "decomposed":
+        with pytest.raises(gg.UserError, match="LRP has no rule for 'convolution'"):
+            gg.attribution("lrp")(model, x, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("make", "way"), [(Resizing, "export"), (Rescaled, "export"), (Rescaled, "script"), (Rescaled, "trace")]
+)
+def test_maps_of_a_file_are_those_of_its_source_with_their_derivatives(make, way, tmp_path):
+    torch.manual_seed(0)
+    x, source = torch.rand(3, 3, 16, 16), make().eval()
+    if way == "export":
+        model = exported(source, x, "any batch", tmp_path / "net.pt2")
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model = torch.jit.script(source) if way == "script" else torch.jit.trace(source, x)
+    for explain in (
+        gg.attribution("lrp"), gg.attribution("lrp", variant="conserving"), gg.attribution("guided_backprop"),
+        gg.attribution("deep_lift"),
+    ):  # fmt: skip
+        found = []
+        for net in (model, source):
+            leaf = x.clone().requires_grad_()
+            map = explain(net, leaf, TARGET, create_graph=True)
+            (slope,) = torch.autograd.grad(map.square().sum(), leaf)
+            found.append((map.detach(), slope))
+        for ours, theirs in zip(*found, strict=True):
+            assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+
+
+def test_operators_that_rescale_are_the_function_with_the_same_size_or_factors():
+    x = torch.rand(2, 3, 14, 11, generator=torch.Generator().manual_seed(0))
+    bicubic, nearest = torch.ops.aten.upsample_bicubic2d, torch.ops.aten.upsample_nearest2d
+    for operator, args in (
+        (bicubic.vec, (x, None, False, [0.35, 0.4])),
+        (bicubic.vec, (x, [4, 5], True, None)),
+        (bicubic.default, (x, [4, 4], False, 0.35, 0.4)),
+        (bicubic.default, (x, [4, 4], False)),
+        (nearest.vec, (x, None, [0.35, 0.4])),
+        (nearest.default, (x, [4, 4], 0.35, 0.4)),
+        (nearest.default, (x, [5, 20])),
+    ):
+        function, arranged, more = as_torch_function(operator, args, {})
+        assert function is F.interpolate
+        assert torch.equal(function(*arranged, **more), operator(*args))

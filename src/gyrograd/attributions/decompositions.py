@@ -173,6 +173,14 @@ def _convolution(
     return getattr(F, name), (x, w, b, *given)
 
 
+def _upsample(mode: str, x: Any, size: Any, *given: Any) -> Any:
+    corners, *scales = (None, *given) if mode == "nearest" else given
+    # One list of factors, or one factor per axis beside the size; pixels are placed by the factors, if there are any.
+    factors = scales[0] if scales and isinstance(scales[0], list | tuple) else scales
+    by_factor = bool(factors) and None not in factors
+    return F.interpolate, (x, None if by_factor else size, factors if by_factor else None, mode, corners)
+
+
 def _slice(x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     return Tensor.__getitem__, (x, (slice(None),) * (dim % x.dim()) + (slice(start, end, step),))
 
@@ -188,6 +196,11 @@ _OTHER_ARGUMENTS: dict[str, Callable[..., Any]] = {
     "layer_norm": lambda *args: (F.layer_norm, args[:5]),
     "group_norm": lambda *args: (F.group_norm, args[:5]),
     "softmax": lambda x, dim, dtype=None: (torch.softmax, (x, dim, dtype)),
+    **{f"upsample_nearest{n}d": partial(_upsample, "nearest") for n in (1, 2, 3)},
+    "upsample_linear1d": partial(_upsample, "linear"),
+    "upsample_bilinear2d": partial(_upsample, "bilinear"),
+    "upsample_bicubic2d": partial(_upsample, "bicubic"),
+    "upsample_trilinear3d": partial(_upsample, "trilinear"),
     "slice": _slice,
     "index": _index,
     "alias": lambda x: (Tensor.clone, (x,)),

@@ -241,6 +241,8 @@ class Relevance:
         if call.name in {"sum", "mean"} and _is_over_first_axis(call):
             self.over_draws.update(call.outputs)
             return call.run({item: self._relative(item, values) for item in call.inputs})
+        if rules.averages_single_values(call):
+            return self.moving(call, values)
         if self.settings.pool == "signed":
             return self._kept_as_change(
                 call, call.run({item: self._change(item, values) for item in call.inputs})

@@ -176,6 +176,14 @@ def merge_batch_norm(layer: Layer, scale: Tensor, shift: Tensor) -> Layer:
 # Operations that are linear, or nearly so
 
 
+def averages_single_values(call: Call) -> bool:
+    """True for a mean, sum or adaptive pool over axes of length one: it moves values, and there is nothing to share."""
+    inside, outside = call.inputs[0].value.shape, call.outputs[0].value.shape
+    if call.name in {"mean", "sum"}:
+        return inside.numel() == outside.numel()
+    return call.name.startswith("adaptive") and inside == outside
+
+
 def winners(call: Call, value: Tensor) -> Tensor:
     """Positions of the maxima if this max-pool gets this value."""
     given = arguments(call) | {"input": value.detach(), "return_indices": True}
