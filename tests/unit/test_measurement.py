@@ -82,29 +82,35 @@ def test_attacked_images_are_those_of_the_attack_by_itself(table: Table) -> None
 
 
 def chained() -> Plan:
-    """`auto` at two radii, and then on the cosine, from its images at the second."""
-    later = attacked("auto", EPS[1:], name="auto on cosine", column="cosine", steps=2)
+    """`auto` at two radii, and then on two other columns at the second."""
+    then = (
+        attacked("auto", EPS[1:], name="auto on cosine", column="cosine", steps=2),
+        attacked("auto", EPS[1:], name="auto on ranks", column="rank_correlation", steps=2),
+    )
     value = Metric("value", lambda at: at.attack.value, "attacked")
-    condition = replace(attacked("auto", EPS, steps=2), then=(later,))
+    condition = replace(attacked("auto", EPS, steps=2), then=then)
     return Plan({"gradient": GRADIENT}, (condition,), (value,))
 
 
-def test_a_later_attack_starts_from_the_first_ones_images_at_its_radius() -> None:
+def test_a_later_attack_starts_from_the_images_of_the_one_before_at_its_radius() -> None:
     x, y = small_images(2)
-    given = (small_net(), GRADIENT, x, y)
-    seeds = streams(0, torch.arange(10, 12))
+    given, seeds = (small_net(), GRADIENT, x, y), streams(0, torch.arange(10, 12))
     hits = gg.attack("auto", eps=EPS, steps=2)(*given, seed=seeds)
-    (second,) = gg.attack("auto", eps=EPS[1:], steps=2, column="cosine").every_radius(
-        *given, seed=seeds, begin=hits[1].x
-    )
+    expected = {("auto", hit.eps): hit for hit in hits}
+    begin = hits[1].x
+    for name, column in (("auto on cosine", "cosine"), ("auto on ranks", "rank_correlation")):
+        attack = gg.attack("auto", eps=EPS[1:], steps=2, column=column)
+        (expected[name, EPS[1]],) = attack.every_radius(*given, seed=seeds, begin=begin)
+        begin = expected[name, EPS[1]].x
     table = measure(small_net(), sample(2), chained())
-    for condition, hit in (("auto", hits[0]), ("auto", hits[1]), ("auto on cosine", second)):
-        found = table.of(method="gradient", condition=condition, eps=hit.eps, metric="value")
+    for (name, eps), hit in expected.items():
+        found = table.of(method="gradient", condition=name, eps=eps, metric="value")
         assert list(found.values()) == pytest.approx(hit.value.tolist(), abs=1e-9)
-    assert table.radii(method="gradient", condition="auto on cosine") == EPS[1:]
+    assert table.radii(method="gradient", condition="auto on ranks") == EPS[1:]
     assert {name: sorted(record.values) for name, record in table.records.items()} == {
         "gradient under auto": ["stuck[0]", "stuck[1]", "value[0]", "value[1]"],
         "gradient under auto on cosine": ["stuck[0]", "value[0]"],
+        "gradient under auto on ranks": ["stuck[0]", "value[0]"],
     }
 
 

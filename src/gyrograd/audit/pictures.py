@@ -6,6 +6,7 @@ They are run again on their images; beside each is the recommended method, attac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +17,8 @@ from torch import Tensor
 from gyrograd.attacks import AttackResult
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import Attack, AuditInputs, attacks_on
-from gyrograd.audit.presets import AIMED, Preset
-from gyrograd.measurement import Table
+from gyrograd.audit.presets import Preset
+from gyrograd.measurement import Condition, Table
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics.maps import reduce
@@ -121,11 +122,21 @@ def _attack_again(inputs: AuditInputs, methods: Sequence[Method], wanted: Sequen
             }
             if not missing:
                 continue
-            needed = ("auto", attack) if attack in AIMED else (attack,)
-            run, *_ = attacks_on(inputs, method, dict.fromkeys(needed, (preset.eps,)))
+            run = leading_to(
+                attack, attacks_on(inputs, method, dict.fromkeys(preset.searches, (preset.eps,)))
+            )
             x, target, seed = inputs.rows([*missing])
             (hit,) = run.attack_all(inputs.model, method.attribution, x, target, seed)[attack]
             inputs.hits.update({key: hit.row(i) for i, key in enumerate(missing.values())})
+
+
+def leading_to(attack: str, conditions: Sequence[Condition]) -> Condition:
+    """The condition of this attack, or the one that it follows, without attacks that come later."""
+    for each in conditions:
+        names = [each.name, *(later.name for later in each.then)]
+        if attack in names:
+            return replace(each, then=each.then[: names.index(attack)])
+    raise AssertionError(attack)
 
 
 def _similarity(inputs: AuditInputs, hit: AttackResult) -> tuple[float, float]:

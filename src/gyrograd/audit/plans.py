@@ -166,8 +166,8 @@ def _conditions(inputs: AuditInputs, method: Method, number: int) -> tuple[Condi
 def attacks_on(
     inputs: AuditInputs, method: Method, radii: Mapping[str, tuple[float, ...]]
 ) -> list[Condition]:
-    """The attacks on a method, each at its radii. `auto` on other columns starts where `auto` itself ended."""
-    found = [search(inputs, method, name, radii[name]) for name in inputs.preset.searches if name in radii]
+    """The attacks on a method, each at its radii. Those of `auto` follow one another: each starts where one ended."""
+    found = [search(inputs, method, name, radii[name]) for name in inputs.preset.searches]
     first = next((each for each in found if each.name == "auto"), None)
     if first is None:
         return found
@@ -212,7 +212,7 @@ def steps_of(preset: Preset, method: Method, attack: str) -> int:
     steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
     warm = "auto" in preset.searches  # and then `auto` on other columns starts where it ended
     if attack == "auto on insertion":
-        return max(2, steps // (3 if warm and many else 2))
+        return max(2, 2 * steps // 5 if warm else steps // 2)
     if attack == "auto on cosine" and warm:
         return (steps + 1) // 2 if many else math.ceil(0.75 * steps)
     return steps

@@ -26,8 +26,8 @@ class Condition:
     """The state of the images: clean (`CLEAN`), or attacked at each of the radii.
 
     images: measure only the first `images` of the plan's. effort: estimate per image, for the progress bar.
-    then: attacks at one of the radii that start from this attack's images there. They are measured in the same cell,
-    since to find those images again would cost another attack.
+    then: attacks at one of the radii, each of which starts from the images that the one before it found there. They
+    are measured in the same cell, since to find those images again would cost another attack.
     """
 
     name: str
@@ -54,9 +54,8 @@ class Condition:
         found = {self.name: hits}
         for later in self.then:
             (begin,) = (hit.x for hit in hits if hit.eps in later.radii)
-            found[later.name] = later.attack.every_radius(
-                model, attribution, x, target, seed=seed, begin=begin
-            )
+            hits = later.attack.every_radius(model, attribution, x, target, seed=seed, begin=begin)
+            found[later.name] = hits
         return found
 
 
