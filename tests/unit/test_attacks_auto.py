@@ -103,7 +103,7 @@ def test_a_search_that_begins_where_another_column_ended_finds_more_in_as_many_s
     x, y = pictures("test", 12)
     at_top = attacked()[1]
     for column in ("cosine", "insertion"):
-        attack = Auto(eps=EPS, steps=3, column=column)
+        attack = Auto(eps=EPS, steps=2, column=column)
         (warm,) = attack.every_radius(trained(), GRADIENT, x, y, seed=0, begin=at_top.x)
         assert warm.value.mean() < attack(trained(), GRADIENT, x, y, seed=0).value.mean() - 0.01
         assert warm.prediction_kept.all()
