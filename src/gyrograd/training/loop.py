@@ -76,7 +76,8 @@ class Loop:
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[Inputs, Labels, Keys, int]]:
         """Images, labels and keys of this process's rows, and the number of rows over all processes."""
         # A GPU prepares several batches at once: for one, launching the kernels takes longer than the work.
-        s, device, own_rows = self.settings, self.group.device, self.group.share.rows
+        s, device, share = self.settings, self.group.device, self.group.share
+        own_rows = slice(share.index, None, share.of)
         left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
         # A key for each image; computed here, because `prepare` may run on another stream.
         every_key = random.keys(s.seed, len(self.data), device)
@@ -125,7 +126,8 @@ class Step:
                 self.model, x, y, seed=keys, share=self.group.share, whole=whole, number=number
             )
         total.backward()
-        losses = self.group.all_reduce_gradients(self.model, losses)
+        if self.group.share.of > 1:
+            losses = self.group.all_reduce_gradients(self.model, losses)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
@@ -168,7 +170,7 @@ def check_fit(
     if settings.precision == "tf32" and group.device.type != "cuda":
         raise UserError(f"precision tf32 needs a CUDA device; on {group.device.type} give fp32.")
     smallest = len(data) % settings.batch_size or settings.batch_size
-    if objective.fewest_rows(smallest) < group.share.of:
+    if group.share.of > 1 and objective.fewest_rows(smallest) < group.share.of:
         raise UserError(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
             "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
