@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -257,6 +257,24 @@ class Average:
             model.load_state_dict(own)
 
 
+class EpochEntry(TypedDict):
+    """An epoch in the log. `step`: steps taken so far, `lr`: that of the last one."""
+
+    epoch: int
+    step: int
+    lr: float
+    losses: dict[str, float]
+    seconds: float
+    accuracy: NotRequired[float]
+
+
+class BestEpoch(TypedDict):
+    """Number and accuracy of the best epoch."""
+
+    epoch: int
+    accuracy: float
+
+
 @dataclass
 class TrainingProgress:
     """The next step of a run, the sums of the current epoch, and the history of earlier ones."""
@@ -267,9 +285,9 @@ class TrainingProgress:
     sums: Tensor | None = None
     """Losses times examples of this epoch, one entry per name."""
     seen: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    """Epoch and accuracy of the best model, if accuracy is measured."""
+    history: list[EpochEntry] = field(default_factory=list)
+    best: BestEpoch | None = None
+    """The best epoch, if accuracy is measured."""
     best_weights: Average | None = None
     """Weights of the best epoch, until they are in a file of their own."""
     ended: bool = False

@@ -31,6 +31,8 @@ from gyrograd.training.building import datasets, model_for
 from gyrograd.training.capture import CapturedStep
 from gyrograd.training.loop import (
     Average,
+    BestEpoch,
+    EpochEntry,
     Loop,
     Step,
     TrainingProgress,
@@ -44,7 +46,7 @@ from gyrograd.training.settings import TrainSettings
 from gyrograd.types import Labels, Model
 
 Resume = Literal["auto", "never", "changed"]
-OnEpoch = Callable[[dict[str, Any], Model], bool | None]
+OnEpoch = Callable[[EpochEntry, Model], bool | None]
 """Called with an epoch's log entry and the model as it would be saved; returning True ends the run."""
 LOOK_EVERY = 50
 """Steps between two reads of the losses, each of which waits for the device."""
@@ -61,8 +63,8 @@ class Trained:
     """A trained model in evaluation mode, the log of its epochs, its best epoch, and its file."""
 
     model: Model
-    history: list[dict[str, Any]]
-    best: dict[str, Any] | None = None
+    history: list[EpochEntry]
+    best: BestEpoch | None = None
     path: Path | None = None
 
 
@@ -318,8 +320,13 @@ class TrainingRun:
         """Measure the accuracy, log the epoch, keep the best model, and write files that are due."""
         loop, steps, epoch = self.loop, self.loop.steps, progress.epoch + 1
         rate = learning_rate(loop.settings, progress.epoch, steps - 1, steps)
-        entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.check_losses(progress)}
-        entry["seconds"] = round(seconds, 3)
+        entry: EpochEntry = {
+            "epoch": epoch,
+            "step": epoch * steps,
+            "lr": rate,
+            "losses": self.check_losses(progress),
+            "seconds": round(seconds, 3),
+        }
         with nullcontext() if loop.average is None else loop.average.swapped_into(loop.model):
             if self.test is not None:
                 entry["accuracy"] = self.accuracy(self.test)
@@ -372,7 +379,7 @@ class TrainingRun:
                 writer.close()
             self._write_log(progress)
 
-    def _hold_best(self, progress: TrainingProgress, entry: dict[str, Any]) -> None:
+    def _hold_best(self, progress: TrainingProgress, entry: EpochEntry) -> None:
         if progress.best is not None and entry["accuracy"] <= progress.best["accuracy"]:
             return
         progress.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
@@ -487,7 +494,7 @@ def bar(
         yield show
 
 
-def read_log(out: Path | str) -> list[dict[str, Any]]:
+def read_log(out: Path | str) -> list[EpochEntry]:
     """The entries of a run's log, oldest first."""
     path = Path(out) / LOG
     if not path.is_file():
@@ -495,7 +502,7 @@ def read_log(out: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
+def write_scalars(writer: Any, entry: EpochEntry) -> None:
     """An epoch's numbers for TensorBoard."""
     numbers = {f"losses/{name}": value for name, value in entry["losses"].items()}
     numbers |= {key: entry[key] for key in ("lr", "accuracy", "seconds") if key in entry}

@@ -36,7 +36,9 @@ def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) 
         eps: size of the signed step. Larger is steadier and costs accuracy.
         curvature: weight of the Hessian penalty; 0 leaves it out, which ReLU nets need.
     """
-    terms: dict[str, Any] = {"adversarial": {"eps": eps, "steps": 1, "selection": "last"}}
+    terms: dict[str, dict[str, float | int | str]] = {
+        "adversarial": {"eps": eps, "steps": 1, "selection": "last"}
+    }
     if curvature:
         terms["hessian"] = {"weight": curvature}
     return {"terms": terms, "regularized_fraction": 0.25, "regularize_every": 4, "ema": 0.999}

@@ -16,7 +16,7 @@ from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Interval
 from gyrograd.occupancy import exclusive_folder
-from gyrograd.records import Record
+from gyrograd.records import JsonObject, Record
 from gyrograd.training.clusters import Cluster, Outcome, Outcomes, attempt
 from gyrograd.training.tables import (
     UNKNOWN,
@@ -173,7 +173,7 @@ class Selection:
         header = ("point", "seeds", "accuracy", "Grad RPS", "accuracy - CE", "RPS - CE", "")
         return Table(header, tuple(self._row(point) for point in self.points))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         measured = ("accuracy", "rps", "accuracy_change", "rps_change")
         points = [
             {
