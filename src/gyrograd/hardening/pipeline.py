@@ -75,12 +75,7 @@ TRIAL_IMAGES = 8
 ROUNDING = 1e-9
 """Tolerance, so that a loss of exactly the limit counts as within it."""
 
-DEFAULTS: Settings = {
-    "optimizer": "adam",
-    "lr": 1e-3,
-    "schedule": "one_cycle",
-    "batch_size": 64,
-}
+DEFAULTS: Settings = {"optimizer": "adam", "lr": 1e-3, "schedule": "one_cycle", "batch_size": 64}
 """One-cycle learning rate: its slow start preserves the trained weights, and it ends at zero."""
 
 

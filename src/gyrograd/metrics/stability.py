@@ -70,9 +70,9 @@ class MapUnderNoise(ABC):
     def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
         """The value of each draw, `e n`, from the maps at x, `e 1 ...`, and at its neighbours, `e n ...`."""
 
-    @abstractmethod
     def over_draws(self, values: PerDraw) -> PerExample:
-        """The value of an example."""
+        """The value of an example: by default the largest of its draws."""
+        return values.amax(1)
 
 
 @register(
@@ -165,9 +165,6 @@ class LocalLipschitz(MapUnderNoise):
     def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
         return _ratio(_lengths(moved - clean), _lengths(near - x))
 
-    def over_draws(self, values: PerDraw) -> PerExample:
-        return values.amax(1)
-
 
 @register(
     "metric",
@@ -207,9 +204,6 @@ class MaxSensitivity(MapUnderNoise):
         size = _lengths(clean)
         scale = torch.where((size > 0) & self.relative, size, 1)
         return _lengths(moved - clean) / scale
-
-    def over_draws(self, values: PerDraw) -> PerExample:
-        return values.amax(1)
 
 
 @register(

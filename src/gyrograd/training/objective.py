@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gyrograd.errors import UserError, did_you_mean, plain_values
 from gyrograd.numerics import random
 from gyrograd.numerics.cpu_layers import CpuLayers
-from gyrograd.registry import fact, lookup, make
+from gyrograd.registry import Settings, fact, lookup, make
 from gyrograd.regularizers import L2Cosine
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
@@ -220,7 +220,7 @@ def objective_of(settings: TrainSettings) -> Objective:
     return Objective(terms, **shared)
 
 
-def _term(name: str, entry: dict[str, Any]) -> Term:
+def _term(name: str, entry: Settings) -> Term:
     """`weight` is the term's, or the regulariser's own if it has one (iga, atex: the papers' lambda)."""
     known = lookup("regularizer", name)
     parameters = inspect.signature(known.factory).parameters

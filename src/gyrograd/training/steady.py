@@ -7,13 +7,13 @@ Gain and cost of each part: results/frontier.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.errors import UserError
+from gyrograd.registry import Settings
 from gyrograd.regularizers import Hessian
 from gyrograd.training.loop import Average
 from gyrograd.training.objective import objective_of
@@ -25,7 +25,7 @@ CURVATURE = 1e-3
 """A weight that worked for every net tried; LeNet takes 3e-3."""
 
 
-def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) -> dict[str, Any]:
+def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) -> Settings:
     """Training settings that make a net steady; add them to your own.
 
     >>> from gyrograd.training import TrainSettings
