@@ -60,7 +60,7 @@ def train(
     resume: str = "auto",
     print_config: bool = False,
     recipes: bool = False,
-    settings: dict[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> int:
     """Train a model from a recipe, a file of settings or options.
 

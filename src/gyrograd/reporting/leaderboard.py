@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
-from gyrograd.records import read_json
+from gyrograd.records import JsonObject, read_json
 from gyrograd.reporting.charts import labels_of
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.schema import (
@@ -99,7 +98,7 @@ class Audit:
     card: AuditCard
 
     @cached_property
-    def submission(self) -> dict[str, Any]:
+    def submission(self) -> JsonObject:
         """The facts that the submitter gave; empty without a submission, or if it cannot be read."""
         try:
             found = read_json(self.path.parent / SUBMISSION)
@@ -354,7 +353,7 @@ def terminal_rows(board: Board) -> list[tuple[str, ...]]:
     ]
 
 
-def document(tables: list[Board]) -> list[dict[str, Any]]:
+def document(tables: list[Board]) -> list[JsonObject]:
     """The tables as plain JSON values."""
     return [
         {
