@@ -15,16 +15,8 @@ import numpy as np
 
 from gyrograd.numerics.wording import Number, eps_text, interval_text, number
 from gyrograd.registry import readable
+from gyrograd.reporting import schema
 from gyrograd.reporting.palette import DARK, LIGHT, series
-from gyrograd.reporting.schema import (
-    AuditCard,
-    CardColumn,
-    EpsCurves,
-    EpsLine,
-    PixelLine,
-    PlanePoint,
-    Recommended,
-)
 from gyrograd.reporting.wording import Stat, known, signed
 
 Axis = Any
@@ -79,7 +71,7 @@ def chart(
     return Chart(name, alt, svg, _standalone(svg), raster.getvalue(), header, tuple(rows))
 
 
-def eps_charts(card: AuditCard) -> tuple[list[Chart], Chart] | None:
+def eps_charts(card: schema.AuditCard) -> tuple[list[Chart], Chart] | None:
     """Effect of attack and noise over eps: one panel per method, and all panels as one sheet."""
     curve = card["curves"] and card["curves"]["eps"]
     if not curve or not curve["lines"]:
@@ -112,7 +104,7 @@ def eps_charts(card: AuditCard) -> tuple[list[Chart], Chart] | None:
     return panels, chart("eps", alt, draws, header=header, rows=rows)
 
 
-def game_chart(card: AuditCard, name: Literal["insertion", "deletion"]) -> Chart | None:
+def game_chart(card: schema.AuditCard, name: Literal["insertion", "deletion"]) -> Chart | None:
     """Insertion or deletion curves: the probability as pixels are inserted or removed, one line per method."""
     curve = card["curves"] and card["curves"][name]
     if not curve or not curve["lines"]:
@@ -138,7 +130,7 @@ def game_chart(card: AuditCard, name: Literal["insertion", "deletion"]) -> Chart
     return chart(name, alt, [draw], header=("method", "start", "halfway", "end"), rows=rows, size=(4.1, 3.7))
 
 
-def plane_chart(card: AuditCard) -> Chart | None:
+def plane_chart(card: schema.AuditCard) -> Chart | None:
     """Robustness against faithfulness: one point per method and setting, the Pareto line, the recommended point."""
     plane = card["plane"]
     if plane is None:
@@ -182,7 +174,7 @@ def plane_chart(card: AuditCard) -> Chart | None:
     return chart("plane", alt, [draw], header=header, rows=rows, size=(4.3, 4.0))
 
 
-def change_chart(name: str, column: CardColumn, points: Sequence[tuple[str, Stat, str]]) -> Chart:
+def change_chart(name: str, column: schema.CardColumn, points: Sequence[tuple[str, Stat, str]]) -> Chart:
     """The change in one column: a dot with its interval per method, and a line at zero."""
     looks = {"better": (LIGHT["s2"], "^"), "worse": (LIGHT["s1"], "v")}
 
@@ -202,7 +194,7 @@ def change_chart(name: str, column: CardColumn, points: Sequence[tuple[str, Stat
     return chart(name, alt, [draw], size=(4.0, 1.0 + 0.26 * len(points)), image=False)
 
 
-def labels_of(card: AuditCard) -> dict[str, str]:
+def labels_of(card: schema.AuditCard) -> dict[str, str]:
     """Labels by method name, including methods that only curves have."""
     labels = {name: readable(name) for name in _order(card)}
     points = card["plane"]["points"] if card["plane"] else []
@@ -210,7 +202,7 @@ def labels_of(card: AuditCard) -> dict[str, str]:
     return labels | {m["name"]: m.get("label") or m["name"] for m in card["methods"]}
 
 
-def setting_text(point: PlanePoint) -> str:
+def setting_text(point: schema.PlanePoint) -> str:
     """A point's setting as text, `0.1` or `8/255`; empty if it has none."""
     setting = point.get("setting")
     if setting is None:
@@ -218,13 +210,13 @@ def setting_text(point: PlanePoint) -> str:
     return eps_text(setting) if point.get("setting_name") == "eps" else f"{setting:.3g}"
 
 
-def is_recommended(point: PlanePoint, chosen: Recommended | None) -> bool:
+def is_recommended(point: schema.PlanePoint, chosen: schema.Recommended | None) -> bool:
     """True if a point of the plane is the recommended one."""
     wanted = None if chosen is None else (chosen["method"], chosen.get("setting"))
     return wanted == (point["method"], point.get("setting"))
 
 
-def _order(card: AuditCard) -> list[str]:
+def _order(card: schema.AuditCard) -> list[str]:
     """All methods of the charts, in the table's order, so that each keeps its colour."""
     curves: Mapping[str, Any] = card["curves"] or {}
     drawn = [curves[name] for name in ("eps", "insertion", "deletion") if curves.get(name)]
@@ -237,9 +229,9 @@ def _eps_panel(
     axis: Axis,
     *,
     label: str,
-    lines: list[EpsLine],
+    lines: list[schema.EpsLine],
     index: int,
-    curve: EpsCurves,
+    curve: schema.EpsCurves,
     limits: tuple[Number, Number],
 ) -> None:
     look = series(index)
@@ -262,7 +254,7 @@ def _eps_panel(
     _legend(axis)
 
 
-def _game_line(axis: Axis, line: PixelLine, index: int, label: str) -> None:
+def _game_line(axis: Axis, line: schema.PixelLine, index: int, label: str) -> None:
     look = series(index)
     x, y = np.asarray(line["x"], float), _floats(line["y"])
     if (low := line["low"]) is not None and (high := line["high"]) is not None:
@@ -273,7 +265,7 @@ def _game_line(axis: Axis, line: PixelLine, index: int, label: str) -> None:
     axis.plot(x, y, color=look.colour, linestyle=look.dash, label=_drawable(label), **marks)
 
 
-def _sweep(axis: Axis, points: list[PlanePoint], index: int, label: str) -> None:
+def _sweep(axis: Axis, points: list[schema.PlanePoint], index: int, label: str) -> None:
     """One method's points with their intervals; the points of a sweep are connected and labelled with their setting."""
     look = series(index)
     thin = {"color": look.colour, "linewidth": 0.8, "zorder": 2}
@@ -293,7 +285,7 @@ def _sweep(axis: Axis, points: list[PlanePoint], index: int, label: str) -> None
             axis.annotate(setting_text(point), _place(point), xytext=beside, **words)
 
 
-def _place(point: PlanePoint) -> tuple[Number, Number]:
+def _place(point: schema.PlanePoint) -> tuple[Number, Number]:
     x, y = point["robustness"], point["faithfulness"]
     assert known(x), "`plane_chart` leaves unknown points out"
     assert known(y)
