@@ -433,7 +433,7 @@ def test_mistakes_get_a_sentence():
         b.saliency_bound(-1.0, 1.0)
     with pytest.raises(UserError, match="number of features"):
         b.shap_bound(1.0, 0)
-    with pytest.raises(UserError, match="no form 'corrected'"):
+    with pytest.raises(UserError, match="no form of this bound 'corrected'"):
         b.shap_bound(1.0, 2, form="corrected")
     with pytest.raises(UserError, match="differ from it"):
         m.steepest(torch.sin, torch.zeros(1, 1), torch.zeros(1, 1, 1))

@@ -88,7 +88,9 @@ def test_alone_and_with_fabric_a_run_ends_bit_for_bit_the_same(monkeypatch, prec
 def test_who_started_the_process_decides_whether_fabric_is_asked(monkeypatch, variables, alone):
     for key, value in variables.items():
         monkeypatch.setenv(key, value)
-    assert processes._one_process() == alone
+    connected = processes.Group(torch.device("cpu"), fabric="Fabric")
+    monkeypatch.setattr(processes, "_fabric_group", lambda _: connected)
+    assert (process_group(settings()) is not connected) == alone
 
 
 @pytest.mark.parametrize(
@@ -145,5 +147,3 @@ def test_one_process_alone_keeps_what_it_has():
     assert group.broadcast("mine") == "mine"
     assert group.all_reduce(numbers) is numbers
     assert (group.any(True), group.any(False)) == (True, False)
-    losses = {"loss": numbers.sum()}
-    assert group.all_reduce_gradients(net(), losses) is losses

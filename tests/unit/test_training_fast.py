@@ -94,7 +94,7 @@ def test_a_hessian_norm_is_computed_as_written_on_the_fast_path() -> None:
         objective_of(TrainSettings(terms=terms, regularized_fraction=0.5, regularize_every=2, fast=f))
         for f in (True, False)
     )
-    assert not fast.joins
+    assert fast.alignment is None
     for number in (0, 1):
         total, said = fast(model, x, y, seed=3, number=number)
         expected, also = plain(model, x, y, seed=3, number=number)

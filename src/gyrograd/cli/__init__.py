@@ -17,13 +17,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
-from gyrograd.cli.options import Verb, aliases, arguments, is_word, options, syntax_of, texts
+from gyrograd.cli.options import Verb, Verbs, aliases, arguments, is_word, options, syntax_of, texts
 from gyrograd.errors import UserError, did_you_mean, foreign_code, in_words, printable, wants_frames
+from gyrograd.registry import Settings
 from gyrograd.renames import OldNameWarning, with_new_names
 
 
-def verbs() -> dict[str, Verb | dict[str, Verb]]:
-    """Functions by name; a folder of verbs is a dictionary. The verbs' files import torch only when they run."""
+def verbs() -> Verbs:
+    """All verbs by name; their files import torch only when they run."""
     from gyrograd.cli import data, names
     from gyrograd.cli.attack import attack
     from gyrograd.cli.audit import audit
@@ -196,7 +197,7 @@ def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]
     return path, chosen, rest
 
 
-def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
+def _arguments(verb: Verb, path: str, words: list[str]) -> Settings:
     """Parse the words into the verb's settings; an error is one sentence."""
     from jsonargparse import ArgumentError
 
@@ -204,7 +205,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> dict[str, Any]:
     words, free = own.free_settings(words) if own.free_settings else (words, {})
     words = [_underscored(word, options(verb)) for word in words]
     try:
-        settings: dict[str, Any] = _parser(verb, path).parse_args(words).as_dict()
+        settings: Settings = _parser(verb, path).parse_args(words).as_dict()
     except ArgumentError as wrong:
         from gyrograd.cli.error_messages import sentence
 
@@ -245,7 +246,7 @@ def _parser(verb: Verb, path: str) -> Any:
     words = [name for name in known if own.words and is_word(verb, name)]
     for name in words:
         nargs = own.words.get(name)
-        optional: dict[str, Any] = {"default": [] if nargs == "*" else None} if nargs in ("*", "?") else {}
+        optional: Settings = {"default": [] if nargs == "*" else None} if nargs in ("*", "?") else {}
         parser.add_argument(name, nargs=nargs, type=str, help=helps.get(name), **optional)
     flags = [name for name, parameter in known.items() if parameter.default is False]
     by_hand: set[str | int] = {*words, *own.bare, *flags}
@@ -282,7 +283,7 @@ def _first_line(verb: Verb) -> str:
     return (verb.__doc__ or "").partition("\n")[0]
 
 
-def _print_overview(path: str, folder: dict[str, Any]) -> None:
+def _print_overview(path: str, folder: Verbs) -> None:
     from rich.table import Table
 
     from gyrograd.cli.terminal import Console, say

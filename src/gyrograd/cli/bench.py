@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gyrograd.registry import Settings
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from gyrograd.types import Model
 
 METHODS = ("gradient", "integrated_gradients(steps=10)", "smoothgrad(draws=10)", "guided_backprop", "lrp")
-ALIGNED: dict[str, dict[str, Any]] = {
+ALIGNED: dict[str, Settings] = {
     "training step, cross-entropy": {},
     "... with l2 + cosine": {"terms": {"l2_cosine": {}}},
     "... on 1/4 of every 4th batch, fast": {
@@ -178,9 +180,7 @@ def _jobs(name: str, batch: int, side: int, device: str) -> list[TimedWork]:
     ]
 
 
-def _training(
-    title: str, changes: dict[str, Any], net: Model, x: Tensor, y: Tensor, device: str
-) -> TimedWork:
+def _training(title: str, changes: Settings, net: Model, x: Tensor, y: Tensor, device: str) -> TimedWork:
     """Some optimizer steps on a copy of the net."""
     import copy
 

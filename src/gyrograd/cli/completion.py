@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from gyrograd import registry
 from gyrograd.cli.names import catalogue
-from gyrograd.cli.options import Syntax, Verb, is_word, options
+from gyrograd.cli.options import Syntax, Verb, Verbs, is_word, options
 from gyrograd.errors import check_name
 
 SHELLS = ("bash", "zsh")
@@ -50,7 +49,7 @@ def completion(shell: str | None = None) -> None:
     print(SCRIPT.format(verbs=" ".join(verbs()), cases="\n".join(_cases(verbs()))))
 
 
-def _cases(verbs: dict[str, Any]) -> list[str]:
+def _cases(verbs: Verbs) -> list[str]:
     """One script line per verb; the verbs of a folder come before the folder itself."""
     lines = []
     for name, verb in verbs.items():

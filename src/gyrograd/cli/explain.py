@@ -143,14 +143,13 @@ def explain(
 def _methods(text: str) -> Methods:
     """Parse the named attributions; `all` adds every registered one that is not named."""
     from gyrograd.cli.parsing import make_from_text, parse_call, several
-    from gyrograd.registry import available, lookup
+    from gyrograd.registry import in_order, lookup
 
     words = several(text)
     if ALL not in words:
         return Methods({word: make_from_text("attribution", word) for word in words})
     named = {lookup("attribution", parse_call(word)[0]).name for word in words if word != ALL}
-    entries = sorted(available("attribution").values(), key=lambda entry: (entry.order, entry.name))
-    rest = [entry.name for entry in entries if entry.name not in named]
+    rest = [entry.name for entry in in_order("attribution") if entry.name not in named]
     place = words.index(ALL)
     words[place : place + 1] = rest
     return Methods({word: make_from_text("attribution", word) for word in words}, sheet=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from gyrograd.cli.options import Syntax
 from gyrograd.errors import printable
-from gyrograd.records import JsonObject
 
 if TYPE_CHECKING:
     from gyrograd.hardening import Hardened
+    from gyrograd.hardening.pipeline import TryEpoch
 
 
 @Syntax(renamed={"part": "regularized_fraction"})
@@ -105,7 +105,7 @@ def harden(
     return 0 if done.better else 1
 
 
-def _say(entry: JsonObject) -> None:
+def _say(entry: TryEpoch) -> None:
     """Print a line per epoch on stderr; stdout is for the card."""
     from gyrograd.hardening.search import strength_in_words
     from gyrograd.progress import duration_in_words

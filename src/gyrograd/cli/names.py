@@ -12,7 +12,6 @@ import json as json_format
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from gyrograd import registry
 from gyrograd.cli.options import Syntax
@@ -139,7 +138,7 @@ def _is_call(node: ast.expr, name: str) -> bool:
 
 
 def _entry(call: ast.Call, summary: str) -> Listed:
-    said: dict[str, Any] = {str(key.arg): ast.literal_eval(key.value) for key in call.keywords}
+    said: registry.Settings = {str(key.arg): ast.literal_eval(key.value) for key in call.keywords}
     name = ast.literal_eval(call.args[1])
     return Listed(
         name=name,

@@ -9,13 +9,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from gyrograd.errors import UserError
+from gyrograd.registry import Settings
 
 Verb = Callable[..., Any]
+Verbs: TypeAlias = Mapping[str, Verb | dict[str, Verb]]
+"""Verbs by name; a folder of verbs is a dictionary."""
 VerbType = TypeVar("VerbType", bound=Verb)
-FreeSettings = Callable[[list[str]], tuple[list[str], dict[str, Any]]]
+FreeSettings = Callable[[list[str]], tuple[list[str], Settings]]
 
 ALIASES = {"method": "methods"}
 """Further names of options; they are accepted wherever the option is, and not shown."""
@@ -79,11 +82,11 @@ def texts(verb: Verb) -> dict[str, str]:
     return common | _described(verb)
 
 
-def arguments(verb: Verb, values: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(verb: Verb, values: Mapping[str, Any]) -> Settings:
     """The verb's arguments from the values of its options."""
     _check_flags(verb, values)
     _check_bounds(verb, values)
-    given: dict[str, Any] = {}
+    given: Settings = {}
     for name, parameter in _parameters(verb).items():
         shared = parameter.annotation
         if is_dataclass(shared) and isinstance(shared, type):

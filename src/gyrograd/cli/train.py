@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from gyrograd.cli import parsing
 from gyrograd.cli.options import Syntax
 from gyrograd.errors import UserError, printable
-from gyrograd.records import JsonObject
 from gyrograd.registry import Settings
 
 if TYPE_CHECKING:
     from gyrograd.training import Trained, TrainSettings
+    from gyrograd.training.loop import EpochEntry
     from gyrograd.types import Model
 
 OWN = ("recipe", "config", "out", "resume", "print_config", "recipes", "help")
 
 
-def free_settings(words: list[str]) -> tuple[list[str], dict[str, Any]]:
+def free_settings(words: list[str]) -> tuple[list[str], Settings]:
     """Split the words into the verb's own options and training settings: `--lr 0.1 --terms.l2.weight=3 --flip`."""
     kept: list[str] = []
     tree: Settings = {}
@@ -60,7 +60,7 @@ def train(
     resume: str = "auto",
     print_config: bool = False,
     recipes: bool = False,
-    settings: dict[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> int:
     """Train a model from a recipe, a file of settings or options.
 
@@ -130,7 +130,7 @@ def _run_training(settings: TrainSettings, out: Path, resume: str) -> Trained:
             flush=True,
         )
 
-    def say(entry: JsonObject, model: Model) -> None:  # noqa: ARG001
+    def say(entry: EpochEntry, model: Model) -> None:  # noqa: ARG001
         if _first():
             losses = "  ".join(f"{name} {value:.4g}" for name, value in entry["losses"].items())
             accuracy = f"  accuracy {entry['accuracy']:.1%}" if "accuracy" in entry else ""

@@ -71,6 +71,10 @@ class Dataset:
         return f"Dataset({self.name}: {len(self)} examples of {shape}, {len(self.classes)} classes)"
 
     def to(self, device: torch.device | str) -> Dataset:
+        """The same examples on this device; the data set itself if it is there already."""
+        parts = (self.images, self.labels, self.masks)
+        if {part.device for part in parts if part is not None} == {torch.device(device)}:
+            return self
         masks = None if self.masks is None else self.masks.to(device)
         return replace(self, images=self.images.to(device), labels=self.labels.to(device), masks=masks)
 

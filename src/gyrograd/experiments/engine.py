@@ -40,7 +40,7 @@ from gyrograd.models import zoo
 from gyrograd.numerics.modes import flush_denormals
 from gyrograd.occupancy import NAME, free_first, wait_for_lock
 from gyrograd.progress import duration_in_words
-from gyrograd.registry import Entry, available, lookup, register
+from gyrograd.registry import Entry, Settings, available, lookup, register
 from gyrograd.reporting import Section, write_page
 from gyrograd.types import Model
 
@@ -91,7 +91,7 @@ class ExperimentContext:
     train: Mapping[str, Any] = field(default_factory=dict)
     look: bool = True
 
-    def sizes(self, setting: str) -> dict[str, Any]:
+    def sizes(self, setting: str) -> Settings:
         """Sizes of a setting at this scale, from `scales.toml`."""
         sizes = dict(self.scale.settings[setting])
         sizes |= {"images": self.images} if self.images else {}

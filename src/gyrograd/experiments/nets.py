@@ -9,14 +9,14 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.experiments.samples import images_of
 from gyrograd.measurement import fingerprint
 from gyrograd.models import build, load, save, zoo
 from gyrograd.occupancy import wait_for_lock
-from gyrograd.registry import make
+from gyrograd.registry import Settings, make
 from gyrograd.regularizers.passes import BatchNorm
 from gyrograd.renames import with_new_names
 from gyrograd.training import Objective, Term, TrainSettings, fit
@@ -33,20 +33,27 @@ BATCHNORM = "batchnorm"
 """The one setting of a term that `--train` may change: which statistics its extra passes use."""
 
 
+class WeightedTerm(TypedDict, total=False):
+    """A regulariser's weight in the objective (1 if left out), and its own settings."""
+
+    weight: float
+    settings: Settings
+
+
 @dataclass(frozen=True)
 class Net:
     """A net and how it is trained, in plain values.
 
     model: its name and what `gyrograd.model` takes. sizes: data, side, train, epochs, batch_size. recipe: settings
-    of `TrainSettings`; its `milestones` are shares of the epochs. terms: regularisers by name, with `weight` and
-    `settings`. teacher: the net ATEX learns from and starts at.
+    of `TrainSettings`; its `milestones` are shares of the epochs. terms: regularisers by name. teacher: the net
+    ATEX learns from and starts at.
     """
 
     label: str
     model: Mapping[str, Any]
     sizes: Mapping[str, Any]
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    terms: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    terms: Mapping[str, WeightedTerm] = field(default_factory=dict)
     seed: int = 0
     teacher: Net | None = None
 
@@ -163,7 +170,7 @@ def objective_of(net: Net, teacher: Model | None = None) -> Objective:
     return Objective(terms, net.recipe.get("cross_entropy"), **shape, fast=fast)
 
 
-def checked_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+def checked_changes(changes: Mapping[str, Any]) -> Settings:
     """The changes given by --train, if `TrainSettings` has them and the experiment does not determine them itself."""
     known = {f.name for f in fields(TrainSettings)} - DECIDED | {BATCHNORM}
     changes = with_new_names(changes, OLD_FIELDS, warn=True)

@@ -11,7 +11,6 @@ from gyrograd.experiments.claims import (
     ELSEWHERE,
     Claims,
     ClaimVerdict,
-    Order,
     Value,
     count_verdicts,
     quantities,
@@ -180,12 +179,19 @@ def _words(value: Any) -> str:
 
 def _verdict_sections(verdicts: Sequence[ClaimVerdict]) -> tuple[Section, ...]:
     """Tables of the judged values and of the judged orders, without unmeasured ones; empty tables are left out."""
-    verdicts = [judgement for judgement in verdicts if judgement.why != ELSEWHERE]
-    values = tuple(_value_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Value))
-    orders = tuple(_order_row(judgement) for judgement in verdicts if isinstance(judgement.claim, Order))
+    values, orders = [], []
+    for judged in (one for one in verdicts if one.why != ELSEWHERE):
+        claim, ours = judged.claim, [shown(estimate) for estimate in judged.ours]
+        if isinstance(claim, Value):
+            q, spread = claim.quantity, f" ± {claim.spread:g}" if claim.spread else ""
+            numbers = (f"{claim.reported:g}{spread}", *(ours or [""]))
+            values.append((q.setting, q.row, q.column, judged.verdict, *numbers, judged.why))
+        else:
+            sides = ours if len(ours) == 2 else ["", ""]
+            orders.append((claim.lower.setting, claim.text, judged.verdict, *sides, judged.why))
     tables = {
-        "What the paper says lies above what": _worded(ORDER_HEADER, orders),
-        "The paper's numbers": _worded(VALUE_HEADER, values),
+        "What the paper says lies above what": _worded(ORDER_HEADER, tuple(orders)),
+        "The paper's numbers": _worded(VALUE_HEADER, tuple(values)),
     }
     return tuple(Section(heading, (), table) for heading, table in tables.items() if table.rows)
 
@@ -194,21 +200,6 @@ def _worded(header: tuple[str, ...], rows: tuple[tuple[str, ...], ...]) -> Table
     return Table(
         header, rows, names=("row", "column", "verdict"), sentences=("claim", "why"), colours=COLOURS
     )
-
-
-def _value_row(judgement: ClaimVerdict) -> tuple[str, ...]:
-    claim = judgement.claim
-    assert isinstance(claim, Value)
-    q, spread = claim.quantity, f" ± {claim.spread:g}" if claim.spread else ""
-    ours = shown(judgement.ours[0]) if judgement.ours else ""
-    return (q.setting, q.row, q.column, judgement.verdict, f"{claim.reported:g}{spread}", ours, judgement.why)
-
-
-def _order_row(judgement: ClaimVerdict) -> tuple[str, ...]:
-    claim = judgement.claim
-    assert isinstance(claim, Order)
-    sides = [shown(ours) for ours in judgement.ours] if len(judgement.ours) == 2 else ["", ""]
-    return (claim.lower.setting, claim.text, judgement.verdict, *sides, judgement.why)
 
 
 def _error_section(claims: Claims) -> tuple[Section, ...]:

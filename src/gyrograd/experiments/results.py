@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Numbers, Statistic, bootstrap_interval, mean
+from gyrograd.records import JsonObject
 
 Pictures: TypeAlias = Mapping[str, NDArray[Any]]
 
@@ -65,10 +66,10 @@ class Results:
 
     name: str
     scale: str
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: JsonObject = field(default_factory=dict)
     estimates: dict[Quantity, Estimate] = field(default_factory=dict)
     pictures: Pictures = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)
 
     def column_of(self, setting: str, row: str, column: str) -> Estimate | None:
         """The estimate of a quantity; None if it was not measured."""

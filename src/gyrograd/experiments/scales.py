@@ -19,6 +19,7 @@ from typing import Any
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.experiments.claims import Comparison
+from gyrograd.registry import Settings
 
 SCALES = ("smoke", "small", "paper")
 
@@ -51,7 +52,7 @@ class Scale:
     name: str
     compares: Comparison
     seeds: int
-    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    settings: dict[str, Settings] = field(default_factory=dict)
 
 
 def read_scale(path: Path, name: str) -> Scale:

@@ -10,12 +10,12 @@ from typing import Any, Literal, TypeAlias
 from torch import Tensor
 
 from gyrograd.data import data_root
-from gyrograd.experiments.nets import BATCHNORM, Net, PretrainedNet
+from gyrograd.experiments.nets import BATCHNORM, Net, PretrainedNet, WeightedTerm
 from gyrograd.experiments.scales import CHANGES
 from gyrograd.metrics import Accuracy
 from gyrograd.models import zoo
 from gyrograd.numerics.random import Keys
-from gyrograd.registry import lookup
+from gyrograd.registry import Settings, lookup
 from gyrograd.training.settings import recipe, recipe_tree
 from gyrograd.types import Inputs, Labels, Model
 
@@ -132,12 +132,12 @@ def given_or(net: Net, sizes: Mapping[str, Any], way: str) -> Net | PretrainedNe
     return PretrainedNet(f"{net.label} (given)", path, without_weights(sizes["model"]))
 
 
-def without_weights(model: Mapping[str, Any]) -> dict[str, Any]:
+def without_weights(model: Mapping[str, Any]) -> Settings:
     """A model's name and settings alone."""
     return {key: value for key, value in model.items() if key != "weights"}
 
 
-def _term(name: str, own: dict[str, Any], batchnorm: str | None) -> dict[str, Any]:
+def _term(name: str, own: Settings, batchnorm: str | None) -> WeightedTerm:
     """A recipe's term in the form of `Net`: with a separate weight, unless the regularizer has its own (iga, atex)."""
     takes = inspect.signature(lookup("regularizer", name).factory).parameters
     if batchnorm is not None and BATCHNORM in takes:

@@ -12,6 +12,7 @@ from gyrograd.hardening.scores import MethodScore, best_score, method_scores
 from gyrograd.hardening.search import Try, strength_in_words
 from gyrograd.numerics.statistics import Interval, Stat
 from gyrograd.numerics.wording import UNKNOWN, interval_text, radius_text
+from gyrograd.records import JsonObject
 from gyrograd.reporting.showcase import two_models
 from gyrograd.reporting.wording import overlap
 from gyrograd.training.building import Split
@@ -60,7 +61,7 @@ class Outcome:
         return self.gain is not None and self.gain.low > 0
 
 
-def card_of(found: Outcome) -> dict[str, Any]:
+def card_of(found: Outcome) -> JsonObject:
     """The card as a JSON document."""
     before = best_score(found.before, found.preset)
     after = None if found.after is None else best_score(found.after, found.preset)
@@ -235,7 +236,7 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
     ]
 
 
-def _methods(found: Outcome) -> list[dict[str, Any]]:
+def _methods(found: Outcome) -> list[JsonObject]:
     """Numbers per method, before and, if both audits have it, after."""
     after = {} if found.after is None else method_scores(found.after, found.preset)
     return [
@@ -250,7 +251,7 @@ def _methods(found: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _numbers(held: MethodScore) -> dict[str, Any]:
+def _numbers(held: MethodScore) -> dict[str, Stat | None]:
     return {
         "radius": held.radius,
         "kept": plain(interval(held.kept)),
@@ -258,9 +259,7 @@ def _numbers(held: MethodScore) -> dict[str, Any]:
     }
 
 
-def _paired(
-    label: str, before: Sequence[float | None], after: Sequence[float | None] | None
-) -> dict[str, Any]:
+def _paired(label: str, before: Sequence[float | None], after: Sequence[float | None] | None) -> JsonObject:
     return {
         "label": label,
         "before": plain(interval(before)),

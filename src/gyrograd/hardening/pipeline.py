@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -20,16 +20,25 @@ from gyrograd.data import Dataset
 from gyrograd.errors import UserError, check_counts, check_name
 from gyrograd.hardening.card import CARD, Outcome, card_of, card_page, card_text, mean
 from gyrograd.hardening.scores import audit_preset, best_score
-from gyrograd.hardening.search import Try, first_strength, next_strength, objective_settings, with_strength
+from gyrograd.hardening.search import (
+    Terms,
+    Try,
+    first_strength,
+    next_strength,
+    objective_settings,
+    with_strength,
+)
 from gyrograd.models import Normalized, save, spec_of
 from gyrograd.models.checksums import signed_bytes
 from gyrograd.models.opening import check_model, image_size, notes, open_model, resolve_device
 from gyrograd.models.scripts import Scripted
 from gyrograd.models.weights import read_tensors
 from gyrograd.occupancy import exclusive_folder
+from gyrograd.records import JsonObject
+from gyrograd.registry import Settings
 from gyrograd.training import fit, predictions, snapshots
 from gyrograd.training.building import Split, held_out, split_of
-from gyrograd.training.loop import check_fit
+from gyrograd.training.loop import EpochEntry, check_fit
 from gyrograd.training.objective import equal_when_fast, objective_of
 from gyrograd.training.processes import process_group
 from gyrograd.training.runs import Resume
@@ -44,7 +53,20 @@ from gyrograd.training.steady import without_curvature
 from gyrograd.training.trials import Columns, record, weights_digest
 from gyrograd.types import Model
 
-Says = Callable[[dict[str, Any]], None]
+_Number = TypedDict("_Number", {"try": int})
+
+
+class TryEpoch(_Number, EpochEntry):
+    """An epoch of the `try`-th of at most `tries`; `left` are the seconds of training left, at most."""
+
+    tries: int
+    strength: float
+    epochs: int
+    terms: Terms
+    left: float
+
+
+Says = Callable[[TryEpoch], None]
 FILE = "hardened.safetensors"
 PLAN = "plan.json"
 RESULT = "result.json"
@@ -53,12 +75,7 @@ TRIAL_IMAGES = 8
 ROUNDING = 1e-9
 """Tolerance, so that a loss of exactly the limit counts as within it."""
 
-DEFAULTS: dict[str, Any] = {
-    "optimizer": "adam",
-    "lr": 1e-3,
-    "schedule": "one_cycle",
-    "batch_size": 64,
-}
+DEFAULTS: Settings = {"optimizer": "adam", "lr": 1e-3, "schedule": "one_cycle", "batch_size": 64}
 """One-cycle learning rate: its slow start preserves the trained weights, and it ends at zero."""
 
 
@@ -70,7 +87,7 @@ class Hardened:
     before: Card
     after: Card | None
     path: Path
-    card: dict[str, Any]
+    card: JsonObject
 
     @property
     def better(self) -> bool:
@@ -284,7 +301,7 @@ class HardeningRun:
     def _folder(self, strength: float) -> Path:
         return self.out / "tries" / f"{strength:.6g}"
 
-    def _decisive_values(self, settings: TrainSettings) -> dict[str, Any]:
+    def _decisive_values(self, settings: TrainSettings) -> JsonObject:
         """Everything that determines the weights and the accuracy of a try, as JSON values."""
         tree = decisive_settings(as_tree(settings))
         own = {
@@ -342,14 +359,23 @@ class EpochReporter:
     strength: float
     number: int
 
-    def __call__(self, entry: dict[str, Any], model: Model) -> None:  # noqa: ARG002
+    def __call__(self, entry: EpochEntry, model: Model) -> None:  # noqa: ARG002
         run, epochs = self.run, self.run.settings.epochs
         right = run._correct_per_image()
         entry["accuracy"] = sum(right) / len(right)
         if run.says is not None:
             rest = (run.tries - self.number) * epochs + epochs - entry["epoch"]
-            progress = {"try": self.number, "tries": run.tries, "strength": self.strength, "epochs": epochs}
-            run.says({**entry, **progress, "terms": run.settings.terms, "left": rest * entry["seconds"]})
+            run.says(
+                {
+                    **entry,
+                    "try": self.number,
+                    "tries": run.tries,
+                    "strength": self.strength,
+                    "epochs": epochs,
+                    "terms": run.settings.terms,
+                    "left": rest * entry["seconds"],
+                }
+            )
 
 
 def _adapt_settings(
@@ -421,7 +447,7 @@ def _check_numbers(max_accuracy_loss: float, seed: int, tries: int, images: int)
         raise UserError("harden runs in one process; start it without torchrun.")
 
 
-def _read_plan(path: Path) -> dict[str, Any]:
+def _read_plan(path: Path) -> JsonObject:
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:

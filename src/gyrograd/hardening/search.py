@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from gyrograd.errors import UserError, check_name
+from gyrograd.registry import Settings
 from gyrograd.training.steady import steady_settings
 
+Terms: TypeAlias = Mapping[str, Settings]
+"""Regularisers of an objective by name."""
 OBJECTIVES = ("steady", "l2_cosine")
 NEAR = 1.2
 """If the smallest failing strength is at most this many times the best one that holds, the search ends."""
@@ -51,19 +54,19 @@ def best_of(tried: Sequence[Try]) -> Try | None:
     return max((t for t in tried if t.holds), key=lambda t: t.strength, default=None)
 
 
-def first_strength(terms: Mapping[str, Any]) -> float:
+def first_strength(terms: Terms) -> float:
     """Where the search begins: 255 * eps of an adversarial term, or 1 (the given weights) without one."""
     return 255 * float(terms["adversarial"]["eps"]) if "adversarial" in terms else 1.0
 
 
-def with_strength(terms: Mapping[str, Any], strength: float) -> dict[str, Any]:
+def with_strength(terms: Terms, strength: float) -> dict[str, Settings]:
     """The terms with the adversarial radius set to the strength, or, without one, every weight multiplied by it."""
     if "adversarial" in terms:
         return {**terms, "adversarial": {**terms["adversarial"], "eps": strength / 255}}
     return {name: {**term, "weight": strength * term.get("weight", 1.0)} for name, term in terms.items()}
 
 
-def strength_in_words(terms: Mapping[str, Any], strength: float) -> str:
+def strength_in_words(terms: Terms, strength: float) -> str:
     """A strength in words: `radius 0.5/255`, `0.5 times the weights`."""
     return f"radius {strength:.3g}/255" if "adversarial" in terms else f"{strength:.3g} times the weights"
 
@@ -76,7 +79,7 @@ def objective_settings(
     l2: float | None = None,
     cosine: float | None = None,
     regularized_fraction: float | None = None,
-) -> dict[str, Any]:
+) -> Settings:
     """Training settings of a named objective; arguments that are not None replace its defaults.
 
     steady: one signed step of size eps (1/255), a curvature penalty, averaged weights. l2_cosine: joo2023 Eq. 5, with

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from gyrograd.errors import UserError
 from gyrograd.metrics.passes import logits_in_parts, scores
@@ -20,20 +22,6 @@ from gyrograd.numerics import random
 from gyrograd.numerics.similarity import cosine
 from gyrograd.registry import Direction
 from gyrograd.types import Attribution, Flags, Inputs, Labels, Logits, Model, PerExample
-
-MODAL = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.Dropout,
-    nn.Dropout1d,
-    nn.Dropout2d,
-    nn.Dropout3d,
-    nn.AlphaDropout,
-    nn.FeatureAlphaDropout,
-)
-"""Layers that behave differently in training mode."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +191,7 @@ def prediction_changed(model: Model, x: Inputs, perturbed: Inputs, *, share: flo
 
 def training_mode(model: Model) -> Flag | None:
     """Flag BatchNorm or dropout layers in training mode."""
-    live = [module for module in model.modules() if isinstance(module, MODAL) and module.training]
+    live = [m for m in model.modules() if isinstance(m, _BatchNorm | _DropoutNd) and m.training]
     return _raised(
         bool(live),
         "training_mode",

@@ -49,18 +49,15 @@ class MapUnderNoise(ABC):
         """The value of each draw."""
         target, noise = class_indices(target, x), self.noise()
         keys, x = random.keys(seed, len(x), x.device), x.detach()
-        clean = self._seen(attribution(model, x, target).detach())
+        clean = reduce_map(attribution(model, x, target).detach(), self.reduce, self.normalize)
 
         def values(examples: slice, these: slice) -> Tensor:
             near = neighbours(noise, x[examples], keys[examples], these)
             maps = explain_variants(attribution, model, near, target[examples])
-            moved = self._seen(maps.flatten(0, 1)).unflatten(0, near.shape[:2])
+            moved = reduce_map(maps.flatten(0, 1), self.reduce, self.normalize).unflatten(0, near.shape[:2])
             return self.compare(clean[examples, None], moved, x[examples, None], near)
 
         return in_parts(values, x, self.draws, self.max_batch)
-
-    def _seen(self, map: Tensor) -> Tensor:
-        return reduce_map(map, self.reduce, self.normalize)
 
     @abstractmethod
     def noise(self) -> Noise:
@@ -70,9 +67,9 @@ class MapUnderNoise(ABC):
     def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
         """The value of each draw, `e n`, from the maps at x, `e 1 ...`, and at its neighbours, `e n ...`."""
 
-    @abstractmethod
     def over_draws(self, values: PerDraw) -> PerExample:
-        """The value of an example."""
+        """The value of an example: by default the largest of its draws."""
+        return values.amax(1)
 
 
 @register(
@@ -165,9 +162,6 @@ class LocalLipschitz(MapUnderNoise):
     def compare(self, clean: Tensor, moved: Tensor, x: Tensor, near: Tensor) -> Tensor:
         return _ratio(_lengths(moved - clean), _lengths(near - x))
 
-    def over_draws(self, values: PerDraw) -> PerExample:
-        return values.amax(1)
-
 
 @register(
     "metric",
@@ -207,9 +201,6 @@ class MaxSensitivity(MapUnderNoise):
         size = _lengths(clean)
         scale = torch.where((size > 0) & self.relative, size, 1)
         return _lengths(moved - clean) / scale
-
-    def over_draws(self, values: PerDraw) -> PerExample:
-        return values.amax(1)
 
 
 @register(

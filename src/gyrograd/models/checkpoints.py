@@ -24,7 +24,7 @@ from gyrograd.records import JsonObject, write_bytes
 SCHEMA = 1
 
 
-def save(path: Path | str, model: nn.Module, *, facts: JsonObject | None = None) -> None:
+def save(path: Path | str, model: nn.Module, *, facts: Mapping[str, Any] | None = None) -> None:
     """Save a model that gyrograd built; `load` returns it bit for bit.
 
     The file is written completely or not at all. `facts` are JSON values to keep with it (accuracy, epochs).

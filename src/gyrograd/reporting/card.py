@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from gyrograd.numerics.wording import eps_text
 from gyrograd.records import write_bytes, write_text
 from gyrograd.reporting import table
 from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, plane_chart
+from gyrograd.reporting.figures import Array
 from gyrograd.reporting.markdown import markdown_report
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import (
@@ -23,7 +24,7 @@ from gyrograd.reporting.pictures import (
     data_address,
     load_arrays,
 )
-from gyrograd.reporting.schema import checked
+from gyrograd.reporting.schema import AuditCard, CardColumn, Certificates, CertifiedRow, WorstAttack, checked
 from gyrograd.reporting.showcase import (
     Showcase,
     ShowcaseRow,
@@ -33,7 +34,7 @@ from gyrograd.reporting.showcase import (
     showcase,
     stays,
 )
-from gyrograd.reporting.wording import counted_images
+from gyrograd.reporting.wording import Stat, counted_images
 
 PICTURED = 4
 """Most attacks to show."""
@@ -46,7 +47,7 @@ class Attack:
     """One of the most damaging attacks: its facts on the card, and its pictures if there are any."""
 
     title: str
-    facts: dict[str, Any]
+    facts: WorstAttack
     pictures: AttackPictures | None
 
 
@@ -54,9 +55,9 @@ class Attack:
 class Contents:
     """Everything that the page and the Markdown show, prepared from one card."""
 
-    card: dict[str, Any]
+    card: AuditCard
     rows: list[table.Row]
-    groups: list[tuple[str, list[dict[str, Any]]]]
+    groups: list[tuple[str, list[CardColumn]]]
     attacks: list[Attack]
     no_pictures: str | None
     eps_panels: list[Chart]
@@ -83,7 +84,7 @@ class Contents:
         return [each for each in (self.eps, *self.games, self.plane) if each is not None]
 
 
-def write_report(card: dict[str, Any], folder: Path) -> Path:
+def write_report(card: Mapping[str, Any], folder: Path) -> Path:
     """Write report.html, report.md and figures/ into the audit's folder; returns the page's path."""
     shown = contents(checked(card), folder)
     for chart in shown.charts:
@@ -96,12 +97,12 @@ def write_report(card: dict[str, Any], folder: Path) -> Path:
     return folder / "report.html"
 
 
-def contents(card: dict[str, Any], folder: Path) -> Contents:
+def contents(card: AuditCard, folder: Path) -> Contents:
     """The contents of a report from a checked card and its pictures."""
     card = _filled(card)
     arrays = load_arrays(card["pictures"], folder)
     labels, attacks = labels_of(card), []
-    for facts in card["worst"][:PICTURED]:
+    for facts in (card["worst"] or ())[:PICTURED]:
         attack = f" under {facts['attack']} at {eps_text(facts['eps'])}" if facts["attack"] else ""
         title = f"{image_title(facts)}: {labels.get(facts['method'], facts['method'])}{attack}"
         drawn = None if isinstance(arrays, str) else attack_pictures(arrays, facts["row"], facts["eps"])
@@ -142,12 +143,13 @@ def html_report(shown: Contents) -> str:
     )
 
 
-def _filled(card: dict[str, Any]) -> dict[str, Any]:
+def _filled(card: AuditCard) -> AuditCard:
     """The card with empty lists and objects in place of missing ones."""
     fields = ("command", "versions", "hardware", "seconds", "peak_memory_mb", "seed")
-    empty: dict[str, Any] = {"settings": {}, "bounds": [], "worst": [], "flags": [], "complete": True}
+    empty = {"settings": {}, "bounds": [], "worst": [], "flags": [], "complete": True}
     empty["rerun"] = dict.fromkeys(fields)
-    return card | {key: value for key, value in empty.items() if card[key] is None}
+    given = {key: value for key, value in card.items() if value is not None or key not in empty}
+    return cast(AuditCard, empty | given)
 
 
 def image_title(facts: Mapping[str, Any]) -> str:
@@ -156,7 +158,7 @@ def image_title(facts: Mapping[str, Any]) -> str:
     return f"{name} ({facts['before']['label']})" if facts["before"] else name
 
 
-def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
+def _showcase(attacks: list[Attack], card: AuditCard) -> Showcase | None:
     """The worst attack, and the recommended method on the same image."""
     first = next((attack for attack in attacks if attack.pictures is not None), None)
     if first is None or first.pictures is None:
@@ -193,9 +195,9 @@ def _showcase(attacks: list[Attack], card: dict[str, Any]) -> Showcase | None:
     return showcase("The worst attack found, which leaves the predicted class as it was", rows)
 
 
-def _on_average(card: dict[str, Any], method: str) -> str:
+def _on_average(card: AuditCard, method: str) -> str:
     """What stays of a method's top pixels on average, since the picture shows the worst image."""
-    columns: dict[str, Any] = next(
+    columns: Mapping[str, Stat | None] = next(
         (each["columns"] for each in card["methods"] if each["name"] == method), {}
     )
     stat = columns.get("top_k_kept")
@@ -204,7 +206,7 @@ def _on_average(card: dict[str, Any], method: str) -> str:
     return f"; {stat['value'] * 100:.0f} % on average over {counted_images(stat['n'])}"
 
 
-def _sheet(attacks: list[Attack], arrays: dict[str, Any] | str) -> bytes | None:
+def _sheet(attacks: list[Attack], arrays: dict[str, Array] | str) -> bytes | None:
     drawn = [attack.facts for attack in attacks if attack.pictures is not None]
     if isinstance(arrays, str) or not drawn:
         return None
@@ -226,13 +228,18 @@ class CertifiedDrawing:
     shares: dict[str, float]
 
 
+class CertifiedLine(CertifiedRow):
+    """A row of the card, with the share of the method's top pixels that attacks left."""
+
+    kept: Stat | None
+
+
 @dataclass(frozen=True)
 class CertifiedSection:
     """Everything that the section shows."""
 
-    facts: dict[str, Any]
-    rows: list[dict[str, Any]]
-    """The card's rows, with the share of the method's top pixels that attacks `kept`."""
+    facts: Certificates
+    rows: list[CertifiedLine]
     drawings: list[CertifiedDrawing]
 
     @property
@@ -248,13 +255,13 @@ class CertifiedSection:
         return any(row["stability"] is not None for row in self.rows)
 
 
-def certified_section(card: dict[str, Any]) -> CertifiedSection | None:
+def certified_section(card: AuditCard) -> CertifiedSection | None:
     """The section of a checked card; None if nothing was certified."""
     facts = card["certificates"]
     if facts is None:
         return None
     kept = {method["name"]: method["columns"].get("top_k_kept") for method in card["methods"]}
-    rows = [row | {"kept": kept.get(row["method"])} for row in facts["rows"]]
+    rows: list[CertifiedLine] = [{**row, "kept": kept.get(row["method"])} for row in facts["rows"]]
     drawings = []
     for picture in facts["pictures"] or ():
         states = "".join(picture["rows"])

@@ -6,15 +6,16 @@ import html
 import io
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from gyrograd.numerics.wording import Number, eps_text, interval_text, number
 from gyrograd.registry import readable
+from gyrograd.reporting import schema
 from gyrograd.reporting.palette import DARK, LIGHT, series
 from gyrograd.reporting.wording import Stat, known, signed
 
@@ -70,9 +71,9 @@ def chart(
     return Chart(name, alt, svg, _standalone(svg), raster.getvalue(), header, tuple(rows))
 
 
-def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
+def eps_charts(card: schema.AuditCard) -> tuple[list[Chart], Chart] | None:
     """Effect of attack and noise over eps: one panel per method, and all panels as one sheet."""
-    curve = (card.get("curves") or {}).get("eps")
+    curve = card["curves"] and card["curves"]["eps"]
     if not curve or not curve["lines"]:
         return None
     limits = _limits([stat for line in curve["lines"] for stat in line["y"]])
@@ -103,9 +104,9 @@ def eps_charts(card: dict[str, Any]) -> tuple[list[Chart], Chart] | None:
     return panels, chart("eps", alt, draws, header=header, rows=rows)
 
 
-def game_chart(card: dict[str, Any], name: str) -> Chart | None:
+def game_chart(card: schema.AuditCard, name: Literal["insertion", "deletion"]) -> Chart | None:
     """Insertion or deletion curves: the probability as pixels are inserted or removed, one line per method."""
-    curve = (card.get("curves") or {}).get(name)
+    curve = card["curves"] and card["curves"][name]
     if not curve or not curve["lines"]:
         return None
     labels, order = labels_of(card), _order(card)
@@ -129,15 +130,13 @@ def game_chart(card: dict[str, Any], name: str) -> Chart | None:
     return chart(name, alt, [draw], header=("method", "start", "halfway", "end"), rows=rows, size=(4.1, 3.7))
 
 
-def plane_chart(card: dict[str, Any]) -> Chart | None:
+def plane_chart(card: schema.AuditCard) -> Chart | None:
     """Robustness against faithfulness: one point per method and setting, the Pareto line, the recommended point."""
-    plane = card.get("plane")
-    points = [
-        point
-        for point in (plane or {}).get("points", ())
-        if known(point.get("robustness")) and known(point.get("faithfulness"))
-    ]
-    if not plane or not points:
+    plane = card["plane"]
+    if plane is None:
+        return None
+    points = [p for p in plane["points"] if known(p["robustness"]) and known(p["faithfulness"])]
+    if not points:
         return None
     labels, order = labels_of(card), _order(card)
     chosen = plane.get("recommended")
@@ -175,7 +174,7 @@ def plane_chart(card: dict[str, Any]) -> Chart | None:
     return chart("plane", alt, [draw], header=header, rows=rows, size=(4.3, 4.0))
 
 
-def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, Stat, str]]) -> Chart:
+def change_chart(name: str, column: schema.CardColumn, points: Sequence[tuple[str, Stat, str]]) -> Chart:
     """The change in one column: a dot with its interval per method, and a line at zero."""
     looks = {"better": (LIGHT["s2"], "^"), "worse": (LIGHT["s1"], "v")}
 
@@ -195,15 +194,15 @@ def change_chart(name: str, column: dict[str, Any], points: Sequence[tuple[str, 
     return chart(name, alt, [draw], size=(4.0, 1.0 + 0.26 * len(points)), image=False)
 
 
-def labels_of(card: dict[str, Any]) -> dict[str, str]:
+def labels_of(card: schema.AuditCard) -> dict[str, str]:
     """Labels by method name, including methods that only curves have."""
     labels = {name: readable(name) for name in _order(card)}
-    points = (card.get("plane") or {}).get("points", ())
-    labels |= {point["method"]: point["label"] for point in points if point.get("label")}
+    points = card["plane"]["points"] if card["plane"] else []
+    labels |= {point["method"]: point["label"] for point in points if point["label"]}
     return labels | {m["name"]: m.get("label") or m["name"] for m in card["methods"]}
 
 
-def setting_text(point: dict[str, Any]) -> str:
+def setting_text(point: schema.PlanePoint) -> str:
     """A point's setting as text, `0.1` or `8/255`; empty if it has none."""
     setting = point.get("setting")
     if setting is None:
@@ -211,17 +210,18 @@ def setting_text(point: dict[str, Any]) -> str:
     return eps_text(setting) if point.get("setting_name") == "eps" else f"{setting:.3g}"
 
 
-def is_recommended(point: dict[str, Any], chosen: dict[str, Any] | None) -> bool:
+def is_recommended(point: schema.PlanePoint, chosen: schema.Recommended | None) -> bool:
     """True if a point of the plane is the recommended one."""
     wanted = None if chosen is None else (chosen["method"], chosen.get("setting"))
     return wanted == (point["method"], point.get("setting"))
 
 
-def _order(card: dict[str, Any]) -> list[str]:
+def _order(card: schema.AuditCard) -> list[str]:
     """All methods of the charts, in the table's order, so that each keeps its colour."""
-    curves = [(card.get("curves") or {}).get(name) or {} for name in ("eps", "insertion", "deletion")]
-    met = [line["method"] for curve in curves for line in curve.get("lines", ())]
-    met += [point["method"] for point in (card.get("plane") or {}).get("points", ())]
+    curves: Mapping[str, Any] = card["curves"] or {}
+    drawn = [curves[name] for name in ("eps", "insertion", "deletion") if curves.get(name)]
+    met = [line["method"] for curve in drawn for line in curve["lines"]]
+    met += [point["method"] for point in card["plane"]["points"]] if card["plane"] else []
     return list(dict.fromkeys([*(method["name"] for method in card["methods"]), *met]))
 
 
@@ -229,9 +229,9 @@ def _eps_panel(
     axis: Axis,
     *,
     label: str,
-    lines: list[dict[str, Any]],
+    lines: list[schema.EpsLine],
     index: int,
-    curve: dict[str, Any],
+    curve: schema.EpsCurves,
     limits: tuple[Number, Number],
 ) -> None:
     look = series(index)
@@ -254,18 +254,18 @@ def _eps_panel(
     _legend(axis)
 
 
-def _game_line(axis: Axis, line: dict[str, Any], index: int, label: str) -> None:
+def _game_line(axis: Axis, line: schema.PixelLine, index: int, label: str) -> None:
     look = series(index)
     x, y = np.asarray(line["x"], float), _floats(line["y"])
-    if line.get("low") is not None and line.get("high") is not None:
-        band = _floats(line["low"]), _floats(line["high"])
+    if (low := line["low"]) is not None and (high := line["high"]) is not None:
+        band = _floats(low), _floats(high)
         axis.fill_between(x, *band, color=look.colour, alpha=0.10, linewidth=0)
     # Markers at some points only, at different positions for each line.
     marks = {"marker": look.marker, "markevery": (index % 4, max(1, len(x) // 5))}
     axis.plot(x, y, color=look.colour, linestyle=look.dash, label=_drawable(label), **marks)
 
 
-def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> None:
+def _sweep(axis: Axis, points: list[schema.PlanePoint], index: int, label: str) -> None:
     """One method's points with their intervals; the points of a sweep are connected and labelled with their setting."""
     look = series(index)
     thin = {"color": look.colour, "linewidth": 0.8, "zorder": 2}
@@ -285,13 +285,16 @@ def _sweep(axis: Axis, points: list[dict[str, Any]], index: int, label: str) -> 
             axis.annotate(setting_text(point), _place(point), xytext=beside, **words)
 
 
-def _place(point: dict[str, Any]) -> tuple[Number, Number]:
-    return point["robustness"]["value"], point["faithfulness"]["value"]
+def _place(point: schema.PlanePoint) -> tuple[Number, Number]:
+    x, y = point["robustness"], point["faithfulness"]
+    assert known(x), "`plane_chart` leaves unknown points out"
+    assert known(y)
+    return x["value"], y["value"]
 
 
-def _arms(stat: Stat) -> list[list[Number]]:
-    low, high = stat.get("low"), stat.get("high")
-    if low is None or high is None:
+def _arms(stat: Stat | None) -> list[list[Number]]:
+    low, high = (None, None) if stat is None else (stat.get("low"), stat.get("high"))
+    if stat is None or low is None or high is None:
         return [[0.0], [0.0]]
     # Rounding may put a bound slightly on the wrong side of the mean.
     return [[max(0.0, stat["value"] - low)], [max(0.0, high - stat["value"])]]

@@ -9,17 +9,18 @@ stored them; otherwise the two means are treated as independent.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from gyrograd.numerics.statistics import paired_difference
 from gyrograd.numerics.wording import interval_text, number, radius_text
+from gyrograd.records import JsonObject
 from gyrograd.reporting.charts import change_chart
 from gyrograd.reporting.page import rendered
 from gyrograd.reporting.pictures import load_arrays
-from gyrograd.reporting.schema import card_path, read_card
+from gyrograd.reporting.schema import AuditCard, CardColumn, card_path, read_card
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
@@ -40,7 +41,7 @@ class Change:
 
     method: str
     label: str
-    column: dict[str, Any]
+    column: CardColumn
     a: Stat | None
     b: Stat | None
     change: Stat | None
@@ -54,7 +55,7 @@ class Change:
 class Finding:
     """A column with a significant change: the methods that got better and worse, and the number of methods."""
 
-    column: dict[str, Any]
+    column: CardColumn
     better: tuple[Change, ...]
     worse: tuple[Change, ...]
     methods: int
@@ -75,8 +76,8 @@ class Finding:
 class Comparison:
     """Two audits, their names, and the changes from the first to the second."""
 
-    a: dict[str, Any]
-    b: dict[str, Any]
+    a: AuditCard
+    b: AuditCard
     names: tuple[str, str]
     sentence: str
     notes: tuple[str, ...]
@@ -106,7 +107,7 @@ class Comparison:
             return "Nothing improved and nothing got worse for certain."
         return "" if improved and worse else f"Nothing {'got worse' if improved else 'improved'} for certain."
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         """The comparison as plain JSON values."""
         return {
             "a": _about(self.a) | {"name": self.names[0]},
@@ -129,20 +130,20 @@ class ComparedAudit:
     """One of the two audits: its name, its card, and its values per example."""
 
     name: str
-    card: dict[str, Any]
+    card: AuditCard
     values: StoredValues
 
-    def method(self, name: str) -> dict[str, Any]:
+    def method(self, name: str) -> Mapping[str, Any]:
         """The row of a method; empty if the audit does not have it."""
         return next((method for method in self.card["methods"] if method["name"] == name), {})
 
-    def column(self, key: str) -> dict[str, Any]:
+    def column(self, key: str) -> Mapping[str, Any]:
         """The column with this key; empty if the audit does not have it."""
         return next((column for column in self.card["columns"] if column["key"] == key), {})
 
-    def stat(self, method: str, key: str) -> dict[str, Any] | None:
+    def stat(self, method: str, key: str) -> Stat | None:
         """The known value of a method in a column, else None."""
-        stat: dict[str, Any] | None = self.method(method).get("columns", {}).get(key)
+        stat: Stat | None = self.method(method).get("columns", {}).get(key)
         return stat if known(stat) and self.column(key) else None
 
     @property
@@ -152,12 +153,12 @@ class ComparedAudit:
         digest = (data["sha256"] or "unknown")[:8]
         return f"{data['source']} ({counted_images(data['images'])}, sha256 {digest})"
 
-    def recommended(self, key: str) -> tuple[str, dict[str, Any]] | None:
+    def recommended(self, key: str) -> tuple[str, Stat] | None:
         """The label of the recommended method, and its number in this column."""
         for method in self.card["methods"]:
             stat = self.stat(method["name"], key)
             if method["recommended"] and stat is not None:
-                return method["label"], stat
+                return method["label"] or method["name"], stat
         return None
 
     def held(self, key: str, label: str, stat: Stat) -> str:
@@ -189,7 +190,7 @@ def compare_audits(a: Path, b: Path) -> Comparison:
     return Comparison(*cards, names, sentence, notes, changes, pictures)
 
 
-def names_of(cards: tuple[dict[str, Any], dict[str, Any]], places: tuple[Path, Path]) -> tuple[str, str]:
+def names_of(cards: tuple[AuditCard, AuditCard], places: tuple[Path, Path]) -> tuple[str, str]:
     """Names of the two audits: their models; files of one folder without it, models of the same name with the folders
     of their audits."""
     one, two = (str(card["model"]["source"]) for card in cards)
@@ -201,7 +202,7 @@ def names_of(cards: tuple[dict[str, Any], dict[str, Any]], places: tuple[Path, P
     return (one, two) if one != two else (f"{one}, first", f"{two}, second")
 
 
-def same_data(a: dict[str, Any], b: dict[str, Any]) -> bool:
+def same_data(a: AuditCard, b: AuditCard) -> bool:
     """True if both audits used the same images, by their hash."""
     return a["data"]["sha256"] is not None and a["data"]["sha256"] == b["data"]["sha256"]
 
@@ -215,7 +216,7 @@ def comparison_page(found: Comparison) -> str:
     return rendered("compare", found=found, charts=charts, groups=by_column(found.changes), kinds=GROUPS)
 
 
-def independent_difference(a: Stat, b: Stat) -> dict[str, Any]:
+def independent_difference(a: Stat, b: Stat) -> Stat:
     """b - a of two independent means from their own intervals (Zou and Donner 2008, "MOVER")."""
     value = b["value"] - a["value"]
     if any(stat[end] is None for stat in (a, b) for end in ("low", "high")):
@@ -246,7 +247,7 @@ def _changes(a: ComparedAudit, b: ComparedAudit) -> list[Change]:
     ]
 
 
-def _change(a: ComparedAudit, b: ComparedAudit, method: str, column: dict[str, Any]) -> Change:
+def _change(a: ComparedAudit, b: ComparedAudit, method: str, column: CardColumn) -> Change:
     key = column["key"]
     before, after = a.stat(method, key), b.stat(method, key)
     label = a.method(method).get("label") or b.method(method).get("label") or method
@@ -326,14 +327,14 @@ def _notes(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> lis
     return [*notes, *(f"{label}: {why}." for label, why in lost.items())]
 
 
-def by_column(changes: Sequence[Change]) -> list[tuple[dict[str, Any], list[Change]]]:
+def by_column(changes: Sequence[Change]) -> list[tuple[CardColumn, list[Change]]]:
     """The changes of each column, in order."""
     keys = dict.fromkeys(each.column["key"] for each in changes)
     by_key = [[each for each in changes if each.column["key"] == key] for key in keys]
     return [(mine[0].column, mine) for mine in by_key]
 
 
-def _about(card: dict[str, Any]) -> dict[str, Any]:
+def _about(card: AuditCard) -> JsonObject:
     return {
         "model": card["model"],
         "data": {key: card["data"][key] for key in ("source", "images", "sha256")},

@@ -15,15 +15,23 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
-from gyrograd.records import read_json
+from gyrograd.records import JsonObject, read_json
 from gyrograd.reporting.charts import labels_of
 from gyrograd.reporting.page import rendered
-from gyrograd.reporting.schema import CARD, HOLLOW, MASKED, read_card
+from gyrograd.reporting.schema import (
+    CARD,
+    HOLLOW,
+    MASKED,
+    AuditCard,
+    AuditedData,
+    CardColumn,
+    MethodRow,
+    read_card,
+)
 from gyrograd.reporting.table import best_value
 from gyrograd.reporting.wording import Stat, counted_images, known, notes_of
 
@@ -44,8 +52,15 @@ NO_WEIGHTS = "The model has no trained weights"
 """Start of the note on the card of an untrained model."""
 FEWEST_ATTACKED = 10
 """Fewest images for a reliable steady radius."""
-DERIVED: dict[str, dict[str, Any]] = {
-    key: {"key": key, "label": label, "detail": detail, "direction": "lower" if key == "passes" else "higher"}
+DERIVED: dict[str, CardColumn] = {
+    key: CardColumn(
+        key=key,
+        label=label,
+        detail=detail,
+        group="other",
+        direction="lower" if key == "passes" else "higher",
+        range=None,
+    )
     for key, label, detail in (
         ("accuracy", "Accuracy", "share of the images whose class the model gets right"),
         ("kept_4", "Kept at 4/255", "share of the top pixels that stay under an attack of 4/255"),
@@ -80,10 +95,10 @@ class Audit:
     """A card and its path."""
 
     path: Path
-    card: dict[str, Any]
+    card: AuditCard
 
     @cached_property
-    def submission(self) -> dict[str, Any]:
+    def submission(self) -> JsonObject:
         """The facts that the submitter gave; empty without a submission, or if it cannot be read."""
         try:
             found = read_json(self.path.parent / SUBMISSION)
@@ -129,7 +144,7 @@ class Board:
     source: str
     images: int
     sha256: str | None
-    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[str, CardColumn] = field(default_factory=dict)
     audits: list[Audit] = field(default_factory=list)
 
     @property
@@ -140,14 +155,14 @@ class Board:
         )
 
     @property
-    def ranked_by(self) -> dict[str, Any] | None:
+    def ranked_by(self) -> CardColumn | None:
         """The ranking column: the steady radius, else the first attack column, else the first column."""
         columns = list(self.columns.values())
         attacked = [column for column in columns if column["group"] == "attack"]
         return self.columns.get(STEADY) or next(iter(attacked or columns), None)
 
     @property
-    def ordered(self) -> list[dict[str, Any]]:
+    def ordered(self) -> list[CardColumn]:
         """The columns with a value: the ranking one first, then those of `FIRST`."""
         first = self.ranked_by
         every = {**DERIVED, **self.columns}
@@ -155,7 +170,7 @@ class Board:
         keys = [*([first["key"]] if first else []), *FIRST, *every]
         return [every[key] for key in dict.fromkeys(keys) if key in every and (key in held or key == keys[0])]
 
-    def is_first(self, column: Mapping[str, Any]) -> bool:
+    def is_first(self, column: CardColumn) -> bool:
         """True if the column is visible at first."""
         return column["key"] in FIRST or column is self.ranked_by
 
@@ -198,7 +213,7 @@ class PlanePoint:
 class Plane:
     """Accuracy (x) against the ranking column (y), in a box of 100 by 60 units."""
 
-    column: dict[str, Any]
+    column: CardColumn
     points: list[PlanePoint]
 
     WIDTH, HEIGHT = 100.0, 60.0
@@ -338,12 +353,12 @@ def terminal_rows(board: Board) -> list[tuple[str, ...]]:
     ]
 
 
-def document(tables: list[Board]) -> list[dict[str, Any]]:
+def document(tables: list[Board]) -> list[JsonObject]:
     """The tables as plain JSON values."""
     return [
         {
             "data": {"source": board.source, "images": board.images, "sha256": board.sha256},
-            "ranked_by": (board.ranked_by or {}).get("key"),
+            "ranked_by": board.ranked_by and board.ranked_by["key"],
             "columns": list(board.columns.values()),
             "rows": [
                 {
@@ -364,7 +379,7 @@ def document(tables: list[Board]) -> list[dict[str, Any]]:
     ]
 
 
-def _fits(board: Board, data: dict[str, Any], columns: dict[str, dict[str, Any]]) -> bool:
+def _fits(board: Board, data: AuditedData, columns: dict[str, CardColumn]) -> bool:
     """True for the same images by their hash (an unknown hash never matches) and no column with another meaning."""
     same = data["sha256"] is not None and data["sha256"] == board.sha256 and data["images"] == board.images
     shared = [key for key in columns if key in board.columns]
@@ -372,7 +387,7 @@ def _fits(board: Board, data: dict[str, Any], columns: dict[str, dict[str, Any]]
     return same and all(meaning(columns[key]) == meaning(board.columns[key]) for key in shared)
 
 
-def _places(audit: Audit, column: dict[str, Any] | None) -> list[LeaderboardRow]:
+def _places(audit: Audit, column: CardColumn | None) -> list[LeaderboardRow]:
     lead = _leading_method(audit.card, column)
     return [
         LeaderboardRow(
@@ -388,9 +403,10 @@ def _places(audit: Audit, column: dict[str, Any] | None) -> list[LeaderboardRow]
     ]
 
 
-def _stats(card: dict[str, Any], method: dict[str, Any]) -> dict[str, Stat | None]:
+def _stats(card: AuditCard, method: MethodRow) -> dict[str, Stat | None]:
     """A method's columns: those of the card and those that the leaderboard adds."""
-    lines = ((card["curves"] or {}).get("eps") or {}).get("lines") or ()
+    curve = card["curves"] and card["curves"]["eps"]
+    lines = curve["lines"] if curve else []
     attacked = [line for line in lines if line["method"] == method["name"] and line["label"] == "attack"]
     kept = {round(x, 3): y for line in attacked for x, y in zip(line["x"], line["y"], strict=True)}
     passes = method["passes"]
@@ -403,7 +419,7 @@ def _stats(card: dict[str, Any], method: dict[str, Any]) -> dict[str, Stat | Non
     }
 
 
-def _doubts(card: dict[str, Any], method: dict[str, Any], column: dict[str, Any] | None) -> Iterable[str]:
+def _doubts(card: AuditCard, method: MethodRow, column: CardColumn | None) -> Iterable[str]:
     """Reasons not to rely on the pair's number."""
     for flag in card["flags"] or ():
         if flag["name"] in UNRELIABLE and flag["where"] in (method["name"], "model"):
@@ -411,22 +427,23 @@ def _doubts(card: dict[str, Any], method: dict[str, Any], column: dict[str, Any]
     if card["complete"] is False:
         yield "The audit was interrupted."
     stat = None if column is None else method["columns"].get(column["key"])
-    if stat is not None and stat.get("n") is not None and stat["n"] < FEWEST_ATTACKED:
-        yield f"It rests on {counted_images(stat['n'])}."
+    n = None if stat is None else stat["n"]
+    if n is not None and n < FEWEST_ATTACKED:
+        yield f"It rests on {counted_images(n)}."
 
 
-def _leading_method(card: dict[str, Any], column: dict[str, Any] | None) -> str | None:
+def _leading_method(card: AuditCard, column: CardColumn | None) -> str | None:
     """The recommended method, else the best in the ranking column, else the first."""
-    for method in card["methods"]:
-        if method["recommended"]:
-            return str(method["name"])
-    found = [(method["name"], method["columns"].get((column or {}).get("key"))) for method in card["methods"]]
-    best = best_value([stat for _, stat in found], (column or {}).get("direction", "higher"))
-    at_best = [name for name, stat in found if best is not None and (stat or {}).get("value") == best]
-    return next(iter([*at_best, *(name for name, _ in found)]), None)
+    methods = card["methods"]
+    names = [method["name"] for method in methods if method["recommended"]]
+    if not names and column is not None:
+        stats = {method["name"]: method["columns"].get(column["key"]) for method in methods}
+        best = best_value(list(stats.values()), column["direction"])
+        names = [name for name, stat in stats.items() if known(stat) and stat["value"] == best]
+    return next(iter([*names, *(method["name"] for method in methods)]), None)
 
 
-def _rank(place: LeaderboardRow, column: dict[str, Any] | None) -> tuple[bool, float, float, float, str, str]:
+def _rank(place: LeaderboardRow, column: CardColumn | None) -> tuple[bool, float, float, float, str, str]:
     """Sort key: best first; ties (at the largest radius tried) by the worse end of the interval, then by accuracy."""
     stat = None if column is None else place.stats.get(column["key"])
     right = -float((place.accuracy or {}).get("value") or 0.0)
@@ -437,7 +454,7 @@ def _rank(place: LeaderboardRow, column: dict[str, Any] | None) -> tuple[bool, f
     return False, sign * stat["value"], sign * worse, right, place.audit.name, place.method
 
 
-def _beats(one: tuple[float, float], other: tuple[float, float], column: Mapping[str, Any]) -> bool:
+def _beats(one: tuple[float, float], other: tuple[float, float], column: CardColumn) -> bool:
     """True if `one` is at least as good in both and better in one."""
     sign = 1 if column["direction"] == "higher" else -1
     a, b = (one[0], sign * one[1]), (other[0], sign * other[1])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gyrograd.numerics.wording import interval_text, number
 from gyrograd.registry import readable
 from gyrograd.reporting.charts import Chart, labels_of
+from gyrograd.reporting.schema import Predicted, WorstAttack
 from gyrograd.reporting.table import counts
 from gyrograd.reporting.wording import counted_images, duration, notes_of
 
@@ -91,17 +92,17 @@ def _attacks(shown: Contents) -> list[str]:
     return ["## The most damaging attacks found", picture, shown.no_pictures or "", "\n".join(lines)]
 
 
-def _attack_words(facts: dict[str, Any]) -> str:
-    kept = "" if facts.get("kept") is None else f"{facts['kept'] * 100:.0f} % of the top pixels stay; "
-    words = f"{kept}cosine of the map before and after {number(facts.get('cosine'))}"
-    before, after = facts.get("before"), facts.get("after")
+def _attack_words(facts: WorstAttack) -> str:
+    kept = "" if facts["kept"] is None else f"{facts['kept'] * 100:.0f} % of the top pixels stay; "
+    words = f"{kept}cosine of the map before and after {number(facts['cosine'])}"
+    before, after = facts["before"], facts["after"]
     if before and after:
         words += f"; prediction {_class(before)} before, {_class(after)} after"
     return words + "."
 
 
-def _class(found: dict[str, Any]) -> str:
-    return f"{escaped(found['label'])} ({number(found.get('probability'))})"
+def _class(found: Predicted) -> str:
+    return f"{escaped(found['label'])} ({number(found['probability'])})"
 
 
 def _charts(shown: Contents) -> list[str]:
@@ -111,7 +112,9 @@ def _charts(shown: Contents) -> list[str]:
     if shown.games:
         blocks += ["## Insertion and deletion", *(b for chart in shown.games for b in _figure(chart))]
     if shown.plane:
-        why = (shown.card["plane"].get("recommended") or {}).get("why") or ""
+        plane = shown.card["plane"]
+        chosen = plane and plane["recommended"]
+        why = (chosen and chosen["why"]) or ""
         blocks += ["## Robustness against faithfulness", escaped(why), *_figure(shown.plane)]
     return blocks
 
@@ -147,14 +150,14 @@ def _flags(shown: Contents) -> list[str]:
         f"  - Raised if: {escaped(flag['raised_if'])}\n"
         f"  - Why it matters: {escaped(flag['explanation'])}\n"
         f"  - What to do: {escaped(flag['what_to_do'])}"
-        for flag in shown.card["flags"]
+        for flag in shown.card["flags"] or ()
     ]
     return ["## Reasons for doubt", "\n".join(lines) or "None of the checks was raised."]
 
 
 def _rerun(shown: Contents) -> list[str]:
     card = shown.card
-    rerun = card["rerun"]
+    rerun: Mapping[str, Any] = card["rerun"] or {}
     versions = ", ".join(f"{name} {number}" for name, number in (rerun.get("versions") or {}).items())
     facts = [
         ("versions", versions),

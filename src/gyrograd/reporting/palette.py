@@ -4,52 +4,31 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-LIGHT = {
-    "ink": "#1b1f24",
-    "dim": "#57606a",
-    "line": "#d0d7de",
-    "paper": "#ffffff",
-    "raised": "#f6f8fa",
-    "accent": "#0969da",
-    "good": "#116329",
-    "good-back": "#dafbe1",
-    "fair": "#6f4e00",
-    "fair-back": "#fff1c2",
-    "bad": "#a40e26",
-    "bad-back": "#ffe3e0",
-    "s0": "#0072b2",
-    "s1": "#d55e00",
-    "s2": "#00785a",
-    "s3": "#a8478f",
-    "s4": "#2f8fc4",
-    "s5": "#a87000",
-    "s6": "#5c5c66",
-    "s7": "#882255",
+_COLOURS = {
+    "ink": ("#1b1f24", "#e6edf3"),
+    "dim": ("#57606a", "#9da7b1"),
+    "line": ("#d0d7de", "#3d444d"),
+    "paper": ("#ffffff", "#0d1117"),
+    "raised": ("#f6f8fa", "#161b22"),
+    "accent": ("#0969da", "#6cb6ff"),
+    "good": ("#116329", "#7ee2a0"),
+    "good-back": ("#dafbe1", "#0f2d1a"),
+    "fair": ("#6f4e00", "#f2cc60"),
+    "fair-back": ("#fff1c2", "#332701"),
+    "bad": ("#a40e26", "#ff9f98"),
+    "bad-back": ("#ffe3e0", "#3c1113"),
+    "s0": ("#0072b2", "#58b4f0"),
+    "s1": ("#d55e00", "#ff9254"),
+    "s2": ("#00785a", "#2fcba0"),
+    "s3": ("#a8478f", "#e69ad3"),
+    "s4": ("#2f8fc4", "#a5d8ff"),
+    "s5": ("#a87000", "#f0b93a"),
+    "s6": ("#5c5c66", "#b8b8c4"),
+    "s7": ("#882255", "#ef7fb0"),
 }
+LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
 """Colours by name, on white. Charts are drawn with these; every value is unique."""
-
-DARK = {
-    "ink": "#e6edf3",
-    "dim": "#9da7b1",
-    "line": "#3d444d",
-    "paper": "#0d1117",
-    "raised": "#161b22",
-    "accent": "#6cb6ff",
-    "good": "#7ee2a0",
-    "good-back": "#0f2d1a",
-    "fair": "#f2cc60",
-    "fair-back": "#332701",
-    "bad": "#ff9f98",
-    "bad-back": "#3c1113",
-    "s0": "#58b4f0",
-    "s1": "#ff9254",
-    "s2": "#2fcba0",
-    "s3": "#e69ad3",
-    "s4": "#a5d8ff",
-    "s5": "#f0b93a",
-    "s6": "#b8b8c4",
-    "s7": "#ef7fb0",
-}
+DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 """The same names on black."""
 
 COLOURS = 8

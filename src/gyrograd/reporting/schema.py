@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import NoneType, UnionType
@@ -9,6 +10,7 @@ from typing import Any, Literal, TypedDict, Union, get_args, get_origin, get_typ
 
 from gyrograd.errors import UserError, check_schema
 from gyrograd.numerics.statistics import Stat
+from gyrograd.numerics.wording import Number
 from gyrograd.records import read_json
 
 SCHEMA = 1
@@ -295,7 +297,7 @@ def card_path(place: Path | str) -> Path:
     return place / CARD if place.is_dir() else place
 
 
-def read_card(place: Path | str) -> dict[str, Any]:
+def read_card(place: Path | str) -> AuditCard:
     """Read and check the card in a folder or file; NaN becomes unknown."""
     path = card_path(place)
     try:
@@ -307,14 +309,14 @@ def read_card(place: Path | str) -> dict[str, Any]:
     return checked(card, str(path))
 
 
-def checked(card: Any, where: str = "The card") -> dict[str, Any]:
+def checked(card: Any, where: str = "The card") -> AuditCard:
     """The card with all fields (None if left out); the error names the first field that does not fit."""
     schema = card.get("schema") if isinstance(card, dict) else None
     if type(schema) is not int or schema < 1:
         raise UserError(f"{where} is not an audit card (it names no schema); give the folder an audit wrote.")
     check_schema(where, schema, SCHEMA)
     try:
-        whole: dict[str, Any] = fitted(card, AuditCard, "")
+        whole: AuditCard = fitted(card, AuditCard, "")
         _check_relations(whole)
     except CardError as trouble:
         raise UserError(f"{where} is not a card a report can show: {trouble}; run the audit again.") from None
@@ -377,40 +379,43 @@ def _expect(fits: bool, at: str, value: Any, wanted: str) -> None:
         raise CardError(f"'{at}' is {NAMED.get(type(value), 'a number')} where {wanted} belongs")
 
 
-def _check_relations(card: dict[str, Any]) -> None:
+def _check_relations(card: AuditCard) -> None:
     """Check relations between fields: lengths, ranges, repeated names, and the file of the pictures."""
     names = [method["name"] for method in card["methods"]]
     if len(set(names)) < len(names):
         raise CardError("'methods' names a method twice")
     for column in card["columns"]:
-        span = column.get("range")
-        if span is not None and (len(span) != 2 or span[0] >= span[1]):
+        span = column["range"]
+        if span is None:
+            continue
+        if len(span) != 2 or span[0] >= span[1]:
             raise CardError(f"the range of column '{column['key']}' is not two rising numbers")
-        outside = span and next(
-            (m["name"] for m in card["methods"] if _is_outside(m, column["key"], span)), None
-        )
+        outside = next((m["name"] for m in card["methods"] if _is_outside(m, column["key"], span)), None)
         if outside:
             raise CardError(
                 f"'{column['key']}' of {outside} lies outside its range of {span[0]} to {span[1]}"
             )
-    pictures = card.get("pictures")
+    pictures = card["pictures"]
     if pictures is not None and (Path(pictures).name != pictures or "\\" in pictures or "\0" in pictures):
         raise CardError(f"'pictures' is {pictures!r}, which is not a file beside the card")
-    if any(attack["row"] < 0 or attack["example"] < 0 for attack in card.get("worst") or ()):
+    if any(attack["row"] < 0 or attack["example"] < 0 for attack in card["worst"] or ()):
         raise CardError("'worst' names a row or an image below 0")
-    for drawn in (card.get("certificates") or {}).get("pictures") or ():
+    certificates = card["certificates"]
+    for drawn in (certificates and certificates["pictures"]) or ():
         widths = {len(row) for row in drawn["rows"]}
         if len(widths) != 1 or 0 in widths or set("".join(drawn["rows"])) - set("-.+x"):
             raise CardError("a picture of 'certificates' is not a grid of the characters - . + x")
+    curves: Mapping[str, Any] = card["curves"] or {}
     for name in ("eps", "insertion", "deletion"):
-        for line in ((card.get("curves") or {}).get(name) or {}).get("lines", ()):
+        for line in (curves.get(name) or {}).get("lines", ()):
             rows = [line[key] for key in ("x", "y", "low", "high") if line.get(key) is not None]
             if len({len(row) for row in rows}) > 1:
                 raise CardError(f"a line of 'curves.{name}' has {len(line['x'])} x and not as many values")
 
 
-def _is_outside(method: dict[str, Any], key: str, span: list[Any]) -> bool:
+def _is_outside(method: MethodRow, key: str, span: Sequence[Number]) -> bool:
     """True if a method's value of this column is beyond its range by more than rounding."""
-    value = (method["columns"].get(key) or {}).get("value")
+    stat = method["columns"].get(key)
+    value = None if stat is None else stat["value"]
     slack = 1e-3 * (span[1] - span[0])
     return value is not None and not span[0] - slack <= value <= span[1] + slack

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gyrograd.numerics.wording import Number, bracket, number
+from gyrograd.reporting.schema import AuditCard, CardColumn
 from gyrograd.reporting.wording import Stat, counted_images, known, overlap
 
 GROUPS = {
@@ -34,7 +35,7 @@ class Bar:
 class Cell:
     """A value as text. `mark`: best, level with the best (their intervals overlap), or neither."""
 
-    column: dict[str, Any]
+    column: CardColumn
     value: str
     interval: str
     mark: Mark
@@ -66,13 +67,13 @@ def standing(method: Mapping[str, Any]) -> str:
     return "best here" if method.get("grade") == "unsafe" else "recommended"
 
 
-def grouped_columns(card: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
+def grouped_columns(card: AuditCard) -> list[tuple[str, list[CardColumn]]]:
     """The columns by group, in the order of `GROUPS`; empty groups are left out."""
     groups = [(title, [c for c in card["columns"] if c["group"] == key]) for key, title in GROUPS.items()]
     return [(title, columns) for title, columns in groups if columns]
 
 
-def counts(card: dict[str, Any]) -> dict[str, str]:
+def counts(card: AuditCard) -> dict[str, str]:
     """Number of images by column key, as text: `12 images`, or `8 to 12 images` if methods differ."""
     found: dict[str, str] = {}
     for column in card["columns"]:
@@ -88,7 +89,7 @@ def image_counts(card: Mapping[str, Any], key: str) -> list[int]:
     return sorted({stat["n"] for stat in stats if known(stat) and stat.get("n")})
 
 
-def rows(card: dict[str, Any]) -> list[Row]:
+def rows(card: AuditCard) -> list[Row]:
     """One row per method, with cells in the order of the groups."""
     cells: dict[str, list[Cell]] = {method["name"]: [] for method in card["methods"]}
     for column, is_first in [(c, c is group[0]) for _, group in grouped_columns(card) for c in group]:

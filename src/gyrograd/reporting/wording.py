@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from gyrograd.numerics.wording import UNKNOWN, Number, interval_text, signed_number
 
@@ -41,7 +41,7 @@ def counted_images(count: int) -> str:
     return "1 image" if count == 1 else f"{count:,} images"
 
 
-def known(stat: Stat | None) -> bool:
+def known(stat: Stat | None) -> TypeGuard[Stat]:
     """True if there is a value."""
     return stat is not None and stat.get("value") is not None
 

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias, get_args
 import torch
 from torch import Tensor
 
-from gyrograd.errors import UserError, did_you_mean
+from gyrograd.errors import UserError, check_name
 from gyrograd.types import Kernel
 
 Amount: TypeAlias = float | Tensor
@@ -42,7 +42,7 @@ def smoothgrad_bound_from_largest(largest: Amount, sigma: float, *, form: Form =
 
     The sharp constant is 4 phi(1), E|n^2 - 1| of a standard normal n; f = F sign(|x| - sigma) attains it.
     """
-    _check_form(form, "paper", "sharp")
+    check_name("form of this bound", form, ("paper", "sharp"))
     _check_at_least_zero(largest=largest)
     _check_above_zero(sigma=sigma)
     constant = 2.0 if form == "paper" else 4 * math.exp(-0.5) / math.sqrt(2 * math.pi)
@@ -122,7 +122,7 @@ def shap_bound(lipschitz: float, d: int, *, form: Form = "sharp") -> float:
     The print takes ||x - x'|| for every coalition. A feature is in half of them, so that the squares of the
     two terms of value i sum to ||x - x'||^2 on average, and (a + b)^2 <= 2 (a^2 + b^2) gives the rest.
     """
-    _check_form(form, "paper", "sharp")
+    check_name("form of this bound", form, ("paper", "sharp"))
     _check_at_least_zero(lipschitz=lipschitz)
     _check_features(d)
     return (2 if form == "paper" else math.sqrt(2)) * math.sqrt(d) * lipschitz
@@ -156,7 +156,7 @@ def lime_exponential_bound(
     is left out. "corrected" has m = d sqrt(d-1) / 4; "sharp" has that and the true slope,
     min(2 beta / width^2, sqrt(2 / e) / width), for any distance.
     """
-    _check_form(form, *get_args(Form))
+    check_name("form of this bound", form, get_args(Form))
     _check_at_least_zero(lipschitz=lipschitz, largest=largest, radius=radius, ridge=ridge)
     _check_above_zero(width=width)
     _check_features(d)
@@ -216,11 +216,6 @@ def _kernel_slope(radius: float, width: float, *, sharp: bool) -> float:
 def _exp(power: float) -> float:
     """exp, or infinity beyond the range of floats; the printed bound is then vacuous."""
     return math.exp(power) if power < 700 else math.inf
-
-
-def _check_form(form: str, *known: str) -> None:
-    if form not in known:
-        raise UserError(f"There is no form '{form}' of this bound: {did_you_mean(form, known)}")
 
 
 def _check_features(d: int) -> None:

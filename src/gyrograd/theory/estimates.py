@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gyrograd.errors import UserError
+from gyrograd.errors import UserError, check_counts
 from gyrograd.numerics import random
 from gyrograd.numerics.autograd import input_gradient, top_eigenvalue
 from gyrograd.types import Inputs, PerExample, ScalarField, Seed
@@ -29,8 +29,7 @@ def points_near(x: Inputs, radius: float, draws: int, *, seed: Seed = 0) -> Floa
     """Points uniform in the l2 ball around each example."""
     if not 0 < radius < float("inf"):
         raise UserError(f"The radius is {radius}; give a finite length above 0.")
-    if draws < 1:
-        raise UserError(f"draws is {draws}; give at least one point.")
+    check_counts(draws=draws)
     keys, d = random.keys(seed, len(x), x.device), x[0].numel()
     direction = random.normal(keys, (draws, d), dtype=x.dtype)
     direction = direction / direction.norm(dim=2, keepdim=True)

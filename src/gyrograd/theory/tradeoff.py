@@ -141,7 +141,11 @@ def pareto(points: Iterable[Point], *, robust: Direction = "lower is better") ->
     # So that higher is better in both.
     sign = -1 if robust == "lower is better" else 1
     placed = [(sign * p.robustness_mean.value, p.faithfulness_mean.value, p) for p in points]
-    kept = [(r, f, p) for r, f, p in placed if not any(_beats(a, b, r, f) for a, b, _ in placed)]
+    kept = [
+        (r, f, p)
+        for r, f, p in placed
+        if not any(a >= r and b >= f and (a, b) != (r, f) for a, b, _ in placed)
+    ]
     return tuple(p for _, _, p in sorted(kept, key=lambda place: (-place[0], -place[1])))
 
 
@@ -190,7 +194,3 @@ def _ties(best: Point, curve: list[Point], level: float, resamples: int, seed: i
             best.faithfulness, point.faithfulness, level=level, resamples=resamples, seed=seed
         ).excludes_zero
     )
-
-
-def _beats(r: float, f: float, other_r: float, other_f: float) -> bool:
-    return r >= other_r and f >= other_f and (r > other_r or f > other_f)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -78,7 +77,7 @@ class CapturedStep:
                 generator = torch.cuda.default_generators[device.index or 0]
                 generator.graphsafe_set_state(generator.clone_state())
         finally:
-            self._restore(before)
+            self._restore(*before)
 
     def _recorded(self, whole: int | None, number: int) -> tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]:
         # Warm up on a side stream, as torch asks for: a capture must not depend on work of the default stream.
@@ -93,7 +92,8 @@ class CapturedStep:
             losses = self.step(**self.inputs, whole=whole, number=number)
         return graph, losses
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> tuple[dict[str, Tensor], dict[tuple[int, str], Tensor]]:
+        """Copies of weights and buffers by name, and of the optimizer's tensors by parameter and name."""
         optimizer = {
             (index, key): value.detach().clone()
             for index, state in enumerate(self.optimizer.state.values())
@@ -101,15 +101,15 @@ class CapturedStep:
             if isinstance(value, Tensor)
         }
         model = {key: value.detach().clone() for key, value in self.step.model.state_dict().items()}
-        return {"model": model, "optimizer": optimizer}
+        return model, optimizer
 
     @torch.no_grad()
-    def _restore(self, before: dict[str, Any]) -> None:
+    def _restore(self, model: dict[str, Tensor], optimizer: dict[tuple[int, str], Tensor]) -> None:
         """Restore in place, because graphs refer to tensors by address; optimizer state that is new becomes zero."""
         for key, value in self.step.model.state_dict().items():
-            value.copy_(before["model"][key])
+            value.copy_(model[key])
         for index, state in enumerate(self.optimizer.state.values()):
             for key, value in state.items():
                 if isinstance(value, Tensor):
-                    old = before["optimizer"].get((index, key))
+                    old = optimizer.get((index, key))
                     value.zero_() if old is None else value.copy_(old)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NotRequired, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +76,8 @@ class Loop:
     def _batches(self, epoch: int, first: int) -> Iterator[tuple[Inputs, Labels, Keys, int]]:
         """Images, labels and keys of this process's rows, and the number of rows over all processes."""
         # A GPU prepares several batches at once: for one, launching the kernels takes longer than the work.
-        s, device, own_rows = self.settings, self.group.device, self.group.share.rows
+        s, device, share = self.settings, self.group.device, self.group.share
+        own_rows = slice(share.index, None, share.of)
         left = order(len(self.data), s.seed, epoch, device).split(s.batch_size)[first:]
         # A key for each image; computed here, because `prepare` may run on another stream.
         every_key = random.keys(s.seed, len(self.data), device)
@@ -125,7 +126,8 @@ class Step:
                 self.model, x, y, seed=keys, share=self.group.share, whole=whole, number=number
             )
         total.backward()
-        losses = self.group.all_reduce_gradients(self.model, losses)
+        if self.group.share.of > 1:
+            losses = self.group.all_reduce_gradients(self.model, losses)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
@@ -168,7 +170,7 @@ def check_fit(
     if settings.precision == "tf32" and group.device.type != "cuda":
         raise UserError(f"precision tf32 needs a CUDA device; on {group.device.type} give fp32.")
     smallest = len(data) % settings.batch_size or settings.batch_size
-    if objective.fewest_rows(smallest) < group.share.of:
+    if group.share.of > 1 and objective.fewest_rows(smallest) < group.share.of:
         raise UserError(
             f"A batch of {smallest} images leaves some of the {group.share.of} processes without one to train or "
             "regularise; give another batch_size, a larger regularized_fraction, or fewer processes."
@@ -255,6 +257,24 @@ class Average:
             model.load_state_dict(own)
 
 
+class EpochEntry(TypedDict):
+    """An epoch in the log. `step`: steps taken so far, `lr`: that of the last one."""
+
+    epoch: int
+    step: int
+    lr: float
+    losses: dict[str, float]
+    seconds: float
+    accuracy: NotRequired[float]
+
+
+class BestEpoch(TypedDict):
+    """Number and accuracy of the best epoch."""
+
+    epoch: int
+    accuracy: float
+
+
 @dataclass
 class TrainingProgress:
     """The next step of a run, the sums of the current epoch, and the history of earlier ones."""
@@ -265,9 +285,9 @@ class TrainingProgress:
     sums: Tensor | None = None
     """Losses times examples of this epoch, one entry per name."""
     seen: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    """Epoch and accuracy of the best model, if accuracy is measured."""
+    history: list[EpochEntry] = field(default_factory=list)
+    best: BestEpoch | None = None
+    """The best epoch, if accuracy is measured."""
     best_weights: Average | None = None
     """Weights of the best epoch, until they are in a file of their own."""
     ended: bool = False

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gyrograd.errors import UserError, did_you_mean, plain_values
 from gyrograd.numerics import random
 from gyrograd.numerics.cpu_layers import CpuLayers
-from gyrograd.registry import fact, lookup, make
+from gyrograd.registry import Settings, fact, lookup, make
 from gyrograd.regularizers import L2Cosine
 from gyrograd.regularizers.joint import check_joint, joint_loss, knows
 from gyrograd.regularizers.passes import fresh_keys
@@ -35,10 +35,16 @@ class Term:
     weight: float | int = 1.0
     replaces: bool = field(init=False, repr=False, compare=False)
     """True if it takes the place of cross-entropy."""
+    takes_clean: bool = field(init=False, repr=False, compare=False)
+    """True if it would compute the same gradient as the clean training pass."""
 
     def __post_init__(self) -> None:
-        replaces = bool(fact("regularizer", self.regularizer, "replaces_cross_entropy"))
-        object.__setattr__(self, "replaces", replaces)
+        r = self.regularizer
+        object.__setattr__(self, "replaces", bool(fact("regularizer", r, "replaces_cross_entropy")))
+        same = (
+            isinstance(r, L2Cosine) and r.quantity == "logit" and r.detach_clean and r.batchnorm != "frozen"
+        )
+        object.__setattr__(self, "takes_clean", same)
         if not 0 <= self.weight < math.inf:
             raise UserError(f"The weight of a term is {self.weight}; give a finite number of 0 or more.")
 
@@ -89,13 +95,14 @@ class Objective:
     def __post_init__(self) -> None:
         if not self.fast:
             return
-        if not runs_fast(self.terms.values()) or (self.joins and not self.clean_weight):
+        alignment = self.alignment
+        if not runs_fast(self.terms.values()) or (alignment is not None and not self.clean_weight):
             raise UserError(
                 "fast takes l2, cosine or l2_cosine as the only term beside cross-entropy, or any of gyrograd's other "
                 f"terms; this objective has {', '.join(self.terms)}, so leave fast out."
             )
-        if self.joins:
-            check_joint(_aligning(next(iter(self.terms.values()))))
+        if alignment is not None:
+            check_joint(alignment)
 
     def __call__(
         self,
@@ -111,8 +118,8 @@ class Objective:
         whole = len(x) if whole is None else whole
         keys = None if seed is None else random.keys(seed, len(x), x.device)
         due = self.due(number)
-        if self.joins and due:
-            return self._joint(model, x, y, keys, share)
+        if self.fast and due and (alignment := self.alignment) is not None:
+            return self._joint(alignment, model, x, y, keys, share)
         parts: dict[str, Tensor] = {}
         clean = None
         if self.clean_weight:
@@ -129,7 +136,7 @@ class Objective:
             if (of_parts := getattr(term.regularizer, "terms", None)) is None:
                 found = {name: term.regularizer(model, x[some], y[some], seed=own)}
             else:
-                shared = {"clean": clean} if clean is not None and _takes_clean(term) else {}
+                shared = {"clean": clean} if clean is not None and term.takes_clean else {}
                 inner = of_parts(model, x[some], y[some], seed=own, **shared)
                 found = {name if len(inner) == 1 else f"{name}.{key}": part for key, part in inner.items()}
             for key, values in found.items():
@@ -142,7 +149,7 @@ class Objective:
         return number % self.regularize_every == 0
 
     def _joint(
-        self, model: Model, x: Inputs, y: Labels, keys: Tensor | None, share: Share
+        self, align: L2Cosine, model: Model, x: Inputs, y: Labels, keys: Tensor | None, share: Share
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Cross-entropy and alignment in two first-order passes; the scalar has the right gradient, not the value."""
         if share.of > 1:
@@ -150,7 +157,7 @@ class Objective:
         ((name, term),) = self.terms.items()
         some = slice(self._regularised(term, len(x)))
         own = random.subkeys(fresh_keys(keys, x)[some], zlib.crc32(name.encode()))
-        weight, align = term.weight * self.regularize_every, _aligning(term)
+        weight = term.weight * self.regularize_every
         align = replace(align, l2=weight * align.l2, cosine=weight * align.cosine)
         scalar, values = joint_loss(model, x, y, align, align.moved(x[some], own), self._clean_loss)
         names = {key: f"{name}.{key}" if len(values) > 2 else name for key in values}
@@ -162,9 +169,10 @@ class Objective:
         return self.clean_weight * loss
 
     @property
-    def joins(self) -> bool:
-        """True if the penalty is an alignment that shares its passes with cross-entropy."""
-        return self.fast and any(isinstance(term.regularizer, L2Cosine) for term in self.terms.values())
+    def alignment(self) -> L2Cosine | None:
+        """The alignment among the terms, which shares its passes with cross-entropy if `fast`."""
+        every = (term.regularizer for term in self.terms.values())
+        return next((one for one in every if isinstance(one, L2Cosine)), None)
 
     @property
     def clean_weight(self) -> float:
@@ -193,7 +201,7 @@ class Objective:
         shared = (
             self.regularized_fraction == 1
             and self.regularize_every == 1
-            and any(_takes_clean(term) for term in self.terms.values())
+            and any(term.takes_clean for term in self.terms.values())
         )
         x = x.detach().requires_grad_() if shared else x
         with CpuLayers():
@@ -212,7 +220,7 @@ def objective_of(settings: TrainSettings) -> Objective:
     return Objective(terms, **shared)
 
 
-def _term(name: str, entry: dict[str, Any]) -> Term:
+def _term(name: str, entry: Settings) -> Term:
     """`weight` is the term's, or the regulariser's own if it has one (iga, atex: the papers' lambda)."""
     known = lookup("regularizer", name)
     parameters = inspect.signature(known.factory).parameters
@@ -234,14 +242,3 @@ def _as_float(value: Any, annotation: Any) -> Any:
     """An integer, as YAML writes 1.0, converted if a float is declared."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     return float(value) if whole and "float" in str(annotation) and "int" not in str(annotation) else value
-
-
-def _aligning(term: Term) -> L2Cosine:
-    assert isinstance(term.regularizer, L2Cosine)
-    return term.regularizer
-
-
-def _takes_clean(term: Term) -> bool:
-    """True if the term would compute the same gradient as the clean training pass."""
-    r = term.regularizer
-    return isinstance(r, L2Cosine) and r.quantity == "logit" and r.detach_clean and r.batchnorm != "frozen"

@@ -32,10 +32,6 @@ class Share:
     index: int = 0
     of: int = 1
 
-    @property
-    def rows(self) -> slice:
-        return slice(self.index, None, self.of)
-
     def count(self, whole: int) -> int:
         """This process's share of the first `whole` rows."""
         return len(range(self.index, whole, self.of))
@@ -99,8 +95,6 @@ class Group:
         batch, so the sum over processes is the loss of a single process.
         """
         n = self.share.of
-        if n == 1:
-            return losses
         parameters = [p for p in model.parameters() if p.requires_grad]
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         buffers = [b for b in model.buffers() if b.is_floating_point()]
@@ -118,7 +112,9 @@ def process_group(settings: TrainSettings) -> Group:
     """The processes of this run: those that torchrun started, or this one alone."""
     # A single process does not import Fabric, which takes seconds. Tasks of SLURM's srun are separate runs (one seed
     # each, for example); if they share a folder its lock refuses them and gives the command for one common run.
-    if not _one_process():
+    elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    several = elastic and int(os.environ.get("WORLD_SIZE", 1)) > 1
+    if several or any(key.startswith("LT_") for key in os.environ):  # a variable of Fabric
         return _fabric_group(settings)
     kind, number = _device(settings.device)
     device = torch.device(kind) if kind == "cpu" else torch.device(kind, number)
@@ -126,13 +122,6 @@ def process_group(settings: TrainSettings) -> Group:
         torch.cuda.set_device(device)
     bf16 = partial(torch.autocast, kind, dtype=torch.bfloat16)
     return Group(device, bf16 if settings.precision == "bf16" else nullcontext)
-
-
-def _one_process() -> bool:
-    """True unless torchrun started several processes or a variable of Fabric is set."""
-    elastic = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-    several = elastic and int(os.environ.get("WORLD_SIZE", 1)) > 1
-    return not several and not any(key.startswith("LT_") for key in os.environ)
 
 
 def _fabric_group(settings: TrainSettings) -> Group:

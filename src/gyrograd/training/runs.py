@@ -31,6 +31,8 @@ from gyrograd.training.building import datasets, model_for
 from gyrograd.training.capture import CapturedStep
 from gyrograd.training.loop import (
     Average,
+    BestEpoch,
+    EpochEntry,
     Loop,
     Step,
     TrainingProgress,
@@ -44,7 +46,7 @@ from gyrograd.training.settings import TrainSettings
 from gyrograd.types import Labels, Model
 
 Resume = Literal["auto", "never", "changed"]
-OnEpoch = Callable[[dict[str, Any], Model], bool | None]
+OnEpoch = Callable[[EpochEntry, Model], bool | None]
 """Called with an epoch's log entry and the model as it would be saved; returning True ends the run."""
 LOOK_EVERY = 50
 """Steps between two reads of the losses, each of which waits for the device."""
@@ -61,8 +63,8 @@ class Trained:
     """A trained model in evaluation mode, the log of its epochs, its best epoch, and its file."""
 
     model: Model
-    history: list[dict[str, Any]]
-    best: dict[str, Any] | None = None
+    history: list[EpochEntry]
+    best: BestEpoch | None = None
     path: Path | None = None
 
 
@@ -159,7 +161,8 @@ def _fit(
     step = CapturedStep(plain) if captured else plain
     average = Average(model, settings.ema) if settings.ema else None
     loop = Loop(group, model, data.to(group.device), settings, optimizer, step, average)
-    run = TrainingRun(loop, None if test is None else test.to(group.device), out, mark, on_epoch)
+    test = None if test is None else test.to(group.device)
+    run = TrainingRun(loop, test, out, out if group.first else None, mark, on_epoch)
     progress, steps, epochs = run.begin(resume), run.loop.steps, settings.epochs
     with (
         _left_as_found(settings, group),
@@ -173,7 +176,9 @@ def _fit(
                 progress.add(losses, images)
                 last = progress.batch == steps
                 if last or (number + 1) % LOOK_EVERY == 0:
-                    show(number + 1, progress.epoch, run.check_losses(progress))
+                    means = run.check_losses(progress)
+                    if show is not None:
+                        show(number + 1, progress.epoch, means)
                 run.keep(progress, request, last=last)
             run.close_epoch(progress, time.monotonic() - started, scalars)
     if run.loop.average is not None:
@@ -242,40 +247,34 @@ class TrainingRun:
     loop: Loop
     test: Dataset | None
     out: Path | None
+    folder: Path | None
+    """The folder this process writes to: `out` on rank 0, None on all others."""
     mark: str
+    """Fingerprint of the training data."""
     on_epoch: OnEpoch | None
     written: FilesOnDisk = field(default_factory=FilesOnDisk)
-
-    @property
-    def folder(self) -> Path | None:
-        """The folder this process writes to; None on all ranks but 0."""
-        return self.out if self.loop.group.first else None
-
-    @property
-    def checkpoint(self) -> Path | None:
-        return None if self.out is None else self.out / snapshots.NAME
 
     def begin(self, resume: str) -> TrainingProgress:
         """Resume the run in the folder, or start a new one and write it at once, so that a bad folder is found now.
 
         Files that a kill left older or newer than the checkpoint are brought in line with it.
         """
-        if self.checkpoint is None:
+        if self.out is None:
             return TrainingProgress()
-        loop = self.loop
-        if loop.group.first:
+        loop, checkpoint = self.loop, self.out / snapshots.NAME
+        if self.folder is not None:
             for pattern in (".*.safetensors.*", ".*.jsonl.*"):  # left behind by a kill during a write
-                for path in self.checkpoint.parent.glob(pattern):
+                for path in self.folder.glob(pattern):
                     path.unlink(missing_ok=True)
-        if (self.checkpoint.parent / LOG).exists():
+        if (self.out / LOG).exists():
             self.written.lines = None
-        found = loop.group.broadcast(snapshots.read(self.checkpoint) if loop.group.first else None)
+        found = loop.group.broadcast(snapshots.read(checkpoint) if loop.group.first else None)
         if found is None or found.note["epoch"] == found.note["batch"] == 0:
             # A run without a step (its first one was refused, for example) may be replaced by any other.
             self.save(TrainingProgress())
             return TrainingProgress()
         if resume != "changed":
-            snapshots.check_same_run(self.checkpoint, found, loop.settings, self.mark)
+            snapshots.check_same_run(checkpoint, found, loop.settings, self.mark)
         self.written.saved, self.written.epoch = time.monotonic(), found.note["epoch"]
         progress = snapshots.restore(found, loop.model, loop.optimizer, loop.average)
         self._write_best(progress)
@@ -298,7 +297,7 @@ class TrainingRun:
             asked = group.any(asked) if last or progress.batch % SYNC_EVERY == 0 else False
         if asked:
             self._stop(progress, request)
-        elif group.first and self._due_in_seconds() and not last:
+        elif self.folder is not None and self._due_in_seconds() and not last:
             self.save(progress)
 
     def save(self, progress: TrainingProgress) -> None:
@@ -306,13 +305,13 @@ class TrainingRun:
         # In this order a kill cannot leave a best model that the checkpoint does not know; one that is not written yet
         # is inside the checkpoint.
         loop = self.loop
-        if self.checkpoint is None or not loop.group.first:
+        if self.folder is None:
             return
         with self.written.timed():
             now = snapshots.take(loop.model, loop.optimizer, loop.average, progress, loop.settings, self.mark)
             if not snapshots.finite(now):
                 raise UserError(self._divergence_message(progress, progress.means()))
-            snapshots.write(self.checkpoint, now)
+            snapshots.write(self.folder / snapshots.NAME, now)
             self._write_best(progress)
             self._write_log(progress)
         self.written.saved, self.written.epoch = self.written.ended, progress.epoch
@@ -321,8 +320,13 @@ class TrainingRun:
         """Measure the accuracy, log the epoch, keep the best model, and write files that are due."""
         loop, steps, epoch = self.loop, self.loop.steps, progress.epoch + 1
         rate = learning_rate(loop.settings, progress.epoch, steps - 1, steps)
-        entry = {"epoch": epoch, "step": epoch * steps, "lr": rate, "losses": self.check_losses(progress)}
-        entry["seconds"] = round(seconds, 3)
+        entry: EpochEntry = {
+            "epoch": epoch,
+            "step": epoch * steps,
+            "lr": rate,
+            "losses": self.check_losses(progress),
+            "seconds": round(seconds, 3),
+        }
         with nullcontext() if loop.average is None else loop.average.swapped_into(loop.model):
             if self.test is not None:
                 entry["accuracy"] = self.accuracy(self.test)
@@ -331,15 +335,16 @@ class TrainingRun:
         progress.history.append(entry)
         progress.epoch, progress.batch, progress.ended = epoch, 0, ends
         progress.names, progress.sums, progress.seen = [], None, 0
-        # Write all files, or only the log if `checkpoint_epochs` lets the others wait.
-        may = self.written.may_write()
-        enough = progress.epoch - self.written.epoch >= loop.settings.checkpoint_epochs
-        last = ends or progress.epoch == loop.settings.epochs
-        if last or self._due_in_seconds() or (may and enough):
-            self.save(progress)
-        elif may:
-            with self.written.timed():
-                self._write_log(progress)
+        if self.folder is not None:
+            # Write all files, or only the log if `checkpoint_epochs` lets the others wait.
+            may = self.written.may_write()
+            enough = progress.epoch - self.written.epoch >= loop.settings.checkpoint_epochs
+            last = ends or progress.epoch == loop.settings.epochs
+            if last or self._due_in_seconds() or (may and enough):
+                self.save(progress)
+            elif may:
+                with self.written.timed():
+                    self._write_log(progress)
         if scalars is not None:
             write_scalars(scalars, entry)
 
@@ -374,7 +379,7 @@ class TrainingRun:
                 writer.close()
             self._write_log(progress)
 
-    def _hold_best(self, progress: TrainingProgress, entry: dict[str, Any]) -> None:
+    def _hold_best(self, progress: TrainingProgress, entry: EpochEntry) -> None:
         if progress.best is not None and entry["accuracy"] <= progress.best["accuracy"]:
             return
         progress.best = {"epoch": entry["epoch"], "accuracy": entry["accuracy"]}
@@ -403,9 +408,9 @@ class TrainingRun:
         self.save(progress)
         number = request.number or 15
         where = f"epoch {progress.epoch + 1}, step {progress.batch}"
-        kept = f", which is in {self.checkpoint}; run it again to go on."
-        if self.checkpoint is None:
-            kept = "; without a folder nothing of it is kept."
+        kept = "; without a folder nothing of it is kept."
+        if self.out is not None:
+            kept = f", which is in {self.out / snapshots.NAME}; run it again to go on."
         raise Stopped(f"Training was asked to stop in {where}{kept}", number)
 
     def _divergence_message(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
@@ -413,11 +418,10 @@ class TrainingRun:
         s = self.loop.settings
         bad = [f"{name} {value:.3g}" for name, value in losses.items() if not abs(value) <= s.loss_limit]
         what = ", ".join(bad) or "a weight is not finite"
-        good = None if self.checkpoint is None else snapshots.read(self.checkpoint)
         kept = ""
-        if good is not None:
+        if self.out is not None and (good := snapshots.read(path := self.out / snapshots.NAME)) is not None:
             at = f"epoch {good.note['epoch'] + 1}, step {good.note['batch']}"
-            kept = f"the last good checkpoint is {self.checkpoint} ({at}): go on from it with --resume changed and "
+            kept = f"the last good checkpoint is {path} ({at}): go on from it with --resume changed and "
         hints = f"a lower lr (now {s.lr:g}), a smaller weight or clip {s.clip or 0.5:g}"
         return f"Training diverged in epoch {progress.epoch + 1}, step {progress.batch} ({what}); {kept}try {hints}."
 
@@ -456,25 +460,25 @@ def stop_requests() -> Iterator[Request]:
 
     def note(number: int, _: FrameType | None) -> None:
         request.number = number
-        restore()
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
     for number in SIGNALS:
         signal.signal(number, note)
     try:
         yield request
     finally:
-        restore()
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 @contextmanager
-def bar(steps: int, epochs: int, *, shown: bool) -> Iterator[Callable[[int, int, Mapping[str, float]], None]]:
-    """A bar, called with step, epoch and losses; silent in logs, pipes and tests."""
+def bar(
+    steps: int, epochs: int, *, shown: bool
+) -> Iterator[Callable[[int, int, Mapping[str, float]], None] | None]:
+    """A bar, called with step, epoch and losses; None in logs, pipes and tests."""
     if not (shown and sys.stderr.isatty()):
-        yield lambda step, epoch, losses: None  # noqa: ARG005
+        yield None
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -490,7 +494,7 @@ def bar(steps: int, epochs: int, *, shown: bool) -> Iterator[Callable[[int, int,
         yield show
 
 
-def read_log(out: Path | str) -> list[dict[str, Any]]:
+def read_log(out: Path | str) -> list[EpochEntry]:
     """The entries of a run's log, oldest first."""
     path = Path(out) / LOG
     if not path.is_file():
@@ -498,7 +502,7 @@ def read_log(out: Path | str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def write_scalars(writer: Any, entry: Mapping[str, Any]) -> None:
+def write_scalars(writer: Any, entry: EpochEntry) -> None:
     """An epoch's numbers for TensorBoard."""
     numbers = {f"losses/{name}": value for name, value in entry["losses"].items()}
     numbers |= {key: entry[key] for key in ("lr", "accuracy", "seconds") if key in entry}

@@ -19,7 +19,8 @@ import yaml  # type: ignore[import-untyped]
 
 from gyrograd.errors import UserError, check_name, did_you_mean
 from gyrograd.parsing import with_numbers
-from gyrograd.records import levels_below
+from gyrograd.records import JsonObject, levels_below
+from gyrograd.registry import Settings
 from gyrograd.renames import old_fields, with_new_names
 
 Optimizer = Literal["sgd", "adam", "adamw"]
@@ -37,18 +38,18 @@ class TrainSettings:
 
     model: str = "lenet"
     """A name of `gyrograd list model`, `torchvision:NAME` or `timm:NAME`."""
-    model_settings: dict[str, Any] = field(default_factory=dict)
+    model_settings: Settings = field(default_factory=dict)
     """What `gyrograd.model` takes: activation, beta, normalize, init, ... The class count comes from the data."""
     start: str | None = None
     """A checkpoint whose weights the model starts from; None: new ones from the seed."""
     data: str = "shapes"
     """A name of `gyrograd list dataset`."""
-    data_settings: dict[str, Any] = field(default_factory=dict)
+    data_settings: Settings = field(default_factory=dict)
     """What `gyrograd.dataset` takes: path, split, n, size, ..."""
-    test: dict[str, Any] | None = None
+    test: Settings | None = None
     """Data settings that differ for the test images, such as {split: test}; None: no accuracy is measured."""
 
-    terms: dict[str, dict[str, Any]] = field(default_factory=dict)
+    terms: dict[str, Settings] = field(default_factory=dict)
     """Regularisers by name, each with its `weight` (1) and its own settings: {l2_cosine: {weight: 1, l2: 0.1}}."""
     cross_entropy: float | int | None = None
     """Weight of the clean cross-entropy; None: 1, or 0 if a term replaces it (adversarial)."""
@@ -143,12 +144,12 @@ def settings_from(tree: Mapping[str, Any]) -> TrainSettings:
     return TrainSettings(**plain)
 
 
-def as_tree(settings: TrainSettings) -> dict[str, Any]:
+def as_tree(settings: TrainSettings) -> JsonObject:
     """The settings as JSON values, from which `settings_from` builds equal settings."""
     return {**asdict(settings), "milestones": list(settings.milestones)}
 
 
-def decisive_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+def decisive_settings(tree: Mapping[str, Any]) -> JsonObject:
     """The settings a resumed run must share with its checkpoint, under their names of today."""
     return {
         key: value for key, value in with_new_names(tree, OLD_FIELDS).items() if key not in WITHOUT_EFFECT
@@ -188,7 +189,7 @@ def recipes() -> dict[str, Recipe]:
     return found
 
 
-def read_tree(path: Path) -> dict[str, Any]:
+def read_tree(path: Path) -> Settings:
     """The settings of a user's YAML file, on top of its `recipe`, if it names one."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -215,13 +216,13 @@ def _check_extent(path: Path, tree: Any) -> None:
             )
 
 
-def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
     """Both trees of training settings merged: dicts recursively, other values from `over`."""
     # New names first: an old name in one tree and the new one in the other are the same setting.
     return _merge(*(with_new_names(tree, OLD_FIELDS, warn=True) for tree in (under, over)))
 
 
-def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> Settings:
     both = dict(under)
     for key, value in over.items():
         old = both.get(key)
@@ -258,9 +259,9 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "float | int | None": ((int, float, type(None)), "a number or null"),
     "bool": ((bool,), "true or false"),
     "tuple[int, ...]": ((tuple,), "a list of whole numbers"),
-    "dict[str, Any]": ((dict,), "settings by name"),
-    "dict[str, Any] | None": ((dict, type(None)), "settings by name, or null"),
-    "dict[str, dict[str, Any]]": ((dict,), "settings by name"),
+    "Settings": ((dict,), "settings by name"),
+    "Settings | None": ((dict, type(None)), "settings by name, or null"),
+    "dict[str, Settings]": ((dict,), "settings by name"),
 }
 
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 from gyrograd.data import Dataset
 from gyrograd.errors import UserError, check_schema
 from gyrograd.models.checksums import check_digest, read_note, signed_bytes
-from gyrograd.records import replace_file
+from gyrograd.records import JsonObject, replace_file
 from gyrograd.training.loop import Average, TrainingProgress
 from gyrograd.training.settings import TrainSettings, as_tree, decisive_settings, first_difference
 from gyrograd.types import Model
@@ -32,7 +33,7 @@ SCHEMA = 2
 UNSIGNED = 1
 """The schema of files written before they carried a checksum."""
 NAME = "checkpoint.safetensors"
-_PROGRESS: dict[str, Any] = {
+_PROGRESS: dict[str, type | UnionType] = {
     "epoch": int,
     "batch": int,
     "names": list,
@@ -49,7 +50,7 @@ _KINDS = {"schema": int, "settings": dict, "data": str, "optimizer": dict, **_PR
 class Snapshot:
     """Content of a checkpoint file: a JSON note and tensors."""
 
-    note: dict[str, Any]
+    note: JsonObject
     tensors: dict[str, Tensor]
 
 
@@ -66,7 +67,7 @@ def take(
     for name, held in (("average", average), ("best", progress.best_weights)):
         if held is not None:
             tensors |= {f"{name}.{key}": value for key, value in held.values.items()}
-    rest: dict[str, Any] = {}
+    rest: dict[str, float] = {}
     for index, state in optimizer.state_dict()["state"].items():
         for key, value in state.items():
             (tensors if isinstance(value, Tensor) else rest)[f"optimizer.{index}.{key}"] = value

@@ -7,13 +7,13 @@ Gain and cost of each part: results/frontier.
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.errors import UserError
+from gyrograd.registry import Settings
 from gyrograd.regularizers import Hessian
 from gyrograd.training.loop import Average
 from gyrograd.training.objective import objective_of
@@ -25,7 +25,7 @@ CURVATURE = 1e-3
 """A weight that worked for every net tried; LeNet takes 3e-3."""
 
 
-def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) -> dict[str, Any]:
+def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) -> Settings:
     """Training settings that make a net steady; add them to your own.
 
     >>> from gyrograd.training import TrainSettings
@@ -36,7 +36,9 @@ def steady_settings(eps: float | int = EPS, curvature: float | int = CURVATURE) 
         eps: size of the signed step. Larger is steadier and costs accuracy.
         curvature: weight of the Hessian penalty; 0 leaves it out, which ReLU nets need.
     """
-    terms: dict[str, Any] = {"adversarial": {"eps": eps, "steps": 1, "selection": "last"}}
+    terms: dict[str, dict[str, float | int | str]] = {
+        "adversarial": {"eps": eps, "steps": 1, "selection": "last"}
+    }
     if curvature:
         terms["hessian"] = {"weight": curvature}
     return {"terms": terms, "regularized_fraction": 0.25, "regularize_every": 4, "ema": 0.999}

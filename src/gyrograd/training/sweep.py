@@ -15,19 +15,11 @@ from typing import Any
 from gyrograd import records
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Interval
+from gyrograd.numerics.wording import UNKNOWN, interval_text
 from gyrograd.occupancy import exclusive_folder
-from gyrograd.records import Record
+from gyrograd.records import JsonObject, Record
 from gyrograd.training.clusters import Cluster, Outcome, Outcomes, attempt
-from gyrograd.training.tables import (
-    UNKNOWN,
-    Table,
-    across,
-    change_text,
-    difference,
-    interval,
-    plain,
-    value_text,
-)
+from gyrograd.training.tables import Table, across, difference, interval, plain
 from gyrograd.training.trials import REFERENCE, Measuring, Trial, run_trial, trials_of
 
 ROUNDING = 1e-9
@@ -164,16 +156,17 @@ class Selection:
                 "max_accuracy_loss."
             )
         point = next(point for point in self.points if point.name == self.chosen)
+        rps, accuracy = (interval_text(one, "+.3f") for one in (point.rps_change, point.accuracy_change))
         return (
             f"Chosen: {point.name}, the highest Grad RPS within {self.limit:g} of cross-entropy's accuracy "
-            f"(RPS {change_text(point.rps_change)}, accuracy {change_text(point.accuracy_change)} against it)."
+            f"(RPS {rps}, accuracy {accuracy} against it)."
         )
 
     def table(self) -> Table:
         header = ("point", "seeds", "accuracy", "Grad RPS", "accuracy - CE", "RPS - CE", "")
         return Table(header, tuple(self._row(point) for point in self.points))
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JsonObject:
         measured = ("accuracy", "rps", "accuracy_change", "rps_change")
         points = [
             {
@@ -194,13 +187,10 @@ class Selection:
 
     def _row(self, point: Point) -> tuple[str, ...]:
         first = point is self.points[0]
-        changes = (
-            (UNKNOWN, UNKNOWN)
-            if first
-            else (change_text(point.accuracy_change), change_text(point.rps_change))
-        )
-        values = (str(point.seeds), value_text(point.accuracy), value_text(point.rps), *changes)
-        return (point.name, *values, self._mark(point, first))
+        values = [interval_text(one, ".3f") for one in (point.accuracy, point.rps)]
+        changes = [interval_text(one, "+.3f") for one in (point.accuracy_change, point.rps_change)]
+        changes = [UNKNOWN, UNKNOWN] if first else changes
+        return (point.name, str(point.seeds), *values, *changes, self._mark(point, first))
 
     def _mark(self, point: Point, first: bool) -> str:
         if point.failure:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.statistics import Interval, Stat, bootstrap_interval, paired_difference
-from gyrograd.numerics.wording import UNKNOWN, interval_text
-
-__all__ = ["UNKNOWN", "Table", "across", "change_text", "difference", "interval", "plain", "value_text"]
 
 
 @dataclass(frozen=True)
@@ -36,16 +33,6 @@ def difference(after: Sequence[float | None], before: Sequence[float | None]) ->
     """The paired difference, image by image, or None if no image has both."""
     pairs = [None if a is None or b is None else a - b for a, b in zip(after, before, strict=True)]
     return None if _empty(pairs) else paired_difference(after, before)
-
-
-def value_text(found: Interval | None) -> str:
-    """`0.631 [0.580, 0.677]`."""
-    return interval_text(found, ".3f")
-
-
-def change_text(found: Interval | None) -> str:
-    """`+0.310 [+0.270, +0.350]`."""
-    return interval_text(found, "+.3f")
 
 
 def plain(found: Interval | None) -> Stat | None:

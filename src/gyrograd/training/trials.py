@@ -25,7 +25,7 @@ from gyrograd.errors import UserError
 from gyrograd.metrics import RandomPerturbationSimilarity
 from gyrograd.numerics import random
 from gyrograd.parsing import with_numbers
-from gyrograd.records import Record
+from gyrograd.records import JsonObject, Record
 from gyrograd.training.building import datasets
 from gyrograd.training.objective import objective_of
 from gyrograd.training.runs import OnEpoch, predictions, train
@@ -65,7 +65,7 @@ class Measuring:
         self._rps()
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> JsonObject:
         """Settings that affect the results."""
         return {key: value for key, value in asdict(self).items() if key != "batch_size"}
 
@@ -142,7 +142,7 @@ class Trial:
         return self.folder / "record.json"
 
     @property
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> JsonObject:
         """Everything that affects its results, as plain values."""
         tree = {"train": decisive_settings(as_tree(self.settings)), "measuring": self.measuring.settings}
         return dict(json.loads(json.dumps(tree)))

@@ -12,10 +12,11 @@ from typing import Any, TypeAlias
 from gyrograd.experiments import trained_nets
 from gyrograd.experiments.nets import Net
 from gyrograd.experiments.scales import pick_evenly
+from gyrograd.registry import Settings
 from gyrograd.training import recipe
 from gyrograd.training.settings import recipe_tree
 
-Terms: TypeAlias = dict[str, dict[str, Any]]
+Terms: TypeAlias = dict[str, Settings]
 """Regularizers by name, with their settings, in the form of a recipe."""
 
 VARIANTS = {"cifar10-lenet-fast": "cifar10-lenet"}
@@ -107,7 +108,7 @@ def _weights(recipe_name: str, way: str) -> tuple[float, ...]:
 def net_of(sizes: Mapping[str, Any], setting: str, way: str, weights: tuple[float, ...], seed: int) -> Net:
     """The net of a row. ATEX has the CE net of the same seed as its teacher, and starts from it."""
     base = RECIPES[paper_setting(setting)]
-    changes: dict[str, Any] = {"terms": terms_of(way, weights)}
+    changes: Settings = {"terms": terms_of(way, weights)}
     if setting in VARIANTS:
         cheaper = recipe_tree(f"{base}-l2-cosine-fast")
         changes |= {key: cheaper[key] for key in CHEAPER}

@@ -79,14 +79,7 @@ EXPERIMENTS = (
         ResNet18 as in the paper, and LeNet, which is ours.
         """,
         Experiment(over_levels, (CONSTANTS,), ranked_by_level, sections=drawings.over_nets),
-        took={
-            "small": Took(234),
-            "paper": Took(
-                2170,
-                "two CPU cores",
-                f"--settings lenet {BRIEFLY}",
-            ),
-        },
+        took={"small": Took(234), "paper": Took(2170, "two CPU cores", f"--settings lenet {BRIEFLY}")},
     ),
     Listed(
         "figure4",

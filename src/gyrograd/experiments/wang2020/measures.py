@@ -29,6 +29,7 @@ from gyrograd.metrics.response import (
     TopKIntersection,
 )
 from gyrograd.numerics.statistics import area_over_eps
+from gyrograd.records import JsonObject
 from gyrograd.types import Images, Inputs, Labels, Model
 
 EPS = (2, 4, 8, 16)
@@ -82,7 +83,7 @@ def attacked(attack: str, map_name: str) -> Maker:
     return of
 
 
-def _attack_settings(trained_net: TrainedNet) -> dict[str, Any]:
+def _attack_settings(trained_net: TrainedNet) -> JsonObject:
     """Settings of the attack for the record, as JSON."""
     return {
         "eps": pick_evenly(list(EPS), trained_net.sizes.get("levels")),
