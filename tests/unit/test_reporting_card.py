@@ -425,9 +425,9 @@ WRONG = {
     "schema true": (lambda c: c.update(schema=True), "names no schema"),
     "pictures elsewhere": (
         lambda c: c.update(pictures="../other/pictures.npz"),
-        "not a file beside the card",
+        "not a file next to the card",
     ),
-    "pictures of the machine": (lambda c: c.update(pictures="/etc/passwd"), "not a file beside the card"),
+    "pictures of the machine": (lambda c: c.update(pictures="/etc/passwd"), "not a file next to the card"),
     "a row below 0": (lambda c: c["worst"][0].update(row=-1), "names a row or an image below 0"),
     "an infinite number": (
         lambda c: c["accuracy"].update(value=float("inf")),

@@ -54,11 +54,11 @@ def audit(
         certify: number of images to certify, such as 8: bounds that hold for every change within a small radius;
             costs two thousand draws per image and single-pass method.
         out: folder for the report and the records, from which a second run continues; default: out/audit/MODEL-DATA.
-        images: most images; default: 100 of a registered set, all files otherwise.
+        images: number of images at most; default: 100 of a registered set, all files otherwise.
         unlabelled: ignore sub-folders as labels; explain the predicted class of each image.
         seed: for noise, attacks and the choice of images.
         workers: number of processes, each with its share of the processors or one GPU; the results stay the same.
-            Default: one per core if the audit takes longer than some 90 seconds of CPU time, else 1.
+            Default: one per core if the audit takes longer than about 90 seconds of CPU time, else 1.
         cluster: where the workers run: ray (on this machine, or at RAY_ADDRESS), ray:ADDRESS or slurm.
         fresh: measure everything again and ignore results of an earlier run in the folder.
         json: print the card as one JSON document instead of a table.

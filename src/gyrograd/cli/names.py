@@ -24,8 +24,8 @@ def show(kind: str | None = None, json: bool = False) -> None:
     """List what is registered: methods, attacks, metrics, models, ...
 
     Args:
-        kind: attribution, attack, metric, model, dataset, kernel, ...; all of them if left out.
-        json: print JSON for machines instead of tables.
+        kind: attribution, attack, metric, model, dataset, kernel, ...; default: all.
+        json: print JSON instead of tables.
     """
     kinds = registry.kinds() if kind is None else (kind,)
     found = {each: catalogue(each).values() for each in kinds}

@@ -45,8 +45,8 @@ def submit(
         authors: authors of the model.
         paper: paper that describes it.
         link: link to the model.
-        reported: values that the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown beside ours.
-        images: most images; default: all files, or 100 of a registered set.
+        reported: values that the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown next to ours.
+        images: number of images at most; default: all files, or 100 of a registered set.
         seed: for random draws and the choice of images.
     """
     from gyrograd.attributions import predict

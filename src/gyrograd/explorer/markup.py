@@ -38,7 +38,7 @@ def problem(sentence: str) -> str:
 
 
 def remark(sentence: str) -> str:
-    """A sentence beside the results."""
+    """A sentence next to the results."""
     return f'<p class="gg-remark">{escape(sentence)}</p>'
 
 

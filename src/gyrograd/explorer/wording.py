@@ -35,7 +35,7 @@ MEANINGS = {
     "prediction": "What the model says before and after. An attack on the explanation leaves it alone.",
     "kept": "Of the tenth of the pixels that is strongest in the first map, how much is strongest in the second. "
     "100 %: nothing moved; about 10 %: no better than chance.",
-    "cosine": "How alike the maps are as a whole: 1 the same, 0 nothing in common.",
+    "cosine": "How similar the maps are as a whole: 1 the same, 0 nothing in common.",
     "budget": "How much of the change that eps allows was made. No pixel moves further than eps.",
     "steps": "Gradient steps the search took; more find stronger attacks.",
 }

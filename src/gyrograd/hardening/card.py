@@ -185,7 +185,7 @@ def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     if card["notes"]:
         sections.append(reporting.Section("Notes", tuple(_line(note) for note in card["notes"])))
     paths = "before/report.html" + (" and after/report.html" if card["best"]["after"] else "")
-    footer = (f"The audits: {paths}, beside this page. The same as text: card.md; for machines: {CARD}.",)
+    footer = (f"The audits: {paths}, next to this page. The same as text: card.md, as JSON: {CARD}.",)
     title = f"{_line(card['model'])}: before and after hardening"
     return reporting.page(title, tuple(card["verdict"]), tuple(sections), footer, shown)
 

@@ -1,7 +1,7 @@
 """The leaderboard: all audits below some folders, ranked. A table holds only audits of the same images and settings.
 
 One row per pair of a model and a method. Pairs are ranked by their steady radius, the largest change an attacker may
-make before half of the map's top pixels are gone; accuracy is shown beside it.
+make before half of the map's top pixels are gone; accuracy is shown next to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gyrograd.reporting.wording import Stat, counted_images, known, notes_of
 
 STEADY = "steady_radius"
 SUBMISSION = "submission.json"
-"""File beside a submitted card: authors of the model, and the values that its paper reports."""
+"""File next to a submitted card: authors of the model, and the values that its paper reports."""
 UNRELIABLE = HOLLOW | MASKED | {
     "noise_beats_attack",
     "zero_derivative",

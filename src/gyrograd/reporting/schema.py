@@ -154,7 +154,7 @@ class Plane(TypedDict):
 
 
 class Bound(TypedDict):
-    """A theorem's bound beside the measured value."""
+    """A theorem's bound and the measured value."""
 
     label: str
     reference: str | None
@@ -395,7 +395,7 @@ def _check_relations(card: dict[str, Any]) -> None:
             )
     pictures = card.get("pictures")
     if pictures is not None and (Path(pictures).name != pictures or "\\" in pictures or "\0" in pictures):
-        raise CardError(f"'pictures' is {pictures!r}, which is not a file beside the card")
+        raise CardError(f"'pictures' is {pictures!r}, which is not a file next to the card")
     if any(attack["row"] < 0 or attack["example"] < 0 for attack in card.get("worst") or ()):
         raise CardError("'worst' names a row or an image below 0")
     for drawn in (card.get("certificates") or {}).get("pictures") or ():
