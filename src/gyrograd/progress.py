@@ -125,7 +125,7 @@ def track(
         planned = [effort(item) for item in items]
     pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total, starts_slowly=arrive)
     show = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
-    return _hiding_nested(show(_announced(items, pace, effort), pace, what))
+    return _hiding_nested(show(_announce(items, pace, effort), pace, what))
 
 
 def in_notebook() -> bool:
@@ -134,7 +134,7 @@ def in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _announced(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effort] | None) -> Iterator[Item]:
+def _announce(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effort] | None) -> Iterator[Item]:
     """Yield the items, telling the pace the effort of each before it starts."""
     for item in items:
         if effort is not None:

@@ -473,7 +473,7 @@ def test_the_same_question_is_computed_once_and_few_answers_are_kept(stage, tmp_
         return str(values), b""
 
     for number in (1, 1, *range(2, KEPT_ANSWERS + 2), 1):
-        assert answers.recalled(answer, print, number)[0] == str((number,))
+        assert answers.cached_or_computed(answer, print, number)[0] == str((number,))
     assert [values[0] for values in asked] == [1, *range(2, KEPT_ANSWERS + 2), 1]
 
 

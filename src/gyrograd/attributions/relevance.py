@@ -257,7 +257,9 @@ class Relevance:
         if call.name in {"add", "sub", "rsub"}:
             return self._sum(call, values)
         if not any(item in self.changes for item in call.inputs):
-            return rules.spread(call, rules.sum_of([values[item] for item in call.inputs]) / len(call.inputs))
+            return rules.expand_to_output(
+                call, rules.sum_of([values[item] for item in call.inputs]) / len(call.inputs)
+            )
         if rules.is_constant_multiple(call):
             return self._kept_as_change(call, call.run(values))
         first, second = call.inputs
@@ -267,11 +269,11 @@ class Relevance:
     def _sum(self, call: Call, values: Values) -> Tensor:
         shares = self.settings.constants == "share" and call.inputs[0] not in self.image
         if rules.is_constant_shift(call) and not shares:
-            return rules.spread(call, self._relative(call.inputs[0], values))
+            return rules.expand_to_output(call, self._relative(call.inputs[0], values))
         terms = [(factor, item) for factor, item in rules.summands(call) if isinstance(item, Traced)]
         if self.settings.residual == "signed":
             moved = rules.sum_of([factor * self._change(item, values) for factor, item in terms])
-            return self._kept_as_change(call, rules.spread(call, moved))
+            return self._kept_as_change(call, rules.expand_to_output(call, moved))
         part = _PARTS[self.settings.residual]
         sizes = [part(factor * item.value) for factor, item in terms]
         moved = rules.sum_of(
@@ -308,7 +310,7 @@ class Relevance:
         self.over_draws.update(call.outputs)
         values = {item: self._relative(item, values) for item in call.inputs}
         if rules.is_constant_shift(call):
-            return rules.spread(call, values[call.inputs[0]])
+            return rules.expand_to_output(call, values[call.inputs[0]])
         if rules.is_constant_multiple(call) or call.name == "add":
             return call.run(values)
         raise no_rule("LRP", call, "it combines outputs of several runs other than by a mean")

@@ -242,7 +242,7 @@ def is_constant_shift(call: Call) -> bool:
     return len(call.inputs) == 1 and call.name in {"add", "sub", "rsub"}
 
 
-def spread(call: Call, u: Tensor) -> Tensor:
+def expand_to_output(call: Call, u: Tensor) -> Tensor:
     """u in the shape of the call's output, to which a constant may have broadcast it."""
     return u.expand(call.outputs[0].value.shape)
 
@@ -312,12 +312,12 @@ def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
     x = single(call.inputs[0].value)
     shape, axes, weight, eps = norm_settings(call, x.dtype)
 
-    def centred(t: Tensor) -> Tensor:
+    def subtract_mean(t: Tensor) -> Tensor:
         t = t.reshape(shape)
         return t if call.name == "rms_norm" else t - t.mean(axes, keepdim=True)
 
-    spread = (centred(x).square().mean(axes, keepdim=True) + eps).sqrt()
-    moved = (centred(single(t)) / spread).reshape(x.shape)
+    spread = (subtract_mean(x).square().mean(axes, keepdim=True) + eps).sqrt()
+    moved = (subtract_mean(single(t)) / spread).reshape(x.shape)
     return (moved if weight is None else moved * weight).to(t.dtype)
 
 

@@ -66,7 +66,7 @@ def audit(
     command = _command({**locals(), **vars(opening)})
     from gyrograd.audit import audit as audited
     from gyrograd.audit.verdict import GIVE_WEIGHTS
-    from gyrograd.cli.terminal import shown
+    from gyrograd.cli.terminal import escape_controls
     from gyrograd.models.opening import UNTRAINED
 
     settings = {
@@ -96,7 +96,7 @@ def audit(
         print(json_format.dumps(card.document, indent=1))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(shown(card.summary(width)))
+        print(escape_controls(card.summary(width)))
         print(printable(folder / "report.html"))
     return 0
 

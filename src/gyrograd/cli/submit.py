@@ -53,7 +53,7 @@ def submit(
     from gyrograd.audit import audit as audited
     from gyrograd.audit.submission import write_submission
     from gyrograd.cli.audit import FROM_A_SET, audit_settings, slug
-    from gyrograd.cli.terminal import shown
+    from gyrograd.cli.terminal import escape_controls
 
     settings = audit_settings(preset, methods, None, metrics, None, steps) | {"certified_images": certify}
     facts = {"name": name, "authors": authors, "paper": paper, "link": link, "reported": _claims(reported)}
@@ -76,7 +76,7 @@ def submit(
     }
     kept = {key: value for key, value in facts.items() if value}
     write_submission(out, here.model, x.cpu(), target.cpu(), here.index, opened, kept)
-    print(shown(card.summary()))
+    print(escape_controls(card.summary()))
     print(f"Check it here or elsewhere: gyrograd verify {printable(out)}")
     return 0
 

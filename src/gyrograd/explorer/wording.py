@@ -87,7 +87,7 @@ def figures(scene: AttackScene) -> tuple[Figure, ...]:
             "prediction",
             float(scene.prediction_kept),
             "kept" if scene.prediction_kept else "changed",
-            f"{said(scene.before)} → {said(scene.after)}",
+            f"{prediction_text(scene.before)} → {prediction_text(scene.after)}",
         ),
         Figure("kept", scene.kept, _share(scene.kept), f"of the {scene.top} strongest"),
         Figure("cosine", scene.cosine, number(scene.cosine)),
@@ -96,7 +96,7 @@ def figures(scene: AttackScene) -> tuple[Figure, ...]:
     )
 
 
-def said(guess: Prediction) -> str:
+def prediction_text(guess: Prediction) -> str:
     """A prediction as text: `ring, 98.1 %`."""
     return f"{guess.label}, {percent(guess.probability)}"
 

@@ -22,10 +22,10 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
 from gyrograd.records import read_json
 from gyrograd.reporting.charts import labels_of
-from gyrograd.reporting.page import rendered
+from gyrograd.reporting.page import render_template
 from gyrograd.reporting.schema import CARD, HOLLOW, MASKED, read_card
 from gyrograd.reporting.table import best_value
-from gyrograd.reporting.wording import Stat, counted_images, known, notes_of
+from gyrograd.reporting.wording import Stat, counted_images, is_known, notes_of
 
 STEADY = "steady_radius"
 SUBMISSION = "submission.json"
@@ -151,7 +151,7 @@ class Board:
         """The columns with a value: the ranking one first, then those of `FIRST`."""
         first = self.ranked_by
         every = {**DERIVED, **self.columns}
-        held = {key for place in self.places() for key, stat in place.stats.items() if known(stat)}
+        held = {key for place in self.places() for key, stat in place.stats.items() if is_known(stat)}
         keys = [*([first["key"]] if first else []), *FIRST, *every]
         return [every[key] for key in dict.fromkeys(keys) if key in every and (key in held or key == keys[0])]
 
@@ -170,8 +170,8 @@ class Board:
         drawn = [] if column is None else [
             (row, place, place.accuracy["value"], stat["value"])
             for row, place in enumerate(self.places())
-            if place.accuracy is not None and known(place.accuracy)
-            and (stat := place.stats.get(column["key"])) is not None and known(stat)
+            if place.accuracy is not None and is_known(place.accuracy)
+            and (stat := place.stats.get(column["key"])) is not None and is_known(stat)
         ]  # fmt: skip
         if column is None or not drawn:
             return None
@@ -277,7 +277,7 @@ def leaderboard_page(
     Without `pages` models link to their audits' reports.
     """
     methods = {place.method: place.label for board in tables for place in board.places()}
-    return rendered(
+    return render_template(
         "leaderboard",
         boards=tables,
         troubles=troubles,
@@ -291,7 +291,7 @@ def model_page(audit: Audit, board: Board, *, report: bool) -> str:
     """The page of a model on a site: description, all numbers of its card, reported values, reasons for doubt."""
     ranks = [(rank, place) for rank, place in enumerate(board.places(), 1) if place.audit is audit]
     facts = {"card": audit.card, "labels": labels_of(audit.card)}
-    return rendered("model", audit=audit, board=board, ranks=ranks, report=report, **facts)
+    return render_template("model", audit=audit, board=board, ranks=ranks, report=report, **facts)
 
 
 def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict[str, Path]]:
@@ -430,7 +430,7 @@ def _rank(place: LeaderboardRow, column: dict[str, Any] | None) -> tuple[bool, f
     """Sort key: best first; ties (at the largest radius tried) by the worse end of the interval, then by accuracy."""
     stat = None if column is None else place.stats.get(column["key"])
     right = -float((place.accuracy or {}).get("value") or 0.0)
-    if column is None or stat is None or not known(stat):
+    if column is None or stat is None or not is_known(stat):
         return True, 0.0, 0.0, right, place.audit.name, place.method
     sign, end = (-1, "low") if column["direction"] == "higher" else (1, "high")
     worse = stat["value"] if stat.get(end) is None else stat[end]

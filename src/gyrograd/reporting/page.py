@@ -1,6 +1,6 @@
 """Self-contained HTML pages: they open offline, light and dark, on a phone too; all text is escaped.
 
-`rendered` makes the page of any template; `page` the one of text, tables and figures.
+`render_template` makes the page of any template; `page` the one of text, tables and figures.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def page(
 ) -> str:
     """The page as HTML; all text is escaped. `beside`: pictures next to the lead; `badges`: words below the title, with
     their colours."""
-    return rendered(
+    return render_template(
         "page", title=title, lead=lead, sections=sections, footer=footer, beside=beside, badges=badges
     )
 
@@ -99,7 +99,7 @@ FILTERS = {
     "number": numbers.number,
     "bracket": numbers.bracket,
     "with_interval": numbers.interval_text,
-    "signed": wording.signed,
+    "signed": wording.signed_text,
     "eps_text": numbers.eps_text,
     "duration": wording.duration,
     "readable": readable,
@@ -108,7 +108,7 @@ FILTERS = {
 }
 
 
-def rendered(name: str, **values: Any) -> str:
+def render_template(name: str, **values: Any) -> str:
     """Render the template `NAME.html.jinja`."""
     text: str = _environment().get_template(f"{name}.html.jinja").render(light=LIGHT, dark=DARK, **values)
     # Names of files and models appear on pages; their control characters are escaped.
