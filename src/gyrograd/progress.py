@@ -26,8 +26,10 @@ COUNTED_EVERY_S = 1.0
 """Least time between two updates of a notebook's line."""
 TRIED_S = 5.0
 """Seconds of work to observe before the time left is shown."""
-SEEN_SHARE = 0.015
+SEEN_SHARE = 0.05
 """Share of each kind of work to observe before that: a small first item mostly shows what it takes to begin."""
+SEEN_S = 30.0
+"""Seconds of a kind that are enough, too: a twentieth of a long run would take too long to wait for."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
@@ -78,7 +80,9 @@ class Pace:
         for kind, size in self.efforts:
             whole[kind] += size
         kinds = {kind for kind, size in self.efforts[self.done :] if size}
-        seen = all(self.units[kind] >= SEEN_SHARE * whole[kind] for kind in kinds)
+        seen = all(
+            self.units[kind] >= SEEN_SHARE * whole[kind] or self.spent[kind] >= SEEN_S for kind in kinds
+        )
         return sum(self.spent.values()) >= TRIED_S and seen
 
     def share(self) -> float:

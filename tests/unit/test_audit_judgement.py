@@ -282,7 +282,7 @@ def test_the_second_sentence_holds_noise_attack_and_prediction() -> None:
     found = columns(0.13, 0.26)
     told = sentences(GRADIENT, found, None, Preset(methods=("gradient",)))
     assert told[0].startswith(
-        "Do not rely on single explanations of this model: most of the pixels the Gradient map"
+        "Do not rely on single explanations of this model: most of the top pixels of the Gradient map"
     )
     assert "random noise of 8/255 leaves 26 % [24, 28] in place" in told[1]
     assert (

@@ -28,6 +28,7 @@ def with_constants_held(tape: Tape, settings: Shares) -> Tape:
         call.hold(held)
         call.hold(_constants_of(call, settings))
         if not call.inputs:
+            # An operation on constants alone gives a constant.
             held.update(call.outputs)
     if tape.logits in held:
         raise UserError(
@@ -55,6 +56,7 @@ def _is_gate(item: Traced, call: Call) -> bool:
     if len(call.inputs) != 2:
         return False
     other = call.inputs[0] if item is call.inputs[1] else call.inputs[1]
+    # Squeeze-and-excitation multiplies a map by one number per channel: the smaller factor only scales.
     if item.value.numel() != other.value.numel():
         return item.value.numel() < other.value.numel()
     return _saturates(item) and not _saturates(other)
@@ -297,6 +299,7 @@ class Relevance:
 
     def _kept_as_change(self, call: Call, moved: Tensor) -> Tensor:
         """The output's change; dividing by the output can wait, because the next step multiplies by it."""
+        # `skip` divides by the share that reaches x, which needs relative changes; so do the logits.
         if self.settings.constants == "skip" or call.outputs[0] is self.logits:
             return self._share(moved, call.outputs[0].value)
         self.changes.update(call.outputs)
@@ -345,6 +348,7 @@ class Relevance:
             return
         ends = [_as_list(call.run({item: self.boxed[item][side] for item in call.inputs})) for side in (0, 1)]
         for output, a, b in zip(call.outputs, *ends, strict=True):
+            # A negative scale swaps the ends.
             self.boxed[output] = (torch.minimum(a, b), torch.maximum(a, b))
 
     def _note_sign(self, call: Call) -> None:

@@ -27,7 +27,9 @@ def number(value: Number | None) -> str:
 
 
 def signed_number(value: Number | None) -> str:
-    """`number` with its sign, for differences."""
+    """`number` with its sign, for differences; very small ones with one digit, to show that they are not zero."""
+    if value is not None and 0 < abs(value) < 0.001:
+        return f"{value:+.1g}"
     text = number(value)
     return text if text.startswith(("-", UNKNOWN)) else f"+{text}"
 
