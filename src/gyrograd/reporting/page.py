@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -95,6 +96,14 @@ def write_page(path: Path, html: str) -> None:
     write_text(path, html)
 
 
+def keep_options_whole(text: str) -> Any:
+    """The text as HTML in which options such as --max_accuracy_loss are not broken across lines."""
+    from markupsafe import Markup, escape
+
+    # Browsers break a line after a hyphen, and "--" at its end reads as a dash.
+    return Markup(re.sub(r"--\w[\w-]*", r'<span class="option">\g<0></span>', str(escape(text))))
+
+
 FILTERS = {
     "number": numbers.number,
     "bracket": numbers.bracket,
@@ -105,6 +114,7 @@ FILTERS = {
     "readable": readable,
     "counted_images": wording.counted_images,
     "notes_of": wording.notes_of,
+    "options": keep_options_whole,
 }
 
 
