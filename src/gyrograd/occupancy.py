@@ -128,7 +128,7 @@ def _take(path: Path) -> bool:
             continue  # its last holder removed the empty folder
         had = False
         try:
-            had = _locked(file, path)
+            had = _try_lock(file, path)
             if had and _is_at(file, path):
                 _sign(file)
                 _held[_key(path)] = file
@@ -146,7 +146,7 @@ def _take(path: Path) -> bool:
         # The last holder removed the file before we had the lock: the next process would lock a new file, so try again.
 
 
-def _locked(file: int, path: Path) -> bool:
+def _try_lock(file: int, path: Path) -> bool:
     """Lock the open file without waiting; on a file system without locks, warn and return True."""
     try:
         if sys.platform == "win32":

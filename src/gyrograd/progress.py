@@ -26,8 +26,10 @@ COUNTED_EVERY_S = 1.0
 """Least time between two updates of a notebook's line."""
 TRIED_S = 5.0
 """Seconds of work to observe before the time left is shown."""
-SEEN_SHARE = 0.015
+SEEN_SHARE = 0.05
 """Share of each kind of work to observe before that: a small first item mostly shows what it takes to begin."""
+SEEN_S = 30.0
+"""Seconds of a kind that are enough, too: a twentieth of a long run would take too long to wait for."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
@@ -78,7 +80,9 @@ class Pace:
         for kind, size in self.efforts:
             whole[kind] += size
         kinds = {kind for kind, size in self.efforts[self.done :] if size}
-        seen = all(self.units[kind] >= SEEN_SHARE * whole[kind] for kind in kinds)
+        seen = all(
+            self.units[kind] >= SEEN_SHARE * whole[kind] or self.spent[kind] >= SEEN_S for kind in kinds
+        )
         return sum(self.spent.values()) >= TRIED_S and seen
 
     def share(self) -> float:
@@ -125,7 +129,7 @@ def track(
         planned = [effort(item) for item in items]
     pace = Pace(list(planned) if planned is not None else [("", 1.0)] * total, starts_slowly=arrive)
     show = _with_bar if sys.stderr.isatty() else _with_count if in_notebook() else _with_line
-    return _hiding_nested(show(_announced(items, pace, effort), pace, what))
+    return _hiding_nested(show(_announce(items, pace, effort), pace, what))
 
 
 def in_notebook() -> bool:
@@ -134,7 +138,7 @@ def in_notebook() -> bool:
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _announced(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effort] | None) -> Iterator[Item]:
+def _announce(items: Iterable[Item], pace: Pace, effort: Callable[[Item], Effort] | None) -> Iterator[Item]:
     """Yield the items, telling the pace the effort of each before it starts."""
     for item in items:
         if effort is not None:

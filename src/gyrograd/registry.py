@@ -298,12 +298,12 @@ def _facts_of_class(kind: str, made: type, _registered: int) -> dict[str, list[A
     entries = {entry for (k, _), entry in _entries.items() if k == kind}
     own = [entry for entry in entries if entry.factory is made]
     building = own or [
-        e for e in entries if not inspect.isclass(e.factory) and _returned_by(e.factory) is made
+        e for e in entries if not inspect.isclass(e.factory) and _return_type(e.factory) is made
     ]
     return {name: list({getattr(entry, name) for entry in building}) for name in _DEFAULTS}
 
 
-def _returned_by(factory: Callable[..., Any]) -> Any:
+def _return_type(factory: Callable[..., Any]) -> Any:
     try:
         return get_type_hints(factory).get("return")
     except (NameError, TypeError):  # a hint that only type checkers know

@@ -67,7 +67,7 @@ def old_fields(**renamed: str) -> Callable[[Class], Class]:
 
         made.__init__ = initialize  # type: ignore[misc]
         for old, new in renamed.items():
-            setattr(made, old, property(functools.partial(_read, old=old, new=new)))
+            setattr(made, old, property(functools.partial(_read_renamed, old=old, new=new)))
         return made
 
     return add
@@ -86,7 +86,7 @@ def with_new_names(
     return new | {renamed[name]: settings[name] for name in renamed.keys() & settings.keys()}
 
 
-def _read(owner: Any, *, old: str, new: str) -> Any:
+def _read_renamed(owner: Any, *, old: str, new: str) -> Any:
     _warn(old, new)
     return getattr(owner, new)
 

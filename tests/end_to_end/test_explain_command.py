@@ -19,7 +19,7 @@ from gyrograd.data.opening import open_data
 from gyrograd.errors import UserError
 from gyrograd.models import load
 from gyrograd.numerics.maps import reduce
-from gyrograd.reporting.pictures import LEAST_IMAGE, coloured, overlay, png
+from gyrograd.reporting.pictures import LEAST_IMAGE, colour_map, overlay, png
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_an_overlay_shows_the_image_in_grey_where_the_map_is_zero():
     grey = image.mean(-1)
     elsewhere = map == 0
     np.testing.assert_allclose(seen[elsewhere], grey[elsewhere][:, None].repeat(3, 1))
-    strongest = grey[2, 3] * LEAST_IMAGE + coloured(map, 4.0)[2, 3] * (1 - LEAST_IMAGE)
+    strongest = grey[2, 3] * LEAST_IMAGE + colour_map(map, 4.0)[2, 3] * (1 - LEAST_IMAGE)
     np.testing.assert_allclose(seen[2, 3], strongest)
 
 

@@ -187,8 +187,8 @@ def test_reports_need_no_torch():
     code = (
         "import sys; sys.modules['torch'] = None; "
         "import gyrograd.reporting, gyrograd.cli.report, gyrograd.cli.compare, gyrograd.cli.leaderboard; "
-        "from gyrograd.reporting.page import rendered; "
-        "print(len(rendered('page', title='t', lead=(), sections=(), footer=(), badges=(), beside=None)) > 100)"
+        "from gyrograd.reporting.page import render_template; "
+        "print(len(render_template('page', title='t', lead=(), sections=(), footer=(), badges=(), beside=None)) > 100)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (result.stdout, result.stderr) == ("True\n", "")

@@ -153,7 +153,7 @@ def test_only_pixels_that_do_flip_within_the_radius_are_refuted():
     x, target = at([0.01, 0.03, 0.06, 0.11, 0.3])
     metric = CertifiedPixels(sigma=SIGMA, radius=0.1, draws=400, held_out=50)
     found = metric.certificate(Nothing(), by_side, x, target)
-    refuted = certificates.refuted(metric, Nothing(), by_side, x, target, found)
+    refuted = certificates.find_refuted(metric, Nothing(), by_side, x, target, found)
     truth = x[:, 0, 0, 0]
     sure = found.radius.amin((1, 2)) >= metric.radius
     assert not (refuted.any((1, 2)) & (sure | (truth > metric.radius))).any()

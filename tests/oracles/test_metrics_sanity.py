@@ -15,7 +15,7 @@ from scipy.stats import spearmanr
 
 import gyrograd as gg
 from gyrograd.metrics.localization import mask_of_boxes
-from gyrograd.metrics.road import imputed
+from gyrograd.metrics.road import impute_pixels
 from gyrograd.numerics import random
 
 with warnings.catch_warnings():
@@ -255,7 +255,7 @@ def test_removed_pixels_are_the_solution_of_their_equations(share):
     x = random.uniform(keys, (2, 7, 9), dtype=torch.float64)
     removed = random.uniform(keys, (7, 9), stream=1) < share
     removed[:, 3, 3], removed[:, 0, 0] = False, True
-    torch.testing.assert_close(imputed(x, removed), solved(x, removed), rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(impute_pixels(x, removed), solved(x, removed), rtol=1e-9, atol=1e-10)
 
 
 def test_the_imputation_is_that_of_quantus_inside_the_image():
@@ -265,7 +265,7 @@ def test_the_imputation_is_that_of_quantus_inside_the_image():
     removed = random.uniform(keys, (10, 10), stream=1) < 0.6
     theirs = noisy_linear_imputation(x[0].numpy(), removed[0].flatten().nonzero()[:, 0].numpy(), noise=0.0)
     np.testing.assert_allclose(
-        imputed(x, removed)[0].numpy(), theirs.reshape(3, 10, 10), rtol=1e-6, atol=1e-8
+        impute_pixels(x, removed)[0].numpy(), theirs.reshape(3, 10, 10), rtol=1e-6, atol=1e-8
     )
 
 
@@ -276,7 +276,7 @@ def test_filled_pixels_lie_between_those_that_are_left(seed):
     x = random.uniform(keys, (1, 8, 8), dtype=torch.float64)
     removed = random.uniform(keys, (8, 8), stream=1) < 0.8
     removed[:, 2, 2] = False
-    filled = imputed(x, removed)
+    filled = impute_pixels(x, removed)
     for row in range(2):
         left = x[row, 0][~removed[row]]
         assert (filled[row] >= left.min() - 1e-9).all()
@@ -310,7 +310,7 @@ def test_road_refuses_to_remove_everything():
     with pytest.raises(gg.UserError, match="below 1"):
         gg.metric("road", ratios=(1.0,))
     with pytest.raises(gg.UserError, match="remove fewer"):
-        imputed(torch.rand(1, 1, 4, 4), torch.ones(1, 4, 4, dtype=torch.bool))
+        impute_pixels(torch.rand(1, 1, 4, 4), torch.ones(1, 4, 4, dtype=torch.bool))
 
 
 def of_quantus(metric, map, mask=None):

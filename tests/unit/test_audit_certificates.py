@@ -14,7 +14,7 @@ from gyrograd.audit.methods import Method
 from gyrograd.errors import UserError
 from gyrograd.reporting import boards, find_audits
 from gyrograd.reporting.card import contents, html_report
-from gyrograd.reporting.schema import checked
+from gyrograd.reporting.schema import check_card
 
 TINY = replace(
     PRESETS["quick"], methods=("gradient", "smoothgrad", "lime"), steps=1,
@@ -83,7 +83,7 @@ def test_the_page_and_the_leaderboard_show_what_is_certified(certified):
 
 def test_without_being_asked_nothing_is_certified(certified, tmp_path):
     card = certified[0].document | {"certificates": None}
-    assert "What is certain" not in html_report(contents(checked(card), tmp_path))
+    assert "What is certain" not in html_report(contents(check_card(card), tmp_path))
     assert PRESETS["quick"].certified_images == 0
     method = Method("gradient", "Gradient", gg.attribution("gradient"))
     assert certified_methods([method], replace(TINY, certified_images=0)) == []
@@ -95,7 +95,7 @@ def test_a_card_whose_picture_is_no_grid_is_refused(certified):
     for rows in ([], [""], ["++", "+"], ["+?"]):
         picture = card["certificates"]["pictures"][0] | {"rows": rows}
         with pytest.raises(UserError, match="not a grid of the characters"):
-            checked(card | {"certificates": card["certificates"] | {"pictures": [picture]}})
+            check_card(card | {"certificates": card["certificates"] | {"pictures": [picture]}})
 
 
 def test_a_negative_number_of_images_is_one_sentence():

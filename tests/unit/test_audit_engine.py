@@ -28,7 +28,7 @@ from gyrograd.metrics import TopKIntersection
 from gyrograd.models.opening import UNTRAINED
 from gyrograd.numerics import random
 from gyrograd.progress import Pace
-from gyrograd.reporting.schema import checked
+from gyrograd.reporting.schema import check_card
 
 FEW = replace(SMALL, methods=("gradient",), attacks=("top_k",), sweep={})
 TOP = 10
@@ -54,7 +54,7 @@ def method(card: Card, name: str) -> dict[str, Any]:
 
 
 def test_the_card_is_one_a_report_can_show(card: Card) -> None:
-    assert checked(card.document)["kind"] == "audit"
+    assert check_card(card.document)["kind"] == "audit"
     assert [m["name"] for m in card.document["methods"]] == ["gradient", "smoothgrad"]
     keys = {c["key"] for c in card.document["columns"]}
     assert all(set(m["columns"]) == keys for m in card.document["methods"])
@@ -397,7 +397,7 @@ def test_further_metrics_become_columns() -> None:
 def test_one_image_gives_no_interval_and_no_confident_grade() -> None:
     x, y = small_images(1)
     card = audit(small_net(), x, y, preset=FEW)
-    checked(card.document)
+    check_card(card.document)
     assert method(card, "gradient")["columns"]["rps"]["low"] is None
     assert card.grade == "shaky"
     assert "one image cannot tell more" in card.document["verdict"]["sentences"][0]

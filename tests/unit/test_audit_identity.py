@@ -13,7 +13,7 @@ from torch import nn
 
 from gyrograd.audit import identity
 from gyrograd.measurement.run import data_hash, model_hash
-from gyrograd.reporting.schema import checked
+from gyrograd.reporting.schema import check_card
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_peak_memory_is_left_out_where_the_system_does_not_say(without_resource:
     said = without_resource.rerun(small_net(), None, 1.0, 0)
     assert said["peak_memory_mb"] is None
     assert {key for key, value in said.items() if value is None} == {"peak_memory_mb"}
-    assert checked(card() | {"rerun": said})["rerun"] == said
+    assert check_card(card() | {"rerun": said})["rerun"] == said
 
 
 def test_another_weight_or_buffer_is_another_model() -> None:

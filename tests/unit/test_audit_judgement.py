@@ -19,7 +19,7 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, point_in_words
 from gyrograd.audit.presets import PRESETS, Preset
-from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturated, challenges, suspects
+from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturation_flag, challenges, suspects
 from gyrograd.audit.table import card_columns, eps_curves, stat, steady_radius, worst
 from gyrograd.audit.theorems import bound_row, constants, promises
 from gyrograd.audit.verdict import grade_of, sentences
@@ -282,7 +282,7 @@ def test_the_second_sentence_holds_noise_attack_and_prediction() -> None:
     found = columns(0.13, 0.26)
     told = sentences(GRADIENT, found, None, Preset(methods=("gradient",)))
     assert told[0].startswith(
-        "Do not rely on single explanations of this model: most of the pixels the Gradient map"
+        "Do not rely on single explanations of this model: most of the top pixels of the Gradient map"
     )
     assert "random noise of 8/255 leaves 26 % [24, 28] in place" in told[1]
     assert (
@@ -517,11 +517,13 @@ def test_remedies_name_the_audits_own_options_and_apply_to_what_it_explains() ->
     assert told == flag.what_to_do  # a flag without a remedy of the audit's own keeps its check's
     longer = _row("lrp", "beaten_by_more_steps", flag, 0.5, preset)["what_to_do"]
     assert longer == "Search longer: --steps 36 (now 9)."
-    sure = sanity_checks.saturated(nn.Identity(), torch.tensor([[100.0, 0.0]] * 4), torch.tensor([0] * 4))
+    sure = sanity_checks.saturation_flag(
+        nn.Identity(), torch.tensor([[100.0, 0.0]] * 4), torch.tensor([0] * 4)
+    )
     assert sure is not None
-    of_logits = _saturated(sure, [GRADIENT])
+    of_logits = _saturation_flag(sure, [GRADIENT])
     assert of_logits is not None
     assert "maps are of the logit" in of_logits.explanation
     assert "quantity" not in REMEDIES["saturated"]
     probability = Method("p", "p", gg.attribution("gradient", quantity="probability"))
-    assert _saturated(sure, [GRADIENT, probability]) is sure
+    assert _saturation_flag(sure, [GRADIENT, probability]) is sure

@@ -170,7 +170,7 @@ def test_the_card_says_how_long_the_attacks_searched_and_that_this_guarantees_no
         (ONE, "took 1 step, and"),
         (
             replace(ONE, mean_steps=3, search_rows=5),
-            "(3, 4 at the smallest radius, for maps averaged over passes, at most 5 of them), and",
+            "or 3 (4 at the smallest radius) for averaged maps such as SmoothGrad, through 5 of their passes, and",
         ),
     ):
         (told,) = [

@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 import gyrograd as gg
-from gyrograd.cli import _underscored
+from gyrograd.cli import _with_underscores
 from gyrograd.data.cifar10 import CLASSES
 from gyrograd.errors import UserError
 from gyrograd.models import zoo
@@ -99,7 +99,7 @@ def test_a_file_that_does_not_fit_is_one_sentence(tmp_path):
 
 def test_options_may_be_written_with_dashes():
     known = ("class_names", "out")
-    assert _underscored("--class-names", known) == "--class_names"
-    assert _underscored("--class-names=a-b.txt", known) == "--class_names=a-b.txt"
-    assert _underscored("--what-ever", known) == "--what-ever"
-    assert _underscored("class-names", known) == "class-names"
+    assert _with_underscores("--class-names", known) == "--class_names"
+    assert _with_underscores("--class-names=a-b.txt", known) == "--class_names=a-b.txt"
+    assert _with_underscores("--what-ever", known) == "--what-ever"
+    assert _with_underscores("class-names", known) == "class-names"

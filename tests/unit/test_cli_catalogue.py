@@ -11,13 +11,13 @@ import pytest
 
 import gyrograd as gg
 from gyrograd import cli, registry
-from gyrograd.cli.names import Listed, catalogue, listed
+from gyrograd.cli.names import Listed, catalogue, listing_of
 from gyrograd.cli.terminal import print_table
 from gyrograd.errors import UserError
 
 
 def registered(kind: str) -> list[Listed]:
-    return [listed(entry) for entry in gg.available(kind).values()]
+    return [listing_of(entry) for entry in gg.available(kind).values()]
 
 
 @pytest.mark.parametrize("kind", gg.kinds())

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from gyrograd.reporting.contact_sheet import SheetColumn, SheetRow, contact_sheet
-from gyrograd.reporting.pictures import coloured, shared_scale
+from gyrograd.reporting.pictures import colour_map, shared_scale
 
 GRADIENT = SheetColumn("g", "Gradient", "How the score changes.", "Gradient()")
 OTHER = SheetColumn("o", "Other", "Another.", "Other(draws=7)", 7)
@@ -33,7 +33,7 @@ def test_maps_of_any_size_show_the_same_colours_and_tell_their_scale():
     assert np.array_equal(first, second)
     end = shared_scale(map, map)
     small = first[:: len(first) // 4, :: len(first) // 4]
-    assert np.array_equal(small, (coloured(map, end) * 255).round().astype(np.uint8))
+    assert np.array_equal(small, (colour_map(map, end) * 255).round().astype(np.uint8))
     assert f"0 to {end:.3f}" in page
     assert f"0 to {100 * end:.3f}" in page
     assert "7 passes" in page

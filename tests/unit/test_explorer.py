@@ -163,7 +163,7 @@ def test_the_seed_is_that_of_the_attack(net, x):
 
 
 def test_a_map_without_derivative_is_attacked_through_the_gradient(net, x):
-    found = attack_image(net, x, None, replace(PLAN, method="lime"), seed=7)
+    found = attack_image(net, x, None, replace(PLAN, method="lime", attack="targeted_map"), seed=7)
     lime = gg.attribution("lime")
     attack = gg.attack("targeted_map", eps=PLAN.eps, steps=3, transfer_from="gradient")
     hit = attack(net.model, lime, x, net.model(x).argmax(1), seed=7)
@@ -446,7 +446,7 @@ def test_settings_of_methods_reach_the_maps(stage, net, x, tmp_path):
 
 def test_the_page_opens_on_an_image_that_is_labelled_rightly_and_moves_far(stage, net):
     x = stage.data.pixels(torch.arange(5))
-    plan = Plan(eps=64 / 255, steps=3)
+    plan = Plan(attack="targeted_map", eps=64 / 255, steps=3)
     kept = [
         attack_image(net, x[place : place + 1], None, replace(plan, steps=10), seed=7).kept
         for place in range(5)
@@ -473,7 +473,7 @@ def test_the_same_question_is_computed_once_and_few_answers_are_kept(stage, tmp_
         return str(values), b""
 
     for number in (1, 1, *range(2, KEPT_ANSWERS + 2), 1):
-        assert answers.recalled(answer, print, number)[0] == str((number,))
+        assert answers.cached_or_computed(answer, print, number)[0] == str((number,))
     assert [values[0] for values in asked] == [1, *range(2, KEPT_ANSWERS + 2), 1]
 
 

@@ -159,7 +159,7 @@ def test_work_has_a_moment_for_its_page_to_listen(sessions, clock):
     assert not sessions.is_gone("abc", began)
     clock.now += GRACE_S + 0.1
     assert sessions.is_gone("abc", began)
-    sessions.opened("abc")
+    sessions.record_opened("abc")
     assert not sessions.is_gone("abc", began)
 
 
@@ -189,7 +189,7 @@ def test_files_stay_while_their_page_is_open_and_go_when_it_was_closed(sessions,
     just_uploaded = mine.with_name("fresh")
     just_uploaded.write_bytes(b"x")
     for name, path in (("me", mine), ("you", theirs)):
-        sessions.opened(name)
+        sessions.record_opened(name)
         sessions.keep(name, "image", path)
     sessions.sweep()
     assert shared.exists()
@@ -197,7 +197,7 @@ def test_files_stay_while_their_page_is_open_and_go_when_it_was_closed(sessions,
     assert theirs.exists()
     assert just_uploaded.exists()
     assert not stray.parent.exists()
-    sessions.closed("you")
+    sessions.record_closed("you")
     sessions.sweep()
     assert theirs.exists()
     clock.now += KEPT_S
@@ -209,20 +209,20 @@ def test_files_stay_while_their_page_is_open_and_go_when_it_was_closed(sessions,
 def test_an_image_two_pages_hold_stays_until_both_are_closed(sessions, clock, tmp_path):
     path = written(tmp_path, "both")
     for name in ("me", "you"):
-        sessions.opened(name)
+        sessions.record_opened(name)
         sessions.keep(name, "image", path)
-    sessions.closed("me")
+    sessions.record_closed("me")
     clock.now += KEPT_S
     sessions.sweep()
     assert path.exists()
-    sessions.closed("you")
+    sessions.record_closed("you")
     clock.now += KEPT_S
     sessions.sweep()
     assert not path.exists()
 
 
 def test_a_page_keeps_its_last_few_files_only(sessions, tmp_path):
-    sessions.opened("me")
+    sessions.record_opened("me")
     paths = [written(tmp_path, str(number)) for number in range(LAST_FILES + 2)]
     for path in paths:
         sessions.keep("me", "attack", path)

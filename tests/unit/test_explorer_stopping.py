@@ -15,7 +15,7 @@ import gyrograd as gg
 from gyrograd.data import Dataset
 from gyrograd.data.opening import NamedData
 from gyrograd.explorer import Net, Plan, Stopped, attack_image, compare_models, explain_image, make_stage
-from gyrograd.explorer.page import Wish, _in_a_sentence, answered, watch_of
+from gyrograd.explorer.page import Wish, _in_a_sentence, compute_answer, watch_of
 from gyrograd.explorer.watching import ProgressReporter, at_every_pass, unwatched
 
 SIDE = 16
@@ -157,7 +157,7 @@ def test_a_place_is_told_again_once_there_is_one():
 def shown(wish: Wish, key: str, work=lambda watch: ("done", b"")) -> str:
     """What the page shows when the work's turn comes."""
     watch = watch_of(wish, key, lambda share, desc: None)
-    return _in_a_sentence(lambda: answered(work, watch))[0]
+    return _in_a_sentence(lambda: compute_answer(work, watch))[0]
 
 
 def test_a_stop_pressed_while_the_work_waits_in_the_queue_is_obeyed_when_its_turn_comes():

@@ -131,14 +131,14 @@ def test_a_map_of_the_image_alone_ignores_the_model():
 def test_shuffled_weights_are_the_same_numbers_in_another_order():
     model = net("residual")
     before = [weight.clone() for weight in model.parameters()]
-    twin = sanity_checks.shuffled(model, seed=1)
+    twin = sanity_checks.shuffle_weights(model, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     for old, new in zip(before, twin.parameters(), strict=True):
         assert torch.equal(old.flatten().sort().values, new.flatten().sort().values)
         assert not torch.equal(old, new)
-    again = sanity_checks.shuffled(model, seed=1)
+    again = sanity_checks.shuffle_weights(model, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(twin.parameters(), again.parameters(), strict=True))
-    usual, zero = sanity_checks.shuffled(model), sanity_checks.shuffled(model, seed=0)
+    usual, zero = sanity_checks.shuffle_weights(model), sanity_checks.shuffle_weights(model, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(usual.parameters(), zero.parameters(), strict=True))
 
 
@@ -181,12 +181,12 @@ def test_training_mode_of_batchnorm_and_dropout_is_found():
 def test_saturated_probabilities_are_found_at_both_ends():
     x, target = batch(4)
     model = net("lenet")
-    assert sanity_checks.saturated(model, x, target) is None
+    assert sanity_checks.saturation_flag(model, x, target) is None
     with torch.no_grad():
         model[-1].weight *= 1000
     right, wrong = model(x).argmax(1), model(x).argmin(1)
-    assert sanity_checks.saturated(model, x, right).measured == 1
-    assert sanity_checks.saturated(model, x, wrong).measured == 1
+    assert sanity_checks.saturation_flag(model, x, right).measured == 1
+    assert sanity_checks.saturation_flag(model, x, wrong).measured == 1
 
 
 def test_too_few_draws_are_found_and_more_cure_it():

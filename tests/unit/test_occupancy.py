@@ -189,14 +189,14 @@ def test_an_empty_folder_taken_away_while_it_is_asked_for_is_made_again(tmp_path
 
 
 def test_a_lock_on_a_file_that_was_taken_away_does_not_count(tmp_path, monkeypatch):
-    locked = occupancy._locked
+    locked = occupancy._try_lock
 
     def after_the_last_holder(file, path):
-        monkeypatch.setattr(occupancy, "_locked", locked)
+        monkeypatch.setattr(occupancy, "_try_lock", locked)
         path.unlink()
         return locked(file, path)
 
-    monkeypatch.setattr(occupancy, "_locked", after_the_last_holder)
+    monkeypatch.setattr(occupancy, "_try_lock", after_the_last_holder)
     with exclusive_folder(tmp_path):
         assert (tmp_path / NAME).exists()
 

@@ -60,7 +60,8 @@ def test_a_kind_not_seen_yet_goes_at_the_speed_of_all_and_is_not_called_known() 
 def test_a_small_first_item_of_a_kind_says_nothing_about_the_rest() -> None:
     efforts = [("attack", 1.0), ("attack", 1.0), ("attack", 98.0)]
     assert not worked(efforts, [8.0])[0].known()
-    assert worked([("attack", 4.0), ("attack", 96.0)], [8.0])[0].known()
+    assert worked([("attack", 6.0), ("attack", 94.0)], [8.0])[0].known()
+    assert worked(efforts, [40.0])[0].known()  # but half a minute of it does
 
 
 def test_the_time_left_falls_during_a_long_item_but_not_below_the_items_after_it() -> None:
@@ -129,8 +130,8 @@ def test_short_work_says_nothing(clock: Clock, capsys: pytest.CaptureFixture[str
 
 
 def test_weights_count_for_their_own_items_only(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two items of ten, then one that is guessed at a hundred: ten times as much as the bare count says."""
-    items = [10.0, 10.0, 1000.0]
+    """Two items of twenty, then one that is guessed at a thousand: fifty times as much as the bare count says."""
+    items = [20.0, 20.0, 1000.0]
     taking(clock, track(items, 3, "weighed", lambda seconds: ("all", seconds)))
     assert "weighed: about 17 minutes" in capsys.readouterr().err
     taking(clock, track(items, 3, "counted"))

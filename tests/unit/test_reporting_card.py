@@ -23,12 +23,12 @@ from gyrograd.numerics.wording import bracket, eps_text, interval_text, number
 from gyrograd.reporting import Figure, Section, Table, map_grid, page, read_card, write_report
 from gyrograd.reporting.card import contents, html_report
 from gyrograd.reporting.charts import eps_charts, labels_of, plane_chart, setting_text
-from gyrograd.reporting.markdown import escaped
+from gyrograd.reporting.markdown import escape
 from gyrograd.reporting.palette import DARK, LIGHT, series
 from gyrograd.reporting.pictures import attack_pictures, difference, shared_scale, signed_colours
-from gyrograd.reporting.schema import checked
+from gyrograd.reporting.schema import check_card
 from gyrograd.reporting.table import rows
-from gyrograd.reporting.wording import counted_images, duration, notes_of, signed
+from gyrograd.reporting.wording import counted_images, duration, notes_of, signed_text
 
 HOSTILE = "<script>alert(1)</script>\"' onload=x $\\frac{|`*_[a](http://evil) 猫\n# &lt;"
 
@@ -96,7 +96,7 @@ def test_every_column_says_how_many_images_it_is_of(tmp_path, small):
 
 
 def test_the_same_card_gives_the_same_bytes(audit, tmp_path, small):
-    small = checked(small)
+    small = check_card(small)
     (tmp_path / "pictures.npz").write_bytes((audit / "pictures.npz").read_bytes())
     first = write_report(small, tmp_path).read_bytes()
     assert write_report(json.loads(json.dumps(small)), tmp_path).read_bytes() == first
@@ -148,7 +148,7 @@ def test_the_dashed_line_is_explained_only_if_it_is_drawn(tmp_path, pareto, expe
     card = cards.card()
     for place, point in enumerate(card["plane"]["points"]):
         point["pareto"] = place < pareto
-    page = html_report(contents(checked(card), tmp_path))
+    page = html_report(contents(check_card(card), tmp_path))
     assert page.count("Pareto line") == expected
     assert pages.read(page).text.count("dashed line") == expected
 
@@ -190,8 +190,8 @@ def test_hostile_names_stay_text(tmp_path):
 
 @given(st.text())
 def test_escaped_text_is_one_line_without_markup(text):
-    assert "\n" not in escaped(text)
-    assert not re.search(r"(?<!\\)(?:\\\\)*[<`*\[|]", escaped(text))
+    assert "\n" not in escape(text)
+    assert not re.search(r"(?<!\\)(?:\\\\)*[<`*\[|]", escape(text))
 
 
 def test_a_card_of_the_least_a_card_must_have(tmp_path):
@@ -218,7 +218,7 @@ def test_what_was_not_measured_is_a_dash_and_never_best(tmp_path, small):
     columns["rps"], columns["insertion"] = None, {"value": None, "low": None, "high": None, "n": 0}
     columns["deletion"] = {"value": 0.01, "low": None, "high": None, "n": 1}
     del columns["top_k_kept"]
-    cells = {cell.key: cell for cell in rows(checked(small))[0].cells}
+    cells = {cell.key: cell for cell in rows(check_card(small))[0].cells}
     for key in ("rps", "insertion", "top_k_kept"):
         assert (cells[key].value, cells[key].mark, cells[key].bar) == ("–", "", None)
     assert (cells["deletion"].value, cells["deletion"].interval, cells["deletion"].mark) == (
@@ -236,7 +236,7 @@ def test_points_that_were_not_measured_are_left_out_of_the_charts():
     lines[0]["y"] = [None] * 4
     lines[1]["y"][0] = {"value": 0.5, "low": None, "high": None, "n": 1}
     card["curves"] = {"eps": card["curves"]["eps"] | {"lines": lines}, "insertion": None}
-    panels, sheet = eps_charts(checked(card))
+    panels, sheet = eps_charts(check_card(card))
     assert len(panels) == 1
     assert sheet.rows[0][2:] == ("–",) * 4
     assert sheet.rows[1][2] == "0.500"
@@ -260,7 +260,7 @@ def test_notes_and_methods_left_out_stand_with_the_verdict(tmp_path, small):
     told = {"notes": ["The model has no trained weights."], "left_out": {"lrp": "It has no <rule>."}}
     small["settings"] |= told
     cards.write_audit(tmp_path)
-    write_report(checked(small), tmp_path)
+    write_report(check_card(small), tmp_path)
     page = pages.read((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert page.complaints == []
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
@@ -395,7 +395,7 @@ def test_maps_of_zeros_have_a_scale():
 
 
 def test_the_best_of_each_column_is_marked_by_its_direction():
-    table = {row.name: {cell.key: cell.mark for cell in row.cells} for row in rows(checked(cards.card()))}
+    table = {row.name: {cell.key: cell.mark for cell in row.cells} for row in rows(check_card(cards.card()))}
     for key, *_, direction in cards.COLUMNS:
         values = {m["name"]: m["columns"][key]["value"] for m in cards.card()["methods"]}
         best = (max if direction == "higher" else min)(values, key=values.__getitem__)
@@ -407,7 +407,7 @@ def test_level_means_that_the_intervals_meet():
     for method, (low, high) in zip(card["methods"], [(0.8, 1.0), (0.5, 0.8), (0.5, 0.79)], strict=False):
         method["columns"]["rps"] = {"value": (low + high) / 2, "low": low, "high": high, "n": 9}
     card["methods"] = card["methods"][:3]
-    marks = [row.cells[0].mark for row in rows(checked(card))]
+    marks = [row.cells[0].mark for row in rows(check_card(card))]
     assert marks == ["best", "level", ""]
 
 
@@ -415,7 +415,7 @@ def test_bars_stand_within_the_range():
     card = cards.card()
     card["columns"][0]["range"] = [-1, 1]
     card["methods"][0]["columns"]["rps"] = {"value": 0.0, "low": -3.0, "high": 0.5, "n": 9}
-    bar = rows(checked(card))[0].cells[0].bar
+    bar = rows(check_card(card))[0].cells[0].bar
     assert (bar.low, bar.value, bar.high) == (0.0, 50.0, 75.0)
 
 
@@ -425,9 +425,9 @@ WRONG = {
     "schema true": (lambda c: c.update(schema=True), "names no schema"),
     "pictures elsewhere": (
         lambda c: c.update(pictures="../other/pictures.npz"),
-        "not a file beside the card",
+        "not a file next to the card",
     ),
-    "pictures of the machine": (lambda c: c.update(pictures="/etc/passwd"), "not a file beside the card"),
+    "pictures of the machine": (lambda c: c.update(pictures="/etc/passwd"), "not a file next to the card"),
     "a row below 0": (lambda c: c["worst"][0].update(row=-1), "names a row or an image below 0"),
     "an infinite number": (
         lambda c: c["accuracy"].update(value=float("inf")),
@@ -490,10 +490,10 @@ def test_any_damage_is_a_sentence_or_harmless(at, value):
         inner = inner[key]
     inner[at[-1]] = value
     try:
-        whole = checked(card)
+        whole = check_card(card)
     except UserError:
         return
-    assert checked(whole) == whole
+    assert check_card(whole) == whole
     rows(whole)
 
 
@@ -524,8 +524,8 @@ def test_numbers_read_as_people_write_them():
     assert [duration(v) for v in (None, 93.1, 720, 12600)] == ["–", "93 s", "12 min", "3.5 h"]
     stat = {"value": 0.31, "low": 0.27, "high": 0.35, "n": 9}
     assert interval_text(stat) == "0.310 [0.270, 0.350]"
-    assert signed(stat) == "+0.310 [+0.270, +0.350]"
-    assert signed({"value": -0.1, "low": None, "high": None}) == "-0.100"
+    assert signed_text(stat) == "+0.310 [+0.270, +0.350]"
+    assert signed_text({"value": -0.1, "low": None, "high": None}) == "-0.100"
     assert bracket(None) == bracket({"value": 1.0, "low": None, "high": None}) == ""
 
 
@@ -538,16 +538,18 @@ def test_the_plane_names_settings_in_their_unit_and_methods_the_table_lacks():
         "8/255",
     )
     assert setting_text({"setting": None}) == ""
-    assert labels_of(checked(card))["smoothgrad"] == "Smoothgrad"  # a card written before points had labels
+    assert (
+        labels_of(check_card(card))["smoothgrad"] == "Smoothgrad"
+    )  # a card written before points had labels
     for point in card["plane"]["points"]:
         point["label"] = f"{point['method']} in words"
-    assert labels_of(checked(card))["smoothgrad"] == "smoothgrad in words"
+    assert labels_of(check_card(card))["smoothgrad"] == "smoothgrad in words"
     card["plane"]["points"] = [*card["plane"]["points"][:4], point | {"method": "lime", "robustness": None}]
-    chart = plane_chart(checked(card))
+    chart = plane_chart(check_card(card))
     assert chart.alt == "Robustness and faithfulness of 4 settings. Recommended: smoothgrad in words 0.1."
     assert [row[4] for row in chart.rows] == ["", "", "recommended", "Pareto"]
     card["plane"]["recommended"] = None
-    assert plane_chart(checked(card)).alt.endswith("No setting is recommended.")
+    assert plane_chart(check_card(card)).alt.endswith("No setting is recommended.")
 
 
 def test_a_page_of_sections_is_valid_and_its_text_stays_text():

@@ -156,7 +156,7 @@ def as_if_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         for check, answer in (("is_being_recorded", True), ("may_look_at", False)):
             if name.startswith("gyrograd") and hasattr(module, check):
                 monkeypatch.setattr(module, check, lambda _, answer=answer: answer)
-    monkeypatch.setattr(random, "_filled", lambda _, keys, shape, *__: torch.full((len(keys), *shape), 0.5))
+    monkeypatch.setattr(random, "_fill", lambda _, keys, shape, *__: torch.full((len(keys), *shape), 0.5))
 
 
 CAPTURABLE = [entry.factory for entry in gg.available("regularizer").values() if entry.capturable]

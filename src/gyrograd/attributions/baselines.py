@@ -42,7 +42,7 @@ def baseline_of(x: Inputs, baseline: Baseline) -> Inputs:
         raise UserError(
             f"Baseline '{baseline}' needs images b c h w, not {tuple(x.shape)}; use baseline='zero' or a number."
         )
-    return _blurred(x) if baseline == "blur" else x.flatten(2).mean(2)[..., None, None].expand_as(x)
+    return _blur(x) if baseline == "blur" else x.flatten(2).mean(2)[..., None, None].expand_as(x)
 
 
 def examples_of(x: Inputs, baseline: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def _broadcast(x: Tensor, baseline: float | Tensor) -> Tensor:
         ) from None
 
 
-def _blurred(x: Tensor) -> Tensor:
+def _blur(x: Tensor) -> Tensor:
     """Gaussian blur with a standard deviation of an eighth of the shorter side; edges repeat."""
     sigma = min(x.shape[2:]) / 8
     radius = min(math.ceil(2 * sigma), min(x.shape[2:]) - 1)

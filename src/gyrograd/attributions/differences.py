@@ -188,6 +188,7 @@ class Differences:
         if call.name == "div":
             if call.kwargs.get("rounding_mode"):
                 raise no_rule("DeepLIFT", call, "it rounds")
+            # a / b as a product with 1 / b, for which there are rules.
             second = pointwise(torch.reciprocal, second)
         return product(first, second).moved
 
@@ -195,6 +196,7 @@ class Differences:
         """A layer, or a product if its weights depend on x, too (attention)."""
         if len(call.inputs) > 2 or len(set(call.inputs)) < len(call.inputs):
             raise no_rule("DeepLIFT", call, "it is not the product of two different tensors")
+        # With a constant weight this is the layer itself; with two factors it is `product`, for any einsum.
         means = {item: (item.value + self.references[item]) / 2 for item in call.inputs}
         return rules.sum_of([call.run(means | {item: values[item]}) for item in call.inputs])
 
@@ -209,6 +211,8 @@ class Differences:
         change = self.change(call.inputs[0], values)
         top, low = call.outputs[0].value, self.references[call.outputs[0]]
         first, second = rules.winners(call, change.true), rules.winners(call, change.reference)
+        # At the winner of the larger maximum the other run is not larger, so the change there is at least as large as
+        # that of the maximum and the ratio at most 1.
         places = torch.where(top >= low, first, second)
         true, reference, moved = (rules.at_places(call, part, places) for part in change)
         step = true - reference

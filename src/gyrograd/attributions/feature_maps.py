@@ -61,7 +61,7 @@ def named_maps(tape: Tape, module: nn.Module, name: str, rows: int) -> FeatureMa
         raise UserError(
             f"The logits do not depend on the output of layer '{name}'; name a layer before them."
         )
-    found = _folded(at, tape, rows)
+    found = _as_feature_maps(at, tape, rows)
     if found is None:
         raise UserError(
             f"The output of layer '{name}' has shape {tuple(at.value.shape)}, which is not a grid of places for images "
@@ -75,7 +75,7 @@ def candidates(tape: Tape, rows: int) -> Iterator[FeatureMaps]:
     scores = {item for call in tape.path if call.name == "softmax" for item in call.inputs}
     for call in reversed(tape.path):
         if call.name in LAYERS and call.outputs[0] not in scores:
-            found = _folded(call.outputs[0], tape, rows)
+            found = _as_feature_maps(call.outputs[0], tape, rows)
             if found is not None:
                 yield found
 
@@ -108,7 +108,7 @@ def no_layer(tape: Tape) -> UserError:
     )
 
 
-def _folded(at: Traced, tape: Tape, rows: int) -> FeatureMaps | None:
+def _as_feature_maps(at: Traced, tape: Tape, rows: int) -> FeatureMaps | None:
     """The value as feature maps, or None if it is no grid of places."""
     shape, image = at.value.shape, tape.x.value
     if len(shape) == 3 and shape[0] == rows:

@@ -79,14 +79,14 @@ def plain_gradient(model: Model, x: Tensor, site: LayerSite, score: Score) -> La
     """The layer at this site and the gradient to it; None if the pass called its modules in another order."""
     at: list[Tensor] = []
 
-    def cut(number: int, returned: Any) -> Tensor | None:
+    def cut_graph(number: int, returned: Any) -> Tensor | None:
         if number != site.number or not isinstance(returned, Tensor):
             return None
         at.append(returned.detach().requires_grad_())
         torch.set_grad_enabled(True)
         return at[0].clone()  # a later layer may write into it
 
-    with torch.no_grad(), ExitStack() as modes, watch_modules(model, cut) as heard:
+    with torch.no_grad(), ExitStack() as modes, watch_modules(model, cut_graph) as heard:
         modes.enter_context(in_one_pass(model))
         if x.device.type == "cpu":
             modes.enter_context(CpuLayers())

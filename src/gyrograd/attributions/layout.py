@@ -31,14 +31,14 @@ _RESHAPES = {Tensor.view, Tensor.reshape, Tensor.flatten, torch.reshape, torch.f
 def logits_of(model: Model, x: Inputs) -> Logits:
     """model(x), in the layout that is fastest here."""
 
-    def watched(x: Tensor) -> Tensor:
+    def watched_model(x: Tensor) -> Tensor:
         with _Reshapes() as reshapes:
             logits: Tensor = model(x)
         if not reshapes.untouched():
             raise _PlainOnlyError
         return logits
 
-    logits: Tensor = in_fast_layout(model, x, watched, model)
+    logits: Tensor = in_fast_layout(model, x, watched_model, model)
     return logits
 
 

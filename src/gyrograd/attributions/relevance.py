@@ -28,6 +28,7 @@ def with_constants_held(tape: Tape, settings: Shares) -> Tape:
         call.hold(held)
         call.hold(_constants_of(call, settings))
         if not call.inputs:
+            # An operation on constants alone gives a constant.
             held.update(call.outputs)
     if tape.logits in held:
         raise UserError(
@@ -55,6 +56,7 @@ def _is_gate(item: Traced, call: Call) -> bool:
     if len(call.inputs) != 2:
         return False
     other = call.inputs[0] if item is call.inputs[1] else call.inputs[1]
+    # Squeeze-and-excitation multiplies a map by one number per channel: the smaller factor only scales.
     if item.value.numel() != other.value.numel():
         return item.value.numel() < other.value.numel()
     return _saturates(item) and not _saturates(other)
@@ -259,7 +261,9 @@ class Relevance:
         if call.name in {"add", "sub", "rsub"}:
             return self._sum(call, values)
         if not any(item in self.changes for item in call.inputs):
-            return rules.spread(call, rules.sum_of([values[item] for item in call.inputs]) / len(call.inputs))
+            return rules.expand_to_output(
+                call, rules.sum_of([values[item] for item in call.inputs]) / len(call.inputs)
+            )
         if rules.is_constant_multiple(call):
             return self._kept_as_change(call, call.run(values))
         first, second = call.inputs
@@ -269,11 +273,11 @@ class Relevance:
     def _sum(self, call: Call, values: Values) -> Tensor:
         shares = self.settings.constants == "share" and call.inputs[0] not in self.image
         if rules.is_constant_shift(call) and not shares:
-            return rules.spread(call, self._relative(call.inputs[0], values))
+            return rules.expand_to_output(call, self._relative(call.inputs[0], values))
         terms = [(factor, item) for factor, item in rules.summands(call) if isinstance(item, Traced)]
         if self.settings.residual == "signed":
             moved = rules.sum_of([factor * self._change(item, values) for factor, item in terms])
-            return self._kept_as_change(call, rules.spread(call, moved))
+            return self._kept_as_change(call, rules.expand_to_output(call, moved))
         part = _PARTS[self.settings.residual]
         sizes = [part(factor * item.value) for factor, item in terms]
         moved = rules.sum_of(
@@ -297,6 +301,7 @@ class Relevance:
 
     def _kept_as_change(self, call: Call, moved: Tensor) -> Tensor:
         """The output's change; dividing by the output can wait, because the next step multiplies by it."""
+        # `skip` divides by the share that reaches x, which needs relative changes; so do the logits.
         if self.settings.constants == "skip" or call.outputs[0] is self.logits:
             return self._share(moved, call.outputs[0].value)
         self.changes.update(call.outputs)
@@ -310,7 +315,7 @@ class Relevance:
         self.over_draws.update(call.outputs)
         values = {item: self._relative(item, values) for item in call.inputs}
         if rules.is_constant_shift(call):
-            return rules.spread(call, values[call.inputs[0]])
+            return rules.expand_to_output(call, values[call.inputs[0]])
         if rules.is_constant_multiple(call) or call.name == "add":
             return call.run(values)
         raise no_rule("LRP", call, "it combines outputs of several runs other than by a mean")
@@ -345,6 +350,7 @@ class Relevance:
             return
         ends = [_as_list(call.run({item: self.boxed[item][side] for item in call.inputs})) for side in (0, 1)]
         for output, a, b in zip(call.outputs, *ends, strict=True):
+            # A negative scale swaps the ends.
             self.boxed[output] = (torch.minimum(a, b), torch.maximum(a, b))
 
     def _note_sign(self, call: Call) -> None:

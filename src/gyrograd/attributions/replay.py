@@ -200,6 +200,7 @@ def upstream(logits: Traced) -> tuple[Call, ...]:
         new = {item.call for item in open_ends.pop().inputs if item.call} - calls
         calls |= new
         open_ends += new
+    # The walk finds calls in any order; a replay needs the inputs of a call before the call.
     return tuple(sorted(calls, key=lambda call: call.number))
 
 
@@ -329,6 +330,7 @@ class _Recorder(TorchFunctionMode):
             if not any(id(item) in self._known for item in _leaves((args, given))):
                 return func(*args, **given)
             func, args, given = as_torch_function(func, args, given)
+        # torch switches a mode off while it handles a call. Entered again, it records the small operations.
         if func in DECOMPOSITIONS:
             with self:
                 return DECOMPOSITIONS[func](*args, **given)
@@ -345,6 +347,7 @@ class _Recorder(TorchFunctionMode):
         result = self._execute(call)
         if not isinstance(result, Tensor) and not _tensors(result):
             return _plain(result, call)
+        # Not remembered as computed from x, so later calls treat it as a constant.
         if call.name in _MAKES_CONSTANTS and len(call.inputs) == 1:
             return result
         self._refuse_hidden_graph(call)
@@ -352,6 +355,7 @@ class _Recorder(TorchFunctionMode):
 
     def _execute(self, call: Call) -> Any:
         values = {item: item.value for item in call.inputs}
+        # The model may be inside its own no_grad(), which must not end our graph.
         if not self._apart or torch.is_grad_enabled():
             return call.run(values)
         with torch.enable_grad():
@@ -448,6 +452,7 @@ _LEAVES_TORCH = {"item", "tolist", "numpy", "__array__", "__float__", "__int__",
 # They use only the shape and type of their argument.
 _MAKES_CONSTANTS = {"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"}
 _WRITES_INTO = {"__setitem__", "copy_", "index_put_", "set_", "zero_", "requires_grad_", "detach_"}
+# A truth value is allowed: the model may branch on it, and the record holds the branch that was taken.
 _PLAIN = (
     bool,
     int,

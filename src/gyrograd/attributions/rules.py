@@ -122,6 +122,7 @@ def layers_of(call: Call, method: str) -> list[Layer]:
     given = arguments(call) if call.name in _PARAMETERS else {}
     if given:
         first, second = given.pop("input"), given.pop("weight")
+    # `run` below tells the two factors apart by identity.
     elif len(call.tensors) == 2 and call.tensors[0] is not call.tensors[1]:
         first, second = call.tensors
     else:
@@ -187,6 +188,7 @@ def averages_single_values(call: Call) -> bool:
 def winners(call: Call, value: Tensor) -> Tensor:
     """Positions of the maxima if this max-pool gets this value."""
     given = arguments(call) | {"input": value.detach(), "return_indices": True}
+    # F.max_pool2d is recorded without indices, so the pool runs once more to get them.
     places: Tensor = getattr(F, call.name)(**given)[1]
     return places
 
@@ -250,7 +252,7 @@ def is_constant_shift(call: Call) -> bool:
     return len(call.inputs) == 1 and call.name in {"add", "sub", "rsub"}
 
 
-def spread(call: Call, u: Tensor) -> Tensor:
+def expand_to_output(call: Call, u: Tensor) -> Tensor:
     """u in the shape of the call's output, to which a constant may have broadcast it."""
     return u.expand(call.outputs[0].value.shape)
 
@@ -311,6 +313,7 @@ def norm_settings(call: Call, dtype: torch.dtype) -> tuple[list[int], list[int],
 def less_mean(call: Call, moved: Tensor) -> Tensor:
     """Relative change of a softmax: the change of its input minus the mean of that under its weights."""
     s = single(call.outputs[0].value)
+    # Exact to first order: ds_i / s_i = dx_i - sum_j s_j dx_j.
     mean = (s * single(moved)).sum(arguments(call)["dim"], keepdim=True)
     return (single(moved) - mean).to(moved.dtype)
 
@@ -320,12 +323,13 @@ def through_fixed_spread(call: Call, t: Tensor) -> Tensor:
     x = single(call.inputs[0].value)
     shape, axes, weight, eps = norm_settings(call, x.dtype)
 
-    def centred(t: Tensor) -> Tensor:
+    def subtract_mean(t: Tensor) -> Tensor:
         t = t.reshape(shape)
         return t if call.name == "rms_norm" else t - t.mean(axes, keepdim=True)
 
-    spread = (centred(x).square().mean(axes, keepdim=True) + eps).sqrt()
-    moved = (centred(single(t)) / spread).reshape(x.shape)
+    # The denominator comes from the true run, so the whole step is linear in t.
+    spread = (subtract_mean(x).square().mean(axes, keepdim=True) + eps).sqrt()
+    moved = (subtract_mean(single(t)) / spread).reshape(x.shape)
     return (moved if weight is None else moved * weight).to(t.dtype)
 
 

@@ -58,7 +58,7 @@ def segment(
     B.3), "grid" grid x grid cells, "pixels" each pixel alone; a tensor `b h w` or `h w` is taken as given.
     """
     if isinstance(how, Tensor):
-        return _checked_labels(x, how)
+        return _check_labels(x, how)
     if how == "grid":
         return _cells(x, grid)
     if how == "pixels":
@@ -99,7 +99,7 @@ def _cells(x: Tensor, grid: int) -> Tensor:
     return (row[:, None] * grid + column).repeat(b, 1, 1)
 
 
-def _checked_labels(x: Tensor, labels: Tensor) -> Tensor:
+def _check_labels(x: Tensor, labels: Tensor) -> Tensor:
     b, _, h, w = x.shape
     if labels.is_floating_point() or labels.is_complex() or tuple(labels.shape) not in {(h, w), (b, h, w)}:
         raise UserError(
@@ -189,7 +189,7 @@ def over_coalitions(
     images, fills = as_images(x), as_images(baseline)
 
     def value_of(rows: slice) -> Tensor:
-        masked = _masked(images, fills, segments, coalitions, rows.start, rows.stop)
+        masked = _masked_images(images, fills, segments, coalitions, rows.start, rows.stop)
         rebuilt = masked.reshape(-1, *x.shape[1:])
         return value(check_logits(logits_of(model, rebuilt), rebuilt), owner[rows])
 
@@ -200,7 +200,7 @@ def over_coalitions(
     return list(whole.split(counts))
 
 
-def _masked(
+def _masked_images(
     images: Tensor, fills: Tensor, segments: Tensor, coalitions: list[Tensor], start: int, stop: int
 ) -> Tensor:
     """Rows start..stop of the concatenated coalitions of all examples, as images."""
@@ -215,7 +215,7 @@ def _masked(
     return torch.cat(pieces)
 
 
-def spread(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) -> Inputs:
+def paint_segments(coefficients: Float[Tensor, "b s"], segments: Segments, x: Inputs) -> Inputs:
     """Maps shaped like x in which each pixel, in every channel, carries the coefficient of its segment."""
     pixels = coefficients.gather(1, segments.flatten(1)).reshape(len(x), 1, *segments.shape[1:])
     return pixels.expand_as(as_images(x)).reshape(x.shape).to(x.dtype)
@@ -236,7 +236,7 @@ def segment_map(method: Any, model: Model, x: Inputs, target: Targets, create_gr
     target, x = class_indices(target, x), x.detach()
     try_model(model, x)
     segments = segments_of(method, x)
-    return spread(method.coefficients(model, x, target, segments), segments, x)
+    return paint_segments(method.coefficients(model, x, target, segments), segments, x)
 
 
 def segments_of(method: Any, x: Inputs) -> Segments:

@@ -82,11 +82,11 @@ class Card:
 
     def _page(self) -> str:
         from gyrograd.reporting.card import contents, html_report
-        from gyrograd.reporting.schema import checked
+        from gyrograd.reporting.schema import check_card
 
         with tempfile.TemporaryDirectory() as folder:
             self._write_pictures(Path(folder))
-            return html_report(contents(checked(self.document), Path(folder)))
+            return html_report(contents(check_card(self.document), Path(folder)))
 
     def _write_pictures(self, folder: Path) -> None:
         if self.pictures:
@@ -113,7 +113,7 @@ def summary(card: Mapping[str, Any], width: int | None = None) -> str:
     if not card["complete"]:
         lines += ["Interrupted: these numbers are of the images finished so far.", ""]
     lines += [f"Verdict: {verdict['grade'] or 'not judged'}", *(f"  {s}" for s in verdict["sentences"]), ""]
-    lines = _folded(lines, width) + _table(card, width)
+    lines = _wrap_lines(lines, width) + _table(card, width)
     head = len(lines)
     lines += [f"  note: {note}" for note in card["settings"].get("notes", [])]
     lines += [f"  left out: {name} ({why})" for name, why in card["settings"].get("left_out", {}).items()]
@@ -121,10 +121,10 @@ def summary(card: Mapping[str, Any], width: int | None = None) -> str:
         lines += ["", "Reasons to doubt a number:"]
         for flag in card["flags"]:
             lines.append(f"  {flag['where']}: {flag['name'].replace('_', ' ')}. {flag['what_to_do']}")
-    return "\n".join([*lines[:head], *_folded(lines[head:], width)])
+    return "\n".join([*lines[:head], *_wrap_lines(lines[head:], width)])
 
 
-def _folded(lines: Sequence[str], width: int | None) -> list[str]:
+def _wrap_lines(lines: Sequence[str], width: int | None) -> list[str]:
     """Wrap long lines; continuation lines are indented by two more spaces."""
     if width is None:
         return list(lines)

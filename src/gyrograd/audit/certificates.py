@@ -22,7 +22,7 @@ from gyrograd.audit.table import stat
 from gyrograd.measurement import CLEAN, Column, Look, Metric, Plan, Table
 from gyrograd.measurement.plan import described
 from gyrograd.metrics import CertifiedCosine, CertifiedPixels, SoftStability
-from gyrograd.metrics.certificates import per_value, refuted
+from gyrograd.metrics.certificates import find_refuted, per_value
 from gyrograd.reporting.schema import Certificates, CertifiedPicture, CertifiedRow
 
 LOOKS = 4
@@ -168,7 +168,7 @@ def _pictures(
     for method in methods:
         at = (inputs.model, method.attribution, x, target)
         found = metric.certificate(*at, seed=seed)
-        moved = refuted(metric, *at, found, draws=min(400, metric.draws), seed=seed)[0]
+        moved = find_refuted(metric, *at, found, draws=min(400, metric.draws), seed=seed)[0]
         states = torch.where(moved, 2, found.states(metric.radius)[0]) + 1
         yield {
             "example": inputs.sample.index[0],

@@ -157,7 +157,7 @@ def audit_features(
     _check_asked(x, preset, eps, features, of_images)
     d = x[0].numel()
     names = None if x.dim() != 2 else tuple(map(str, features or (f"feature {i}" for i in range(d))))
-    standard, sample = _standardized(model, x, labels)
+    standard, sample = _standardize(model, x, labels)
     usual_steps, mean_steps, most = DEPTHS[preset]
     if steps is None:
         steps = usual_steps
@@ -253,7 +253,7 @@ def _check_asked(
         )
 
 
-def _standardized(model: Model, x: Inputs, labels: Targets | None) -> tuple[Standardized, Sample]:
+def _standardize(model: Model, x: Inputs, labels: Targets | None) -> tuple[Standardized, Sample]:
     """The model of standardised features, and the standardised examples with their explained classes."""
     weight = next((p for p in model.parameters() if p.is_floating_point()), x)
     check_fits(model, x.to(weight))
@@ -283,7 +283,7 @@ def feature_plans(
         registered("deletion", substrate="zero"),
         Metric("share", lambda at: shares(at.map)),
         Metric("cosine", lambda at: cosine(at.attack.map_clean, at.attack.map), "attacked"),
-        Metric("kept", partial(kept_share, top), "attacked", {"top": top}),
+        Metric("kept", partial(share_kept, top), "attacked", {"top": top}),
         Metric("prediction_kept", lambda at: at.attack.prediction_kept, "attacked"),
         Metric("share", lambda at: shares(at.map), "attacked"),
     )
@@ -296,7 +296,7 @@ def feature_plans(
     return plans
 
 
-def kept_share(top: int, at: Look) -> Tensor:
+def share_kept(top: int, at: Look) -> Tensor:
     """Share of the clean map's top that is in the top of the attacked map."""
     before, after = (top_k_mask(map.abs().flatten(1), top) for map in (at.attack.map_clean, at.attack.map))
     return (before & after).sum(1).double() / top

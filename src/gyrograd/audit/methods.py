@@ -54,7 +54,11 @@ def methods_of(
     found: list[Method] = []
     left_out: dict[str, str] = {}
     for name, own in _by_name(preset.methods if named is None else named):
-        method = _named(name, preset, max_batch) if own is None else _given(name, own, x, target, model)
+        method = (
+            _method_by_name(name, preset, max_batch)
+            if own is None
+            else _method_from_callable(name, own, x, target, model)
+        )
         try:
             method.attribution(model, x[:1], target[:1])
         except UserError as wrong:
@@ -84,7 +88,7 @@ def _by_name(methods: Methods) -> list[tuple[str, OneMethod | None]]:
     ]
 
 
-def _named(name: str, preset: Preset, max_batch: int) -> Method:
+def _method_by_name(name: str, preset: Preset, max_batch: int) -> Method:
     entry = lookup("attribution", name)
     settings = dict(preset.method_settings.get(entry.name, {}))
     attribution = build_attribution(entry.name, settings, max_batch)
@@ -99,7 +103,7 @@ def _named(name: str, preset: Preset, max_batch: int) -> Method:
     return replace(method, search=search, notes=(note,))
 
 
-def _given(name: str, given: OneMethod, x: Tensor, target: Tensor, model: Model) -> Method:
+def _method_from_callable(name: str, given: OneMethod, x: Tensor, target: Tensor, model: Model) -> Method:
     """The method of a given function or object; whether it has a derivative is found out by trying."""
     attribution = as_attribution(given)
     method = Method(name, name, attribution, {"repr": repr(given)}, passes=passes_of(attribution))

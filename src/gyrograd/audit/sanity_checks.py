@@ -57,11 +57,11 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     """All raised flags, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
     model = inputs.model
-    twin = sanity_checks.shuffled(model, inputs.seed)
+    twin = sanity_checks.shuffle_weights(model, inputs.seed)
     found: list[tuple[str, Flag | None]] = [
         *((MODEL, flag) for flag in sanity_checks.model_flags(model, x)),
         (MODEL, sanity_checks.training_mode(model)),
-        (MODEL, _saturated(sanity_checks.saturated(model, x, target), methods)),
+        (MODEL, _saturation_flag(sanity_checks.saturation_flag(model, x, target), methods)),
     ]
     for method in methods:
         maps = method.attribution(model, x, target).detach()
@@ -78,7 +78,7 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
 
 
-def _saturated(flag: Flag | None, methods: Sequence[Method]) -> Flag | None:
+def _saturation_flag(flag: Flag | None, methods: Sequence[Method]) -> Flag | None:
     """The flag of saturation, reworded if logits are explained, whose maps do not saturate."""
     if flag is None or any(getattr(m.attribution, "quantity", "logit") == "probability" for m in methods):
         return flag
@@ -95,13 +95,13 @@ def _of_numbers(inputs: AuditInputs, table: Table, method: Method) -> list[Flag 
     name, eps = method.name, inputs.preset.eps
     rps, insertion = (mean_over(table.curve(method=name, metric=m)) for m in ("rps", "insertion"))
     chance = table.of(method=MODEL, metric="chance")
-    found = [sanity_checks.calm_but_empty(*_shared(rps, insertion, chance))]
+    found = [sanity_checks.calm_but_empty(*_restrict_to_common_examples(rps, insertion, chance))]
     # Without noise, because the question is whether the attacks beat it.
     moved = worst(
         table.of(method=name, condition=a, eps=eps, metric="cosine") for a in inputs.preset.searches
     )
     noise = table.of(method=name, condition=NOISE, eps=eps, metric="cosine")
-    attacked, noisy = _shared(moved, noise)
+    attacked, noisy = _restrict_to_common_examples(moved, noise)
     if len(attacked):
         found.append(sanity_checks.noise_beats_attack(attacked, noisy, "higher is better"))
     if any(value is None for value in moved.values()):
@@ -129,7 +129,7 @@ def challenges(table: Table, methods: Sequence[Method], preset: Preset) -> list[
     return found
 
 
-def _shared(*columns: Column) -> list[Tensor]:
+def _restrict_to_common_examples(*columns: Column) -> list[Tensor]:
     """The columns restricted to the examples that all of them have."""
     common = [e for e in columns[0] if all(c.get(e) is not None for c in columns)]
     return [torch.tensor([c[e] for e in common], dtype=torch.float64) for c in columns]

@@ -102,7 +102,7 @@ def write_submission(
     if spec_of(model) is not None:
         save(folder / CHECKPOINT, model)
     else:
-        how = _copied(folder, opening)
+        how = _copy_model_files(folder, opening)
     every = sorted(p for p in folder.rglob("*") if p.is_file() and _is_evidence(p.relative_to(folder)))
     document = {
         "schema": SCHEMA,
@@ -119,7 +119,7 @@ def _is_evidence(path: Path) -> bool:
     return path.parts[0] in {CARD, "records", IMAGES, CHECKPOINT, "model"} and not path.name.startswith(".")
 
 
-def _copied(folder: Path, opening: Mapping[str, Any]) -> JsonObject:
+def _copy_model_files(folder: Path, opening: Mapping[str, Any]) -> JsonObject:
     """Copy the model's files into the folder, and return the options that open them there."""
     how: JsonObject = {key: opening[key] for key in ("classes", "normalize") if opening.get(key) is not None}
     word = str(opening["model"])
@@ -166,14 +166,14 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
         device: where the model runs.
     """
     document = _document(folder)
-    changed = next(_changed(folder, document["files"]), None)
+    changed = next(_file_differences(folder, document["files"]), None)
     yield Check(f"{len(document['files'])} files are the submitted ones", changed)
     if changed:
         return
     card = read_card(folder / CARD)
     _refuse_precision(folder, card)
     x, target, index = read_images(folder / IMAGES)
-    model = _opened(folder, document["model"], device)
+    model = _open_submitted_model(folder, document["model"], device)
     wrong = None
     if model_hash(model) != card["model"]["sha256"]:
         wrong = "the model is not the one the card speaks of (its weights have another hash)"
@@ -183,13 +183,13 @@ def verify(folder: Path, *, sample: int = 4, seed: int = 0, device: str = "auto"
     if wrong:
         return
     inputs, methods = _inputs(model, Sample(x, target, index), card)
-    table = _recorded(folder, inputs, methods)
+    table = _table_of_records(folder, inputs, methods)
     wrong = next(_card_differences(card, inputs, methods, table), None)
     yield Check("the card's numbers and flags follow from its records", wrong)
     if wrong:
         return
-    drawn = _drawn(inputs, sample, seed)
-    yield _measured_again(inputs, methods, table, drawn)
+    drawn = _choose_images(inputs, sample, seed)
+    yield _compare_with_records(inputs, methods, table, drawn)
 
 
 def _refuse_precision(folder: Path, card: Mapping[str, Any]) -> None:
@@ -229,7 +229,7 @@ def _document(folder: Path) -> JsonObject:
     return document
 
 
-def _changed(folder: Path, files: Mapping[str, Any]) -> Iterator[str]:
+def _file_differences(folder: Path, files: Mapping[str, Any]) -> Iterator[str]:
     """One sentence per missing, changed or added file."""
     for name, digest in files.items():
         path = folder / name
@@ -244,7 +244,7 @@ def _changed(folder: Path, files: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} was added after the submission"
 
 
-def _opened(folder: Path, how: Mapping[str, Any], device: str) -> Model:
+def _open_submitted_model(folder: Path, how: Mapping[str, Any], device: str) -> Model:
     """Open the submitted model; its files are read, never executed."""
     file, weights = (how.get(key) for key in ("file", "weights"))
     for name in (file, weights):
@@ -268,7 +268,7 @@ def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[Audi
     settings = with_new_names(card["settings"] or {}, OLD_FIELDS)
     names = [field.name for field in fields(Preset)]
     try:
-        preset = Preset(**{name: _frozen(settings[name]) for name in names})
+        preset = Preset(**{name: _lists_to_tuples(settings[name]) for name in names})
         seed = int(settings["seed"])
     except (KeyError, TypeError, ValueError) as wrong:
         raise UserError(
@@ -294,14 +294,14 @@ def _inputs(model: Model, sample: Sample, card: Mapping[str, Any]) -> tuple[Audi
     return inputs, methods
 
 
-def _frozen(value: Any) -> Any:
+def _lists_to_tuples(value: Any) -> Any:
     """The value with lists converted back to tuples."""
     if isinstance(value, list):
-        return tuple(_frozen(item) for item in value)
-    return {key: _frozen(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return tuple(_lists_to_tuples(item) for item in value)
+    return {key: _lists_to_tuples(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _recorded(folder: Path, inputs: AuditInputs, methods: list[Method]) -> Table:
+def _table_of_records(folder: Path, inputs: AuditInputs, methods: list[Method]) -> Table:
     """The table of the records; missing parts are measured, so that leaving them out gains nothing."""
     with tempfile.TemporaryDirectory() as place:
         if (folder / "records").is_dir():
@@ -357,7 +357,7 @@ def _differ(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> bool:
     )
 
 
-def _drawn(inputs: AuditInputs, count: int, seed: int) -> list[int]:
+def _choose_images(inputs: AuditInputs, count: int, seed: int) -> list[int]:
     """The images to measure again: one half from the attacked images, one half from the others, attacked first."""
     index, attacked = inputs.sample.index, inputs.preset.attacked_images
     order = random.permutation(random.keys(seed, 1), len(index), stream=0)[0].tolist()
@@ -367,7 +367,9 @@ def _drawn(inputs: AuditInputs, count: int, seed: int) -> list[int]:
     return [*first[:half], *rest[: max(0, count - half)]]
 
 
-def _measured_again(inputs: AuditInputs, methods: list[Method], table: Table, drawn: list[int]) -> Check:
+def _compare_with_records(
+    inputs: AuditInputs, methods: list[Method], table: Table, drawn: list[int]
+) -> Check:
     """Compare every number of these images with its record."""
     attacked = sum(inputs.sample.index.index(i) < inputs.preset.attacked_images for i in drawn)
     x, target, _ = inputs.rows(drawn)

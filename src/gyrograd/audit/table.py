@@ -93,7 +93,7 @@ def card_columns(preset: Preset) -> list[CardColumn]:
     """Key, label and description of each column of the card."""
     eps, noise = eps_text(preset.eps), eps_text(preset.noise_eps)
     top, unit = f"{preset.top_fraction:.0%} of the pixels", [0.0, 1.0]
-    attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {searched(preset)}"
+    attacker = f"the worst of {', '.join(preset.attacks)} and noise, {eps}, {_search_settings(preset)}"
     radii = ", ".join(eps_text(radius) for radius in preset.radii)
     rows: list[tuple[str, str, str, Group]] = [
         (
@@ -121,7 +121,8 @@ def card_columns(preset: Preset) -> list[CardColumn]:
         ),
     ]
     if has_radius(preset):
-        far = f"largest eps, of 255, at which at least half of the top {top} stays, auto at {radii}, {searched(preset)}"
+        steps = _search_settings(preset)
+        far = f"largest eps, of 255, at which at least half of the top {top} stays, auto at {radii}, {steps}"
         rows.insert(2, (STEADY, "Steady radius", far, "attack"))
     columns: list[CardColumn] = [
         {
@@ -154,7 +155,20 @@ def has_radius(preset: Preset) -> bool:
 
 
 def searched(preset: Preset) -> str:
-    """The number of attack steps in words; audits with other numbers are not comparable."""
+    """The number of attack steps in words, for the note below a verdict."""
+    few = preset.mean_steps
+    if few is None:
+        return f"{preset.steps} step{'s' if preset.steps > 1 else ''}"
+    first = steps_at(few, preset.radii, min(preset.radii))
+    more = "" if first == few else f" ({first} at the smallest radius)"
+    averaged = (
+        f"{few}{more} for averaged maps such as SmoothGrad, through {preset.search_rows} of their passes"
+    )
+    return f"{preset.steps} step{'s' if preset.steps > 1 else ''}, or {averaged}"
+
+
+def _search_settings(preset: Preset) -> str:
+    """The same in the descriptions of columns. Columns with different texts are not compared: do not reword it."""
     through = ""
     if (few := preset.mean_steps) is not None:
         first = steps_at(few, preset.radii, min(preset.radii))

@@ -98,20 +98,19 @@ def _trust(
     grade: Grade, method: Method, columns: Mapping[str, Stat | None], preset: Preset, suspect: bool
 ) -> str:
     reasons = {
-        "steady": "under the worst attack found at least half of the pixels the {map} map ranks highest stay",
-        "shaky": "these images show neither that half of the pixels the {map} map ranks highest stay under attack, nor "
-        "that most of them go",
-        "unsafe": "most of the pixels the {map} map ranks highest are others once pixels change by at most "
+        "steady": "at least half of the top pixels of the {map} map stay under the worst attack found",
+        "shaky": "these images do not settle whether half of the top pixels of the {map} map stay under attack",
+        "unsafe": "most of the top pixels of the {map} map are different once pixels change by at most "
         f"{eps_text(preset.eps)}",
     }
     attack = columns["top_k_kept"]
     reason = (
         reasons[grade]
         if attack is None or attack["n"] != 1
-        else "one image cannot tell more of the {map} map"
+        else "one image is not enough to say more about the {map} map"
     )
     if grade == "shaky" and attack is not None and (attack["low"] or 0.0) >= HALF:
-        reason = "the {map} map holds still, but by its flags it would do so without telling anything"
+        reason = "the {map} map holds still, but its flags say that it may not mean anything"
         if not suspect:
             reason = "the {map} map held still, but the search was too short to call it steady"
     return f"{OPENINGS[grade]}: {reason.format(map=method.label)}."

@@ -203,7 +203,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> Settings:
 
     own = syntax_of(verb)
     words, free = own.free_settings(words) if own.free_settings else (words, {})
-    words = [_underscored(word, options(verb)) for word in words]
+    words = [_with_underscores(word, options(verb)) for word in words]
     try:
         settings: Settings = _parser(verb, path).parse_args(words).as_dict()
     except ArgumentError as wrong:
@@ -219,7 +219,7 @@ def _arguments(verb: Verb, path: str, words: list[str]) -> Settings:
     return arguments(verb, {**settings, **free})
 
 
-def _underscored(word: str, known: Collection[str]) -> str:
+def _with_underscores(word: str, known: Collection[str]) -> str:
     """`--class-names` as `--class_names`: options have Python names, and users may write either."""
     name, equals, value = word.partition("=")
     spelled = name.removeprefix("--").replace("-", "_")

@@ -54,11 +54,11 @@ def audit(
         certify: number of images to certify, such as 8: bounds that hold for every change within a small radius;
             costs two thousand draws per image and single-pass method.
         out: folder for the report and the records, from which a second run continues; default: out/audit/MODEL-DATA.
-        images: most images; default: 100 of a registered set, all files otherwise.
+        images: number of images at most; default: 100 of a registered set, all files otherwise.
         unlabelled: ignore sub-folders as labels; explain the predicted class of each image.
         seed: for noise, attacks and the choice of images.
         workers: number of processes, each with its share of the processors or one GPU; the results stay the same.
-            Default: one per core if the audit takes longer than some 90 seconds of CPU time, else 1.
+            Default: one per core if the audit takes longer than about 90 seconds of CPU time, else 1.
         cluster: where the workers run: ray (on this machine, or at RAY_ADDRESS), ray:ADDRESS or slurm.
         fresh: measure everything again and ignore results of an earlier run in the folder.
         json: print the card as one JSON document instead of a table.
@@ -66,7 +66,7 @@ def audit(
     command = _command({**locals(), **vars(opening)})
     from gyrograd.audit import audit as audited
     from gyrograd.audit.verdict import GIVE_WEIGHTS
-    from gyrograd.cli.terminal import shown
+    from gyrograd.cli.terminal import escape_controls
     from gyrograd.models.opening import UNTRAINED
 
     settings = {
@@ -96,7 +96,7 @@ def audit(
         print(json_format.dumps(card.document, indent=1))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        print(shown(card.summary(width)))
+        print(escape_controls(card.summary(width)))
         print(printable(folder / "report.html"))
     return 0
 

@@ -61,13 +61,13 @@ def bench(
         model: a name of `gyrograd list model`, torchvision:NAME or timm:NAME; ReLUs become Softplus(3).
         batch: images per batch.
         side: their side in pixels.
-        repeats: rounds; the fastest and the slowest are printed beside the median.
+        repeats: rounds; the fastest and the slowest are printed with the median.
         device: auto, cpu, cuda or cuda:INDEX.
         scale: instead predict an audit of this many images, with 1, 2, 4, ... up to `workers` workers, from an audit of
             a few images here.
-        workers: most workers of the prediction.
+        workers: largest number of workers to predict.
         preset: preset of the predicted audit.
-        json: print JSON for machines instead of a table.
+        json: print JSON instead of a table.
     """
     from gyrograd.errors import check_counts
 

@@ -29,12 +29,12 @@ def compare(
 
     Args:
         a: folder of the first audit, its card.json or report.html; with --data a model, as `gyrograd audit` takes it.
-        b: the second.
-        data: a registered set or a folder on which two models are audited first; reports are written beside the page.
-        preset: for these audits: glance, quick, standard or thorough.
-        images: most images of these audits.
+        b: the second audit or model.
+        data: a registered set or a folder on which two models are audited first, with their reports next to the page.
+        preset: preset of these audits: glance, quick, standard or thorough.
+        images: number of images in these audits, at most.
         out: the page to write.
-        json: print JSON for machines instead of a table.
+        json: print JSON instead of a table.
     """
     from gyrograd.cli.inputs import check_file
     from gyrograd.reporting import compare_audits, comparison_page, write_page

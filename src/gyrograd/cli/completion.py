@@ -33,12 +33,12 @@ complete -o default -F _gyrograd gyrograd"""
 
 @Syntax(words={"shell": "?"})
 def completion(shell: str | None = None) -> None:
-    """Print what makes the shell complete verbs and options.
+    """Print a script that lets the shell complete verbs and options.
 
     Add `eval "$(gyrograd completion bash)"` to ~/.bashrc.
 
     Args:
-        shell: bash, if it is left out, or zsh (then in ~/.zshrc).
+        shell: bash (the default), or zsh (then in ~/.zshrc).
     """
     from gyrograd.cli import verbs
 

@@ -183,12 +183,13 @@ def _write_report(nets: list[NetResult], data: Dataset, out: Path, seed: int) ->
         "looks for the change that moves the map's top pixels most."
     )
     chosen = (
-        f"Of {len(data)} images the pictures show the one whose two maps are furthest apart in what stays; the means "
-        "are of all."
+        f"The pictures show the one of {len(data)} images on which the two nets differ most. The means are over all "
+        "of them."
     )
     sections = (Section("What was measured", (explained, chosen), table),)
     versions = f"gyrograd {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    footer = ("Run it again: gyrograd demo", f"{versions}, {platform.machine()}")
+    next_step = f"Next: gyrograd audit {out / 'steady.safetensors'} shapes --images 10"
+    footer = (next_step, "Run it again: gyrograd demo", f"{versions}, {platform.machine()}")
     title = "A picture is attacked: which explanation holds?"
     pictures = _pictures(nets, data, _apart_most(nets), seed)
     write_page(out / "report.html", page(title, _verdict(nets), sections, footer, pictures))

@@ -29,7 +29,7 @@ def doctor(json: bool = False) -> int:
     """Check the installation: versions, devices, extras, data, disk.
 
     Args:
-        json: print JSON for machines instead of a table.
+        json: print JSON instead of a table.
     """
     trouble = _trouble("torch")
     devices = [] if trouble else _devices()

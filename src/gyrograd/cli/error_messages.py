@@ -54,10 +54,10 @@ def _missing(verb: Verb, path: str, names: str) -> str:
 
 
 def _wrong_value(verb: Verb, path: str, name: str, value: str) -> str:
-    return f"{name} is '{value}'; give {_wanted(verb, name)}, or see '{path} --help'."
+    return f"{name} is '{value}'; give {_expected_value(verb, name)}, or see '{path} --help'."
 
 
-def _wanted(verb: Verb, name: str) -> str:
+def _expected_value(verb: Verb, name: str) -> str:
     kind = options(verb)[name].annotation if name in options(verb) else str
     choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return " or ".join(KINDS.get(get_origin(one) or one, "a word") for one in choices if one is not NoneType)

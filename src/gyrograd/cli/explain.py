@@ -247,13 +247,13 @@ def _part(
 
 def _write_pictures(out: Path, one: ImageMaps) -> None:
     from gyrograd.records import write_bytes
-    from gyrograd.reporting.pictures import coloured, overlay, png, shared_scale
+    from gyrograd.reporting.pictures import colour_map, overlay, png, shared_scale
 
     files = one.row.files
     write_bytes(out / files["image"], png(one.image))
     for word, map in one.maps.items():
         end = shared_scale(map, map)
-        write_bytes(out / files[word], png(coloured(map, end)))
+        write_bytes(out / files[word], png(colour_map(map, end)))
         write_bytes(out / files[f"{word} overlay"], png(overlay(one.image, map, end)))
 
 

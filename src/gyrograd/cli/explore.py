@@ -34,19 +34,19 @@ def explore(
     Args:
         models: one or more, each a checkpoint, a zoo or registry name, torchvision:NAME or timm:NAME (with
             :pretrained for trained weights), FILE.py:FACTORY (this runs the file), or a TorchScript or torch.export
-            file. None: the two LeNets of the zoo where CIFAR-10 is on disk, else two trained on embedded data.
-        data: a registered set such as shapes, a folder, an image or a pattern; embedded drawings if left out.
-        port: of the page.
+            file. Default: the two LeNets of the zoo if CIFAR-10 is on disk, else two that are trained on embedded data.
+        data: a registered set such as shapes, a folder, an image or a pattern; default: embedded drawings.
+        port: port of the page.
         host: address to listen on; 0.0.0.0 lets other machines see the page.
-        open: open the browser too.
-        trusted_host: a further name under which the page may be opened, such as mybox.lan; comma between several.
+        open: also open the browser.
+        trusted_host: a further name under which the page may be opened, such as mybox.lan; separated by commas.
             The page answers to 127.0.0.1, localhost and the address it listens on; other names are refused.
-        images: how many images at most; all of a registered set, or 200 files, if left out.
-        size: side of the images in pixels; what the first model was made for, if it tells.
+        images: number of images at most; default: all of a registered set, or 200 files.
+        size: side of the images in pixels; default: that of the first model, if known.
         classes: class count of models built by name; default: that of the weights, else of the labelled data, else the
             architecture's own.
         normalize: cifar10, imagenet or efficientnet_lite, the statistics of models that do not normalise by themselves.
-        seed: of the attacks, and which images are chosen.
+        seed: for the attacks and the choice of images.
     """
     from gyrograd.explorer import open_stage
     from gyrograd.explorer.page import gradio

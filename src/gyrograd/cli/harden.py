@@ -57,31 +57,31 @@ def harden(
         data: a data set by name, or a folder with a sub-folder per class (or train and val folders with them); without
             test images a fifth of each class is held out.
         out: folder for weights, card, both audits and the tries.
-        epochs: passes over the training images, of each try.
+        epochs: passes over the training images, per try.
         max_accuracy_loss: largest loss of accuracy on the held-out images; 0.01 is one point.
         objective: steady (adversarial loss at a small radius, curvature, averaged weights) or l2_cosine (joo2023).
         eps: first radius, such as 1/255; for l2_cosine the size of its noise (4/255).
         curvature: weight of steady's Hessian penalty (0.001); 0 leaves it out.
-        tries: most radii to try.
-        l2: of l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
-        cosine: of l2_cosine: weight of their cosine distance (1).
-        regularized_fraction: of l2_cosine: fraction of each batch that is regularised (1).
-        lr: largest learning rate; it rises to it and falls to zero.
+        tries: number of radii to try, at most.
+        l2: for l2_cosine: weight of the squared distance of the gradients at and near an image (0.1).
+        cosine: for l2_cosine: weight of their cosine distance (1).
+        regularized_fraction: for l2_cosine: fraction of each batch that is regularised (1).
+        lr: peak learning rate; the rate rises to it and then falls to zero.
         optimizer: adam, adamw or sgd.
-        batch_size: images of one step.
+        batch_size: images per step.
         flip: mirror every second training image.
-        crop: pixels a random crop may move a training image each way.
-        zoom: smallest part of a training image's area a random resized crop may show; 1 for none.
+        crop: largest shift of a training image by a random crop, in pixels.
+        zoom: smallest fraction of a training image that a random resized crop shows; 1 for no cropping.
         images: held-out images that are explained and attacked, before and after.
-        preset: how thoroughly they are audited; quick, standard or thorough.
-        size: side of the images of a folder, if the model does not tell.
+        preset: preset of both audits: quick, standard or thorough.
+        size: side of the images of a folder; default: that of the model, if known.
         weights: a state dict for a model that is not a file of its own.
-        classes: the class count such a model is built with.
+        classes: number of classes of such a model.
         normalize: cifar10, imagenet or efficientnet_lite, if the model does not normalise its input itself.
         seed: for order, noise, attacks and the held-out images.
         device: auto, cpu, cuda or cuda:N.
         resume: auto (continue the run in the folder), never, or changed (continue with other settings).
-        json: print the card as JSON for machines.
+        json: print the card as JSON.
     """
     from gyrograd.cli.inputs import check_folder
     from gyrograd.cli.parsing import pixel_radius

@@ -37,7 +37,7 @@ class Opening:
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
             a pattern in quotes such as 'photos/*.png'.
         target: the class explained: predicted, label, or its number.
-        images: most images; default: all files, or 16 of a registered set.
+        images: number of images at most; default: all files, or 16 of a registered set.
         size: side of the images in pixels; default: that of the model, if known.
         split: split of the data; default: test, if there is one.
         unlabelled: ignore sub-folders as labels.

@@ -25,9 +25,9 @@ def leaderboard(folders: list[str], out: Path | None = None, json: bool = False)
 
     Args:
         folders: folders with audits and submissions, at any depth.
-        out: folder of the site (index.html and a page per model), or one page if it ends in .html; leaderboard.html in
-            the first folder if left out.
-        json: print JSON for machines instead of tables.
+        out: folder of the site (index.html and a page per model), or one page if it ends in .html; default:
+            leaderboard.html in the first folder.
+        json: print JSON instead of tables.
     """
     from gyrograd.cli.inputs import check_file, check_folder
     from gyrograd.reporting import boards, find_audits

@@ -23,8 +23,8 @@ def show(kind: str | None = None, json: bool = False) -> None:
     """List what is registered: methods, attacks, metrics, models, ...
 
     Args:
-        kind: attribution, attack, metric, model, dataset, kernel, ...; all of them if left out.
-        json: print JSON for machines instead of tables.
+        kind: attribution, attack, metric, model, dataset, kernel, ...; default: all.
+        json: print JSON instead of tables.
     """
     kinds = registry.kinds() if kind is None else (kind,)
     found = {each: catalogue(each).values() for each in kinds}
@@ -88,17 +88,19 @@ def catalogue(kind: str) -> dict[str, Listed]:
     """All names of a kind, sorted, as in `registry.available`; plug-ins are imported for theirs."""
     check_name("kind", kind, registry.kinds())
     home = registry.HOMES[kind]
-    found = [one for path in _files(home) for one in _listed(path, kind)]
+    found = [one for path in _files(home) for one in _names_registered_in(path, kind)]
     if not found:
         raise UserError(
             f"{home} has no source files to list names from; install gyrograd unpacked, with pip."
         )
     if registry.load_plugins():
-        found += [listed(entry) for entry in registry.available(kind).values() if entry.package != "gyrograd"]
+        found += [
+            listing_of(entry) for entry in registry.available(kind).values() if entry.package != "gyrograd"
+        ]
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 
-def listed(entry: registry.Entry) -> Listed:
+def listing_of(entry: registry.Entry) -> Listed:
     """The listing of a registry entry."""
     return Listed(**{field.name: getattr(entry, field.name) for field in fields(Listed)})
 
@@ -109,7 +111,7 @@ def _files(package: str) -> Iterator[Path]:
         yield from Path(folder).rglob("*.py")
 
 
-def _listed(path: Path, kind: str) -> Iterator[Listed]:
+def _names_registered_in(path: Path, kind: str) -> Iterator[Listed]:
     """The names of this kind that a file registers."""
     text = path.read_text(encoding="utf-8")
     if not any(mark in text for mark in MARKS):

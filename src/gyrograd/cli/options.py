@@ -78,8 +78,8 @@ def texts(verb: Verb) -> dict[str, str]:
     shared = [one.annotation for one in _parameters(verb).values() if is_dataclass(one.annotation)]
     # A settings class also explains what verbs have in common besides its fields; not every verb has all of it.
     known = options(verb)
-    common = {name: text for one in shared for name, text in _described(one).items() if name in known}
-    return common | _described(verb)
+    common = {name: text for one in shared for name, text in _help_texts(one).items() if name in known}
+    return common | _help_texts(verb)
 
 
 def arguments(verb: Verb, values: Mapping[str, Any]) -> Settings:
@@ -142,7 +142,7 @@ def _parameters(source: Any) -> Mapping[str, inspect.Parameter]:
     return inspect.signature(source, eval_str=True).parameters
 
 
-def _described(source: Any) -> dict[str, str]:
+def _help_texts(source: Any) -> dict[str, str]:
     from docstring_parser import parse
 
     return {one.arg_name: one.description or "" for one in parse(source.__doc__ or "").params}

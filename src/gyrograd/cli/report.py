@@ -13,7 +13,7 @@ def report(folder: Path) -> None:
     Writes report.html, report.md and figures/ from card.json and pictures.npz.
 
     Args:
-        folder: what the audit wrote, or its card.json or report.html.
+        folder: folder of the audit, or its card.json or report.html.
     """
     from gyrograd.reporting import read_card, write_report
     from gyrograd.reporting.schema import card_path

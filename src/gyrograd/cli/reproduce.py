@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_LINES = 20
 """Most numbers to print; all of a table would take hundreds of lines."""
 NUMBERS = "numbers.csv"
-"""All numbers, beside the page."""
+"""All numbers, next to the page."""
 
 
 @Syntax(words={"name": "?"})
@@ -38,7 +38,7 @@ def reproduce(
     Writes a page with the paper's values, ours, intervals and verdicts.
 
     Args:
-        name: which one, such as joo2023-table1; --list shows all.
+        name: a table or figure, such as joo2023-table1; --list shows all.
         scale: smoke (seconds, made images: does it run?), small (minutes, orders can be compared) or paper (all of it).
         out: folder; experiments share nets and records in it, and finished work is not repeated.
         seeds: nets trained per row; default: that of the scale.
@@ -111,7 +111,7 @@ def _print_states(states: Sequence[State]) -> None:
 
 
 def _print_results(page: Path) -> None:
-    """Print the paper's numbers beside ours, the verdicts, the path of all numbers, and last the page."""
+    """Print the paper's numbers next to ours, the verdicts, the path of all numbers, and last the page."""
     from gyrograd.cli.terminal import print_table, say
     from gyrograd.experiments.engine import verdicts_of
     from gyrograd.experiments.report import (

@@ -45,15 +45,15 @@ def submit(
         authors: authors of the model.
         paper: paper that describes it.
         link: link to the model.
-        reported: values that the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown beside ours.
-        images: most images; default: all files, or 100 of a registered set.
+        reported: values that the paper reports, such as accuracy=0.95,gradient.insertion=0.41; shown next to ours.
+        images: number of images at most; default: all files, or 100 of a registered set.
         seed: for random draws and the choice of images.
     """
     from gyrograd.attributions import predict
     from gyrograd.audit import audit as audited
     from gyrograd.audit.submission import write_submission
     from gyrograd.cli.audit import FROM_A_SET, audit_settings, slug
-    from gyrograd.cli.terminal import shown
+    from gyrograd.cli.terminal import escape_controls
 
     settings = audit_settings(preset, methods, None, metrics, None, steps) | {"certified_images": certify}
     facts = {"name": name, "authors": authors, "paper": paper, "link": link, "reported": _claims(reported)}
@@ -76,7 +76,7 @@ def submit(
     }
     kept = {key: value for key, value in facts.items() if value}
     write_submission(out, here.model, x.cpu(), target.cpu(), here.index, opened, kept)
-    print(shown(card.summary()))
+    print(escape_controls(card.summary()))
     print(f"Check it here or elsewhere: gyrograd verify {printable(out)}")
     return 0
 

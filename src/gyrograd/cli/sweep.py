@@ -47,7 +47,7 @@ def sweep(
         max_retries: on Ray, retries of a trial whose worker died.
         cpus: on Ray, processors per trial.
         gpus: on Ray, GPUs per trial, or a share of one.
-        json: print the table as JSON for machines.
+        json: print the table as JSON.
     """
     from gyrograd.cli.inputs import check_folder
     from gyrograd.training.clusters import Cluster

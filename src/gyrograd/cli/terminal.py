@@ -20,10 +20,10 @@ class Console(_Console):
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Every text on its way to the terminal: lines, titles, cells of tables."""
-        return super().render_str(shown(text), **how)
+        return super().render_str(escape_controls(text), **how)
 
 
-def shown(text: object) -> str:
+def escape_controls(text: object) -> str:
     """The text with control characters escaped, except line breaks."""
     return "\n".join(printable(line) for line in str(text).split("\n"))
 
@@ -74,7 +74,7 @@ def _whole_width(columns: Sequence[Sequence[str]], title: str | None) -> int:
 
 
 def _longest_line(cells: Sequence[str]) -> int:
-    return max(cell_len(line) for cell in cells for line in shown(cell).split("\n"))
+    return max(cell_len(line) for cell in cells for line in escape_controls(cell).split("\n"))
 
 
 def _widths(columns: Sequence[Sequence[str]], room: int) -> list[int] | None:

@@ -37,11 +37,11 @@ def free_settings(words: list[str]) -> tuple[list[str], Settings]:
             value, words = (
                 (words[0], words[1:]) if words and not words[0].startswith("--") else ("true", words)
             )
-        _put(tree, key.replace("-", "_").split("."), parsing.value(value))
+        _set_nested(tree, key.replace("-", "_").split("."), parsing.value(value))
     return kept, given
 
 
-def _put(tree: Settings, path: list[str], value: Any) -> None:
+def _set_nested(tree: Settings, path: list[str], value: Any) -> None:
     *above, last = path
     for key in above:
         tree = tree.setdefault(key, {})
@@ -82,7 +82,7 @@ def train(
     if recipes:
         _print_recipes()
         return 0
-    chosen = settings_from(merge_settings(_chosen(recipe, config, settings), settings or {}))
+    chosen = settings_from(merge_settings(_merge_given_settings(recipe, config, settings), settings or {}))
     if print_config:
         import yaml  # type: ignore[import-untyped]
 
@@ -106,7 +106,7 @@ def train(
     return 0
 
 
-def _chosen(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
+def _merge_given_settings(recipe: str | None, config: Path | None, settings: Settings | None) -> Settings:
     """The settings of the recipe, overridden by those of the file and of the command line."""
     from gyrograd.training.settings import merge_settings, read_tree, recipe_tree
 

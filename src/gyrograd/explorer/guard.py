@@ -86,11 +86,11 @@ class Guard:
         if session is None:
             await self.app(scope, receive, send)
             return
-        self.sessions.opened(session)
+        self.sessions.record_opened(session)
         try:
             await self.app(scope, receive, send)
         finally:
-            self.sessions.closed(session)
+            self.sessions.record_closed(session)
             # Old files are removed in the background, once they may be old enough, so that no request waits.
             loop = asyncio.get_running_loop()
             loop.call_later(KEPT_S + 1, lambda: loop.run_in_executor(None, self.sessions.sweep))

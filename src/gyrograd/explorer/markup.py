@@ -22,13 +22,13 @@ from gyrograd.explorer.wording import (
     figures,
     flag_sentence,
     method_label,
-    said,
+    prediction_text,
     verdict,
 )
 from gyrograd.parsing import parse_call
 from gyrograd.registry import in_order, lookup
 from gyrograd.reporting.figures import Array
-from gyrograd.reporting.pictures import coloured, difference, overlay, scale_bar, scale_end, shared_scale
+from gyrograd.reporting.pictures import colour_map, difference, overlay, scale_bar, scale_end, shared_scale
 from gyrograd.types import Images
 
 
@@ -38,11 +38,11 @@ def problem(sentence: str) -> str:
 
 
 def remark(sentence: str) -> str:
-    """A sentence beside the results."""
+    """A sentence next to the results."""
     return f'<p class="gg-remark">{escape(sentence)}</p>'
 
 
-def asked(number: int) -> str:
+def computing_note(number: int) -> str:
     """A mark with the number of the last question, and the note above answers to an earlier one."""
     words = "Computing. The dimmed result below belongs to the previous image or settings."
     return f'<p class="gg-asked" data-asked="{number}" role="status">{words}</p>'
@@ -60,7 +60,7 @@ def about_image(html: str, image: str, number: int | None = None) -> str:
 def preview(x: Images, title: str, guesses: Sequence[tuple[str, Prediction]]) -> str:
     """The selected image, and the prediction of each model."""
     rows = "".join(
-        f"<tr><td><small>{escape(name)}</small><br><b>{escape(said(guess))}</b></td></tr>"
+        f"<tr><td><small>{escape(name)}</small><br><b>{escape(prediction_text(guess))}</b></td></tr>"
         for name, guess in guesses
     )
     return (
@@ -75,7 +75,8 @@ def maps_page(scene: MapsScene) -> str:
     cards = "".join(_method(image, name, array_of(map)) for name, map in scene.maps.items())
     asked = "its own choice" if scene.target.number == scene.predicted.number else "the class chosen here"
     line = (
-        f"{scene.net.name} says {said(scene.predicted)}. Explained: {said(scene.target)} ({asked}). "
+        f"{scene.net.name} says {prediction_text(scene.predicted)}. "
+        f"Explained: {prediction_text(scene.target)} ({asked}). "
         "Each map has its own scale: compare where it is bright, not how bright."
     )
     empty = [f"{method_label(name)} gave a map of zeros, which says nothing." for name in scene.empty]
@@ -135,9 +136,9 @@ def _large_maps(scene: AttackScene) -> str:
     """The image and the maps before and after, each on its own scale, over its own image and alone."""
     image, attacked, clean, moved = (array[0] for array in attack_arrays(scene).values())
     figures = (
-        _picture(image, f"the image: {said(scene.before)}"),
-        _map_picture(image, clean, f"map before: {said(scene.before)}"),
-        _map_picture(attacked, moved, f"map after: {said(scene.after)}"),
+        _picture(image, f"the image: {prediction_text(scene.before)}"),
+        _map_picture(image, clean, f"map before: {prediction_text(scene.before)}"),
+        _map_picture(attacked, moved, f"map after: {prediction_text(scene.after)}"),
     )
     return f'<div class="gg-grid gg-of-3 gg-large">{"".join(figures)}</div>'
 
@@ -145,7 +146,7 @@ def _large_maps(scene: AttackScene) -> str:
 def _map_picture(image: Array, map: Array, caption: str) -> str:
     """A map over its image and alone: the page's switch shows one of the two."""
     words = escape(caption)
-    over, alone = address(overlay(image, map)), address(coloured(map, scale_end(map)))
+    over, alone = address(overlay(image, map)), address(colour_map(map, scale_end(map)))
     return (
         f'<figure class="gg-figure"><img class="gg-over" src="{over}" alt="{words}, over the image">'
         f'<img class="gg-alone" src="{alone}" alt="{words}"><figcaption>{words}</figcaption></figure>'
@@ -168,7 +169,7 @@ def _changes(scene: AttackScene) -> list[tuple[Array, str]]:
     return [
         (attacked, "attacked image"),
         (difference(image, attacked), "what changed"),
-        (coloured(np.abs(moved) - np.abs(clean), end), "change of the map"),
+        (colour_map(np.abs(moved) - np.abs(clean), end), "change of the map"),
     ]
 
 
@@ -176,7 +177,7 @@ def _way(scene: AttackScene) -> str:
     drawn = [array_of(point.map) for point in scene.way]
     end = max(scale_end(map) for map in drawn)
     cells = [
-        (coloured(map, end), f"{point.share * 100:.0f}\u00a0%: {said(point.predicted)}")
+        (colour_map(map, end), f"{point.share * 100:.0f}\u00a0%: {prediction_text(point.predicted)}")
         for map, point in zip(drawn, scene.way, strict=True)
     ]
     return _grid(cells, 6)

@@ -103,7 +103,7 @@ class Wish:
         if known.number <= over or known.values != tuple(values):
             self.presses += 1
             self.questions[key] = Question(self.presses, tuple(values))
-        return markup.asked(self.number(key))
+        return markup.computing_note(self.number(key))
 
     def number(self, key: str) -> int:
         """The number of the tab's last question; 0 if there is none."""
@@ -124,7 +124,7 @@ class Answers:
     """Cache of the last answers by question; all seeds are fixed, so an answer depends on its question alone."""
     lock: Any = field(default_factory=threading.Lock)
 
-    def recalled(self, answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
+    def cached_or_computed(self, answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
         """The answer from the cache, or computed."""
         question = repr((answer.__name__, values))
         with self.lock:
@@ -276,7 +276,7 @@ def page(stage: Stage, sessions: Sessions) -> Any:
         # The first answer is computed before the page opens, unless that takes long.
         usual = (AttackPlan.method, "", AttackPlan.attack, AttackPlan.eps * 255, AttackPlan.steps)
         values = (first, None, OWN_CHOICE, stage.nets[0].name, *usual)
-        _in_a_sentence(lambda: answers.recalled(answers.attack, unwatched, *values))
+        _in_a_sentence(lambda: answers.cached_or_computed(answers.attack, unwatched, *values))
     return blocks
 
 
@@ -457,7 +457,7 @@ class TabMaker:
             look = {"show_label": False, "container": False, "elem_classes": "gg-view", "min_width": 230}
             view = gr.Radio(VIEWS, value="over", label="Maps", elem_id=f"gg-{key}-view", **look)
         view.change(None, view, None, js="view => { document.body.dataset.maps = view; }")
-        asked = gr.HTML(markup.asked(0), apply_default_css=False, elem_id=f"gg-{key}-asked")
+        asked = gr.HTML(markup.computing_note(0), apply_default_css=False, elem_id=f"gg-{key}-asked")
         place = {"elem_id": f"gg-{key}-out", "elem_classes": "gg-page", "min_height": 60}
         out = gr.HTML(markup.remark(HINTS[key]), apply_default_css=False, **place)
 
@@ -469,7 +469,9 @@ class TabMaker:
                 return gr.skip(), gr.skip()
             session, sessions = str(request.session_hash), answers.sessions
             watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
-            html, packed = _in_a_sentence(lambda: answered(partial(answers.recalled, answer), watch, *values))
+            html, packed = _in_a_sentence(
+                lambda: compute_answer(partial(answers.cached_or_computed, answer), watch, *values)
+            )
             if wanted.number(key) != number:  # there is a newer question, whose answer will follow
                 return gr.skip(), gr.skip()
             wanted.answered[key] = number
@@ -491,7 +493,11 @@ class TabMaker:
 
         def opened(wanted: Wish, *values: Any) -> str:
             wanted.open = key
-            return markup.asked(wanted.number(key)) if key in wanted.questions else wanted.ask(key, values)
+            return (
+                markup.computing_note(wanted.number(key))
+                if key in wanted.questions
+                else wanted.ask(key, values)
+            )
 
         # The press is recorded at once and the work is queued after it, since a stop may come while the work waits.
         aside = {"api_visibility": "private", "queue": False, "show_progress": "hidden"}
@@ -517,7 +523,7 @@ def watch_of(
     return watch
 
 
-def answered(answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
+def compute_answer(answer: Answer, watch: Watch, *values: Any) -> tuple[str, bytes]:
     """Compute the answer, unless it was stopped while it waited in the queue."""
     watch(0.0, "the start")
     return answer(watch, *values)

@@ -15,7 +15,7 @@ from torch import Tensor
 from gyrograd.explorer.scenes import AttackScene, MapsScene
 from gyrograd.numerics.maps import reduce
 from gyrograd.reporting.figures import Array
-from gyrograd.reporting.pictures import attack_sheet, coloured, overlay, png, scale_end
+from gyrograd.reporting.pictures import attack_sheet, colour_map, overlay, png, scale_end
 from gyrograd.types import Images
 
 
@@ -52,9 +52,9 @@ def archive_of_maps(scene: MapsScene) -> bytes:
     files = {"image.png": png(image)}
     for name, map in scene.maps.items():
         drawn = array_of(map)
-        files[f"{_slug(name)}.png"] = png(coloured(drawn, scale_end(drawn)))
+        files[f"{_slug(name)}.png"] = png(colour_map(drawn, scale_end(drawn)))
         files[f"{_slug(name)}_overlay.png"] = png(overlay(image, drawn))
-    return _zipped(files)
+    return _write_zip(files)
 
 
 def archive_of_attacks(scenes: tuple[AttackScene, ...]) -> bytes:
@@ -66,14 +66,14 @@ def archive_of_attacks(scenes: tuple[AttackScene, ...]) -> bytes:
             scene.hit.save(folder)
             files |= {f"{home}{path.name}": path.read_bytes() for path in sorted(Path(folder).iterdir())}
         files[f"{home}sheet.png"] = attack_sheet(attack_arrays(scene), [0], [scene.before.label])
-    return _zipped(files)
+    return _write_zip(files)
 
 
 def _slug(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name).strip("._")
 
 
-def _zipped(files: dict[str, bytes]) -> bytes:
+def _write_zip(files: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():

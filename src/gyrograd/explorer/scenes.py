@@ -77,7 +77,7 @@ class AttackPlan:
     """
 
     method: str = "gradient"
-    attack: str = "targeted_map"
+    attack: str = "auto"
     eps: float = 4 / 255
     steps: int = 40
 

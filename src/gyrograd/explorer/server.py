@@ -47,7 +47,7 @@ def serve(
     """
     check_free(host, port)
     with ended_in_order(), _kept_at_home() as folder:
-        blocks = _launched(stage, folder, host, port, open, trusted)
+        blocks = _launch(stage, folder, host, port, open, trusted)
         try:
             shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
             ready(f"http://{shown}:{port}")
@@ -120,7 +120,7 @@ def _remove_left_behind() -> None:
                     shutil.rmtree(folder)
 
 
-def _launched(stage: Stage, folder: Path, host: str, port: int, open: bool, trusted: Sequence[str]) -> Any:
+def _launch(stage: Stage, folder: Path, host: str, port: int, open: bool, trusted: Sequence[str]) -> Any:
     from starlette.middleware import Middleware
 
     from gyrograd.explorer.page import gradio, page

@@ -28,12 +28,12 @@ class Sessions:
         self._files: dict[str, dict[str, deque[Path]]] = defaultdict(dict)
         self._shared: set[Path] = set()
 
-    def opened(self, session: str) -> None:
+    def record_opened(self, session: str) -> None:
         """Record that the browser opened a stream."""
         with self._lock:
             self._streams[session] += 1
 
-    def closed(self, session: str) -> None:
+    def record_closed(self, session: str) -> None:
         """Record that one of the session's streams ended."""
         with self._lock:
             self._streams[session] -= 1

@@ -33,6 +33,8 @@ FROM_FILES = 200
 """Default number of images read from a folder; registered data sets are in memory as a whole."""
 DRAWINGS = "shapes"
 """Embedded images, for models without a data set."""
+MODEL_FILES = {".safetensors", ".pt", ".pth", ".pt2", ".ts"}
+"""Endings of files that hold a model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,8 +118,8 @@ def open_stage(
     """Open the models and the images as `gyrograd audit` does; without data, embedded drawings are used."""
     _check_models(models, weights)
     nets = {
-        text: open_model(text, weights=weights, classes=classes, normalize=normalize, device=device)
-        for text in models
+        name: open_model(text, weights=weights, classes=classes, normalize=normalize, device=device)
+        for name, text in zip(short_names(models), models, strict=True)
     }
     side = size or image_size(next(iter(nets.values())))
     if data is None:
@@ -137,6 +139,17 @@ def open_stage(
     if classes is None and is_labelled(found.data):
         nets = {text: match_classes(net, len(found.data.classes)) for text, net in nets.items()}
     return make_stage(nets, found, device=device, seed=seed, class_names=class_names)
+
+
+def short_names(models: Sequence[str]) -> list[str]:
+    """Files without folder and ending, as long as all names differ; other models as they were written.
+
+    >>> short_names(["out/plain.safetensors", "out/steady.safetensors", "timm:resnet18"])
+    ['plain', 'steady', 'timm:resnet18']
+    """
+    # A checkpoint has an ending; the zoo's cifar10/lenet-ce and timm:NAME have none, and nets.py:make is two things.
+    short = [Path(text).stem if Path(text).suffix in MODEL_FILES else text for text in models]
+    return short if len(set(short)) == len(short) else list(models)
 
 
 OF_OTHERS = (

@@ -48,8 +48,9 @@ class ProgressReporter:
     what: str = ""
 
     def __call__(self, share: float, what: str) -> None:
-        self.share, self.what = share, what
-        self.watch(share, what)
+        # An attack may search several times (`auto` tries challengers); a bar that falls back would look like a fault.
+        self.share, self.what = max(self.share, share), what
+        self.watch(self.share, what)
 
     def again(self) -> None:
         """Repeat the last report, so that the watch can end the work."""

@@ -35,7 +35,7 @@ MEANINGS = {
     "prediction": "What the model says before and after. An attack on the explanation leaves it alone.",
     "kept": "Of the tenth of the pixels that is strongest in the first map, how much is strongest in the second. "
     "100 %: nothing moved; about 10 %: no better than chance.",
-    "cosine": "How alike the maps are as a whole: 1 the same, 0 nothing in common.",
+    "cosine": "How similar the maps are as a whole: 1 the same, 0 nothing in common.",
     "budget": "How much of the change that eps allows was made. No pixel moves further than eps.",
     "steps": "Gradient steps the search took; more find stronger attacks.",
 }
@@ -87,7 +87,7 @@ def figures(scene: AttackScene) -> tuple[Figure, ...]:
             "prediction",
             float(scene.prediction_kept),
             "kept" if scene.prediction_kept else "changed",
-            f"{said(scene.before)} → {said(scene.after)}",
+            f"{prediction_text(scene.before)} → {prediction_text(scene.after)}",
         ),
         Figure("kept", scene.kept, _share(scene.kept), f"of the {scene.top} strongest"),
         Figure("cosine", scene.cosine, number(scene.cosine)),
@@ -96,7 +96,7 @@ def figures(scene: AttackScene) -> tuple[Figure, ...]:
     )
 
 
-def said(guess: Prediction) -> str:
+def prediction_text(guess: Prediction) -> str:
     """A prediction as text: `ring, 98.1 %`."""
     return f"{guess.label}, {percent(guess.probability)}"
 

@@ -66,15 +66,15 @@ def card_of(found: Outcome) -> JsonObject:
     before = best_score(found.before, found.preset)
     after = None if found.after is None else best_score(found.after, found.preset)
     columns = {
-        "accuracy": _paired("accuracy", found.accuracy[0], found.accuracy[1] if after else None),
+        "accuracy": _paired_row("accuracy", found.accuracy[0], found.accuracy[1] if after else None),
         "steady_radius": {
             "label": "steady radius of the best explanation, of 255",
             "before": before.radius,
             "after": after.radius if after else None,
             "difference": None,
         },
-        "kept": _paired("its top pixels kept under attack", before.kept, after.kept if after else None),
-        "insertion": _paired("its Insertion", before.insertion, after.insertion if after else None),
+        "kept": _paired_row("its top pixels kept under attack", before.kept, after.kept if after else None),
+        "insertion": _paired_row("its Insertion", before.insertion, after.insertion if after else None),
     }
     return {
         "schema": SCHEMA,
@@ -141,7 +141,7 @@ def _try_rows(card: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
     return tuple(rows)
 
 
-def _judged_on(card: Mapping[str, Any], mark: str) -> str:
+def _sample_sentence(card: Mapping[str, Any], mark: str) -> str:
     """The sentence about the number of images behind the numbers; `mark` is the sign at the recommended method."""
     counts = card["images"]
     return (
@@ -156,7 +156,7 @@ def card_text(card: Mapping[str, Any]) -> str:
     blocks = [
         f"# {_line(card['model'])}, hardened",
         "\n".join(f"- {sentence}" for sentence in card["verdict"]),
-        f"{_judged_on(card, '`*`')} {EXPLAINED} The audits: `before/report.html`"
+        f"{_sample_sentence(card, '`*`')} {EXPLAINED} The audits: `before/report.html`"
         + (", `after/report.html`." if card["best"]["after"] else "."),
         card_table(card).markdown(),
         "## Tries",
@@ -178,7 +178,7 @@ def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     sections = [
         reporting.Section(
             "Before and after",
-            (_judged_on(card, "*"), f"{EXPLAINED} Every sentence here goes by these two."),
+            (_sample_sentence(card, "*"), f"{EXPLAINED} Every sentence here goes by these two."),
             reporting.Table(table.header, table.rows),
         ),
         reporting.Section("Tries", (), reporting.Table(TRIED, _try_rows(card), names=("",))),
@@ -186,7 +186,7 @@ def card_page(card: Mapping[str, Any], found: Outcome) -> str:
     if card["notes"]:
         sections.append(reporting.Section("Notes", tuple(_line(note) for note in card["notes"])))
     paths = "before/report.html" + (" and after/report.html" if card["best"]["after"] else "")
-    footer = (f"The audits: {paths}, beside this page. The same as text: card.md; for machines: {CARD}.",)
+    footer = (f"The audits: {paths}, next to this page. The same as text: card.md, as JSON: {CARD}.",)
     title = f"{_line(card['model'])}: before and after hardening"
     return reporting.page(title, tuple(card["verdict"]), tuple(sections), footer, shown)
 
@@ -207,7 +207,8 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
     now, then = (_percent(plain(interval(held.kept))) for held in (after, before))
     stays = f"{now} of its top pixels stay, {then} before"
     change = difference(found.accuracy[1], found.accuracy[0])
-    price = f"Accuracy {_moved(change)}: {start:.1%} before, {found.chosen.accuracy:.1%} after; the limit is {limit}."
+    accuracies = f"{start:.1%} before, {found.chosen.accuracy:.1%} after"
+    price = f"Accuracy {_change_clause(change)}: {accuracies}; the limit is {limit}."
     if gain is None:
         return [
             "No attack had a derivative to follow, which says nothing about the explanations, so the model is "
@@ -259,7 +260,9 @@ def _numbers(held: MethodScore) -> dict[str, Stat | None]:
     }
 
 
-def _paired(label: str, before: Sequence[float | None], after: Sequence[float | None] | None) -> JsonObject:
+def _paired_row(
+    label: str, before: Sequence[float | None], after: Sequence[float | None] | None
+) -> JsonObject:
     return {
         "label": label,
         "before": plain(interval(before)),
@@ -268,7 +271,7 @@ def _paired(label: str, before: Sequence[float | None], after: Sequence[float | 
     }
 
 
-def _moved(change: Interval | None) -> str:
+def _change_clause(change: Interval | None) -> str:
     """`falls by 0.7 points [0.2, 1.2]`."""
     if change is None or change.value == 0:
         return "stays as it was"

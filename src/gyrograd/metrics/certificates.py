@@ -297,10 +297,10 @@ def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
 
 
 TRIES = 3
-"""Directions in which `refuted` looks for a counterexample."""
+"""Directions in which `find_refuted` looks for a counterexample."""
 
 
-def refuted(
+def find_refuted(
     metric: CertifiedPixels,
     model: Model,
     attribution: Attribution,

@@ -50,7 +50,7 @@ class MaskMetric(ABC):
         boxes: Tensor | None = None,
     ) -> PerExample:
         target = checked_target(model, x, target)
-        inside = _checked_mask(x, mask, boxes)
+        inside = _check_mask(x, mask, boxes)
         return self.on_object(reduce_map(attribution(model, x, target).detach(), self.reduce)[:, 0], inside)
 
     @abstractmethod
@@ -184,7 +184,7 @@ def mask_of_boxes(boxes: Float[Tensor, "b 4"], height: int, width: int) -> Mask:
     return rows[:, :, None] & columns[:, None, :]
 
 
-def _checked_mask(x: Tensor, mask: Tensor | None, boxes: Tensor | None) -> Tensor:
+def _check_mask(x: Tensor, mask: Tensor | None, boxes: Tensor | None) -> Tensor:
     if (mask is None) == (boxes is None):
         raise UserError(
             "This metric must know where the object is; pass metric(..., mask=masks), True on the object, shaped b h "

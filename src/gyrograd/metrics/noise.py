@@ -28,7 +28,7 @@ class UniformNoise:
     def __call__(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
         # One stream per draw: the first draws stay the same if more are asked for.
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
-        return _clipped(x + (2 * noise - 1) * self.eps, self.clip)
+        return _clip(x + (2 * noise - 1) * self.eps, self.clip)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class GaussianNoise:
 
     def __call__(self, x: Inputs, keys: random.Keys, draw: int) -> Inputs:
         noise = random.normal(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
-        return _clipped(x + noise * self.sigma, self.clip)
+        return _clip(x + noise * self.sigma, self.clip)
 
 
 Noise = Callable[[Tensor, Tensor, int], Tensor]
@@ -60,5 +60,5 @@ def check_size(name: str, value: float, usual: str) -> None:
         raise UserError(f"{name} is {value}; give the noise a size above 0 in pixel units, such as {usual}.")
 
 
-def _clipped(x: Tensor, clip: bool) -> Tensor:
+def _clip(x: Tensor, clip: bool) -> Tensor:
     return x.clamp(0, 1) if clip and x.dim() == 4 else x  # only images have this range

@@ -97,13 +97,13 @@ class Road:
             for number in range(these.start, these.stop):
                 removed = place[examples] < counts[number]
                 noise = self.sigma * random.normal(noted, tuple(x.shape[1:]), stream=number, dtype=x.dtype)
-                filled.append(imputed(here, removed) + removed[:, None] * noise)
+                filled.append(impute_pixels(here, removed) + removed[:, None] * noise)
             return score_variants(model, torch.stack(filled, 1), target[examples], self.quantity)
 
         return in_parts(values, x, len(counts), self.max_batch)
 
 
-def imputed(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
+def impute_pixels(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
     """The images with each removed pixel replaced by the weighted mean of its neighbours inside the image.
 
     The linear system of an image is symmetric positive definite if at least one pixel is left. Conjugate gradients

@@ -53,7 +53,7 @@ def zero_derivative(
     leaf = x.detach().clone().requires_grad_()
     maps = attribution(model, leaf, target, create_graph=True)
     dead = ~_moves(maps, leaf)
-    return _raised(
+    return _flag_if(
         _share(dead) > share,
         "zero_derivative",
         f"the derivative of the map to the input is exactly zero on more than {share:.0%} of the examples",
@@ -67,7 +67,7 @@ def zero_derivative(
 def constant_maps(maps: Inputs, *, tolerance: float = 1e-3, share: float = 0.0) -> Flag | None:
     """Flag maps that are constant over the image, or nearly so."""
     flat = is_constant(maps, tolerance)
-    return _raised(
+    return _flag_if(
         _share(flat) > share,
         "constant_map",
         f"the pixels of a map differ by at most {tolerance:g} of its size on more than {share:.0%} of the examples",
@@ -91,7 +91,7 @@ def same_map_everywhere(maps: Inputs, *, limit: float = 0.95) -> Flag | None:
     pixels = reduce_map(maps, "abs_sum").flatten(1)
     pairs = torch.triu_indices(len(maps), len(maps), 1, device=maps.device)
     alike = float(cosine(pixels[pairs[0]], pixels[pairs[1]]).mean())
-    return _raised(
+    return _flag_if(
         alike > limit,
         "same_map_everywhere",
         f"the maps of different examples have a mean cosine above {limit:g}",
@@ -106,7 +106,7 @@ def calm_but_empty(
 ) -> Flag | None:
     """Flag maps that are stable but rank pixels no better than chance (`InsertionCurve.chance`)."""
     gain = float((insertion - chance).mean())
-    return _raised(
+    return _flag_if(
         float(stability.mean()) >= calm and gain <= 0,
         "calm_but_empty",
         f"mean stability is {calm:g} or more and insertion is no higher than that of a random order of pixels",
@@ -132,9 +132,9 @@ def ignores_model(
     maps, twin: the maps of the model and its copy with shuffled weights, if they are known.
     """
     maps = attribution(model, x, target).detach() if maps is None else maps
-    other = attribution(shuffled(model, seed) if twin is None else twin, x, target).detach()
+    other = attribution(shuffle_weights(model, seed) if twin is None else twin, x, target).detach()
     alike = float(cosine(reduce_map(maps, "abs_sum"), reduce_map(other, "abs_sum")).mean())
-    return _raised(
+    return _flag_if(
         alike > limit,
         "ignores_model",
         f"the maps of the model and of a copy with shuffled weights have a mean cosine above {limit:g}",
@@ -144,7 +144,7 @@ def ignores_model(
     )
 
 
-def shuffled(model: Model, seed: int = 0) -> Model:
+def shuffle_weights(model: Model, seed: int = 0) -> Model:
     """A copy of the model with the numbers of each weight tensor permuted."""
     twin = copy.deepcopy(model)
     shuffle(twin.parameters(), seed)
@@ -166,7 +166,7 @@ def noise_beats_attack(
     if direction == "none":
         raise UserError("This metric has no direction, so harm is not defined; give values of one that has.")
     better = noisy <= attacked if direction == "higher is better" else noisy >= attacked
-    return _raised(
+    return _flag_if(
         _share(better) > share,
         "noise_beats_attack",
         f"equal-budget noise does at least as much harm as the attack on more than {share:.0%} of the examples",
@@ -179,7 +179,7 @@ def noise_beats_attack(
 def prediction_changed(model: Model, x: Inputs, perturbed: Inputs, *, share: float = 0.1) -> Flag | None:
     """Flag perturbed inputs that are often classified differently."""
     changed = logits_in_parts(model, x).argmax(1) != logits_in_parts(model, perturbed).argmax(1)
-    return _raised(
+    return _flag_if(
         _share(changed) > share,
         "prediction_changed",
         f"the predicted class changed on more than {share:.0%} of the examples",
@@ -192,7 +192,7 @@ def prediction_changed(model: Model, x: Inputs, perturbed: Inputs, *, share: flo
 def training_mode(model: Model) -> Flag | None:
     """Flag BatchNorm or dropout layers in training mode."""
     live = [m for m in model.modules() if isinstance(m, _BatchNorm | _DropoutNd) and m.training]
-    return _raised(
+    return _flag_if(
         bool(live),
         "training_mode",
         "a BatchNorm or dropout layer is in training mode",
@@ -218,7 +218,7 @@ def model_flags(model: Model, x: Inputs) -> tuple[Flag, ...]:
 
 def _not_finite(logits: Logits) -> Flag | None:
     lost = ~logits.isfinite().all(1)
-    return _raised(
+    return _flag_if(
         bool(lost.any()),
         "not_finite",
         "the model returns NaN or infinite logits for an image",
@@ -233,7 +233,7 @@ def _changing(first: Logits, again: Logits) -> Flag | None:
     change = _change(first, again)
     # The same program on the same batch: more than a change of the last digits comes from the model.
     limit = 100 * torch.finfo(first.dtype).eps
-    return _raised(
+    return _flag_if(
         change > limit,
         "answers_change",
         f"the logits of one batch differ from call to call by more than {limit:.1g} of the largest",
@@ -248,7 +248,7 @@ def _dependent(first: Logits, other: Logits) -> Flag | None:
     change = _change(first, other)
     # A different batch size can run different kernels, which round differently.
     limit = 10 * torch.finfo(first.dtype).eps ** 0.5
-    return _raised(
+    return _flag_if(
         change > limit,
         "rows_depend",
         f"an image's logits differ by more than {limit:.1g} of the largest in another order beside another image",
@@ -272,7 +272,7 @@ def _change(one: Logits, other: Logits) -> float:
 def not_finite_maps(maps: Inputs) -> Flag | None:
     """Flag maps with NaN or infinite values."""
     lost = ~maps.isfinite().flatten(1).all(1)
-    return _raised(
+    return _flag_if(
         bool(lost.any()),
         "not_finite_map",
         "a map holds NaN or infinite values",
@@ -290,7 +290,7 @@ def relevance_lost(
     if conserved is None or getattr(attribution, "quantity", "logit") != "logit":
         return None
     arrived = float(conserved(model, x, target).mean())
-    return _raised(
+    return _flag_if(
         not limit <= arrived <= 2 - limit,
         "relevance_lost",
         f"the map sums to less than {limit:.0%} of the relevance put in, or as much more",
@@ -301,13 +301,13 @@ def relevance_lost(
     )
 
 
-def saturated(
+def saturation_flag(
     model: Model, x: Inputs, target: Labels, *, near: float = 1e-4, share: float = 0.1
 ) -> Flag | None:
     """Flag probabilities so close to 0 or 1 that their gradient vanishes."""
     p = scores(model, x, target, "probability")
     stuck = (p > 1 - near) | (p < near)
-    return _raised(
+    return _flag_if(
         _share(stuck) > share,
         "saturated",
         f"the probability of the class is within {near:g} of 0 or 1 on more than {share:.0%} of the examples",
@@ -326,7 +326,7 @@ def too_few_draws(values: Float[Tensor, "b n"], *, share: float = 0.25) -> Flag 
     # The mean of n draws has an n-th of their variance; one draw does not show its own.
     within = float(values.var(1).mean() / n) if n > 1 else float("inf")
     part = within / between if between > 0 else float(within > 0)
-    return _raised(
+    return _flag_if(
         part > share,
         "too_few_draws",
         f"there is one draw, or the draws' noise makes up more than {share:.0%} of the variance between examples",
@@ -343,7 +343,7 @@ def still_growing(values: Float[Tensor, "b n"], *, rise: float = 0.1) -> Flag | 
         raise UserError("One draw shows no rise; give at least two.")
     half, whole = float(values[:, : n // 2].amax(1).mean()), float(values.amax(1).mean())
     growth = (whole - half) / whole if whole > 0 else 0.0
-    return _raised(
+    return _flag_if(
         growth > rise,
         "still_growing",
         f"the mean of the maxima rose by more than {rise:.0%} from half of the draws to all",
@@ -368,7 +368,7 @@ def raised_flags(
         *model_flags(model, x),
         training_mode(model),
         not_finite_maps(maps),
-        saturated(model, x, target),
+        saturation_flag(model, x, target),
         constant_maps(maps),
         same_map_everywhere(maps) if len(x) > 1 else None,
         ignores_model(model, attribution, x, target, seed=seed, maps=maps),
@@ -391,7 +391,7 @@ def _share(flags: Tensor) -> float:
     return float(flags.double().mean())
 
 
-def _raised(
+def _flag_if(
     raised: bool, name: str, raised_if: str, explanation: str, what_to_do: str, measured: float
 ) -> Flag | None:
     return Flag(name, raised_if, explanation, what_to_do, measured) if raised else None

@@ -46,7 +46,7 @@ class Change(Protocol):
 
     @property
     def variants(self) -> int: ...
-    def changed(self, x: Images, variant: int) -> Images: ...
+    def transform(self, x: Images, variant: int) -> Images: ...
 
 
 @runtime_checkable
@@ -67,7 +67,7 @@ class Jpeg:
         if not 1 <= self.quality <= 95:
             raise UserError(f"quality is {self.quality}; give a JPEG quality of 1 to 95, 50 is usual.")
 
-    def changed(self, x: Images, variant: int) -> Images:
+    def transform(self, x: Images, variant: int) -> Images:
         if x.shape[1] not in (1, 3):
             raise UserError(
                 f"A JPEG has 1 or 3 channels and the images have {x.shape[1]}; leave this metric out."
@@ -103,7 +103,7 @@ class Brightness:
                 f"amount is {self.amount}; give a step of brightness between 0 and 1, such as 0.1."
             )
 
-    def changed(self, x: Images, variant: int) -> Images:
+    def transform(self, x: Images, variant: int) -> Images:
         return (x + (self.amount if variant == 0 else -self.amount)).clamp(0, 1)
 
 
@@ -120,7 +120,7 @@ class Shift:
                 f"share is {self.share}; give a fraction of the image's side up to 0.5, such as 1/16."
             )
 
-    def changed(self, x: Images, variant: int) -> Images:
+    def transform(self, x: Images, variant: int) -> Images:
         h, w = x.shape[2:]
         down, right = self._step(h, w, variant)
         rows = (torch.arange(h, device=x.device) - down).clamp(0, h - 1)
@@ -148,7 +148,7 @@ class Rotation:
         if not 0 < self.degrees <= 45:
             raise UserError(f"degrees is {self.degrees}; give an angle above 0 and up to 45, 10 is usual.")
 
-    def changed(self, x: Images, variant: int) -> Images:
+    def transform(self, x: Images, variant: int) -> Images:
         h, w = x.shape[2:]
         row, column = self._sources(h, w, variant)
         # grid_sample's convention: -1 and 1 are the outer edges of the first and last pixel; columns come first.
@@ -208,7 +208,7 @@ class TransformedSimilarity:
 
         def values(examples: slice, these: slice) -> Tensor:
             variants = range(these.start, these.stop)
-            near = torch.stack([self.change.changed(x[examples], variant) for variant in variants], 1)
+            near = torch.stack([self.change.transform(x[examples], variant) for variant in variants], 1)
             same = logits_in_parts(model, near.flatten(0, 1), self.max_batch).argmax(1).view(near.shape[:2])
             maps = explain_variants(attribution, model, near, target[examples])
             alike = [
@@ -224,7 +224,7 @@ class TransformedSimilarity:
         if isinstance(self.change, Move):
             h, w = clean.shape[2:]
             rows, columns = self.change.window(h, w, variant)
-            moved = self.change.changed(clean, variant)
+            moved = self.change.transform(clean, variant)
             clean, seen = moved[:, :, rows, columns], seen[:, :, rows, columns]
         return self.measure(clean, seen)
 

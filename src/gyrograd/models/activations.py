@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gyrograd.errors import UserError, check_name
-from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, apply_form, overwritten
+from gyrograd.models.piecewise import MODULES, WHOLE, InPlace, Softened, apply_form, overwrite
 from gyrograd.models.specs import attach_spec, spec_of
 from gyrograd.models.spellings import Sign, converts, is_zero, mark, read_activation, read_comparison, sign_of
 from gyrograd.numerics.modes import eval_mode
@@ -132,7 +132,7 @@ def with_activation(
     return twin
 
 
-def swapped_again(
+def swap_again(
     model: nn.Module, *, name: str, beta: float | int | None, shape: Sequence[int] | None, partial: bool
 ) -> nn.Module:
     """`with_activation` with the settings that a spec holds."""
@@ -184,7 +184,7 @@ class _Exchange(TorchFunctionMode):
             def activated(z: Tensor) -> Tensor:
                 return apply_form(found.form, self.activation, z, **found.settings)
 
-            return overwritten(activated, found.z) if found.in_place else activated(found.z)
+            return overwrite(activated, found.z) if found.in_place else activated(found.z)
         if signs and converts(func):
             return mark(func(*args, **kwargs), signs[0])
         for sign in signs:

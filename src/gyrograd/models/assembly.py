@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from gyrograd.errors import UserError, check_name, in_one_sentence
-from gyrograd.models.activations import swapped_again, with_activation
+from gyrograd.models.activations import swap_again, with_activation
 from gyrograd.models.outputs import PickedLogits
 from gyrograd.models.sources import from_source
 from gyrograd.models.specs import ModelSpec, attach_spec, spec_of
@@ -26,7 +26,7 @@ MOST_CLASSES = 1_000_000
 INITS = ("default", "he")
 
 WRAPPERS: dict[str, Callable[..., nn.Module]] = {
-    "activation": swapped_again,
+    "activation": swap_again,
     "normalized": Normalized,
     "probability": Probability,
 }
@@ -83,7 +83,7 @@ def build(
             )
         model, own_statistics = name if spec_of(name) is not None else PickedLogits(name), None
     else:
-        with _seeded(seed):
+        with _fixed_seed(seed):
             model, own_statistics = _backbone(name, num_classes, pretrained, settings)
             _initialise(model, init)
     if weights is not None:
@@ -97,7 +97,7 @@ def build(
 def rebuild(spec: ModelSpec) -> nn.Module:
     """The model that a spec describes, with new weights; the global random state is not changed."""
     settings = dict(spec.settings)
-    with _seeded(0):
+    with _fixed_seed(0):
         model, _ = _backbone(spec.name, settings.pop("num_classes", None), False, settings)
     for wrapper, options in spec.wraps:
         check_name("model wrapper", wrapper, WRAPPERS)
@@ -150,7 +150,7 @@ def _initialise(model: nn.Module, init: str) -> None:
 
 
 @contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
+def _fixed_seed(seed: int | None) -> Iterator[None]:
     """Seed torch's CPU generator for the block and restore it; models are built on the CPU."""
     if seed is None:
         yield

@@ -111,7 +111,7 @@ def _contents(path: Path) -> tuple[JsonObject, dict[str, Tensor]]:
         raise UserError(
             f"{path} is safetensors but not written by gyrograd; build its model and read it with load_state."
         )
-    return _checked_note(path, words["gyrograd"], tensors), tensors
+    return _check_note(path, words["gyrograd"], tensors), tensors
 
 
 def _unreadable(path: Path, wrong: Exception) -> str:
@@ -122,7 +122,7 @@ def _unreadable(path: Path, wrong: Exception) -> str:
     return f"{path} is not a gyrograd checkpoint (nor safetensors); check the path."
 
 
-def _checked_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonObject:
+def _check_note(path: Path, text: str, tensors: Mapping[str, Tensor]) -> JsonObject:
     """The note, if its schema is known, its checksum matches these tensors, and it describes a model."""
     note = read_note(path, text)
     schema = note.get("schema")

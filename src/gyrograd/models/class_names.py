@@ -58,7 +58,7 @@ def read_class_names(path: Path | str, count: int) -> tuple[str, ...]:
     if str(path) == "imagenet":
         names: tuple[str, ...] | None = imagenet_names()
     else:
-        names = _read(Path(path).expanduser())
+        names = _read_names(Path(path).expanduser())
     if names is None:
         raise UserError(
             f"{path} holds no class names; write one per line, or JSON: a list, or numbers to names."
@@ -70,7 +70,7 @@ def read_class_names(path: Path | str, count: int) -> tuple[str, ...]:
     return names
 
 
-def _read(path: Path) -> tuple[str, ...] | None:
+def _read_names(path: Path) -> tuple[str, ...] | None:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as wrong:

@@ -75,8 +75,8 @@ def open_export(path: Path, device: torch.device) -> nn.Module:
             f"{path} is not a torch.export file of one model that this gyrograd can read; "
             "save it again with torch.export.save."
         )
-    payloads = _checked_payloads(path, contents)
-    program_text = json.dumps(_checked_program(path, json_object(path, contents[_PROGRAM]))).encode()
+    payloads = _check_payloads(path, contents)
+    program_text = json.dumps(_check_program(path, json_object(path, contents[_PROGRAM]))).encode()
     archive = repack({**payloads, _PROGRAM: program_text, _SAMPLE: b""})
     program, module = _load(path, archive, device)
     # The mode is part of the graph, so train() and eval() have nothing to change; torch would raise.
@@ -89,28 +89,28 @@ def open_export(path: Path, device: torch.device) -> nn.Module:
     return module
 
 
-def _checked_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes]:
+def _check_payloads(path: Path, contents: dict[str, bytes]) -> dict[str, bytes]:
     """Weights and constants as files torch may read: raw numbers as they are, pickles written again."""
     kept = {name: contents[name] for name in _MARKS if name in contents}
     for folder in ("weights", "constants"):
         listing = f"data/{folder}/model_{folder}_config.json"
         if listing not in contents:
-            raise _damaged(path, f"it has no {listing}")
+            raise _damage_error(path, f"it has no {listing}")
         entries = json_object(path, contents[listing]).get("config")
         if not isinstance(entries, dict):
-            raise _damaged(path, f"{listing} lists nothing")
+            raise _damage_error(path, f"{listing} lists nothing")
         for name, entry in entries.items():
             file = f"data/{folder}/{entry.get('path_name')}" if isinstance(entry, dict) else ""
             if not _PATH.fullmatch(name) or not _PAYLOAD.fullmatch(file.rpartition("/")[2]):
                 raise _holds_objects(path, file or name)
             if file not in contents:
-                raise _damaged(path, f"it lists {file} and lacks it")
+                raise _damage_error(path, f"it lists {file} and lacks it")
             if entry.get("use_pickle") is False:
                 _check_extent(path, file, entry.get("tensor_meta"), len(contents[file]))
                 kept[file] = contents[file]
             else:
                 kept[file] = _repickle(path, file, contents[file])
-        kept[listing] = json.dumps({"config": _checked(path, entries, "config", MAX_DEPTH)}).encode()
+        kept[listing] = json.dumps({"config": _check_value(path, entries, "config", MAX_DEPTH)}).encode()
     for name in contents:
         if name == _SAMPLE and contents[name]:
             _repickle(path, name, contents[name])
@@ -134,7 +134,7 @@ def _check_extent(path: Path, file: str, meta: Any, held: int) -> None:
     except (TypeError, KeyError):
         fits = False
     if not fits:
-        raise _damaged(path, f"{file} has {held:,} bytes and should hold a larger tensor")
+        raise _damage_error(path, f"{file} has {held:,} bytes and should hold a larger tensor")
 
 
 def _repickle(path: Path, file: str, content: bytes) -> bytes:
@@ -153,9 +153,9 @@ def _repickle(path: Path, file: str, content: bytes) -> bytes:
     return buffer.getvalue()
 
 
-def _checked_program(path: Path, document: JsonObject) -> JsonObject:
+def _check_program(path: Path, document: JsonObject) -> JsonObject:
     """The program without notes about its source, after every text and number in it has been checked."""
-    program: JsonObject = _checked(path, document, "", MAX_DEPTH)
+    program: JsonObject = _check_value(path, document, "", MAX_DEPTH)
     try:
         # Expressions here stand for names, and those are checked as names.
         program["graph_module"]["treespec_namedtuple_fields"] = {}
@@ -168,20 +168,20 @@ def _checked_program(path: Path, document: JsonObject) -> JsonObject:
                     "on the batch; call model.eval() and export it again."
                 )
     except (KeyError, TypeError, AttributeError):
-        raise _damaged(path, "its program lacks parts of a graph") from None
+        raise _damage_error(path, "its program lacks parts of a graph") from None
     return program
 
 
-def _checked(path: Path, value: Any, key: str, depth: int) -> Any:
+def _check_value(path: Path, value: Any, key: str, depth: int) -> Any:
     """The value, if all texts in it are allowed under their keys; `metadata` is left out."""
     if depth == 0:
-        raise _damaged(path, "its program is nested too deep")
+        raise _damage_error(path, "its program is nested too deep")
     if isinstance(value, str):
         _check_text(path, key, value)
     elif isinstance(value, int) and value.bit_length() > 64:
-        raise _damaged(path, f"'{key}' is a number of {value.bit_length()} bits")
+        raise _damage_error(path, f"'{key}' is a number of {value.bit_length()} bits")
     elif isinstance(value, list):
-        return [_checked(path, item, key, depth - 1) for item in value]
+        return [_check_value(path, item, key, depth - 1) for item in value]
     elif isinstance(value, dict):
         foreign = _FOREIGN_CODE & value.keys()
         if foreign:
@@ -193,8 +193,8 @@ def _checked(path: Path, value: Any, key: str, depth: int) -> Any:
         for name in inner:
             # Keys are names too: of tensors, of symbols, of weights, of fields.
             if not (_PATH.fullmatch(name) if key == "config" else _NAME.fullmatch(name) or is_size(name)):
-                raise _damaged(path, f"'{name[:60]}' is not a name")
-        return {name: _checked(path, item, name, depth - 1) for name, item in inner.items()}
+                raise _damage_error(path, f"'{name[:60]}' is not a name")
+        return {name: _check_value(path, item, name, depth - 1) for name, item in inner.items()}
     return value
 
 
@@ -221,18 +221,18 @@ def _check_text(path: Path, key: str, text: str) -> None:
             )
     elif key in {"as_float", "as_floats", "real", "imag"}:
         if text not in {"Infinity", "-Infinity", "NaN"}:
-            raise _damaged(path, f"'{text[:60]}' under '{key}' is not a number")
+            raise _damage_error(path, f"'{text[:60]}' under '{key}' is not a number")
     elif key in {"as_string", "as_strings"}:
         # An argument such as "tanh": torch quotes it wherever it is written.
         if len(text) > LONGEST_TEXT:
-            raise _damaged(path, f"'{key}' is a text of {len(text):,} letters")
+            raise _damage_error(path, f"'{key}' is a text of {len(text):,} letters")
     else:
         pattern = _PATH if key in _PATHS else _VERSION if key == "torch_version" else _NAME
         if key == "path_name":
             pattern = _PAYLOAD
         # An argument without a name is positional.
         if not pattern.fullmatch(text) and (key, text) != ("name", ""):
-            raise _damaged(path, f"'{text[:60]}' under '{key}' is not a name")
+            raise _damage_error(path, f"'{text[:60]}' under '{key}' is not a name")
 
 
 def _is_allowed_call(target: str) -> bool:
@@ -296,7 +296,7 @@ def _bits(value: Any, known: dict[str, int]) -> int:
     return known.get(value, 64) if isinstance(value, str) else 64
 
 
-def _damaged(path: Path, reason: str) -> UserError:
+def _damage_error(path: Path, reason: str) -> UserError:
     return UserError(f"{path} is damaged ({reason}); export the model again.")
 
 

@@ -92,7 +92,7 @@ def _node_cost(node: ast.AST, guard: bool, depth: int) -> _Cost:
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.Pow):
             return _power(_cost(node.left, guard, depth), node.right)
-        return _combined(node.op, _cost(node.left, guard, depth), _cost(node.right, guard, depth))
+        return _combine(node.op, _cost(node.left, guard, depth), _cost(node.right, guard, depth))
     if isinstance(node, ast.BoolOp):
         return _sum([_cost(value, guard, depth) for value in node.values])
     if isinstance(node, ast.Compare) and all(isinstance(op, _COMPARISONS) for op in node.ops):
@@ -116,7 +116,7 @@ def _number(value: object) -> _Cost:
     raise _RefusedError
 
 
-def _combined(op: ast.operator, left: _Cost, right: _Cost) -> _Cost:
+def _combine(op: ast.operator, left: _Cost, right: _Cost) -> _Cost:
     if isinstance(op, _SUMS):
         return _sum([left, right])
     if isinstance(op, _PRODUCTS):
@@ -158,7 +158,7 @@ def _call(node: ast.Call, name: str, guard: bool, depth: int) -> _Cost:
         if name not in _GUARD_FUNCTIONS or node.keywords:
             raise _RefusedError
     elif name in {"Symbol", "Float"}:
-        return _named(node, SYMBOL if name == "Symbol" else _DECIMAL)
+        return _named_call(node, SYMBOL if name == "Symbol" else _DECIMAL)
     elif node.keywords:
         raise _RefusedError
     elif name in {"Pow", "PowByNatural", "FloatPow"} and len(node.args) == 2:
@@ -171,7 +171,7 @@ def _call(node: ast.Call, name: str, guard: bool, depth: int) -> _Cost:
     return _product(parts) if name in {"Mul", "Rational"} else _sum(parts)
 
 
-def _named(node: ast.Call, pattern: re.Pattern[str]) -> _Cost:
+def _named_call(node: ast.Call, pattern: re.Pattern[str]) -> _Cost:
     """`Symbol('s0', integer=True)` and `Float('0.5', precision=53)`, the only calls with a text argument."""
     text = node.args[0].value if len(node.args) == 1 and isinstance(node.args[0], ast.Constant) else None
     if not isinstance(text, str) or not pattern.fullmatch(text):

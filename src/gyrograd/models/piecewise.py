@@ -109,7 +109,7 @@ def apply_form(form: str, ramp: Ramp, z: Tensor, **settings: Any) -> Tensor:
     return FORMS[form](ramp, z, **settings)
 
 
-def overwritten(activation: Ramp, z: Tensor) -> Tensor:
+def overwrite(activation: Ramp, z: Tensor) -> Tensor:
     """Write the activation into z, for callers that ignore the result of an in-place call."""
     # The activation keeps the clone for its backward pass.
     out: Tensor = z.copy_(activation(z.clone()))
@@ -124,7 +124,7 @@ class InPlace(nn.Module):
         self.activation = activation
 
     def forward(self, z: Tensor) -> Tensor:
-        return overwritten(self.activation, z)
+        return overwrite(self.activation, z)
 
 
 class Softened(nn.Module):

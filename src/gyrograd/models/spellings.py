@@ -99,7 +99,7 @@ def is_zero(operand: Any) -> bool:
     return isinstance(operand, int | float) and not isinstance(operand, bool) and operand == 0
 
 
-def _clamped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+def _from_clamp(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     given = {**dict(zip(("input", "min", "max"), args, strict=False)), **kwargs}
     z, low, high = given["input"], given.get("min"), given.get("max")
     if not _is_activation(z) or low is None or not is_zero(low):
@@ -111,7 +111,7 @@ def _clamped(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     return None
 
 
-def _thresholded(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+def _from_threshold(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     given = {**dict(zip(("input", "threshold", "value"), args, strict=False)), **kwargs}
     both = is_zero(given.get("threshold")) and is_zero(given.get("value"))
     return Spelled("relu", given["input"]) if both and _is_activation(given.get("input")) else None
@@ -129,7 +129,7 @@ def _larger(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     return None
 
 
-def _chosen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+def _from_where(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     """`torch.where(z > 0, z, 0)`, or with `z < 0` the other way round."""
     order = ("condition", "input", "other")
     if len(args) == 3 and sign_of(args[1]) is not None:  # z.where(z > 0, 0)
@@ -144,7 +144,7 @@ def _chosen(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     return Spelled("relu", sign.z) if sign.is_of(kept) and is_zero(dropped) else None
 
 
-def _gated(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+def _from_product(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     """`z * (z > 0)`, in either order."""
     pair = [*args, *kwargs.values()]
     for z, mask in (pair, pair[::-1]) if len(pair) == 2 else ():
@@ -154,7 +154,7 @@ def _gated(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     return None
 
 
-def _filled(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
+def _from_fill(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Spelled | None:
     """`z.masked_fill(z < 0, 0)` and `z[z < 0] = 0`."""
     if kwargs or len(args) != 3:
         return None
@@ -168,12 +168,12 @@ def _is_activation(z: Any) -> bool:
 
 
 _READERS: dict[str, Any] = {
-    **dict.fromkeys(("clamp", "clip", "clamp_min"), _clamped),
-    "threshold": _thresholded,
+    **dict.fromkeys(("clamp", "clip", "clamp_min"), _from_clamp),
+    "threshold": _from_threshold,
     **dict.fromkeys(("maximum", "max", "fmax"), _larger),
-    "where": _chosen,
-    **dict.fromkeys(("mul", "multiply", "rmul", "imul"), _gated),
-    **dict.fromkeys(("masked_fill", "setitem"), _filled),
+    "where": _from_where,
+    **dict.fromkeys(("mul", "multiply", "rmul", "imul"), _from_product),
+    **dict.fromkeys(("masked_fill", "setitem"), _from_fill),
 }
 _COMPARISONS = {"gt": True, "ge": True, "greater": True, "lt": False, "le": False, "less": False}
 _CONVERSIONS = {"float", "double", "half", "bfloat16", "to", "type", "type_as", "__get__", "dim", "size"}

@@ -67,7 +67,7 @@ class L2:
         _check_radius(self.eps)
 
     def norm(self, delta: Inputs) -> PerExample:
-        largest, rest = _scaled(delta)
+        largest, rest = _scale_out(delta)
         return largest.flatten() * _length(rest)
 
     def project(self, delta: Inputs) -> Inputs:
@@ -91,7 +91,7 @@ class L2:
 
     def steepest(self, grad: Inputs) -> Inputs:
         """The step of norm one along which the gradient promises most; zero where the gradient is zero."""
-        _, rest = _scaled(grad)
+        _, rest = _scale_out(grad)
         size = _length(rest)
         return rest / column(torch.where(size > 0, size, 1), grad)
 
@@ -130,7 +130,7 @@ def _in_box(x: Tensor, low: float, high: float) -> Tensor:
     return ((x >= low) & (x <= high)).flatten(1).all(1)
 
 
-def _scaled(delta: Tensor) -> tuple[Tensor, Tensor]:
+def _scale_out(delta: Tensor) -> tuple[Tensor, Tensor]:
     """The largest entry, and delta divided by it: squares of tiny entries would underflow."""
     largest = delta.abs().flatten(1).amax(1)
     largest = column(torch.where(largest > 0, largest, 1), delta)

@@ -32,7 +32,7 @@ class FastConvolutions(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _DIMENSIONS and args and torch.is_grad_enabled():
-            return _convolved(func, self.held_only, *args, **(kwargs or {}))
+            return _convolution(func, self.held_only, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
@@ -66,7 +66,7 @@ class Geometry:
         return list(self.stride), list(self.padding), list(self.dilation), False, still, self.groups
 
 
-def _convolved(
+def _convolution(
     func: Any,
     held_only: bool,
     x: Tensor,

@@ -57,7 +57,7 @@ def keys(seed: Seed, b: int, device: torch.device | str | None = None) -> Keys:
     if not 0 <= seed < 1 << 64:
         raise UserError(f"Seed {seed} is out of range; give an integer from 0 to 2**64 - 1.")
     rows = torch.arange(b, device=device)
-    return _joined(_philox((rows & _WORD, rows >> 32, 0, _DERIVE >> 32), (seed & _WORD, seed >> 32)))
+    return _join_words(_philox((rows & _WORD, rows >> 32, 0, _DERIVE >> 32), (seed & _WORD, seed >> 32)))
 
 
 def subkeys(keys: Keys, stream: int) -> Keys:
@@ -65,8 +65,8 @@ def subkeys(keys: Keys, stream: int) -> Keys:
     low, high = _split_stream(stream)
     if keys.is_cuda and stream < 1 << 61:  # so that the counter, 4 * stream, fits 63 bits
         places = 4 * stream + torch.arange(2, device=keys.device)
-        return _joined(philox_words(keys[:, None], places, _DERIVE | 1).unbind(1))
-    return _joined(_philox((low, high, 1, _DERIVE >> 32), _split_keys(keys)))
+        return _join_words(philox_words(keys[:, None], places, _DERIVE | 1).unbind(1))
+    return _join_words(_philox((low, high, 1, _DERIVE >> 32), _split_keys(keys)))
 
 
 def uniform(
@@ -84,7 +84,7 @@ def uniform(
         return a, b, c, d
 
     wide = _NUMPY.get(dtype, np.float32)
-    return _filled(fractions, keys, shape, stream, wide).mul_(2.0**-bits).to(dtype)
+    return _fill(fractions, keys, shape, stream, wide).mul_(2.0**-bits).to(dtype)
 
 
 def normal(
@@ -92,7 +92,7 @@ def normal(
 ) -> Inputs:
     """Standard normal by Box-Muller in float64; always finite (at most 6.7 from zero)."""
     if keys.is_cpu:
-        return _filled(_normal_columns, keys, shape, stream, _NUMPY.get(dtype, np.float64)).to(dtype)
+        return _fill(_normal_columns, keys, shape, stream, _NUMPY.get(dtype, np.float64)).to(dtype)
     n = math.prod(shape)
     words = _words(keys, (n + n % 2,), stream).view(len(keys), -1, 2).to(torch.float64)
     pairs = torch.stack(_box_muller(*words.unbind(-1)), -1)
@@ -133,7 +133,7 @@ def _words(keys: Keys, shape: tuple[int, ...], stream: int) -> Int[Tensor, "b ..
     """One 32-bit word per position, four from each counter value."""
     n = math.prod(shape)
     if keys.is_cpu:
-        return _filled(lambda *words: words, keys, shape, stream, np.int64)
+        return _fill(lambda *words: words, keys, shape, stream, np.int64)
     if keys.is_cuda:
         _split_stream(stream)  # for its check
         places = torch.arange(n, device=keys.device)
@@ -145,7 +145,7 @@ def _words(keys: Keys, shape: tuple[int, ...], stream: int) -> Int[Tensor, "b ..
     return words.reshape(len(keys), words[0].numel())[:, :n].reshape(len(keys), *shape)
 
 
-def _filled(
+def _fill(
     numbers: Callable[..., Columns],
     keys: Keys,
     shape: tuple[int, ...],
@@ -214,7 +214,7 @@ def _split_stream(stream: int) -> tuple[int, int]:
     return stream & _WORD, stream >> 32
 
 
-def _joined(words: tuple[Tensor, ...]) -> Tensor:
+def _join_words(words: tuple[Tensor, ...]) -> Tensor:
     """A non-negative 63-bit key from the first two words."""
     return (words[0] << 31) ^ words[1]
 

@@ -141,7 +141,7 @@ def _hardsigmoid(z: Tensor, inplace: bool = False) -> Tensor:
     return z.copy_(out) if inplace else out
 
 
-def _normalized(
+def _normalize(
     z: Tensor, p: float | int = 2.0, dim: Any = 1, eps: float = 1e-12, out: Tensor | None = None
 ) -> Tensor:
     # torch's second derivative of the norm of a zero vector is NaN, and Swin V2 has such vectors in padded windows.
@@ -154,7 +154,7 @@ def _normalized(
     return (single(z) / size.clamp_min(eps)).to(z.dtype)
 
 
-_MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid, F.normalize: _normalized}
+_MISSING: dict[Any, Callable[..., Any]] = {F.hardsigmoid: _hardsigmoid, F.normalize: _normalize}
 _ON_CPU: dict[Any, Callable[..., Any]] = {
     **_MISSING,
     F.batch_norm: _batch_normed,

@@ -45,7 +45,7 @@ def l2_distance(a: Maps, b: Maps) -> PerExample:
 
 def pearson(a: Maps, b: Maps) -> PerExample:
     """Linear correlation: the cosine of the centred maps."""
-    return cosine(_centred(a), _centred(b))
+    return cosine(_subtract_mean(a), _subtract_mean(b))
 
 
 def spearman(a: Maps, b: Maps) -> PerExample:
@@ -90,7 +90,7 @@ def ssim(a: Maps, b: Maps, data_range: float | PerExample | None = None) -> PerE
         data_range = _safe(b.flatten(1).amax(1) - b.flatten(1).amin(1))
     scale = torch.as_tensor(data_range, dtype=a.dtype, device=a.device).view(-1, 1, 1, 1)
     a, b = (map.reshape(len(map), -1, *map.shape[-2:]) for map in (a, b))
-    mean_a, mean_b, square_a, square_b, product = _blurred(torch.stack([a, b, a * a, b * b, a * b])).unbind()
+    mean_a, mean_b, square_a, square_b, product = _blur(torch.stack([a, b, a * a, b * b, a * b])).unbind()
     c1, c2 = (0.01 * scale).square(), (0.03 * scale).square()
     light = (2 * mean_a * mean_b + c1) / (mean_a**2 + mean_b**2 + c1)
     spread = (square_a - mean_a**2) + (square_b - mean_b**2) + c2  # sum of the two variances
@@ -144,7 +144,7 @@ def _safe(size: Tensor) -> Tensor:
     return torch.where(size == 0, 1, size)
 
 
-def _centred(map: Tensor) -> Tensor:
+def _subtract_mean(map: Tensor) -> Tensor:
     """The map minus its mean; exactly zero for a constant map, where rounding would leave noise."""
     flat = map.flatten(1)
     constant = flat.amax(1, keepdim=True) == flat.amin(1, keepdim=True)
@@ -188,7 +188,7 @@ def _nan_where_nan(value: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return torch.where((a.isnan() | b.isnan()).flatten(1).any(1), math.nan, value)
 
 
-def _blurred(stack: Float[Tensor, "m b c h w"]) -> Float[Tensor, "m b c h w"]:
+def _blur(stack: Float[Tensor, "m b c h w"]) -> Float[Tensor, "m b c h w"]:
     """Gaussian window of 7 pixels, sigma 1.5, zeros outside the image."""
     offsets = torch.arange(-3, 4, dtype=stack.dtype, device=stack.device)
     window = torch.exp(-offsets.square() / (2 * 1.5**2))

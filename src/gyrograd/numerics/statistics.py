@@ -85,7 +85,7 @@ def bootstrap_interval(
     if statistic is mean and len(kept) >= NORMAL_FROM:
         half = NormalDist().inv_cdf((1 + level) / 2) * float(kept.std(ddof=1)) / len(kept) ** 0.5
         return Interval(value - half, value, value + half, len(kept), missing)
-    repeats = _resampled(kept, resamples, seed, statistic)
+    repeats = _resample(kept, resamples, seed, statistic)
     low, high = np.quantile(repeats, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), value, float(high), len(kept), missing)
 
@@ -192,7 +192,7 @@ def _widths(eps: ArrayLike, points: int, spacing: str) -> Numbers:
     return widths
 
 
-def _resampled(kept: Numbers, resamples: int, seed: int, statistic: Statistic) -> Numbers:
+def _resample(kept: Numbers, resamples: int, seed: int, statistic: Statistic) -> Numbers:
     """The statistic of each resample, drawn in parts from one stream of random numbers."""
     generator = np.random.default_rng(seed)
     rows = max(1, _RESAMPLE_NUMBERS // len(kept))

@@ -45,7 +45,7 @@ def joint_pass(
     # In the layout of the images: mixed layouts would be copied at every layer.
     batch = torch.cat([clean, moved, along]).contiguous(memory_format=layout(clean))
     with CpuLayers(), _Carrying(rows):
-        out = model(_marked(batch))
+        out = model(_mark(batch))
     return out[: rows.clean], out[rows.primal :]
 
 
@@ -99,7 +99,7 @@ class _Carrying(TorchFunctionMode):
         # A result with another number of rows has mixed examples, and nobody knows which row is whose.
         if out.dim() == 0 or len(out) != self.rows.total:
             raise _unknown(func)
-        return _overwrite(args[0], out) if in_place else _marked(out, args)
+        return _overwrite(args[0], out) if in_place else _mark(out, args)
 
 
 class _Memory:
@@ -109,7 +109,7 @@ class _Memory:
         self.overwritten = False
 
 
-def _marked(z: Tensor, sources: tuple[Any, ...] = ()) -> Tensor:
+def _mark(z: Tensor, sources: tuple[Any, ...] = ()) -> Tensor:
     """z, marked as a batch that carries tangents; a view of one of the sources shares its memory."""
     start = z.untyped_storage().data_ptr()  # views share the storage, whatever their shape and offset
     z._carries_tangents = next(  # type: ignore[attr-defined]
@@ -123,7 +123,7 @@ def _overwrite(z: Tensor, result: Tensor) -> Tensor:
     """Make z stand for the result of an in-place operation; reading an older view of its memory is refused."""
     # z's own memory is left alone: copying the result into it would cost as much as the layer.
     z._carries_tangents.overwritten = True  # type: ignore[attr-defined]
-    z._stands_for = _marked(result)  # type: ignore[attr-defined]
+    z._stands_for = _mark(result)  # type: ignore[attr-defined]
     return z
 
 

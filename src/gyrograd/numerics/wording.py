@@ -27,7 +27,9 @@ def number(value: Number | None) -> str:
 
 
 def signed_number(value: Number | None) -> str:
-    """`number` with its sign, for differences."""
+    """`number` with its sign, for differences; very small ones with one digit, to show that they are not zero."""
+    if value is not None and 0 < abs(value) < 0.001:
+        return f"{value:+.1g}"
     text = number(value)
     return text if text.startswith(("-", UNKNOWN)) else f"+{text}"
 
@@ -50,14 +52,14 @@ def interval_text(
     stat: Mapping[str, Any] | None = found.plain() if isinstance(found, Interval) else found
     if stat is None or stat.get("value") is None:
         return unknown
-    return f"{_written(stat['value'], form, scale)}{unit} {bracket(stat, form, scale=scale)}".rstrip()
+    return f"{_format(stat['value'], form, scale)}{unit} {bracket(stat, form, scale=scale)}".rstrip()
 
 
 def bracket(stat: Mapping[str, Any] | None, form: Form = number, *, scale: Number = 1) -> str:
     """The interval in brackets, or an empty text if it is not known."""
     if stat is None or any(stat.get(key) is None for key in ("value", "low", "high")):
         return ""
-    return f"[{_written(stat['low'], form, scale)}, {_written(stat['high'], form, scale)}]"
+    return f"[{_format(stat['low'], form, scale)}, {_format(stat['high'], form, scale)}]"
 
 
 def eps_text(eps: Number | None) -> str:
@@ -77,5 +79,5 @@ def radius_text(stat: Mapping[str, Any] | None, largest: float) -> str:
     return f"{text} (the largest tried)" if reached else text
 
 
-def _written(value: Number, form: Form, scale: Number) -> str:
+def _format(value: Number, form: Form, scale: Number) -> str:
     return format(value * scale, form) if isinstance(form, str) else form(value * scale)

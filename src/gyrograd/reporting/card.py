@@ -16,7 +16,7 @@ from gyrograd.reporting import table
 from gyrograd.reporting.charts import Chart, eps_charts, game_chart, labels_of, plane_chart
 from gyrograd.reporting.figures import Array
 from gyrograd.reporting.markdown import markdown_report
-from gyrograd.reporting.page import rendered
+from gyrograd.reporting.page import render_template
 from gyrograd.reporting.pictures import (
     AttackPictures,
     attack_pictures,
@@ -24,7 +24,14 @@ from gyrograd.reporting.pictures import (
     data_address,
     load_arrays,
 )
-from gyrograd.reporting.schema import AuditCard, CardColumn, Certificates, CertifiedRow, WorstAttack, checked
+from gyrograd.reporting.schema import (
+    AuditCard,
+    CardColumn,
+    Certificates,
+    CertifiedRow,
+    WorstAttack,
+    check_card,
+)
 from gyrograd.reporting.showcase import (
     Showcase,
     ShowcaseRow,
@@ -86,7 +93,7 @@ class Contents:
 
 def write_report(card: Mapping[str, Any], folder: Path) -> Path:
     """Write report.html, report.md and figures/ into the audit's folder; returns the page's path."""
-    shown = contents(checked(card), folder)
+    shown = contents(check_card(card), folder)
     for chart in shown.charts:
         write_text(folder / "figures" / f"{chart.name}.svg", chart.svg_file)
         write_bytes(folder / "figures" / f"{chart.name}.png", chart.png)
@@ -99,7 +106,7 @@ def write_report(card: Mapping[str, Any], folder: Path) -> Path:
 
 def contents(card: AuditCard, folder: Path) -> Contents:
     """The contents of a report from a checked card and its pictures."""
-    card = _filled(card)
+    card = _fill_missing(card)
     arrays = load_arrays(card["pictures"], folder)
     labels, attacks = labels_of(card), []
     for facts in (card["worst"] or ())[:PICTURED]:
@@ -131,7 +138,7 @@ def contents(card: AuditCard, folder: Path) -> Contents:
 
 def html_report(shown: Contents) -> str:
     """The report as one HTML file that opens offline."""
-    return rendered(
+    return render_template(
         "card",
         shown=shown,
         card=shown.card,
@@ -143,7 +150,7 @@ def html_report(shown: Contents) -> str:
     )
 
 
-def _filled(card: AuditCard) -> AuditCard:
+def _fill_missing(card: AuditCard) -> AuditCard:
     """The card with empty lists and objects in place of missing ones."""
     fields = ("command", "versions", "hardware", "seconds", "peak_memory_mb", "seed")
     empty = {"settings": {}, "bounds": [], "worst": [], "flags": [], "complete": True}

@@ -17,7 +17,7 @@ from gyrograd.numerics.wording import Number, eps_text, interval_text, number
 from gyrograd.registry import readable
 from gyrograd.reporting import schema
 from gyrograd.reporting.palette import DARK, LIGHT, series
-from gyrograd.reporting.wording import Stat, known, signed
+from gyrograd.reporting.wording import Stat, is_known, signed_text
 
 Axis = Any
 Draw = Callable[[Axis], None]
@@ -62,7 +62,7 @@ def chart(
         figure = _figure(draws, size)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
-        svg = _themed(buffer.getvalue().decode("utf-8"), alt)
+        svg = _apply_theme(buffer.getvalue().decode("utf-8"), alt)
         figure.set_layout_engine("none")  # reuse the computed layout for the second format
         raster = io.BytesIO()
         if image:
@@ -117,7 +117,7 @@ def game_chart(card: schema.AuditCard, name: Literal["insertion", "deletion"]) -
         direction = "higher is better" if name == "insertion" else "lower is better"
         x_label, y_label = curve.get("x_label") or "share of pixels", curve.get("label") or "probability"
         _finish(axis, f"{name.capitalize()} ({direction})", x_label, y_label)
-        _spread(axis)
+        _widen_axes(axis)
         _legend(axis)
 
     rows = []
@@ -135,7 +135,7 @@ def plane_chart(card: schema.AuditCard) -> Chart | None:
     plane = card["plane"]
     if plane is None:
         return None
-    points = [p for p in plane["points"] if known(p["robustness"]) and known(p["faithfulness"])]
+    points = [p for p in plane["points"] if is_known(p["robustness"]) and is_known(p["faithfulness"])]
     if not points:
         return None
     labels, order = labels_of(card), _order(card)
@@ -157,7 +157,7 @@ def plane_chart(card: schema.AuditCard) -> Chart | None:
             if is_recommended(point, chosen):
                 axis.plot(*_place(point), label=standing, **ring)
         _finish(axis, "", plane.get("x_label") or "robustness", plane.get("y_label") or "faithfulness")
-        _spread(axis)
+        _widen_axes(axis)
         _legend(axis)
 
     rows = []
@@ -189,7 +189,7 @@ def change_chart(name: str, column: schema.CardColumn, points: Sequence[tuple[st
         _finish(axis, column["label"], f"change ({column['direction']} is better)", "")
 
     alt = f"Change of {column['label']}. " + "; ".join(
-        f"{label} {signed(change)}" for label, change, _ in points
+        f"{label} {signed_text(change)}" for label, change, _ in points
     )
     return chart(name, alt, [draw], size=(4.0, 1.0 + 0.26 * len(points)), image=False)
 
@@ -238,7 +238,7 @@ def _eps_panel(
     for line in lines:
         noise = line["label"].startswith("noise")
         colour, dash = (GREY["color"], GREY["dash"]) if noise else (look.colour, "-")
-        kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if known(stat)]
+        kept = [(x, stat) for x, stat in zip(line["x"], line["y"], strict=True) if is_known(stat)]
         xs, values = [x for x, _ in kept], [stat["value"] for _, stat in kept]
         low, high = (  # an unknown interval is drawn without width
             [stat["value"] if stat.get(end) is None else stat[end] for _, stat in kept]
@@ -287,8 +287,8 @@ def _sweep(axis: Axis, points: list[schema.PlanePoint], index: int, label: str) 
 
 def _place(point: schema.PlanePoint) -> tuple[Number, Number]:
     x, y = point["robustness"], point["faithfulness"]
-    assert known(x), "`plane_chart` leaves unknown points out"
-    assert known(y)
+    assert is_known(x), "`plane_chart` leaves unknown points out"
+    assert is_known(y)
     return x["value"], y["value"]
 
 
@@ -336,7 +336,7 @@ LEAST_SPAN = 0.02
 """A chart of shares spans at least this: differences in the sixth digit are not worth an axis of their own."""
 
 
-def _spread(axis: Axis) -> None:
+def _widen_axes(axis: Axis) -> None:
     """Both axes at least `LEAST_SPAN` long, around what they show, with plain numbers at the ticks."""
     for limits, set_limits in ((axis.get_xlim(), axis.set_xlim), (axis.get_ylim(), axis.set_ylim)):
         lacking = LEAST_SPAN - (limits[1] - limits[0])
@@ -394,7 +394,7 @@ def _style(name: str) -> Any:
     }
 
 
-def _themed(svg: str, alt: str) -> str:
+def _apply_theme(svg: str, alt: str) -> str:
     """The SVG for embedding: without prologue and unused ids, with the page's colour variables and font."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)

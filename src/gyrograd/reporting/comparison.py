@@ -18,13 +18,13 @@ from gyrograd.numerics.statistics import paired_difference
 from gyrograd.numerics.wording import interval_text, number, radius_text
 from gyrograd.records import JsonObject
 from gyrograd.reporting.charts import change_chart
-from gyrograd.reporting.page import rendered
+from gyrograd.reporting.page import render_template
 from gyrograd.reporting.pictures import load_arrays
 from gyrograd.reporting.schema import AuditCard, CardColumn, card_path, read_card
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
-from gyrograd.reporting.wording import Stat, counted_images, known, signed
+from gyrograd.reporting.wording import Stat, counted_images, is_known, signed_text
 
 Verdict = Literal["better", "worse", "no clear change", "not comparable"]
 TITLES = ("Improved", "Got worse", "Better for some methods, worse for others")
@@ -65,7 +65,7 @@ class Finding:
         """Such as "Deletion: worse for 2 of 4 methods (Gradient +0.020 [+0.010, +0.030], LRP ...)"."""
         parts = [
             f"{word} for {len(changes)} of {self.methods} method{'s' if self.methods > 1 else ''} "
-            f"({', '.join(f'{each.label} {signed(each.change)}' for each in changes)})"
+            f"({', '.join(f'{each.label} {signed_text(each.change)}' for each in changes)})"
             for word, changes in (("better", self.better), ("worse", self.worse))
             if changes
         ]
@@ -144,7 +144,7 @@ class ComparedAudit:
     def stat(self, method: str, key: str) -> Stat | None:
         """The known value of a method in a column, else None."""
         stat: Stat | None = self.method(method).get("columns", {}).get(key)
-        return stat if known(stat) and self.column(key) else None
+        return stat if is_known(stat) and self.column(key) else None
 
     @property
     def data(self) -> str:
@@ -161,7 +161,7 @@ class ComparedAudit:
                 return method["label"] or method["name"], stat
         return None
 
-    def held(self, key: str, label: str, stat: Stat) -> str:
+    def held_clause(self, key: str, label: str, stat: Stat) -> str:
         """How far an explanation holds, by a column of `YARDSTICKS`, as a clause."""
         if key != "steady_radius":
             kept = interval_text(stat, ".0f", scale=100, unit=" %")
@@ -213,7 +213,9 @@ def comparison_page(found: Comparison) -> str:
     for index, (column, changes) in enumerate(by_column([each for each in found.changes if each.change])):
         points = [(each.label, each.change or {}, each.verdict) for each in changes]
         charts.append(change_chart(f"change-{index}", column, points))
-    return rendered("compare", found=found, charts=charts, groups=by_column(found.changes), kinds=GROUPS)
+    return render_template(
+        "compare", found=found, charts=charts, groups=by_column(found.changes), kinds=GROUPS
+    )
 
 
 def independent_difference(a: Stat, b: Stat) -> Stat:
@@ -259,7 +261,7 @@ def _change(a: ComparedAudit, b: ComparedAudit, method: str, column: CardColumn)
     elif one != two:
         why = f"measured differently: {one[0]}; {two[0]}"
     else:
-        pair = _paired(
+        pair = _paired_change(
             values_behind(a.values, method, key, before), values_behind(b.values, method, key, after)
         )
         change, paired = pair or independent_difference(before, after), pair is not None
@@ -267,7 +269,7 @@ def _change(a: ComparedAudit, b: ComparedAudit, method: str, column: CardColumn)
     return Change(method, label, column, before, after, change, paired, verdict, why, only)
 
 
-def _paired(a: Column | None, b: Column | None) -> Stat | None:
+def _paired_change(a: Column | None, b: Column | None) -> Stat | None:
     """b - a over the examples that have both values; None if there are fewer than two."""
     if a is None or b is None:
         return None
@@ -282,24 +284,24 @@ def _sentence(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> 
     verdicts = [each.verdict for each in changes if each.change is not None]
     if not verdicts:
         return "The two audits have no method and column in common, so nothing can be compared."
-    clause = _recommended_pair(a, b, changes) or (
+    clause = _compare_recommended(a, b, changes) or (
         f"Of {len(verdicts)} numbers that both audits have, {b.name} is better in {verdicts.count('better')} and "
         f"worse in {verdicts.count('worse')}"
     )
     before, after = a.card["accuracy"], b.card["accuracy"]
-    if known(before) and known(after):
-        clause += f"; accuracy {signed(independent_difference(before, after))}"
+    if is_known(before) and is_known(after):
+        clause += f"; accuracy {signed_text(independent_difference(before, after))}"
     return f"{clause}."
 
 
-def _recommended_pair(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> str | None:
+def _compare_recommended(a: ComparedAudit, b: ComparedAudit, changes: Sequence[Change]) -> str | None:
     """Compare the recommended explanations of both models by the first of `YARDSTICKS` that both audits have."""
     comparable = {each.column["key"] for each in changes if each.change is not None}
     for key in YARDSTICKS:
         one, two = a.recommended(key), b.recommended(key)
         if one is None or two is None or key not in comparable:
             continue
-        first, second = a.held(key, *one), b.held(key, *two)
+        first, second = a.held_clause(key, *one), b.held_clause(key, *two)
         verdict = verdict_of(independent_difference(one[1], two[1]), "higher")
         if verdict == "no clear change":
             return f"Neither holds clearly further: {first}; {second}"
@@ -354,7 +356,7 @@ def table_rows(found: Comparison) -> list[tuple[str, ...]]:
             each.column["label"],
             number((each.a or {}).get("value")),
             number((each.b or {}).get("value")),
-            signed(each.change),
+            signed_text(each.change),
             each.why.partition(":")[0] or f"{each.verdict}{', paired' if each.paired else ''}",
         )
         for each in shared_changes(found)
@@ -363,7 +365,7 @@ def table_rows(found: Comparison) -> list[tuple[str, ...]]:
 
 def shared_changes(found: Comparison) -> list[Change]:
     """The changes for which both audits have a value."""
-    return [each for each in found.changes if known(each.a) and known(each.b)]
+    return [each for each in found.changes if is_known(each.a) and is_known(each.b)]
 
 
 def one_sided(found: Comparison) -> list[str]:

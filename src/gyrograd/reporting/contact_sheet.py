@@ -8,8 +8,8 @@ import numpy as np
 
 from gyrograd.numerics.wording import number
 from gyrograd.reporting.figures import Array
-from gyrograd.reporting.page import rendered
-from gyrograd.reporting.pictures import SCALE_END, coloured, data_address, scale_bar, shared_scale
+from gyrograd.reporting.page import render_template
+from gyrograd.reporting.pictures import SCALE_END, colour_map, data_address, scale_bar, shared_scale
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Cell:
 def contact_sheet(title: str, columns: list[SheetColumn], rows: list[SheetRow], notes: list[str]) -> str:
     """The page as one file. Each map has its own scale, which ends at a percentile that is printed below it."""
     cells = [[_cell(row.maps.get(column.key)) for column in columns if not column.refused] for row in rows]
-    return rendered(
+    return render_template(
         "contact_sheet",
         title=title,
         shown=[column for column in columns if not column.refused],
@@ -61,6 +61,6 @@ def _cell(map: Array | None) -> _Cell:
     if map is None:
         return _Cell("", "NaN or infinite numbers: no picture")
     if not np.any(map):
-        return _Cell(data_address(coloured(map, 1.0)), "zero everywhere")
+        return _Cell(data_address(colour_map(map, 1.0)), "zero everywhere")
     end = shared_scale(map, map)
-    return _Cell(data_address(coloured(map, end)), f"0 to {number(end)}")
+    return _Cell(data_address(colour_map(map, end)), f"0 to {number(end)}")

@@ -49,9 +49,9 @@ def picture_grid(
 
 def map_grid(images: dict[str, Array], maps: dict[str, Array], labels: list[str]) -> bytes:
     """One row per example: its images (n h w 3 in [0, 1]), then its maps (n h w, each on its own scale)."""
-    from gyrograd.reporting.pictures import coloured, scale_end
+    from gyrograd.reporting.pictures import colour_map, scale_end
 
-    drawn = {name: [coloured(map, scale_end(map)) for map in values] for name, values in maps.items()}
+    drawn = {name: [colour_map(map, scale_end(map)) for map in values] for name, values in maps.items()}
     return picture_grid({**images, **drawn}, labels, side=1.35)
 
 

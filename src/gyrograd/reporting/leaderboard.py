@@ -1,7 +1,7 @@
 """The leaderboard: all audits below some folders, ranked. A table holds only audits of the same images and settings.
 
 One row per pair of a model and a method. Pairs are ranked by their steady radius, the largest change an attacker may
-make before half of the map's top pixels are gone; accuracy is shown beside it.
+make before half of the map's top pixels are gone; accuracy is shown next to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.wording import number
 from gyrograd.records import JsonObject, read_json
 from gyrograd.reporting.charts import labels_of
-from gyrograd.reporting.page import rendered
+from gyrograd.reporting.page import render_template
 from gyrograd.reporting.schema import (
     CARD,
     HOLLOW,
@@ -33,11 +33,11 @@ from gyrograd.reporting.schema import (
     read_card,
 )
 from gyrograd.reporting.table import best_value
-from gyrograd.reporting.wording import Stat, counted_images, known, notes_of
+from gyrograd.reporting.wording import Stat, counted_images, is_known, notes_of
 
 STEADY = "steady_radius"
 SUBMISSION = "submission.json"
-"""File beside a submitted card: authors of the model, and the values that its paper reports."""
+"""File next to a submitted card: authors of the model, and the values that its paper reports."""
 UNRELIABLE = HOLLOW | MASKED | {
     "noise_beats_attack",
     "zero_derivative",
@@ -166,7 +166,7 @@ class Board:
         """The columns with a value: the ranking one first, then those of `FIRST`."""
         first = self.ranked_by
         every = {**DERIVED, **self.columns}
-        held = {key for place in self.places() for key, stat in place.stats.items() if known(stat)}
+        held = {key for place in self.places() for key, stat in place.stats.items() if is_known(stat)}
         keys = [*([first["key"]] if first else []), *FIRST, *every]
         return [every[key] for key in dict.fromkeys(keys) if key in every and (key in held or key == keys[0])]
 
@@ -185,8 +185,8 @@ class Board:
         drawn = [] if column is None else [
             (row, place, place.accuracy["value"], stat["value"])
             for row, place in enumerate(self.places())
-            if place.accuracy is not None and known(place.accuracy)
-            and (stat := place.stats.get(column["key"])) is not None and known(stat)
+            if place.accuracy is not None and is_known(place.accuracy)
+            and (stat := place.stats.get(column["key"])) is not None and is_known(stat)
         ]  # fmt: skip
         if column is None or not drawn:
             return None
@@ -292,7 +292,7 @@ def leaderboard_page(
     Without `pages` models link to their audits' reports.
     """
     methods = {place.method: place.label for board in tables for place in board.places()}
-    return rendered(
+    return render_template(
         "leaderboard",
         boards=tables,
         troubles=troubles,
@@ -306,7 +306,7 @@ def model_page(audit: Audit, board: Board, *, report: bool) -> str:
     """The page of a model on a site: description, all numbers of its card, reported values, reasons for doubt."""
     ranks = [(rank, place) for rank, place in enumerate(board.places(), 1) if place.audit is audit]
     facts = {"card": audit.card, "labels": labels_of(audit.card)}
-    return rendered("model", audit=audit, board=board, ranks=ranks, report=report, **facts)
+    return render_template("model", audit=audit, board=board, ranks=ranks, report=report, **facts)
 
 
 def site(tables: list[Board], troubles: list[str]) -> tuple[dict[str, str], dict[str, Path]]:
@@ -439,7 +439,7 @@ def _leading_method(card: AuditCard, column: CardColumn | None) -> str | None:
     if not names and column is not None:
         stats = {method["name"]: method["columns"].get(column["key"]) for method in methods}
         best = best_value(list(stats.values()), column["direction"])
-        names = [name for name, stat in stats.items() if known(stat) and stat["value"] == best]
+        names = [name for name, stat in stats.items() if is_known(stat) and stat["value"] == best]
     return next(iter([*names, *(method["name"] for method in methods)]), None)
 
 
@@ -447,7 +447,7 @@ def _rank(place: LeaderboardRow, column: CardColumn | None) -> tuple[bool, float
     """Sort key: best first; ties (at the largest radius tried) by the worse end of the interval, then by accuracy."""
     stat = None if column is None else place.stats.get(column["key"])
     right = -float((place.accuracy or {}).get("value") or 0.0)
-    if column is None or stat is None or not known(stat):
+    if column is None or stat is None or not is_known(stat):
         return True, 0.0, 0.0, right, place.audit.name, place.method
     sign, end = (-1, "low") if column["direction"] == "higher" else (1, "high")
     worse = stat["value"] if stat.get(end) is None else stat[end]

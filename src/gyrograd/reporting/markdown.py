@@ -26,7 +26,7 @@ def markdown_report(shown: Contents) -> str:
     return "\n\n".join(block for part in parts for block in part(shown) if block) + "\n"
 
 
-def escaped(text: object) -> str:
+def escape(text: object) -> str:
     """The text on one line, with Markdown and HTML characters escaped."""
     one_line = " ".join(str(text).split())
     return re.sub(r"([\\`*_{}\[\]<>|#~$&])", r"\\\1", one_line)
@@ -34,7 +34,7 @@ def escaped(text: object) -> str:
 
 def table_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table of escaped cells."""
-    lines = [[escaped(cell) for cell in line] for line in (header, *rows)]
+    lines = [[escape(cell) for cell in line] for line in (header, *rows)]
     lines.insert(1, ["---"] * len(header))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
@@ -42,16 +42,16 @@ def table_text(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _head(shown: Contents) -> list[str]:
     card = shown.card
     unfinished = "> **This audit is not finished.** What follows is what it had measured by then."
-    sentences = " ".join(escaped(sentence) for sentence in card["verdict"]["sentences"])
+    sentences = " ".join(escape(sentence) for sentence in card["verdict"]["sentences"])
     accuracy = f"Accuracy {interval_text(card['accuracy'])}." if card["accuracy"] else ""
     data = card["data"]
     return [
-        f"# {escaped(card['title'])}",
+        f"# {escape(card['title'])}",
         "" if card["complete"] else unfinished,
         f"**{BADGES[card['verdict']['grade']]}** {sentences}",
-        "\n".join(f"- {escaped(note)}" for note in notes_of(card)),
-        f"Model: {escaped(card['model']['source'])}, {escaped(card['model'].get('description') or '')}. "
-        f"Data: {escaped(data['source'])}, {counted_images(data['images'])}. {accuracy}".strip(),
+        "\n".join(f"- {escape(note)}" for note in notes_of(card)),
+        f"Model: {escape(card['model']['source'])}, {escape(card['model'].get('description') or '')}. "
+        f"Data: {escape(data['source'])}, {counted_images(data['images'])}. {accuracy}".strip(),
     ]
 
 
@@ -62,9 +62,9 @@ def _methods(shown: Contents) -> list[str]:
     for column in columns:
         of = f", {images[column['key']]}" if column["key"] in images else ""
         header.append(f"{column['label']} ({column['direction']} is better{of})")
-    notes = [f"- {escaped(row.label)}: {escaped(note)}" for row in shown.rows for note in row.notes]
+    notes = [f"- {escape(row.label)}: {escape(note)}" for row in shown.rows for note in row.notes]
     detailed = [column for column in columns if column.get("detail")]
-    details = [f"- {escaped(column['label'])}: {escaped(column['detail'])}" for column in detailed]
+    details = [f"- {escape(column['label'])}: {escape(column['detail'])}" for column in detailed]
     marks = {"best": "● ", "level": "○ ", "": ""}
     rows = [
         [
@@ -88,7 +88,7 @@ def _attacks(shown: Contents) -> list[str]:
         return []
     sheet = "![Image, attacked image, what changed, map before, map after](figures/attacks.png)"
     picture = sheet if shown.sheet else ""
-    lines = [f"- {escaped(attack.title)}: {_attack_words(attack.facts)}" for attack in shown.attacks]
+    lines = [f"- {escape(attack.title)}: {_attack_words(attack.facts)}" for attack in shown.attacks]
     return ["## The most damaging attacks found", picture, shown.no_pictures or "", "\n".join(lines)]
 
 
@@ -102,7 +102,7 @@ def _attack_words(facts: WorstAttack) -> str:
 
 
 def _class(found: Predicted) -> str:
-    return f"{escaped(found['label'])} ({number(found['probability'])})"
+    return f"{escape(found['label'])} ({number(found['probability'])})"
 
 
 def _charts(shown: Contents) -> list[str]:
@@ -115,12 +115,12 @@ def _charts(shown: Contents) -> list[str]:
         plane = shown.card["plane"]
         chosen = plane and plane["recommended"]
         why = (chosen and chosen["why"]) or ""
-        blocks += ["## Robustness against faithfulness", escaped(why), *_figure(shown.plane)]
+        blocks += ["## Robustness against faithfulness", escape(why), *_figure(shown.plane)]
     return blocks
 
 
 def _figure(chart: Chart) -> list[str]:
-    return [f"![{escaped(chart.alt)}](figures/{chart.name}.png)", table_text(chart.header, chart.rows)]
+    return [f"![{escape(chart.alt)}](figures/{chart.name}.png)", table_text(chart.header, chart.rows)]
 
 
 def _bounds(shown: Contents) -> list[str]:
@@ -145,11 +145,11 @@ def _bounds(shown: Contents) -> list[str]:
 def _flags(shown: Contents) -> list[str]:
     labels = labels_of(shown.card) | {None: "all"}
     lines = [
-        f"- **{escaped(readable(flag['name']))}** ({escaped(labels.get(flag['where'], flag['where']))}, measured "
+        f"- **{escape(readable(flag['name']))}** ({escape(labels.get(flag['where'], flag['where']))}, measured "
         f"{number(flag.get('measured'))})\n"
-        f"  - Raised if: {escaped(flag['raised_if'])}\n"
-        f"  - Why it matters: {escaped(flag['explanation'])}\n"
-        f"  - What to do: {escaped(flag['what_to_do'])}"
+        f"  - Raised if: {escape(flag['raised_if'])}\n"
+        f"  - Why it matters: {escape(flag['explanation'])}\n"
+        f"  - What to do: {escape(flag['what_to_do'])}"
         for flag in shown.card["flags"] or ()
     ]
     return ["## Reasons for doubt", "\n".join(lines) or "None of the checks was raised."]
@@ -169,13 +169,13 @@ def _rerun(shown: Contents) -> list[str]:
     ]
     return [
         "## Run it again",
-        _fenced(rerun.get("command") or ""),
-        "\n".join(f"- {name}: {escaped(value)}" for name, value in facts if value not in (None, "")),
-        _fenced(json.dumps(card["settings"], indent=1, sort_keys=True)),
+        _code_block(rerun.get("command") or ""),
+        "\n".join(f"- {name}: {escape(value)}" for name, value in facts if value not in (None, "")),
+        _code_block(json.dumps(card["settings"], indent=1, sort_keys=True)),
     ]
 
 
-def _fenced(text: str) -> str:
+def _code_block(text: str) -> str:
     """A code block whose fence is longer than any run of backticks inside."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

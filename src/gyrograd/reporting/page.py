@@ -1,11 +1,12 @@
 """Self-contained HTML pages: they open offline, light and dark, on a phone too; all text is escaped.
 
-`rendered` makes the page of any template; `page` the one of text, tables and figures.
+`render_template` makes the page of any template; `page` the one of text, tables and figures.
 """
 
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -85,7 +86,7 @@ def page(
 ) -> str:
     """The page as HTML; all text is escaped. `beside`: pictures next to the lead; `badges`: words below the title, with
     their colours."""
-    return rendered(
+    return render_template(
         "page", title=title, lead=lead, sections=sections, footer=footer, beside=beside, badges=badges
     )
 
@@ -95,20 +96,29 @@ def write_page(path: Path, html: str) -> None:
     write_text(path, html)
 
 
+def keep_options_whole(text: str) -> Any:
+    """The text as HTML in which options such as --max_accuracy_loss are not broken across lines."""
+    from markupsafe import Markup, escape
+
+    # Browsers break a line after a hyphen, and "--" at its end reads as a dash.
+    return Markup(re.sub(r"--\w[\w-]*", r'<span class="option">\g<0></span>', str(escape(text))))
+
+
 FILTERS = {
     "number": numbers.number,
     "bracket": numbers.bracket,
     "with_interval": numbers.interval_text,
-    "signed": wording.signed,
+    "signed": wording.signed_text,
     "eps_text": numbers.eps_text,
     "duration": wording.duration,
     "readable": readable,
     "counted_images": wording.counted_images,
     "notes_of": wording.notes_of,
+    "options": keep_options_whole,
 }
 
 
-def rendered(name: str, **values: Any) -> str:
+def render_template(name: str, **values: Any) -> str:
     """Render the template `NAME.html.jinja`."""
     text: str = _environment().get_template(f"{name}.html.jinja").render(light=LIGHT, dark=DARK, **values)
     # Names of files and models appear on pages; their control characters are escaped.

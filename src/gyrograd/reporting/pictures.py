@@ -124,7 +124,7 @@ def views(at: Mapping[str, Array]) -> Views:
     pairs = [(at["image"], at["map_clean"]), (at["attacked"], at["map_attacked"])]
     drawn = {
         "overlay": [overlay(image, map) for image, map in pairs],
-        "map": [coloured(map, scale_end(map)) for _, map in pairs],
+        "map": [colour_map(map, scale_end(map)) for _, map in pairs],
     }
     if all(key in at for key in SIGNED) and any((at[key] < 0).any() for key in SIGNED):
         drawn["sign"] = [signed_colours(at[key]) for key in SIGNED]
@@ -163,7 +163,7 @@ def signed_colours(map: Array) -> Array:
     return colours
 
 
-def coloured(map: Array, end: float) -> Array:
+def colour_map(map: Array, end: float) -> Array:
     """Colours of a map; values from `end` on are brightest."""
     from matplotlib import colormaps
 
@@ -178,18 +178,18 @@ def overlay(image: Array, map: Array, end: float | None = None) -> Array:
     """
     end = scale_end(map) if end is None else end
     strength = (np.abs(map) / end).clip(0, 1)[..., None] * (1 - LEAST_IMAGE)
-    mixed: Array = image.mean(-1, keepdims=True) * (1 - strength) + coloured(map, end) * strength
+    mixed: Array = image.mean(-1, keepdims=True) * (1 - strength) + colour_map(map, end) * strength
     return mixed
 
 
 def png(picture: Array) -> bytes:
     """A picture `h w 3` in [0, 1] as a PNG file, enlarged if it is small."""
     encoded = io.BytesIO()
-    _enlarged(picture, FILE_SIDE).save(encoded, "PNG")
+    _enlarge(picture, FILE_SIDE).save(encoded, "PNG")
     return encoded.getvalue()
 
 
-def _enlarged(picture: Array, side: int) -> Any:
+def _enlarge(picture: Array, side: int) -> Any:
     """The picture as a PIL image, enlarged by a whole number until its longer side has at least `side` pixels."""
     from PIL import Image
 
@@ -200,7 +200,7 @@ def _enlarged(picture: Array, side: int) -> Any:
 
 def scale_bar() -> str:
     """A colour bar of maps, from zero to the end of the scale."""
-    return data_address(coloured(np.linspace(0, 1, 128)[None], 1.0), grow=False)
+    return data_address(colour_map(np.linspace(0, 1, 128)[None], 1.0), grow=False)
 
 
 def sign_bar() -> str:
@@ -230,7 +230,7 @@ def data_address(picture: Array, grow: bool = True) -> str:
     Small pictures become PNG, enlarged with `grow` so that each pixel is a square; large ones become JPEG, because a
     page shows dozens of them.
     """
-    image, buffer = _enlarged(picture, SIDE if grow else 0), io.BytesIO()
+    image, buffer = _enlarge(picture, SIDE if grow else 0), io.BytesIO()
     kind = "jpeg" if grow and image.width == picture.shape[1] else "png"
     image.save(buffer, kind, **({"quality": 90} if kind == "jpeg" else {"optimize": True}))
     return f"data:image/{kind};base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

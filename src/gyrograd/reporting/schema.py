@@ -156,7 +156,7 @@ class Plane(TypedDict):
 
 
 class Bound(TypedDict):
-    """A theorem's bound beside the measured value."""
+    """A theorem's bound and the measured value."""
 
     label: str
     reference: str | None
@@ -306,17 +306,17 @@ def read_card(place: Path | str) -> AuditCard:
         raise UserError(f"There is no {CARD} at {place}; give the folder an audit wrote.") from None
     except ValueError:
         raise UserError(f"{path} is not a card (no valid JSON in it); run the audit again.") from None
-    return checked(card, str(path))
+    return check_card(card, str(path))
 
 
-def checked(card: Any, where: str = "The card") -> AuditCard:
+def check_card(card: Any, where: str = "The card") -> AuditCard:
     """The card with all fields (None if left out); the error names the first field that does not fit."""
     schema = card.get("schema") if isinstance(card, dict) else None
     if type(schema) is not int or schema < 1:
         raise UserError(f"{where} is not an audit card (it names no schema); give the folder an audit wrote.")
     check_schema(where, schema, SCHEMA)
     try:
-        whole: AuditCard = fitted(card, AuditCard, "")
+        whole: AuditCard = check_value(card, AuditCard, "")
         _check_relations(whole)
     except CardError as trouble:
         raise UserError(f"{where} is not a card a report can show: {trouble}; run the audit again.") from None
@@ -327,7 +327,7 @@ class CardError(ValueError):
     """A value of a card does not fit; the message says which and why."""
 
 
-def fitted(value: Any, kind: Any, at: str) -> Any:
+def check_value(value: Any, kind: Any, at: str) -> Any:
     """The value, checked against a type of the specification, with missing optional fields as None.
 
     `at` is the value's path in the card, for errors.
@@ -337,7 +337,7 @@ def fitted(value: Any, kind: Any, at: str) -> Any:
     """
     origin, inner = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
-        return None if value is None else fitted(value, next(k for k in inner if k is not NoneType), at)
+        return None if value is None else check_value(value, next(k for k in inner if k is not NoneType), at)
     if kind is Any:
         return value
     if origin is Literal:
@@ -346,10 +346,10 @@ def fitted(value: Any, kind: Any, at: str) -> Any:
         return value
     if origin is list:
         _expect(isinstance(value, list), at, value, "a list")
-        return [fitted(item, inner[0], f"{at}[{index}]") for index, item in enumerate(value)]
+        return [check_value(item, inner[0], f"{at}[{index}]") for index, item in enumerate(value)]
     if origin is dict:
         _expect(isinstance(value, dict), at, value, "an object")
-        return {key: fitted(item, inner[1], f"{at}.{key}") for key, item in value.items()}
+        return {key: check_value(item, inner[1], f"{at}.{key}") for key, item in value.items()}
     if is_typeddict(kind):
         _expect(isinstance(value, dict), at, value, "an object")
         fields = {}
@@ -357,7 +357,7 @@ def fitted(value: Any, kind: Any, at: str) -> Any:
             place = f"{at}.{key}".lstrip(".")
             if key not in value and NoneType not in get_args(field):
                 raise CardError(f"'{place}' is missing")
-            fields[key] = fitted(value.get(key), field, place)
+            fields[key] = check_value(value.get(key), field, place)
         return {**value, **fields}
     # In Python True is an int, but it is no number on a card; JSON writes 1.0 as 1.
     fits = isinstance(value, int | float if kind is float else kind) and (

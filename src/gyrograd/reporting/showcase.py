@@ -39,7 +39,7 @@ class Showcase:
     signs: str = field(default_factory=sign_bar)
 
     @property
-    def offered(self) -> dict[str, str]:
+    def available_views(self) -> dict[str, str]:
         """The views that at least one row has."""
         return {name: words for name, words in VIEWS.items() if any(name in row.views for row in self.rows)}
 
@@ -79,7 +79,7 @@ def two_models(
     `alike`: both audits used the same images. An audit without pictures has no row.
     """
     found = [
-        _recommended(card) if not isinstance(own, str) else {}
+        _recommended_attacks(card) if not isinstance(own, str) else {}
         for card, own in zip(cards, arrays, strict=True)
     ]
     shared = [example for example in found[0] if alike and example in found[1]]
@@ -111,7 +111,7 @@ class _AttackedMethod(NamedTuple):
     """True if the attack is on another method, with the recommended one beside it."""
 
 
-def _recommended(card: Mapping[str, Any]) -> dict[int, _AttackedMethod]:
+def _recommended_attacks(card: Mapping[str, Any]) -> dict[int, _AttackedMethod]:
     """The attacks on the recommended method, by example."""
     labels = {method["name"]: method["label"] or method["name"] for method in card["methods"]}
     chosen = next((method["name"] for method in card["methods"] if method["recommended"]), None)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gyrograd.numerics.wording import Number, bracket, number
 from gyrograd.reporting.schema import AuditCard, CardColumn
-from gyrograd.reporting.wording import Stat, counted_images, known, overlap
+from gyrograd.reporting.wording import Stat, counted_images, is_known, overlap
 
 GROUPS = {
     "noise": "Under noise",
@@ -86,7 +86,7 @@ def counts(card: AuditCard) -> dict[str, str]:
 def image_counts(card: Mapping[str, Any], key: str) -> list[int]:
     """The numbers of images behind a column's means, rising; several if the methods differ."""
     stats = [method["columns"].get(key) for method in card["methods"]]
-    return sorted({stat["n"] for stat in stats if known(stat) and stat.get("n")})
+    return sorted({stat["n"] for stat in stats if is_known(stat) and stat.get("n")})
 
 
 def rows(card: AuditCard) -> list[Row]:
@@ -95,7 +95,7 @@ def rows(card: AuditCard) -> list[Row]:
     for column, is_first in [(c, c is group[0]) for _, group in grouped_columns(card) for c in group]:
         stats = {method["name"]: method["columns"].get(column["key"]) for method in card["methods"]}
         best = best_value(list(stats.values()), column["direction"])
-        winners = [stat for stat in stats.values() if known(stat) and stat["value"] == best]
+        winners = [stat for stat in stats.values() if is_known(stat) and stat["value"] == best]
         for name, stat in stats.items():
             value = number(None if stat is None else stat["value"])
             mark, bar = _mark(stat, best, winners), _bar(stat, column.get("range"))
@@ -114,14 +114,14 @@ def rows(card: AuditCard) -> list[Row]:
 
 def best_value(stats: list[Stat | None], direction: str) -> float | None:
     """The highest or the lowest known value."""
-    values = [stat["value"] for stat in stats if stat is not None and known(stat)]
+    values = [stat["value"] for stat in stats if stat is not None and is_known(stat)]
     if not values:
         return None
     return float(max(values) if direction == "higher" else min(values))
 
 
 def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
-    if stat is None or not known(stat):
+    if stat is None or not is_known(stat):
         return ""
     if stat["value"] == best:
         return "best"
@@ -129,7 +129,7 @@ def _mark(stat: Stat | None, best: float | None, winners: list[Stat]) -> Mark:
 
 
 def _bar(stat: Stat | None, span: list[Number] | None) -> Bar | None:
-    if stat is None or not known(stat) or span is None:
+    if stat is None or not is_known(stat) or span is None:
         return None
 
     def share(value: Number | None) -> float:

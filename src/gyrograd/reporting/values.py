@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gyrograd import records
 from gyrograd.numerics.wording import Number
-from gyrograd.reporting.wording import Stat, known
+from gyrograd.reporting.wording import Stat, is_known
 
 Column = Mapping[int, Number | None]
 """Values by example; None if there is none."""
@@ -46,7 +46,7 @@ def values_behind(measured: StoredValues, method: str, key: str, stat: Stat | No
     A folder may hold values of an older audit, which must not be used with a newer card.
     """
     column = measured.get((method, key))
-    if column is None or stat is None or not known(stat):
+    if column is None or stat is None or not is_known(stat):
         return None
     return column if _has_mean(column, stat["value"]) else None
 

@@ -11,7 +11,7 @@ Stat = Mapping[str, Any]
 """`numerics.statistics.Stat` as read from a file."""
 
 
-def signed(stat: Stat | None) -> str:
+def signed_text(stat: Stat | None) -> str:
     """A difference with its interval: `+0.310 [+0.270, +0.350]`."""
     return interval_text(stat, signed_number)
 
@@ -41,7 +41,7 @@ def counted_images(count: int) -> str:
     return "1 image" if count == 1 else f"{count:,} images"
 
 
-def known(stat: Stat | None) -> TypeGuard[Stat]:
+def is_known(stat: Stat | None) -> TypeGuard[Stat]:
     """True if there is a value."""
     return stat is not None and stat.get("value") is not None
 

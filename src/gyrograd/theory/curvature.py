@@ -75,7 +75,7 @@ def loss_hessian(model: Model, x: Inputs) -> Float[Tensor, "b d d"]:
     in their logits; for them it is the Gauss-Newton part.
     """
     jacobian, log_probability = _jacobian_and_log_probability(model, x, create_graph=False)
-    root = _rooted(jacobian.flatten(2), log_probability)
+    root = _root_factor(jacobian.flatten(2), log_probability)
     return root.mT @ root
 
 
@@ -137,11 +137,11 @@ def _small_hessian(model: Model, x: Inputs, channels: Channels, create_graph: bo
         jacobian = jacobian.mean(2)
     # Not in half precision, even if the net is: rounding would exceed the smaller eigenvalues.
     with torch.set_grad_enabled(create_graph), without_autocast(x):
-        root = _rooted(single(jacobian).flatten(2), single(log_probability))
+        root = _root_factor(single(jacobian).flatten(2), single(log_probability))
         return root @ root.mT
 
 
-def _rooted(
+def _root_factor(
     jacobian: Float[Tensor, "b k d"], log_probability: Float[Tensor, "b k"]
 ) -> Float[Tensor, "b k d"]:
     """M^T W^T with M M^T = diag p - p p^T.
@@ -159,10 +159,10 @@ def _jacobian_and_log_probability(model: Model, x: Tensor, create_graph: bool) -
     try_model(model, x)
     seen: list[Tensor] = []
 
-    def remembered(x: Tensor) -> Tensor:
+    def remember_logits(x: Tensor) -> Tensor:
         seen.append(model(x))
         return seen[-1]
 
-    jacobian = logit_jacobian(remembered, x, create_graph=create_graph)
+    jacobian = logit_jacobian(remember_logits, x, create_graph=create_graph)
     with torch.set_grad_enabled(create_graph):
         return jacobian, (seen[0] if create_graph else seen[0].detach()).log_softmax(1)
