@@ -397,7 +397,7 @@ def _check_relations(card: AuditCard) -> None:
             )
     pictures = card["pictures"]
     if pictures is not None and (Path(pictures).name != pictures or "\\" in pictures or "\0" in pictures):
-        raise CardError(f"'pictures' is {pictures!r}, which is not a file beside the card")
+        raise CardError(f"'pictures' is {pictures!r}, which is not a file next to the card")
     if any(attack["row"] < 0 or attack["example"] < 0 for attack in card["worst"] or ()):
         raise CardError("'worst' names a row or an image below 0")
     certificates = card["certificates"]
