@@ -27,7 +27,7 @@ BETA = 20.0
 """Default sharpness of the twin, joo2023's. (The code of wang2020 and of Ghorbani et al. uses 1.)"""
 GROWTH = (10.0, 60.0)
 """Sharpness of `auto`'s twin at the first and the last step: a soft twin's slopes lead across kinks, a sharp one ends
-where the model's own map moves. At equal cost up to .06 less of the top pixels is kept than with a twin of 20."""
+where the model's own map moves. At equal cost up to .04 less of the top pixels is kept than with a twin of 20."""
 FLAT = (
     "no second derivative and no twin to search on, so that the search cannot see slopes change: "
     "a small effect is no sign of robustness"
