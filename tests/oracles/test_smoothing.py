@@ -165,3 +165,19 @@ def test_a_smoothed_model_without_draws_is_refused():
         gg.attribution("sg", draws=0)
     with pytest.raises(UserError, match="max_batch is 0; give .* at least 1"):
         gg.smoothed(net("mlp"), Gaussian(0.1), max_batch=0)
+
+
+def test_models_with_the_same_draws_draw_once_and_others_draw_their_own(monkeypatch):
+    drawn = []
+
+    def sample(self, shape, seed, dtype=torch.float32):
+        drawn.append((self.sigma, shape[0], seed, dtype))
+        return torch.full(shape, self.sigma * (1 + seed), dtype=dtype)
+
+    monkeypatch.setattr(Gaussian, "sample", sample)
+    x, target = batch()
+    sigma = 0.0123  # of no other test: draws are kept for the process
+    for changes in ({}, {}, {"seed": 1}, {"draws": 3}, {}):
+        settings = {"sigma": sigma, "draws": 2, **changes}
+        gg.attribution("smoothgrad", **settings)(net("lenet"), x, target)
+    assert drawn == [(sigma, draws, seed, torch.float64) for draws, seed in ((2, 0), (2, 1), (3, 0), (2, 0))]

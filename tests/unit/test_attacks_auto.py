@@ -95,7 +95,8 @@ def test_within_a_search_an_image_is_left_alone_once_it_is_settled():
     }
     short, whole = hits[0.5], hits[0.0]
     assert (short.value <= 0.5).all()
-    assert (short.steps < whole.steps).all()
+    assert (short.steps < 6).any()  # of the six of the main search
+    assert (whole.steps >= 6).all()
     assert short.value.mean() > whole.value.mean()
 
 
@@ -126,11 +127,14 @@ def test_what_a_search_begins_with_is_a_candidate_and_has_been_challenged(monkey
         assert (hit.value <= at_begin + 1e-12).all()
 
 
-def test_a_cosine_that_begins_at_x_itself_begins_at_random_where_it_has_a_slope():
-    (x, target), model = batch(2), net("lenet")
-    (hit,) = Auto(eps=(0.1,), steps=3, column="cosine").every_radius(model, GRADIENT, x, target, begin=x)
+def test_a_cosine_that_begins_at_x_itself_begins_at_random_where_it_has_a_slope(monkeypatch):
+    (x, target), model, calls = batch(2), net("lenet"), watched(monkeypatch)
+    first = torch.stack([x[0], (x[1] + 0.05).clamp(max=1)])
+    (hit,) = Auto(eps=(0.1,), steps=3, column="cosine").every_radius(model, GRADIENT, x, target, begin=first)
+    ((_, _, begin, _),) = calls
+    assert (begin[0] != 0).all()
+    torch.testing.assert_close(begin[1], first[1] - x[1])
     assert (hit.value < 0.99).all()
-    assert not hit.stuck.any()
 
 
 def test_a_column_that_takes_passes_of_its_own_is_judged_in_the_last_third(monkeypatch):

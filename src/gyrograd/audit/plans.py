@@ -9,7 +9,6 @@ bounds          constants of the theorems and the bounded quantities
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -204,18 +203,15 @@ def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
 
 
 def steps_of(preset: Preset, method: Method, attack: str) -> int:
-    """Steps of an attack on this method: fewer for maps of many passes, and for searches that start where `auto` ended.
-
-    Half for insertion, whose steps take several passes more.
+    """Steps of an attack on this method: fewer for maps of many passes, and half for insertion, whose steps take
+    several passes more. Searches that start where `auto` ended take fewer of a map of many passes.
     """
     many = passes_of(method.search or method.attribution) > 1
     steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
-    warm = "auto" in preset.searches  # and then `auto` on other columns starts where it ended
+    fewer = many and "auto" in preset.searches
     if attack == "auto on insertion":
-        return max(2, 2 * steps // 5 if warm else steps // 2)
-    if attack == "auto on cosine" and warm:
-        return (steps + 1) // 2 if many else math.ceil(0.75 * steps)
-    return steps
+        return max(2, steps // (3 if fewer else 2))
+    return (steps + 1) // 2 if attack == "auto on cosine" and fewer else steps
 
 
 def swept_setting(method: str) -> str:

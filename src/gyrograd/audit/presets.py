@@ -22,14 +22,15 @@ class Preset:
     Args:
         methods: attributions by name; `method_settings` are theirs.
         attacks: attacks on the map, with `steps` steps, on the first `attacked_images` images. `auto` minimises the
-            share of top pixels kept at every radius of `curve`, the cosine at `eps` and, with half the steps, the
-            insertion at `eps` (`aims` selects among the three). Other attacks use every radius for the first
-            `curve_methods` methods and `eps` for the rest.
+            share of top pixels kept at every radius of `curve`, then the cosine at `eps` and then, with half the
+            steps, the insertion, each from the images found before (`aims` selects among the three). Other attacks use
+            every radius for the first `curve_methods` methods and `eps` for the rest.
         search_rows: most passes through which a map that averages several (points of a path, random draws) is
             attacked, in `mean_steps` steps (None: `steps`). Few steps through every pass find more than many through
             some: an attack on six of eight draws leaves what the other two show (results/attacks/auto.md). Every
             result is evaluated with the map itself.
-        settled: `auto` does not search an image at larger radii once no more than this is left of its column.
+        settled: `auto` ends the search of an image, at this and at larger radii, once no more than this is left of its
+            column.
         noise_eps, draws: radius and number of draws of the noise of RPS.
         metrics: further metrics by name.
         points: points of the insertion and deletion curves.
