@@ -65,6 +65,13 @@ def test_an_order_and_its_reverse_are_never_both_confirmed(low, high, half):
 
 
 @pytest.mark.parametrize(
+    ("scale", "why"),
+    [
+        ("small", "the scale 'small' is smaller than the paper's"),
+        ("paper", "the nets were trained in another way than the paper's"),
+    ],
+)
+@pytest.mark.parametrize(
     ("compares", "value", "order"),
     [
         ("nothing", "not comparable", "not comparable"),
@@ -72,10 +79,12 @@ def test_an_order_and_its_reverse_are_never_both_confirmed(low, high, half):
         ("values", "confirmed", "confirmed"),
     ],
 )
-def test_a_scale_says_what_can_be_compared(compares, value, order):
-    ours = results("small", ce=around(1, 0.1), l2=around(2, 0.1))
-    assert verdict(Value(CE, 1.0, 0.1), ours, compares).verdict == value
-    assert verdict(Order(CE, L2, ""), ours, compares).verdict == order
+def test_a_scale_says_what_can_be_compared(compares, value, order, scale, why):
+    ours = results(scale, ce=around(1, 0.1), l2=around(2, 0.1))
+    for claim, expected in ((Value(CE, 1.0, 0.1), value), (Order(CE, L2, ""), order)):
+        found = verdict(claim, ours, compares)
+        assert found.verdict == expected
+        assert (found.why == why) == (expected == "not comparable")
 
 
 @pytest.mark.parametrize(
