@@ -84,6 +84,7 @@ class ParameterRandomization:
         if not names:
             raise UserError("The model has no weights to randomise; give one that has learnt something.")
         twin = copy.deepcopy(model)
+        # Adebayo et al. start at the output; modules are registered from the input on.
         for name in names if self.order != "cascading" else reversed(names):
             if self.order == "independent":
                 twin = copy.deepcopy(model)

@@ -145,6 +145,7 @@ def impute_pixels(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
             break
         applied = system(direction)
         curvature = dot(direction, applied)
+        # A converged image takes steps of zero while others of the batch go on.
         step = torch.where(going & (curvature > 0), size / torch.where(curvature > 0, curvature, 1), 0)
         found = found + step * direction
         rest = rest - step * applied
