@@ -73,9 +73,9 @@ class ParameterRandomization:
     ) -> Float[Tensor, "b layers"]:
         """The similarity after each layer, in the order they are randomised."""
         target = checked_target(model, x, target)
-        before = self._seen(attribution(model, x, target))
+        before = self._reduced(attribution(model, x, target))
         alike = SIMILARITIES[self.similarity]
-        stages = [alike(before, self._seen(attribution(twin, x, target))) for _, twin in self.stages(model)]
+        stages = [alike(before, self._reduced(attribution(twin, x, target))) for _, twin in self.stages(model)]
         return torch.stack(stages, 1)
 
     def stages(self, model: Model) -> Iterator[tuple[str, Model]]:
@@ -107,5 +107,5 @@ class ParameterRandomization:
             torch.manual_seed(self.weights_seed)
             reset()
 
-    def _seen(self, map: Tensor) -> Tensor:
+    def _reduced(self, map: Tensor) -> Tensor:
         return reduce_map(map.detach(), self.reduce, self.normalize)

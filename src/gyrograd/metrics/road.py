@@ -107,8 +107,8 @@ def impute_pixels(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
     """The images with each removed pixel replaced by the weighted mean of its neighbours inside the image.
 
     The linear system of an image is symmetric positive definite if at least one pixel is left. Conjugate gradients
-    solve it without a matrix, alike on every device. Each image converges separately, so that the values do not depend
-    on the batch.
+    solve it without a matrix, in the same way on every device. Each image converges separately, so that the values do
+    not depend on the batch.
     """
     if bool(removed.flatten(1).all(1).any()):
         raise UserError(
