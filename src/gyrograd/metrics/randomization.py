@@ -75,16 +75,18 @@ class ParameterRandomization:
         target = checked_target(model, x, target)
         before = self._reduced(attribution(model, x, target))
         alike = SIMILARITIES[self.similarity]
-        stages = [alike(before, self._reduced(attribution(twin, x, target))) for _, twin in self.stages(model)]
+        stages = [
+            alike(before, self._reduced(attribution(twin, x, target))) for _, twin in self.stages(model)
+        ]
         return torch.stack(stages, 1)
 
     def stages(self, model: Model) -> Iterator[tuple[str, Model]]:
         """Yield each layer's name and the model with it (in a cascade also its predecessors) randomised."""
+        # Modules are registered from the input on; a cascade starts at the output, as Adebayo et al. do.
         names = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
         if not names:
             raise UserError("The model has no weights to randomise; give one that has learnt something.")
         twin = copy.deepcopy(model)
-        # Adebayo et al. start at the output; modules are registered from the input on.
         for name in names if self.order != "cascading" else reversed(names):
             if self.order == "independent":
                 twin = copy.deepcopy(model)
