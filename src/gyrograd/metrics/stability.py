@@ -49,17 +49,17 @@ class MapUnderNoise(ABC):
         """The value of each draw."""
         target, noise = class_indices(target, x), self.noise()
         keys, x = random.keys(seed, len(x), x.device), x.detach()
-        clean = self._reduced(attribution(model, x, target).detach())
+        clean = self._seen(attribution(model, x, target).detach())
 
         def values(examples: slice, these: slice) -> Tensor:
             near = neighbours(noise, x[examples], keys[examples], these)
             maps = explain_variants(attribution, model, near, target[examples])
-            moved = self._reduced(maps.flatten(0, 1)).unflatten(0, near.shape[:2])
+            moved = self._seen(maps.flatten(0, 1)).unflatten(0, near.shape[:2])
             return self.compare(clean[examples, None], moved, x[examples, None], near)
 
         return in_parts(values, x, self.draws, self.max_batch)
 
-    def _reduced(self, map: Tensor) -> Tensor:
+    def _seen(self, map: Tensor) -> Tensor:
         return reduce_map(map, self.reduce, self.normalize)
 
     @abstractmethod
