@@ -1,6 +1,6 @@
 """Pictures of the most damaging attacks.
 
-Each is run again on its image alone; next to it is the recommended method, attacked on the same image.
+Each is run again on its image alone; beside it is the recommended method, attacked on the same image.
 """
 
 from __future__ import annotations
