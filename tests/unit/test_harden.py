@@ -8,6 +8,7 @@ import os
 import re
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pages
@@ -260,7 +261,7 @@ def test_where_nothing_holds_further_the_start_is_kept_and_the_card_says_what_to
     assert not done.better
     assert done.card["chosen"] is None
     assert "do not hold significantly further" in done.card["verdict"][0]
-    assert "--eps 12/255" in done.card["verdict"][1]
+    assert "--eps 12/255" in done.card["verdict"][-1]
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), done.model.parameters(), strict=True))
 
 
@@ -617,3 +618,18 @@ def test_radii_whose_intervals_overlap_are_said_to(one, other, expected):
     assert overlap(*stats) is expected
     assert overlap(stats[0], None) is None
     assert overlap(stats[0], stats[1] | {"low": None}) is None
+
+
+def test_maps_that_hold_further_are_named_where_the_recommended_one_does_not(monkeypatch):
+    def gain(label, low, high):
+        return {"label": label, "difference": {"value": (low + high) / 2, "low": low, "high": high, "n": 9}}
+
+    rows = [gain("Gradient", 0.06, 0.12), gain("LRP", 0.01, 0.03), gain("SmoothGrad", -0.01, 0.05)]
+    monkeypatch.setattr(card, "_methods", lambda _: [*rows, {"label": "SHAP", "difference": None}])
+    best = SimpleNamespace(label="LRP")
+    (said,) = card._others_that_gained(None, best)
+    assert said == (
+        "Other maps hold further: Gradient (+9.0 [+6.0, +12.0] points). The weights of every try are in tries/."
+    )
+    del rows[0]
+    assert card._others_that_gained(None, best) == []

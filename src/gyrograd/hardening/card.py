@@ -217,6 +217,7 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
         return [
             "The explanations do not hold significantly further, so the model is unchanged: with "
             f"{after.label} {stays} ({_points(plain(gain))} points). {price}",
+            *_others_that_gained(found, after),
             f"Try a larger radius (--eps {2 * found.chosen.strength:.3g}/255), more epochs (--epochs "
             f"{2 * found.settings['epochs']}) or a higher limit (--max_accuracy_loss {2 * found.limit or 0.01:g}); "
             "more --images make the intervals narrower.",
@@ -234,6 +235,18 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
         f"Kept: {strength_in_words(terms, found.chosen.strength)}. Trained "
         f"{progress.duration_in_words(found.seconds)} in all: {losses}.",
     ]
+
+
+def _others_that_gained(found: Outcome, recommended: MethodScore) -> list[str]:
+    """A sentence about the maps that do hold further, if the recommended one does not."""
+    gained = [
+        f"{method['label']} ({_points(method['difference'])} points)"
+        for method in _methods(found)
+        if method["difference"] and method["difference"]["low"] > 0 and method["label"] != recommended.label
+    ]
+    if not gained:
+        return []
+    return [f"Other maps hold further: {', '.join(gained)}. The weights of every try are in tries/."]
 
 
 def _methods(found: Outcome) -> list[dict[str, Any]]:
