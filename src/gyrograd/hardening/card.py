@@ -217,7 +217,7 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
         return [
             "The explanations do not hold significantly further, so the model is unchanged: with "
             f"{after.label} {stays} ({_points(plain(gain))} points). {price}",
-            *_others_that_gained(found, after),
+            *_others_that_gained(_methods(found), after.label),
             f"Try a larger radius (--eps {2 * found.chosen.strength:.3g}/255), more epochs (--epochs "
             f"{2 * found.settings['epochs']}) or a higher limit (--max_accuracy_loss {2 * found.limit or 0.01:g}); "
             "more --images make the intervals narrower.",
@@ -237,12 +237,12 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
     ]
 
 
-def _others_that_gained(found: Outcome, recommended: MethodScore) -> list[str]:
+def _others_that_gained(methods: Sequence[Mapping[str, Any]], recommended: str) -> list[str]:
     """A sentence about the maps that do hold further, if the recommended one does not."""
     gained = [
         f"{method['label']} ({_points(method['difference'])} points)"
-        for method in _methods(found)
-        if method["difference"] and method["difference"]["low"] > 0 and method["label"] != recommended.label
+        for method in methods
+        if method["difference"] and method["difference"]["low"] > 0 and method["label"] != recommended
     ]
     if not gained:
         return []
