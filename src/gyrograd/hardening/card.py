@@ -237,18 +237,6 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
     ]
 
 
-def _others_that_gained(methods: Sequence[Mapping[str, Any]], recommended: str) -> list[str]:
-    """A sentence about the maps that do hold further, if the recommended one does not."""
-    gained = [
-        f"{method['label']} ({_points(method['difference'])} points)"
-        for method in methods
-        if method["difference"] and method["difference"]["low"] > 0 and method["label"] != recommended
-    ]
-    if not gained:
-        return []
-    return [f"Other maps hold further: {', '.join(gained)}. The weights of every try are in tries/."]
-
-
 def _methods(found: Outcome) -> list[dict[str, Any]]:
     """Numbers per method, before and, if both audits have it, after."""
     after = {} if found.after is None else method_scores(found.after, found.preset)
@@ -298,6 +286,18 @@ def _percent(stat: Stat | None) -> str:
 
 def _points(stat: Stat | None) -> str:
     return interval_text(stat, "+.1f", scale=100)
+
+
+def _others_that_gained(methods: Sequence[Mapping[str, Any]], recommended: str) -> list[str]:
+    """A sentence about the maps that do hold further, if the recommended one does not."""
+    gained = [
+        f"{method['label']} ({_points(method['difference'])} points)"
+        for method in methods
+        if method["difference"] and method["difference"]["low"] > 0 and method["label"] != recommended
+    ]
+    if not gained:
+        return []
+    return [f"Other maps hold further: {', '.join(gained)}. The weights of every try are in tries/."]
 
 
 def mean(values: Sequence[float | None]) -> float:
