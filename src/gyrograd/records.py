@@ -1,6 +1,6 @@
 """Results on disk: one JSON document per record, with a schema and a checksum. Needs no torch.
 
-A record is written atomically (a temporary file beside it, then a rename). Reading checks schema and checksum. Shards
+A record is written atomically (a temporary file next to it, then a rename). Reading checks schema and checksum. Shards
 of one run can be merged.
 """
 

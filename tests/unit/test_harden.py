@@ -260,7 +260,7 @@ def test_where_nothing_holds_further_the_start_is_kept_and_the_card_says_what_to
     assert not done.better
     assert done.card["chosen"] is None
     assert "do not hold significantly further" in done.card["verdict"][0]
-    assert "--eps 12/255" in done.card["verdict"][1]
+    assert "--eps 12/255" in done.card["verdict"][-1]
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), done.model.parameters(), strict=True))
 
 
@@ -617,3 +617,14 @@ def test_radii_whose_intervals_overlap_are_said_to(one, other, expected):
     assert overlap(*stats) is expected
     assert overlap(stats[0], None) is None
     assert overlap(stats[0], stats[1] | {"low": None}) is None
+
+
+def test_maps_that_hold_further_are_named_where_the_recommended_one_does_not():
+    def gain(label, low, high):
+        return {"label": label, "difference": {"value": (low + high) / 2, "low": low, "high": high, "n": 9}}
+
+    rows = [gain("LRP", 0.01, 0.03), gain("SmoothGrad", -0.01, 0.05), {"label": "SHAP", "difference": None}]
+    assert card._others_that_gained(rows, "LRP") == []
+    assert card._others_that_gained([gain("Gradient", 0.06, 0.12), *rows], "LRP") == [
+        "Other maps hold further: Gradient (+9.0 [+6.0, +12.0] points). The weights of every try are in tries/."
+    ]

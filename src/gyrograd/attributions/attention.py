@@ -71,6 +71,7 @@ class AttentionRollout:
         def flow(weights: list[Tensor], _: Tensor) -> Tensor:
             rolled = _identity(weights[0][:, 0])
             for layer in weights:
+                # The identity stands for the residual connection; rows add up to one again.
                 mixed = HEADS[self.heads](layer) + _identity(layer[:, 0])
                 rolled = mixed / mixed.sum(2, keepdim=True) @ rolled
             return rolled
@@ -148,6 +149,7 @@ def _attention_map(
 
 def attention_layers(tape: Tape, rows: int) -> list[Traced]:
     """The attention weights per layer: softmaxes over the last axis that enter a product of two values."""
+    # A softmax over class scores weights no other values, so it is not attention.
     mixed = {_before_dropout(item) for call in tape.path if call.name in AFFINE for item in call.inputs[:1]}
     found = [call.outputs[0] for call in tape.path if call.name == "softmax" and call.outputs[0] in mixed]
     if not found:

@@ -42,7 +42,7 @@ class DeepLift(ComparedBySettings):
 
     A multiplier is a change over a change: those of layers are their weights, that of an activation is (a - a0) / (z -
     z0), with z0 and a0 from the run of the baseline. They chain as derivatives do. Max-pools hand their change to the
-    winner of the run with the larger maximum (Captum's rule, whose own code loses some of it beside activations).
+    winner of the run with the larger maximum (Captum's rule, whose own code loses some of it next to activations).
     Products (gates, attention), softmax and normalisations, which the paper has no rule for, are made of changes of
     products and of functions of one value. The map sums to the change of the explained value, for every
     `quantity`. It is recorded and replayed, so that its derivative to x and to every weight is exact.

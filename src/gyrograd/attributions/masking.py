@@ -76,6 +76,7 @@ class Occlusion(ComparedBySettings):
         def pixels(values: Tensor) -> Tensor:
             falls = values[:, :1] - values[:, 1:]
             times = hidden.flatten(1).double()
+            # The mean over the patches that cover a pixel: at the edges there are fewer.
             return falls @ times / times.sum(0)
 
         return _masked_map(self, masks, pixels, model, x, target)

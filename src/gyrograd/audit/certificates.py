@@ -1,4 +1,4 @@
-"""Certificates in an audit: bounds for every change within a Euclidean radius, beside the attacked numbers.
+"""Certificates in an audit: bounds for every change within a Euclidean radius, next to the attacked numbers.
 
 Certificates take a thousand draws per image and method, so they are optional (`certified_images`) and only for methods
 of one pass; for others every draw would cost as much as a whole map. Methods with segments (LIME, SHAP) have another
@@ -123,7 +123,7 @@ def certified_columns(table: Table, method: str) -> dict[str, Column]:
 def card_certificates(
     inputs: AuditInputs, table: Table, methods: Sequence[Method], *, pictures: bool
 ) -> Certificates | None:
-    """The card's section of certificates: certified beside attacked numbers, and the pixels of one image."""
+    """The card's section of certificates: certified and attacked numbers, and the pixels of one image."""
     preset, shape = inputs.preset, tuple(inputs.sample.x.shape[1:])
     certified, segmented = certified_methods(methods, preset), segment_methods(methods, preset)
     if not certified and not segmented:

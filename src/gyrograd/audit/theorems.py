@@ -1,4 +1,4 @@
-"""Bounds of the papers' theorems beside measured values on the audited images.
+"""Bounds of the papers' theorems, and measured values on the audited images.
 
 Constants are maxima over the sample points of a smoothed map, so lower estimates: a bound built on them holds for those
 points. The theorems are about expectations; a mean over draws can exceed their bounds.

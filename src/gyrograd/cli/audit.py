@@ -40,10 +40,10 @@ def audit(
     Measures how steady and how faithful explanations are, attacks them, and recommends a method.
 
     Args:
-        preset: how much is measured: glance (a minute for four photographs), quick (two minutes for 100 small
-            images and a small net), standard (five times that), thorough (hours: some thirty times standard).
-        methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the first
-            is the one that is graded. Default: those of the preset.
+        preset: how much is measured: glance (half a minute for four photographs), quick (two minutes for 100 small
+            images and a small net), standard (five times that), thorough (hours: about thirty times standard).
+        methods: explanations, comma-separated, settings in brackets: 'gradient,smoothgrad(sigma=0.2)'; the
+            others are compared with the first. Default: those of the preset.
         attacks: comma-separated; default: those of the preset. Noise of the same size is always measured.
         metrics: further metrics, comma-separated; `gyrograd list metric` shows all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.

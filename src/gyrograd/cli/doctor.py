@@ -12,7 +12,14 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-OPTIONAL = {"timm": "timm", "ray": "ray", "explore": "gradio", "tensorboard": "tensorboard"}
+OPTIONAL = {
+    "timm": "timm",
+    "transformers": "transformers",
+    "ray": "ray",
+    "slurm": "submitit",
+    "explore": "gradio",
+    "tensorboard": "tensorboard",
+}
 """The package that each extra installs."""
 
 

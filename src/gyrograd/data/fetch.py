@@ -77,7 +77,7 @@ def _whole_folder(root: Path) -> Path | None:
 
 @contextmanager
 def _staging(root: Path) -> Iterator[Path]:
-    """A temporary folder beside the destination, removed after the block, also on Ctrl-C."""
+    """A temporary folder next to the destination, removed after the block, also on Ctrl-C."""
     try:
         root.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=".fetch-", dir=root))

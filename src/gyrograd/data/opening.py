@@ -228,7 +228,7 @@ def _matching(path: str) -> list[Path]:
 
 
 def _hint(path: str) -> str:
-    """The nearest name beside a missing path, or among the sets."""
+    """The nearest name next to a missing path, or among the sets."""
     place = Path(path).expanduser()
     sets = set(available("dataset")) - {"folder", "toy2d"}
     if place.parent == Path() and not place.suffix:
@@ -244,7 +244,7 @@ def _name_of_files(files: Iterable[Path]) -> str:
 
 
 def _has_classes(home: Path) -> bool:
-    """True if sub-folders are classes; images beside them are an error, because it is not clear which is meant."""
+    """True if sub-folders are classes; images next to them are an error, because it is not clear which is meant."""
     children = [child for child in home.iterdir() if not child.name.startswith(".")]
     folders = [child for child in children if child.is_dir() and image_files(child)]
     beside = {file for file in image_files(home) if file.parent == home}

@@ -129,7 +129,7 @@ def is_large(images: int, size: tuple[int, int]) -> bool:
 
 
 def tar_members(files: Sequence[Path]) -> list[tuple[Blob, int | None]]:
-    """The images of WebDataset tar files with their classes: KEY.jpg beside KEY.cls or KEY.json.
+    """The images of WebDataset tar files with their classes: KEY.jpg with KEY.cls or KEY.json.
 
     Image and class of a key may be anywhere in the same file. Without classes each image has None.
     """

@@ -202,7 +202,7 @@ def _hit(
     report(0.0, f"step 0 of {plan.steps}" if steps else label_of("attack", plan.attack))
     if steps and not isinstance(attack, MapSearch):
         through = Watched(through, report, plan.steps, opening=0)
-        tell = through.passed
+        tell = through.count_pass
     elif steps and not _transfers(plan):  # if the search goes through another map, that one is watched
         through = Watched(through, report, plan.steps)
     with at_every_pass(net.model, tell):

@@ -83,8 +83,8 @@ class Watched:
     """Wraps an attribution and reports an attack's progress by counting its calls. Changes no number.
 
     Attacks report no progress themselves. They compute the attribution with a graph once per step, so the progress is
-    the number of these calls over `steps`. For attacks on the prediction, `passed` counts passes of the model with a
-    graph outside of the attribution.
+    the number of these calls over `steps`. For attacks on the prediction, `count_pass` counts passes of the model with
+    a graph outside of the attribution.
     """
 
     attribution: Attribution
@@ -106,7 +106,7 @@ class Watched:
         finally:
             self.looking = False
 
-    def passed(self) -> None:
+    def count_pass(self) -> None:
         """Count a pass of the model that is about to start."""
         self._tell()
         self.looks += torch.is_grad_enabled() and not self.looking

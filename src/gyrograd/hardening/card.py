@@ -218,6 +218,7 @@ def _verdict(found: Outcome, before: MethodScore, after: MethodScore | None) -> 
         return [
             "The explanations do not hold significantly further, so the model is unchanged: with "
             f"{after.label} {stays} ({_points(plain(gain))} points). {price}",
+            *_others_that_gained(_methods(found), after.label),
             f"Try a larger radius (--eps {2 * found.chosen.strength:.3g}/255), more epochs (--epochs "
             f"{2 * found.settings['epochs']}) or a higher limit (--max_accuracy_loss {2 * found.limit or 0.01:g}); "
             "more --images make the intervals narrower.",
@@ -286,6 +287,18 @@ def _percent(stat: Stat | None) -> str:
 
 def _points(stat: Stat | None) -> str:
     return interval_text(stat, "+.1f", scale=100)
+
+
+def _others_that_gained(methods: Sequence[Mapping[str, Any]], recommended: str) -> list[str]:
+    """A sentence about the maps that do hold further, if the recommended one does not."""
+    gained = [
+        f"{method['label']} ({_points(method['difference'])} points)"
+        for method in methods
+        if method["difference"] and method["difference"]["low"] > 0 and method["label"] != recommended
+    ]
+    if not gained:
+        return []
+    return [f"Other maps hold further: {', '.join(gained)}. The weights of every try are in tries/."]
 
 
 def mean(values: Sequence[float | None]) -> float:

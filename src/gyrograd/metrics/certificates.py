@@ -145,16 +145,19 @@ class CertifiedPixels:
         """The guess and the certified radius of every pixel."""
         around = _Draws(self, model, attribution, x, target, seed)
         everyone = torch.arange(len(x), device=x.device)
+        # The guess has draws of its own: a bound from the draws that chose it would be too high.
         guess = 2 * self._count_in_top(around, everyone, slice(0, self.held_out)) > self.held_out
         agreeing = torch.zeros_like(guess, dtype=torch.int64)
         radius = torch.zeros_like(guess, dtype=torch.float64)
         taken = torch.zeros_like(everyone)
         active, ends = everyone, look_ends(self.draws, self.looks)
+        # A union bound over the looks and the pixels: all bounds hold together with probability 1 - alpha.
         alpha, wanted = self.alpha / len(ends) / guess[0].numel(), _needed_share(self.radius, self.sigma)
         for start, end in zip([0, *ends], ends, strict=False):
             found = self._count_in_top(around, active, slice(self.held_out + start, self.held_out + end))
             agreeing[active] += torch.where(guess[active], found, end - start - found)
             low = lower_share(agreeing[active], end, alpha)
+            # Each look has its share of alpha, so the best bound of all looks may be taken.
             radius[active] = radius[active].maximum(self.sigma * torch.special.ndtri(low))
             taken[active] = end
             # Settled: certified at the radius, or almost certainly below the share that this takes.
@@ -260,6 +263,7 @@ class CertifiedCosine:
         for start, end in zip([0, *ends], ends, strict=False):
             for examples, _, maps in around.maps(active, slice(self.held_out + start, self.held_out + end)):
                 rows = active[examples]
+                # In [0, 1], as the bound requires; rounding can make a cosine larger than 1.
                 halves = (1 + (_unit(maps) * direction[rows, None]).flatten(2).sum(2)).clamp(0, 2) / 2
                 total[rows] += halves.sum(1)
                 squares[rows] += halves.square().sum(1)

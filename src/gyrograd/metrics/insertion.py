@@ -112,6 +112,7 @@ class InsertionCurve:
         target, x = checked_target(model, x, target), x.detach()
         place = positions(reduce_map(map, self.reduce), self.ties)
         pair = as_images(x), as_images(self.empty_image(model, x))
+        # Deletion inserts pixels of the empty image into the whole one.
         first, rest = pair if self.game == "insertion" else pair[::-1]
         pixels = place[0].numel()
         # The small term corrects products such as 0.29 * 100 = 28.999999999999996.
@@ -136,6 +137,7 @@ class InsertionCurve:
         """The substrate, shaped like x."""
         if self.substrate != "model_zero":
             return baseline_of(x, self.substrate)
+        # The image that the normalisation maps to zero.
         colours = [module.mean for module in model.modules() if isinstance(module, Normalized)]
         return (
             colours[0].to(x).view(-1, *[1] * (x.dim() - 2)).expand_as(x) if colours else torch.zeros_like(x)

@@ -73,13 +73,16 @@ class ParameterRandomization:
     ) -> Float[Tensor, "b layers"]:
         """The similarity after each layer, in the order they are randomised."""
         target = checked_target(model, x, target)
-        before = self._seen(attribution(model, x, target))
+        before = self._reduced(attribution(model, x, target))
         alike = SIMILARITIES[self.similarity]
-        stages = [alike(before, self._seen(attribution(twin, x, target))) for _, twin in self.stages(model)]
+        stages = [
+            alike(before, self._reduced(attribution(twin, x, target))) for _, twin in self.stages(model)
+        ]
         return torch.stack(stages, 1)
 
     def stages(self, model: Model) -> Iterator[tuple[str, Model]]:
         """Yield each layer's name and the model with it (in a cascade also its predecessors) randomised."""
+        # Modules are registered from the input on; a cascade starts at the output, as Adebayo et al. do.
         names = [name for name, module in model.named_modules() if list(module.parameters(recurse=False))]
         if not names:
             raise UserError("The model has no weights to randomise; give one that has learnt something.")
@@ -106,5 +109,5 @@ class ParameterRandomization:
             torch.manual_seed(self.weights_seed)
             reset()
 
-    def _seen(self, map: Tensor) -> Tensor:
+    def _reduced(self, map: Tensor) -> Tensor:
         return reduce_map(map.detach(), self.reduce, self.normalize)

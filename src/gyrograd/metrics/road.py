@@ -107,8 +107,8 @@ def impute_pixels(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
     """The images with each removed pixel replaced by the weighted mean of its neighbours inside the image.
 
     The linear system of an image is symmetric positive definite if at least one pixel is left. Conjugate gradients
-    solve it without a matrix, alike on every device. Each image converges separately, so that the values do not depend
-    on the batch.
+    solve it without a matrix, in the same way on every device. Each image converges separately, so that the values do
+    not depend on the batch.
     """
     if bool(removed.flatten(1).all(1).any()):
         raise UserError(
@@ -145,6 +145,7 @@ def impute_pixels(x: Images, removed: Bool[Tensor, "b h w"]) -> Images:
             break
         applied = system(direction)
         curvature = dot(direction, applied)
+        # A converged image takes steps of zero while others of the batch go on.
         step = torch.where(going & (curvature > 0), size / torch.where(curvature > 0, curvature, 1), 0)
         found = found + step * direction
         rest = rest - step * applied

@@ -245,6 +245,7 @@ def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
 
 
 def _stands_for_relu(module: nn.Module) -> bool:
+    # The exact type: a subclass may compute something else.
     return type(module) is nn.ReLU or "stands_for_relu" in module.__dict__
 
 
@@ -330,6 +331,7 @@ def _check_same(model: nn.Module, twin: nn.Module, probe: Tensor) -> None:
         if not wanted.is_floating_point():
             continue
         apart, size = (found - wanted).abs().nan_to_num().max(), wanted.abs().nan_to_num().max()
+        # The two may round differently; a missed activation differs by far more.
         if bool(apart > 1e3 * torch.finfo(wanted.dtype).eps * size):
             raise UserError(
                 f"{type(model).__name__} has an activation that was not found (a copy with its ReLUs put back differs "

@@ -71,7 +71,7 @@ def _takes_num_classes(factory: Any) -> bool:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[None]:
-    """Allow imports of files beside this one for the block, as for a script."""
+    """Allow imports of files next to this one for the block, as for a script."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     try:

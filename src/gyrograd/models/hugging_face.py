@@ -73,7 +73,7 @@ def build_untrained(kind: str, settings: Settings) -> nn.Module:
 def open_trained(place: str, statistics: Statistics | None = None) -> nn.Module:
     """The classifier of a folder, or of the hub by `OWNER/NAME`.
 
-    It is normalised by `statistics` (mean and deviation), or as the preprocessor beside its weights does.
+    It is normalised by `statistics` (mean and deviation), or as the preprocessor next to its weights does.
     """
     library = _library()
     folder = Path(place).expanduser()
@@ -129,7 +129,7 @@ def is_folder_of_transformers(path: Path) -> bool:
 
 
 def _statistics(library: Any, source: str, local: bool) -> Statistics | None:
-    """Mean and deviation of the channels, as the preprocessor beside the model has them; None if there is none."""
+    """Mean and deviation of the channels, as the preprocessor next to the model has them; None if there is none."""
     try:
         options, _ = library.image_processing_utils.BaseImageProcessor.get_image_processor_dict(
             source, local_files_only=local

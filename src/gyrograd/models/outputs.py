@@ -78,6 +78,7 @@ def check_model(model: Model, x: Images) -> Model:
     check_images(x)
     _check_weights(model, x.device)
     with eval_mode(model), torch.no_grad():
+        # A clone: the model may write into its input, which is only checked below.
         out = run_model(model, x.clone())
         if not isinstance(out, Tensor):
             model = PickedLogits(model, _logits_key(out, len(x)))
@@ -88,6 +89,7 @@ def check_model(model: Model, x: Images) -> Model:
                 "The model returns one number per image; explanations ask which class was chosen, so return a logit "
                 "for each class (two for yes and no)."
             )
+        # Logits of all images being non-negative and adding up to one by chance is as good as impossible.
         near_one = (logits.sum(1) - 1).abs() < SUM_TOLERANCE
         if bool((logits >= 0).all() and near_one.all()):
             model = LogProbabilities(model)

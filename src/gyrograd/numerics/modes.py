@@ -67,7 +67,7 @@ def keep_freed_memory() -> None:
     """Let this process keep the memory it frees, for its next tensors. On Linux with glibc; elsewhere nothing changes.
 
     glibc hands blocks of more than 128 KB to 32 MB back to the system when they are freed. Activations are of that
-    size, and to be given each of them anew, page by page, took a seventh of the time of an attack on SmoothGrad.
+    size, and getting each of them again, page by page, took a seventh of the time of an attack on SmoothGrad.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,7 +1,7 @@
 """Similarity of two maps: one value per example, over all its features.
 
-Two zero maps are alike (cosine 1); a zero map and another are unrelated (cosine 0). Likewise `pearson`, `spearman` and
-`kendall` give 1 for two constant maps and 0 for one. A NaN in a map gives NaN.
+Two zero maps are equal (cosine 1); a zero map and another are unrelated (cosine 0). In the same way `pearson`,
+`spearman` and `kendall` give 1 for two constant maps and 0 for one. A NaN in a map gives NaN.
 `cosine`, `cosine_distance`, `pearson`, `ssim` and `l2_distance` can be differentiated twice.
 """
 

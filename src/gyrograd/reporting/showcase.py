@@ -1,4 +1,4 @@
-"""The pictures beside a verdict: image, map, and map after the worst attack, for one or two explanations."""
+"""The pictures next to a verdict: image, map, and map after the worst attack, for one or two explanations."""
 
 from __future__ import annotations
 

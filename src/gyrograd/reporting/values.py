@@ -1,4 +1,4 @@
-"""The per-example values behind a card's means, stored beside the card so that two audits can be compared in pairs.
+"""The per-example values behind a card's means, stored next to the card so that two audits can be compared in pairs.
 
 FOLDER/records/table/METHOD.json      a Record: settings {"method": name}, one column per key of the card
 """

@@ -1,4 +1,4 @@
-"""Theorems as functions, beside estimates of the quantities that they bound.
+"""Theorems as functions, and estimates of the quantities that they bound.
 
 criteria: joo2023's l2 and cosine criteria and the bound between them. curvature: the input Hessian and its norms.
 bounds: the bounds of wang2020 and tan2023. estimates: empirical values of the bounded quantities. toy: tan2023's

@@ -128,6 +128,7 @@ def frobenius_bound(
     field, moved = scalar_field(f, target, quantity), x + _fitting(delta, x)
     norm = hessian(field, x, None).flatten(1).norm(dim=1) if frobenius is None else frobenius
     size = _length(delta)
+    # ||grad(x + delta) - grad(x) - H delta|| <= M ||delta||^2 / 2 if the Hessian is M-Lipschitz.
     change = size * norm + hessian_lipschitz * size.square() / 2
     return _over(change, _length(input_gradient(field, moved)))
 

@@ -150,6 +150,7 @@ def _root_factor(
     definite matrix, and this one has the null vector of all ones; sqrt p is smooth in the logits.
     """
     p, root = log_probability.exp(), (log_probability / 2).exp()
+    # M^T W^T = diag(sqrt p) (W^T - 1 p^T W^T), without forming M.
     mean = p.unsqueeze(1) @ jacobian
     return root.unsqueeze(2) * (jacobian - mean)
 

@@ -127,6 +127,7 @@ def recommend(
     }
     ties = {name: _ties(best[name], curve, level, resamples, seed) for name, curve in curves.items()}
     widths = {name: [p.setting for p in curve if p.setting is not None] for name, curve in curves.items()}
+    # At an edge of the sweep the best setting may lie outside of it.
     edge = tuple(
         name
         for name, point in best.items()
