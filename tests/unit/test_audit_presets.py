@@ -105,7 +105,7 @@ def test_audits_that_searched_longer_are_no_rivals() -> None:
         return [c["detail"] for c in card_columns(preset) if c["key"] in ("attack_cosine", "top_k_kept")]
 
     quick = attacked(PRESETS["quick"])
-    words = "11 steps (7, 10 at the smallest radius, for maps averaged over passes, at most 8 of them)"
+    words = "12 steps (7, 10 at the smallest radius, for maps averaged over passes, at most 8 of them)"
     assert all(words in detail for detail in quick)
     for other in (
         preset_of("quick", steps=9),

@@ -128,7 +128,7 @@ class Auto(BallAttack):
     - "distance_to_goal": half the squared distance to a goal map (`goal` as in `targeted_map`);
     - "mass_in_mask": share of the map's mass inside `mask` (h w, or one per image): the map leaves the object.
 
-    steps: per radius; 11 for a quick look, 20 or more for a report. With several `eps` a larger radius starts from the
+    steps: per radius; 12 for a quick look, 20 or more for a report. With several `eps` a larger radius starts from the
     result of the smaller one, and a search of fewer than 10 steps takes half as many again at the smallest.
     transfer_from: the attribution to search through, if the map has no derivative (default: the gradient) or is too
     expensive.

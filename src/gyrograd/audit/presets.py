@@ -167,10 +167,10 @@ PRESETS: dict[str, Preset] = {
         # LRP usually holds furthest; input x gradient would behave like the gradient.
         methods=("gradient", "lrp", "integrated_gradients", "smoothgrad"),
         method_settings={"integrated_gradients": {"steps": 8}, "smoothgrad": {"draws": 8}},
-        steps=11,
+        steps=12,
         mean_steps=7,
         attacked_images=12,
-        draws=2,
+        draws=1,
         sweep_images=16,
         sweep={"smoothgrad": (0.03, 0.1, 0.2), "unigrad": (8 / 255, 32 / 255)},
     ),
