@@ -19,7 +19,7 @@ from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging
 from gyrograd.audit.plane import choice, plane, point_in_words
 from gyrograd.audit.presets import PRESETS, Preset
-from gyrograd.audit.sanity_checks import REMEDIES, _row, _saturation_flag, challenges, suspects
+from gyrograd.audit.sanity_checks import REMEDIES, _reword_saturation, _row, challenges, suspects
 from gyrograd.audit.table import card_columns, eps_curves, stat, steady_radius, worst
 from gyrograd.audit.theorems import bound_row, constants, promises
 from gyrograd.audit.verdict import grade_of, sentences
@@ -521,9 +521,9 @@ def test_remedies_name_the_audits_own_options_and_apply_to_what_it_explains() ->
         nn.Identity(), torch.tensor([[100.0, 0.0]] * 4), torch.tensor([0] * 4)
     )
     assert sure is not None
-    of_logits = _saturation_flag(sure, [GRADIENT])
+    of_logits = _reword_saturation(sure, [GRADIENT])
     assert of_logits is not None
     assert "maps are of the logit" in of_logits.explanation
     assert "quantity" not in REMEDIES["saturated"]
     probability = Method("p", "p", gg.attribution("gradient", quantity="probability"))
-    assert _saturation_flag(sure, [GRADIENT, probability]) is sure
+    assert _reword_saturation(sure, [GRADIENT, probability]) is sure

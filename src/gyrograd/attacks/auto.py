@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, asker, look
+from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, asker, look, run
 from gyrograd.attacks.loop import Search, SearchResult, first_delta, search, where_rows
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
@@ -185,7 +185,7 @@ class Auto(BallAttack):
         """
         if self.mask is not None:
             check_mask(self.mask, x)
-        results = BallAttack.every_radius(self, model, attribution, x, target, seed=seed, begin=begin)
+        results = run(self.plan(), model, attribution, x, target, seed=seed, begin=begin)
         return tuple(replace(r, flags=(*r.flags, *raised_flags(r))) for r in results)
 
     def plan(self) -> AttackPlan:

@@ -84,17 +84,10 @@ class BallAttack:
         return results if isinstance(self.eps, tuple) else results[0]
 
     def every_radius(
-        self,
-        model: Model,
-        attribution: Attribution,
-        x: Inputs,
-        target: Labels,
-        *,
-        seed: Seed = 0,
-        begin: Inputs | None = None,
+        self, model: Model, attribution: Attribution, x: Inputs, target: Labels, *, seed: Seed = 0
     ) -> tuple[AttackResult, ...]:
-        """A tuple with one result per radius, even if there is only one. `begin`: start `auto` at these images."""
-        return run(self.plan(), model, attribution, x, target, seed=seed, begin=begin)
+        """A tuple with one result per radius, even if there is only one."""
+        return run(self.plan(), model, attribution, x, target, seed=seed)
 
     def plan(self) -> AttackPlan:
         """The search and the objective."""

@@ -97,8 +97,8 @@ def attack_rows(
                 "eps": inputs.preset.eps,
                 "cosine": cosine,
                 "kept": kept,
-                "before": _prediction_text(inputs, hit.x_clean),
-                "after": _prediction_text(inputs, hit.x),
+                "before": _prediction(inputs, hit.x_clean),
+                "after": _prediction(inputs, hit.x),
                 "best": None,
             }
         )
@@ -145,7 +145,7 @@ def _similarity(inputs: AuditInputs, hit: AttackResult) -> tuple[float, float]:
     return float(MapSimilarity()(*maps)), float(TopKIntersection(k=inputs.top)(*maps))
 
 
-def _prediction_text(inputs: AuditInputs, x: Tensor) -> Predicted:
+def _prediction(inputs: AuditInputs, x: Tensor) -> Predicted:
     """The predicted class, by its name if it has one, and its probability."""
     probability, index = logits_in_parts(inputs.model, x).softmax(1).max(1)
     label = f"class {int(index)}"

@@ -61,7 +61,7 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     found: list[tuple[str, Flag | None]] = [
         *((MODEL, flag) for flag in sanity_checks.model_flags(model, x)),
         (MODEL, sanity_checks.training_mode(model)),
-        (MODEL, _saturation_flag(sanity_checks.saturation_flag(model, x, target), methods)),
+        (MODEL, _reword_saturation(sanity_checks.saturation_flag(model, x, target), methods)),
     ]
     for method in methods:
         maps = method.attribution(model, x, target).detach()
@@ -78,7 +78,7 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
 
 
-def _saturation_flag(flag: Flag | None, methods: Sequence[Method]) -> Flag | None:
+def _reword_saturation(flag: Flag | None, methods: Sequence[Method]) -> Flag | None:
     """The flag of saturation, reworded if logits are explained, whose maps do not saturate."""
     if flag is None or any(getattr(m.attribution, "quantity", "logit") == "probability" for m in methods):
         return flag
