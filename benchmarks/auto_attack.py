@@ -77,7 +77,7 @@ def main() -> None:
     # Rival by rival, so that a run that is stopped early has whole columns.
     cells = [
         (net, method, rival)
-        for rival, net, method in product(rivals_of(options), options.nets, options.methods)
+        for rival, net, method in product(options.only or rivals_of(options), options.nets, options.methods)
     ]
     waiting = [cell for cell in cells if not path_of(options, cell).exists()]
     print(f"{len(cells)} cells, {len(cells) - len(waiting)} of them finished before", flush=True)
@@ -108,6 +108,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--restarts", type=int, default=3, help="of each named attack")
     parser.add_argument("--named", nargs="+", choices=list(NAMED), default=list(NAMED))
     parser.add_argument("--no-twins", action="store_true", help="leave out other sharpnesses of the twin")
+    parser.add_argument("--only", nargs="+", metavar="COLUMN", help="measure these columns, such as 'auto quick'")
     parser.add_argument("--workers", type=int, default=1, help="processes, each with cells of its own")
     parser.add_argument("--max-batch", type=int, default=None, help="rows of the model in one pass")
     parser.add_argument("--epochs", type=int, default=8, help="of the residual net's training")

@@ -45,7 +45,9 @@ def main() -> int:
     parser.add_argument(
         "--certify", type=int, default=8, help="images that are certified, of each one-pass method"
     )
-    parser.add_argument("--steps", type=int, default=9, help="of each attack")
+    parser.add_argument("--steps", type=int, default=12, help="of each attack")
+    parser.add_argument("--mean-steps", type=int, help="for maps of several passes; default: half and one")
+    parser.add_argument("--radii", default="2,4,8", help="of the attacks, of 255")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--workers", type=int, default=2, help="nets side by side")
     parser.add_argument("--limit", type=float, default=1800, help="seconds after which a net is given up")
@@ -64,8 +66,12 @@ def main() -> int:
 
 
 def preset_of(options: argparse.Namespace) -> Preset:
-    """The site's columns and nothing else: no plane, no theorems, one aim of the attack."""
+    """The site's columns and nothing else: no plane, no theorems, one aim of the attack.
+
+    The radius at which maps are compared is 8/255; the others lie on the curve that gives the steady radius.
+    """
     return Preset(
+        curve=tuple(float(radius) / 255 for radius in options.radii.split(",")),
         methods=tuple(options.methods.split(",")),
         aims=("auto",),
         method_settings={
@@ -77,7 +83,7 @@ def preset_of(options: argparse.Namespace) -> Preset:
             "shap": {"segments": "grid", "grid": 4, "draws": 100},
         },
         steps=options.steps,
-        mean_steps=max(1, options.steps // 2 + 1),
+        mean_steps=options.mean_steps or max(1, options.steps // 2 + 1),
         attacked_images=options.attacked,
         certified_images=options.certify,
         bound_images=0,

@@ -16,7 +16,14 @@ from gyrograd.experiments.joo2023.measures import (
     selected,
 )
 from gyrograd.experiments.joo2023.pictures import attack_sections, under_attack
-from gyrograd.experiments.joo2023.variants import IMAGENETS, SETTINGS, cosine_alone, one_weight, two_weights
+from gyrograd.experiments.joo2023.variants import (
+    IMAGENETS,
+    NORMALIZED,
+    SETTINGS,
+    cosine_alone,
+    one_weight,
+    two_weights,
+)
 from gyrograd.experiments.pictures import with_pictures
 from gyrograd.experiments.trained_nets import Maker, TrainedNet, accuracy_of
 
@@ -51,7 +58,7 @@ EXPERIMENTS = (
         "table1",
         "Table 1",
         "Accuracy, RPS at eps 16, Insertion and Adv-Insertion of four attributions, for six ways to train.",
-        table(selected(*SETTINGS), accuracy, *(rps(name, 16) for name in ATTRIBUTIONS), *GAMES),
+        table(selected(*SETTINGS, NORMALIZED), accuracy, *(rps(name, 16) for name in ATTRIBUTIONS), *GAMES),
         took={
             "small": Took(1580),
             "paper": Took(

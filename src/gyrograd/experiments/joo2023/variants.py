@@ -19,14 +19,18 @@ from gyrograd.training.settings import recipe_tree
 Terms: TypeAlias = dict[str, Settings]
 """Regularizers by name, with their settings, in the form of a recipe."""
 
-VARIANTS = {"cifar10-lenet-fast": "cifar10-lenet"}
-"""Settings with cheaper training of all rows, and the paper's setting each is a variant of.
+FAST, NORMALIZED = "cifar10-lenet-fast", "cifar10-lenet-normalized"
+VARIANTS = {FAST: "cifar10-lenet", NORMALIZED: "cifar10-lenet"}
+"""Settings that train in another way, and the paper's setting each is a variant of.
 
-The settings in `CHEAPER` come from its recipe l2-cosine-fast.
+FAST trains all rows more cheaply: the settings in `CHEAPER` come from its recipe l2-cosine-fast. NORMALIZED reads IGA's
+radius in normalised pixels, a quarter of the length: the paper does not state the unit.
 """
 CHEAPER = ("fast", "precision", "regularized_fraction", "regularize_every")
-SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18", *VARIANTS)
-"""The paper's three; Imagenette as a substitute for ImageNet100, which may not be redistributed; and variants."""
+NORMALIZED_PIXEL = 0.25
+"""A normalised pixel of CIFAR-10 in pixels: the mean standard deviation of its three channels."""
+SETTINGS = ("cifar10-lenet", "cifar10-resnet18", "imagenet100-resnet18", "imagenette-resnet18", FAST)
+"""The paper's three; Imagenette as a substitute for ImageNet100, which may not be redistributed; cheaper training."""
 IMAGENETS = SETTINGS[2:4]
 RECIPES = {
     "cifar10-lenet": "joo2023-lenet",
@@ -64,8 +68,9 @@ COSINE_ALONE = (0.1, 1.0, 10.0, 100.0)
 SELECTED = {
     "cifar10-lenet": ("ce", "atex", "iga", "hessian", "l2", "l2_cosine"),
     **dict.fromkeys(("cifar10-resnet18", *IMAGENETS), ("ce", "hessian", "l2", "l2_cosine")),
+    NORMALIZED: ("ce", "iga"),
 }
-"""The rows of Table 1."""
+"""The rows of Table 1. A variant has those of its setting, unless it has its own here."""
 ATTACK_EPS = {"cifar10-lenet": 4, "cifar10-resnet18": 2, **dict.fromkeys(IMAGENETS, 2)}
 """Of 255, in the main text."""
 
@@ -75,14 +80,14 @@ def paper_setting(setting: str) -> str:
     return VARIANTS.get(setting, setting)
 
 
-def terms_of(way: str, weights: tuple[float, ...]) -> Terms:
-    """The weights of a row as terms of its recipe. IGA's radii are in 255ths (the paper does not say)."""
+def terms_of(way: str, weights: tuple[float, ...], iga_unit: float = 1 / 255) -> Terms:
+    """The weights of a row as terms of its recipe. `iga_unit`: the unit of IGA's radius, which the paper does not say."""
     if way == "ce":
         return {}
     if way == "hessian":
         return {"hessian": {"weight": weights[0]}}
     if way in ("atex", "iga"):
-        return {way: {"weight": weights[0], "eps": weights[1] / (255 if way == "iga" else 1)}}
+        return {way: {"weight": weights[0], "eps": weights[1] * (iga_unit if way == "iga" else 1)}}
     l2, cosine = {"l2": (*weights, 0.0), "cosine": (0.0, *weights), "l2_cosine": weights}[way]
     return {"l2_cosine": {"l2": l2, "cosine": cosine}}
 
@@ -95,7 +100,8 @@ def selected_weights(setting: str) -> dict[str, tuple[float, ...]]:
     with its appendix.
     """
     base = paper_setting(setting)
-    return {way: _weights(f"{RECIPES[base]}-{way.replace('_', '-')}", way) for way in SELECTED[base]}
+    rows = SELECTED.get(setting, SELECTED[base])
+    return {way: _weights(f"{RECIPES[base]}-{way.replace('_', '-')}", way) for way in rows}
 
 
 def _weights(recipe_name: str, way: str) -> tuple[float, ...]:
@@ -108,8 +114,9 @@ def _weights(recipe_name: str, way: str) -> tuple[float, ...]:
 def net_of(sizes: Mapping[str, Any], setting: str, way: str, weights: tuple[float, ...], seed: int) -> Net:
     """The net of a row. ATEX has the CE net of the same seed as its teacher, and starts from it."""
     base = RECIPES[paper_setting(setting)]
-    changes: Settings = {"terms": terms_of(way, weights)}
-    if setting in VARIANTS:
+    unit = NORMALIZED_PIXEL / 255 if setting == NORMALIZED else 1 / 255
+    changes: Settings = {"terms": terms_of(way, weights, unit)}
+    if setting == FAST:
         cheaper = recipe_tree(f"{base}-l2-cosine-fast")
         changes |= {key: cheaper[key] for key in CHEAPER}
     teacher = net_of(sizes, setting, "ce", (), seed) if way == "atex" else None
