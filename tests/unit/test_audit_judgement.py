@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -378,18 +379,33 @@ def test_a_preset_that_measures_nothing_is_refused(change: dict[str, Any], sente
 # How far a map holds
 
 
-def test_the_steady_radius_is_where_the_mean_falls_to_half_on_a_straight_line() -> None:
+def test_the_steady_radius_is_where_the_square_root_of_the_mean_reaches_that_of_a_half() -> None:
     radii = [2 / 255, 4 / 255, 8 / 255]
     kept = [{0: 0.9, 1: 0.9}, {0: 0.8, 1: 0.6}, {0: 0.4, 1: 0.2}]
     found = steady_radius(kept, radii)
-    # 0.7 at 4 and 0.3 at 8: half is reached half way.
+
+    def between(near: float, far: float) -> float:
+        return 4 + 4 * (near**0.5 - 0.5**0.5) / (near**0.5 - far**0.5)
+
+    # 0.7 at 4 and 0.3 at 8; the interval's ends are those of one image alone.
     assert found == {
-        "value": pytest.approx(6.0),
-        "low": pytest.approx(5.0),
-        "high": pytest.approx(7.0),
+        "value": pytest.approx(between(0.7, 0.3)),
+        "low": pytest.approx(between(0.6, 0.2)),
+        "high": pytest.approx(between(0.8, 0.4)),
         "n": 2,
     }
-    assert steady_radius([{0: 0.0}], [4 / 255])["value"] == pytest.approx(2.0)  # from all at radius 0
+    nothing_left = steady_radius([{0: 0.0}], [4 / 255])["value"]  # from all at radius 0
+    assert nothing_left == pytest.approx(4 * (1 - 0.5**0.5))
+
+
+@given(st.floats(0.5, 8))
+def test_few_radii_give_a_better_steady_radius_than_a_straight_line_would(half: float) -> None:
+    """For shares that halve every `half` 255ths, which is then the steady radius."""
+    radii = [2, 4, 8]
+    means = [0.5 ** (radius / half) for radius in radii]
+    found = steady_radius([{0: mean} for mean in means], [radius / 255 for radius in radii])["value"]
+    line = float(np.interp(-0.5, [-1.0, *(-mean for mean in means)], [0, *radii])) if means[-1] < 0.5 else 8.0
+    assert abs(found - half) <= abs(line - half) + 1e-9
 
 
 def test_a_map_that_holds_at_the_largest_radius_has_that_one_and_a_missing_image_is_left_out() -> None:
