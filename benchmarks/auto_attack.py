@@ -108,7 +108,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--restarts", type=int, default=3, help="of each named attack")
     parser.add_argument("--named", nargs="+", choices=list(NAMED), default=list(NAMED))
     parser.add_argument("--no-twins", action="store_true", help="leave out other sharpnesses of the twin")
-    parser.add_argument("--only", nargs="+", metavar="COLUMN", help="measure these columns, such as 'auto quick'")
+    parser.add_argument(
+        "--only", nargs="+", metavar="COLUMN", help="measure these columns, such as 'auto quick'"
+    )
     parser.add_argument("--workers", type=int, default=1, help="processes, each with cells of its own")
     parser.add_argument("--max-batch", type=int, default=None, help="rows of the model in one pass")
     parser.add_argument("--epochs", type=int, default=8, help="of the residual net's training")

@@ -238,10 +238,10 @@ RESAMPLES = 2000
 def steady_radius(kept: Sequence[Column], radii: Sequence[float], share: float = SHARE) -> Stat | None:
     """The largest radius, in units of 1/255, at which at least `share` of the top pixels stays, with its interval.
 
-    `kept` has the share kept per image at each of the rising `radii`; at radius 0 all stay. Between the radii the square
-    root of the mean is taken as a straight line. If the mean is above `share` at the largest radius, the result is that
-    radius: the map holds at least that far. The interval is a bootstrap over images. None if no image has a value at
-    every radius.
+    `kept` has the share kept per image at each of the rising `radii`; at radius 0 all stay. Between the radii the
+    square root of the mean is taken as a straight line. If the mean is above `share` at the largest radius, the result
+    is that radius: the map holds at least that far. The interval is a bootstrap over images. None if no image has a
+    value at every radius.
 
     >>> steady_radius([{0: 0.64, 1: 0.64}, {0: 0.36, 1: 0.36}], [4 / 255, 8 / 255], share=0.49)["value"]
     6.0

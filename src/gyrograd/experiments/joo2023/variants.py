@@ -81,7 +81,7 @@ def paper_setting(setting: str) -> str:
 
 
 def terms_of(way: str, weights: tuple[float, ...], iga_unit: float = 1 / 255) -> Terms:
-    """The weights of a row as terms of its recipe. `iga_unit`: the unit of IGA's radius, which the paper does not say."""
+    """The weights of a row as terms of its recipe. `iga_unit`: of IGA's radius; the paper does not state it."""
     if way == "ce":
         return {}
     if way == "hessian":
