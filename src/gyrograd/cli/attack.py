@@ -59,7 +59,7 @@ class AttackProgress:
 def attack(
     model: str,
     data: str | list[str],
-    attack: str = "targeted_map",
+    attack: str = "auto",
     methods: str = "gradient",
     eps: str | float = "8/255",
     steps: int | None = None,
@@ -74,7 +74,8 @@ def attack(
     Writes the attacked images, and the maps before and after.
 
     Args:
-        attack: which attack, with settings in brackets: 'top_k(k=100)'; `gyrograd list attack` shows all.
+        attack: which attack, with settings in brackets: 'top_k(k=100)'; auto is the strongest, `gyrograd list attack`
+            shows all.
         methods: the attribution under attack, one, with settings in brackets: 'integrated_gradients(steps=20)'.
         eps: how far a pixel may move: 8/255 or 0.03.
         steps: gradient steps; default: that of the attack.
