@@ -48,10 +48,13 @@ WAYS: dict[str, dict[str, Any]] = {
         "regularize_every": 4,
     },
     "steady: one signed step": {"terms": {"adversarial": STEADY["adversarial"]}},
-    "... and curvature on 1/4 of every 4th batch": {
-        "terms": STEADY,
-        "regularized_fraction": 0.25,
-        "regularize_every": 4,
+    **{
+        f"... and curvature on 1/{part} of every {every}th batch": {
+            "terms": STEADY,
+            "regularized_fraction": 1 / part,
+            "regularize_every": every,
+        }
+        for part, every in ((4, 4), (8, 4), (4, 8), (8, 8))
     },
 }
 NETS: dict[str, tuple[str, int, dict[str, Any]]] = {
