@@ -46,7 +46,7 @@ EXPERIMENTS = (
         too: ours is narrow (width 0.25 of a cosine distance); beside it Captum's default, and the printed distance in
         pixels with a width of about the image's norm.
         """,
-        Experiment(nets_by_row(("natural",), BY_LEVEL), ([by_segments],)),
+        Experiment(nets_by_row(("natural",), (*BY_LEVEL, "lenet-zoo")), ([by_segments],)),
     ),
     Listed(
         "figure1",
