@@ -112,3 +112,15 @@ def test_padding_by_word_and_unbatched_images_are_left_to_torch(padding: str) ->
         torch.testing.assert_close(F.conv2d(x[None], weight, padding=padding)[0], expected)
         with torch.no_grad():
             assert not F.conv2d(x[None], weight).requires_grad
+
+
+def test_every_derivative_has_the_layout_of_the_input() -> None:
+    """Even if the slope comes in the plain layout, as it does from a flattened image."""
+    x = torch.randn(2, 3, 6, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    with FastConvolutions(held_only=True):
+        out = F.conv2d(x, torch.randn(5, 3, 3, 3))
+    plain = torch.ones(out.shape).requires_grad_()
+    (slope,) = torch.autograd.grad(out, x, plain, create_graph=True)
+    (bend,) = torch.autograd.grad(slope, plain, torch.ones(x.shape))
+    for one in (out, slope, bend):
+        assert one.is_contiguous(memory_format=torch.channels_last)
