@@ -51,8 +51,8 @@ class Geometry:
     dilation: tuple[int, ...]
     groups: int
 
-    def convolution(self, x: Tensor, weight: Tensor) -> Tensor:
-        out: Tensor = torch.ops.aten.convolution(x, weight, None, *self._numbers())
+    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        out: Tensor = torch.ops.aten.convolution(x, weight, bias, *self._numbers())
         return out
 
     def input_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
@@ -90,6 +90,11 @@ def _convolution(
         return out
     x, weight = as_autocast(x), as_autocast(weight)
     geometry = Geometry(_each(stride, n), _each(padding, n), _each(dilation, n), groups)
+    if x.device.type == "cpu" and not (trained or (bias is not None and bias.requires_grad)):
+        # oneDNN adds the bias on the way, which saves a pass over memory.
+        constant = None if bias is None else as_autocast(bias)
+        whole: Tensor = _Convolution.apply(x, weight, geometry, True, constant)
+        return whole
     out = _Convolution.apply(x, weight, geometry, True)
     if weight.requires_grad:
         # The weight gets a node of its own, which torch visits only if a gradient to a weight is asked for: an
@@ -143,13 +148,23 @@ class _Joined(torch.autograd.Function):
 
 
 class _Convolution(torch.autograd.Function):
-    """Linear in the input and in the weight. `weight_apart`: `_AlongWeight` handles the gradient to the weight."""
+    """Linear in the input and in the weight, plus a constant per channel.
+
+    `weight_apart`: `_AlongWeight` handles the gradient to the weight.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry, weight_apart: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        geometry: Geometry,
+        weight_apart: bool,
+        constant: Tensor | None = None,
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.geometry, ctx.weight_apart = geometry, weight_apart
-        return geometry.convolution(x, weight)
+        return geometry.convolution(x, weight, constant)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
@@ -160,6 +175,7 @@ class _Convolution(torch.autograd.Function):
             # Detached, because only the shape of x is used.
             _InputGradient.apply(slope, weight, x.detach(), ctx.geometry) if to_x else None,
             _WeightGradient.apply(slope, x, weight.detach(), ctx.geometry) if to_weight else None,
+            None,
             None,
             None,
         )
