@@ -112,3 +112,38 @@ def test_padding_by_word_and_unbatched_images_are_left_to_torch(padding: str) ->
         torch.testing.assert_close(F.conv2d(x[None], weight, padding=padding)[0], expected)
         with torch.no_grad():
             assert not F.conv2d(x[None], weight).requires_grad
+
+
+def test_every_derivative_has_the_layout_of_the_input() -> None:
+    """Even if the slope comes in the plain layout, as it does from a flattened image."""
+    x = torch.randn(2, 3, 6, 6).contiguous(memory_format=torch.channels_last).requires_grad_()
+    with FastConvolutions(held_only=True):
+        out = F.conv2d(x, torch.randn(5, 3, 3, 3))
+    plain = torch.ones(out.shape).requires_grad_()
+    (slope,) = torch.autograd.grad(out, x, plain, create_graph=True)
+    (bend,) = torch.autograd.grad(slope, plain, torch.ones(x.shape))
+    for one in (out, slope, bend):
+        assert one.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_values_and_derivatives_with_held_weights_are_those_of_torch(biased: bool) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, weight, bias = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((2, 3, 6, 6), (5, 3, 3, 3), (5,))
+    )
+
+    def derivatives() -> list[Tensor]:
+        leaf = x.clone().requires_grad_()
+        out = F.conv2d(leaf, weight, bias if biased else None, padding=1)
+        (slope,) = torch.autograd.grad(out.sin().sum(), leaf, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.sin().sum(), leaf)
+        return [out, slope, bend]
+
+    expected = derivatives()
+    with FastConvolutions(held_only=True):
+        found = derivatives()
+    assert found[0].grad_fn.name() == "_ConvolutionBackward"
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

@@ -24,6 +24,14 @@ def test_values_have_all_their_digits_also_where_they_are_tiny(beta: float) -> N
     assert float(error.max()) < DIGITS
 
 
+@pytest.mark.parametrize("beta", [0.1, 1, 3.0, 50.0])
+def test_values_at_the_bend_have_all_their_digits(beta: float) -> None:
+    z = torch.linspace(-1, 1, 20_001) / beta
+    expected = F.softplus(z.double(), beta, 1000)
+    error = (softplus_on_cpu(z, beta).double() - expected).abs() / expected
+    assert float(error.max()) < 4e-6  # ten times what was seen
+
+
 @given(
     seed=st.integers(0, 99), beta=st.sampled_from([0.5, 1, 20.0]), scale=st.sampled_from([0.01, 1.0, 30.0])
 )

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gyrograd as gg
+from gyrograd.attacks.engine import derivative
 from gyrograd.attributions import layout
 from gyrograd.attributions.layout import in_fast_layout, logits_of
 
@@ -123,11 +124,65 @@ def test_maps_are_those_of_the_plain_layout_and_plain_themselves(name, monkeypat
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
 
 
-def test_a_map_that_is_differentiated_again_keeps_the_plain_layout():
+TWICE = {
+    "gradient": {},
+    "integrated_gradients": {"steps": 3},
+    "smoothgrad": {"draws": 3},
+    "guided_backprop": {},
+    "lrp": {},
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_a_map_that_is_differentiated_to_weights_keeps_the_plain_layout(name):
     model, x = Net("view").eval(), images().requires_grad_()
-    gg.attribution("gradient")(model, x, torch.tensor([0, 1, 4]), create_graph=True).sum().backward()
+    gg.attribution(name, **TWICE[name])(model, x, torch.tensor([0, 1, 4]), create_graph=True).sum().backward()
     assert not any(model.seen)
     assert x.grad is not None
+
+
+class Pooled(nn.Module):
+    """Two convolutions with a max-pool after each, whose windows may overlap."""
+
+    def __init__(self, **window: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.Softplus(2), nn.MaxPool2d(**window),
+            nn.Conv2d(4, 6, 3, padding=1), nn.Softplus(2), nn.MaxPool2d(**window),
+        )  # fmt: skip
+        self.head = nn.LazyLinear(5)
+        self.seen: list[bool] = []
+        self(torch.zeros(1, 3, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.append(x.is_contiguous(memory_format=LAST) and not x.is_contiguous())
+        logits: Tensor = self.head(self.body(x).flatten(1))
+        return logits
+
+
+@pytest.mark.parametrize("window", [{"kernel_size": 2}, {"kernel_size": 3, "stride": 1, "padding": 1}])
+@pytest.mark.parametrize("name", TWICE)
+def test_with_frozen_weights_the_derivative_of_a_map_is_that_of_the_plain_layout(name, window, monkeypatch):
+    model = Pooled(**window).eval().requires_grad_(False)
+    target = torch.tensor([0, 1, 4])
+    generator = torch.Generator().manual_seed(2)
+    x, along = torch.rand(2, 3, 3, 8, 8, generator=generator)
+    explain = gg.attribution(name, **TWICE[name])
+
+    def map_and_derivative() -> tuple[Tensor, Tensor]:
+        model.seen.clear()
+        found = derivative(model, explain, x, target, lambda map, *_: (map * along).flatten(1).sum(1))
+        return found.map, found.gradient
+
+    fast = map_and_derivative()
+    assert any(model.seen)
+    monkeypatch.setattr(layout, "_pays", lambda *_: False)
+    plain = map_and_derivative()
+    assert not any(model.seen)
+    for one, other in zip(fast, plain, strict=True):
+        assert float(other.abs().max()) > 0
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-5 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("name", ["insertion", "max_sensitivity"])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.numerics.cpu_layers import CpuLayers
-from gyrograd.numerics.pooling import max_pool_on_cpu, pair
+from gyrograd.numerics.pooling import max_pool_on_cpu, pair, windows_are_apart
 
 
 def with_ties(*shape: int) -> Tensor:
@@ -28,13 +28,26 @@ def pooled_twice_differentiated(z: Tensor, fast: bool) -> tuple[Tensor, ...]:
     return out, slope, bend
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_values_and_both_derivatives_are_those_of_torch_to_the_bit(dtype: torch.dtype) -> None:
-    z = with_ties(3, 4, 6, 8).to(dtype)
+def test_values_and_both_derivatives_are_those_of_torch_to_the_bit(
+    dtype: torch.dtype, layout: torch.memory_format
+) -> None:
+    z = with_ties(3, 4, 6, 8).to(dtype).contiguous(memory_format=layout)
     for ours, theirs in zip(
         pooled_twice_differentiated(z, True), pooled_twice_differentiated(z, False), strict=True
     ):
         assert torch.equal(ours, theirs)
+        assert ours.is_contiguous(memory_format=layout)
+
+
+def test_windows_are_apart_unless_a_pixel_is_in_two() -> None:
+    assert windows_are_apart(2)
+    assert windows_are_apart(2, 3)
+    assert windows_are_apart((2, 3), (2, 3))
+    assert not windows_are_apart(3, 2)
+    assert not windows_are_apart((2, 3), 2)
+    assert not windows_are_apart(2, dilation=2)
 
 
 def test_without_a_graph_only_values_are_made() -> None:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from gyrograd.attributions.layout import logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.maps import frame_target, mass_center, normalize, reduce, top_k_mask
 from gyrograd.numerics.quantities import quantity_of, with_full_precision
@@ -183,7 +184,7 @@ def soft_insertion(scene: Scene, curve: PixelCurve, how: str) -> Objective:
         width = SHARPNESS * torch.where(thresholds != 0, thresholds.abs(), 1)
         member = torch.sigmoid((pixels[:, None] - thresholds) / width)
         images = empty[:, None] + member.view(-1, n, 1, *map.shape[2:]) * content[:, None]
-        return quantity_of(model(images.flatten(0, 1)), target, "probability").view(-1, n).mean(1)
+        return quantity_of(logits_of(model, images.flatten(0, 1)), target, "probability").view(-1, n).mean(1)
 
     return inserted
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts, graph_if
-from gyrograd.attributions.layout import logits_of
+from gyrograd.attributions.layout import any_layout_pays, logits_of
 from gyrograd.numerics.autograd import input_gradient
 from gyrograd.numerics.checks import check_logits, check_target, try_model
 from gyrograd.numerics.quantities import check_quantity, quantity_of
@@ -20,8 +20,7 @@ def score(
 ) -> ScalarField:
     """The explained value per example (a logit, for example) as a function of the input.
 
-    `check` validates the target's values. `any_layout` allows channels-last inputs on a CPU, for maps that are not
-    differentiated again.
+    `check` validates the target's values. `any_layout` allows channels-last inputs on a CPU.
     """
 
     def of(x: Tensor) -> Tensor:
@@ -35,9 +34,9 @@ def score(
 
 
 def score_gradient(model: Model, x: Tensor, target: Tensor, quantity: str, *, create_graph: bool) -> Tensor:
-    """The gradient of `score` to x; without `create_graph` the target is checked and the layout is free."""
-    once = not create_graph
-    explained = score(model, target, quantity, check=once, any_layout=once)
+    """The gradient of `score` to x; without `create_graph` the target is checked."""
+    free = any_layout_pays(model, create_graph)
+    explained = score(model, target, quantity, check=not create_graph, any_layout=free)
     return input_gradient(explained, x, create_graph=create_graph)
 
 

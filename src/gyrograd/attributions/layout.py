@@ -60,6 +60,11 @@ def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly:
         return plainly(x)
 
 
+def any_layout_pays(model: Model, create_graph: bool) -> bool:
+    """True unless second derivatives to weights are wanted, for which the plain layout is not known to be slower."""
+    return not (create_graph and any(weight.requires_grad for weight in model.parameters()))
+
+
 class _PlainOnlyError(RuntimeError):
     """The model depends on strides, or writes into a tensor that is a view in the plain layout and a copy here."""
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts
 from gyrograd.attributions.guided_backprop import output_gradient
+from gyrograd.attributions.layout import any_layout_pays, in_fast_layout
 from gyrograd.attributions.relevance import Relevance, with_constants_held
 from gyrograd.attributions.replay import Tape, modified_gradient, record
 from gyrograd.attributions.rules import AFFINE
@@ -109,8 +110,12 @@ def _propagate(
     """The map, and the total relevance at the logits per example."""
     sums: list[Tensor] = []
 
+    def run(x: Tensor) -> Tape:
+        return record(model, x, create_graph=create_graph)
+
     def explain(x: Tensor, target: Tensor) -> Tensor:
-        tape = record(model, x, create_graph=create_graph)
+        free = any_layout_pays(model, create_graph)
+        tape = in_fast_layout(model, x, run, run) if free else run(x)
         settings = choose(tape)
         start = output_gradient(tape, target, settings.quantity, create_graph=create_graph)
         if settings.start == "value":

@@ -88,7 +88,9 @@ class IntegratedGradients(ComparedBySettings):
                 points = (start + alpha * (x - start)).flatten(0, 1)
                 once = not create_graph or end <= fixed
                 repeated = target.repeat(len(alpha))
-                explained = score(model, repeated, self.quantity, check=not create_graph, any_layout=once)
+                explained = score(
+                    model, repeated, self.quantity, check=not create_graph, any_layout=once or held
+                )
                 gradient = input_gradient(explained, points, create_graph=not once)
                 mean = mean + (weight * gradient.unflatten(0, (len(alpha), len(x)))).sum(0)
             return (x - start) * mean if self.times_input else mean

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gyrograd.attributions.replay import Call, Traced, Values, no_rule
+from gyrograd.numerics.memory_layout import is_channels_last
+from gyrograd.numerics.pooling import PickedInMemory, places_in_memory, windows_are_apart
 from gyrograd.numerics.second_order import single
 
 ACTIVATIONS = frozenset({
@@ -195,6 +197,11 @@ def winners(call: Call, value: Tensor) -> Tensor:
 
 def at_places(call: Call, value: Tensor, places: Tensor) -> Tensor:
     """The value at these positions, as `winners` returns them, in the shape of the max-pool's output."""
+    given = arguments(call)
+    in_memory = value.device.type == "cpu" and is_channels_last(value) and "kernel_size" in given
+    if in_memory and windows_are_apart(**given):
+        picked: Tensor = PickedInMemory.apply(value, places_in_memory(places, value.shape), places.shape)
+        return picked
     axes = int(call.name[-2])  # 2 for max_pool2d
     return value.flatten(-axes).gather(-1, places.flatten(-axes)).view_as(places)
 

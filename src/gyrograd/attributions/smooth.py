@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gyrograd.attributions.batching import MAX_BATCH, rows_at_once
 from gyrograd.attributions.gradient import Gradient
-from gyrograd.attributions.layout import logits_of
+from gyrograd.attributions.layout import any_layout_pays, logits_of
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_rows, class_indices, try_model
 from gyrograd.numerics.modes import eval_mode
@@ -66,7 +66,8 @@ class OnSmoothed:
         target = class_indices(target, x)
         try_model(model, x)
         # Not while a run is recorded: guided backprop and LRP choose their layout themselves.
-        core = QuantityHead(model, self.quantity, not create_graph and isinstance(self.explain, Gradient))
+        free = isinstance(self.explain, Gradient) and any_layout_pays(model, create_graph)
+        core = QuantityHead(model, self.quantity, free)
         with eval_mode(model):
             # Draws are split, and recomputed in backward, only if they do not fit the device.
             rows = max(self.max_batch, rows_at_once(self.max_batch, x))

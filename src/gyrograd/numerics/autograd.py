@@ -154,7 +154,7 @@ def _differentiable(x: Tensor, *, twice: bool, keep: bool) -> Iterator[Tensor]:
     with torch.enable_grad():
         leaf = x if keep and x.requires_grad else x.detach().requires_grad_()
         if not twice:
-            with CpuLayers():
+            with CpuLayers(held=True):
                 yield leaf
             return
         with sdpa_kernel(SDPBackend.MATH), made_for_second_derivatives(x):

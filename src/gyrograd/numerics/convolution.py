@@ -4,6 +4,10 @@ torch differentiates a convolution's gradient by convolutions with kernels as la
 gradients that nobody asked for. Here each derivative of a convolution, of any order, is one of three operations: the
 convolution, its gradient to the input, its gradient to the weight. All three have fast kernels and are derivatives of
 one another, so nothing else is ever called.
+
+Each derivative has the layout in memory of the convolution's input. torch gives a result the layout of its first
+argument, which may be a slope in the plain layout among activations with channels last: every operation on both then
+takes several times as long as the copy that is made here.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+
+from gyrograd.numerics.memory_layout import in_layout_of
 
 _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
@@ -45,8 +51,8 @@ class Geometry:
     dilation: tuple[int, ...]
     groups: int
 
-    def convolution(self, x: Tensor, weight: Tensor) -> Tensor:
-        out: Tensor = torch.ops.aten.convolution(x, weight, None, *self._numbers())
+    def convolution(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        out: Tensor = torch.ops.aten.convolution(x, weight, bias, *self._numbers())
         return out
 
     def input_gradient(self, slope: Tensor, weight: Tensor, x: Tensor) -> Tensor:
@@ -84,6 +90,11 @@ def _convolution(
         return out
     x, weight = as_autocast(x), as_autocast(weight)
     geometry = Geometry(_each(stride, n), _each(padding, n), _each(dilation, n), groups)
+    if x.device.type == "cpu" and not (trained or (bias is not None and bias.requires_grad)):
+        # oneDNN adds the bias on the way, which saves a pass over memory.
+        constant = None if bias is None else as_autocast(bias)
+        whole: Tensor = _Convolution.apply(x, weight, geometry, True, constant)
+        return whole
     out = _Convolution.apply(x, weight, geometry, True)
     if weight.requires_grad:
         # The weight gets a node of its own, which torch visits only if a gradient to a weight is asked for: an
@@ -137,22 +148,34 @@ class _Joined(torch.autograd.Function):
 
 
 class _Convolution(torch.autograd.Function):
-    """Linear in the input and in the weight. `weight_apart`: `_AlongWeight` handles the gradient to the weight."""
+    """Linear in the input and in the weight, plus a constant per channel.
+
+    `weight_apart`: `_AlongWeight` handles the gradient to the weight.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, geometry: Geometry, weight_apart: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        geometry: Geometry,
+        weight_apart: bool,
+        constant: Tensor | None = None,
+    ) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.geometry, ctx.weight_apart = geometry, weight_apart
-        return geometry.convolution(x, weight)
+        return geometry.convolution(x, weight, constant)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
         x, weight = ctx.saved_tensors
+        slope = in_layout_of(x, slope)
         to_x, to_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[1] and not ctx.weight_apart
         return (
             # Detached, because only the shape of x is used.
             _InputGradient.apply(slope, weight, x.detach(), ctx.geometry) if to_x else None,
             _WeightGradient.apply(slope, x, weight.detach(), ctx.geometry) if to_weight else None,
+            None,
             None,
             None,
         )
@@ -170,6 +193,7 @@ class _InputGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> Any:
         slope, weight = ctx.saved_tensors
+        v = in_layout_of(slope, v)
         to_slope, to_weight = ctx.needs_input_grad[:2]
         return (
             _Convolution.apply(v, weight, ctx.geometry, False) if to_slope else None,

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gyrograd.numerics.convolution import FastConvolutions
 from gyrograd.numerics.cpu_layers import CpuLayers
-from gyrograd.numerics.pooling import Picked, pair
+from gyrograd.numerics.pooling import Picked, pair, windows_are_apart
 from gyrograd.numerics.softplus import softplus
 
 
@@ -124,12 +124,12 @@ def _max_pooled(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    size, step = pair(kernel_size), pair(stride or kernel_size)
     # In overlapping windows a pixel can be the maximum twice, and `scatter_` would lose one of its slopes.
-    apart = size[0] <= step[0] and size[1] <= step[1]
-    if return_indices or not apart or pair(dilation) != [1, 1] or z.dim() != 4 or not z.requires_grad:
+    apart = windows_are_apart(kernel_size, stride, dilation)
+    if return_indices or not apart or z.dim() != 4 or not z.requires_grad:
         pool: Any = F.max_pool2d
         return pool(z, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    size, step = pair(kernel_size), pair(stride or kernel_size)
     value, places = torch.ops.aten.max_pool2d_with_indices(
         z.detach(), size, step, pair(padding), [1, 1], ceil_mode
     )
