@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import sys
 from contextlib import contextmanager
 
 import pytest
@@ -23,11 +24,15 @@ def kit(tmp_path_factory):
 def full_disk():
     """No file may grow beyond ROOM bytes; as on a full disk, a write fails half-way."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Python would leave the first ROOM bytes of each module that is imported here for the first time in __pycache__,
+    # and every later import of it would fail.
+    compiles, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = compiles
 
 
 VERBS = ["explain", "attack", "audit", "train", "sweep", "reproduce", "data show"]

@@ -27,7 +27,16 @@ def bench():
 @pytest.fixture
 def options(bench, tmp_path):
     return argparse.Namespace(
-        images=4, attacked=2, certify=0, steps=3, methods="gradient,lrp", workers=2, limit=60, out=tmp_path
+        images=4,
+        attacked=2,
+        certify=0,
+        radii="2,8",
+        mean_steps=None,
+        steps=3,
+        methods="gradient,lrp",
+        workers=2,
+        limit=60,
+        out=tmp_path,
     )
 
 
@@ -79,6 +88,7 @@ def test_only_finished_nets_with_these_settings_are_skipped(bench, options):
         ({"complete": False}, False),
         ({"data": {"images": 5}}, False),
         ({"settings": settings | {"steps": 4}}, False),
+        ({"settings": settings | {"curve": [2 / 255]}}, False),
     ):
         place.write_text(json.dumps(card | change))
         assert bench.is_finished(options, "net") is finished
