@@ -106,6 +106,7 @@ def test_where_the_search_has_nothing_to_follow_no_number_stands_for_robustness(
     words = ["attack", str(kit.script), kit.data, "--size", "8", "--steps", "2", "--out", str(tmp_path)]
     assert cli.main([*words, "--attack", "targeted_map"]) == 0
     said = capsys.readouterr().out
+    assert "objective before" in said
     assert "none: no image could be searched" in said
     assert "zero derivative" in said
     assert records.read(tmp_path / "record.json").values["cosine"] == [None] * 6
@@ -116,6 +117,8 @@ def test_one_image_has_no_interval(kit, tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.count("(one image, no interval)") == 6
     assert "eps 0.03137 (8/255), 1 image:" in said
+    assert "top pixels kept, before" in said
+    assert "top pixels kept, after" in said
     assert said.splitlines()[-1] == str(tmp_path / "overview.png")
 
 

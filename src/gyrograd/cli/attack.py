@@ -254,11 +254,13 @@ def _print(out: Path, done: AttackProgress, record: Record) -> None:
     eps = float(record.settings["eps"])
     images = counted_images(done.count)
     title = f"{record.name}, eps {eps:.4g} ({eps_text(eps)}), {images}: mean, 95 % interval"
+    aimed = str(record.settings.get("column", "")).replace("top_kept", "top pixels kept").replace("_", " ")
+    labels = SUMMARY | ({"start": f"{aimed}, before", "value": f"{aimed}, after"} if aimed else {})
     rows = []
     for key, found in _summary(record).items():
         alone = " (one image, no interval)" if found["n"] == 1 else ""
         interval = interval_text(found, ".4g", unknown="none: no image could be searched")
-        rows.append((SUMMARY[key], interval + alone))
+        rows.append((labels[key], interval + alone))
     print_table(("", ""), rows, title=title)
     for note in (*done.here.notes, *record.facts["flags"]):
         say(f"Note: {note}", wrap=False)
