@@ -405,7 +405,8 @@ def test_few_radii_give_a_better_steady_radius_than_a_straight_line_would(half: 
     means = [0.5 ** (radius / half) for radius in radii]
     found = steady_radius([{0: mean} for mean in means], [radius / 255 for radius in radii])["value"]
     line = float(np.interp(-0.5, [-1.0, *(-mean for mean in means)], [0, *radii])) if means[-1] < 0.5 else 8.0
-    assert abs(found - half) <= abs(line - half) + 1e-9
+    if abs(line - half) > 0.05:  # else half is next to a radius that was measured, where both are right
+        assert abs(found - half) < abs(line - half)
 
 
 def test_a_map_that_holds_at_the_largest_radius_has_that_one_and_a_missing_image_is_left_out() -> None:

@@ -71,13 +71,6 @@ def _places(z: Tensor) -> Tensor:
         return (first + is_right).add_(is_below, alpha=w).flatten(2)
 
 
-def _places_in_memory(z: Tensor) -> Tensor:
-    """The position of each window's maximum in memory, the first of equals; channels of z come last."""
-    with torch._C.DisableTorchFunction():
-        # With channels last this kernel of torch takes many channels at a time.
-        return places_in_memory(torch.ops.aten.max_pool2d_with_indices(z, [2, 2], [2, 2])[1], z.shape)
-
-
 def places_in_memory(places: Tensor, shape: torch.Size) -> Tensor:
     """Positions in their channels, as torch's max-pool returns them, as positions in memory if channels come last."""
     (b, c, h, w), device = shape, places.device
@@ -104,11 +97,15 @@ class _MaxPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> Any:
         (z,) = ctx.saved_tensors
-        last = is_channels_last(z)
-        if ctx.places is None:
-            ctx.places = _places_in_memory(z.detach()) if last else _places(z.detach())
-        if last:
+        if is_channels_last(z):
+            if ctx.places is None:
+                with torch._C.DisableTorchFunction():
+                    # With channels last this kernel of torch takes many channels at a time.
+                    places = torch.ops.aten.max_pool2d_with_indices(z.detach(), [2, 2], [2, 2])[1]
+                    ctx.places = places_in_memory(places, z.shape)
             return PlacedInMemory.apply(slope, ctx.places, z.shape)
+        if ctx.places is None:
+            ctx.places = _places(z.detach())
         return Placed.apply(slope.flatten(2), ctx.places, z.shape)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from gyrograd.numerics.convolution import is_autocast
 from gyrograd.numerics.kernels import softplus_bend
+from gyrograd.numerics.memory_layout import is_channels_last
 
 SIGMOID_IS_ONE = 20
 """From here on the sigmoid is 1, and Softplus its argument, in single precision."""
@@ -63,7 +64,7 @@ def _values(z: Tensor, beta: float) -> Tensor:
 
 def _blocks(z: Tensor, out: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
     """Pairs of blocks of two tensors as they lie in memory; both whole if z has gaps or an unusual order of axes."""
-    if z.dim() == 4 and z.is_contiguous(memory_format=torch.channels_last):
+    if is_channels_last(z):
         z, out = z.movedim(1, -1), out.movedim(1, -1)
     if not z.is_contiguous():
         return [(z, out)]
