@@ -23,8 +23,8 @@ from gyrograd.types import Bytes, Images, Inputs, Labels
 SUBSET_STREAM = 1 << 32  # keeps the choice of examples apart from the order of an epoch (streams 0, 1, ...)
 MAX_ASPECT = 4 / 3
 """Largest ratio of the sides of a random resized crop, as in torchvision."""
-_ZOOM_STREAM = 2
-"""Stream of `zoom_in`; `augment` draws from 0 and 1."""
+_ZOOM_STREAM, _CUTOUT_STREAM = 2, 3
+"""Streams of `zoom_in` and, one for each axis, of `cut_out`; `augment` draws from 0 and 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,3 +187,20 @@ def zoom_in(x: Images, keys: Int[Tensor, " b"], smallest: float) -> Images:
     frames = torch.stack((wide, zero, right, zero, high, down), 1).view(-1, 2, 3)
     grid = F.affine_grid(frames, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+
+
+def cut_out(x: Images, keys: Int[Tensor, " b"], side: int) -> Images:
+    """Each image with a square of `side` pixels, centred on a random pixel, replaced by the image's mean colour.
+
+    Near the border a part of the square lies outside, as in DeVries and Taylor 2017. Deviation: their squares have the
+    mean colour of the data set.
+    """
+
+    def covered(n: int, stream: int) -> Bool[Tensor, "b n"]:
+        first = random.integers(keys, (1,), n, stream=stream) - side // 2
+        place = torch.arange(n, device=x.device)
+        return (first <= place) & (place < first + side)
+
+    rows, columns = (covered(x.shape[axis], _CUTOUT_STREAM + axis) for axis in (2, 3))
+    square = rows[:, None, :, None] & columns[:, None, None, :]
+    return torch.where(square, x.mean((2, 3), keepdim=True), x)

@@ -15,7 +15,7 @@ from typing import Any, NotRequired, TypedDict, TypeVar
 import torch
 from torch import Tensor, nn
 
-from gyrograd.data.dataset import Dataset, augment, order, zoom_in
+from gyrograd.data.dataset import Dataset, augment, cut_out, order, zoom_in
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.numerics.modes import eval_mode
@@ -92,6 +92,8 @@ class Loop:
                 x = zoom_in(x, keys, s.zoom)
             if s.crop or s.flip:
                 x = augment(x, keys, pad=s.crop, flip=s.flip)
+            if s.cutout:
+                x = cut_out(x, keys, s.cutout)
             return x, self.data.labels[rows], keys
 
         groups = [left[start : start + at_once] for start in range(0, len(left), at_once)]
@@ -143,11 +145,17 @@ def check_fit(
     group: Group,
 ) -> None:
     """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
-    asked = [key for key in ("crop", "flip") if getattr(settings, key)] + ["zoom"] * (settings.zoom < 1)
+    asked = [key for key in ("crop", "flip", "cutout") if getattr(settings, key)] + ["zoom"] * (
+        settings.zoom < 1
+    )
     if asked and data.images.dim() != 4:
         raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
     if settings.crop >= min(data.images.shape[2:], default=1 << 30):
         raise UserError(f"crop is {settings.crop}, as large as the images of {data.name}; give fewer pixels.")
+    if settings.cutout > max(data.images.shape[2:], default=1 << 30):
+        raise UserError(
+            f"cutout is {settings.cutout}, larger than the images of {data.name}; give a smaller square."
+        )
     if len(data.classes) < 2:
         raise UserError(f"{data.name} has one class, {data.classes[0]!r}; training needs at least two.")
     if test is not None and test.classes != data.classes:

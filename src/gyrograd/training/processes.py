@@ -14,10 +14,12 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from gyrograd.errors import UserError
 from gyrograd.occupancy import exclusive_folder
@@ -108,6 +110,33 @@ class Group:
         return {name: next(pieces).reshape(()) for name in losses}
 
 
+@contextmanager
+def in_bf16(kind: str) -> Iterator[None]:
+    """Autocast to bfloat16 on this kind of device, Softplus included."""
+    with torch.autocast(kind, dtype=torch.bfloat16), SoftplusAsGiven(kind):
+        yield
+
+
+class SoftplusAsGiven(TorchFunctionMode):
+    """Softplus in the precision of its input, for the block.
+
+    autocast computes it in float32. The convolution after it rounds to bfloat16 all the same, so that all this gains
+    are tensors of twice the size, which take a GPU longer than the convolutions between them.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is not F.softplus:
+            return func(*args, **(kwargs or {}))
+        with torch.autocast(self.kind, enabled=False):
+            return func(*args, **(kwargs or {}))
+
+
 def process_group(settings: TrainSettings) -> Group:
     """The processes of this run: those that torchrun started, or this one alone."""
     # A single process does not import Fabric, which takes seconds. Tasks of SLURM's srun are separate runs (one seed
@@ -120,8 +149,11 @@ def process_group(settings: TrainSettings) -> Group:
     device = torch.device(kind) if kind == "cpu" else torch.device(kind, number)
     if kind == "cuda":
         torch.cuda.set_device(device)
-    bf16 = partial(torch.autocast, kind, dtype=torch.bfloat16)
-    return Group(device, bf16 if settings.precision == "bf16" else nullcontext)
+    return Group(device, _precision(settings, kind))
+
+
+def _precision(settings: TrainSettings, kind: str) -> Callable[[], AbstractContextManager[Any]]:
+    return partial(in_bf16, kind) if settings.precision == "bf16" else nullcontext
 
 
 def _fabric_group(settings: TrainSettings) -> Group:
@@ -129,17 +161,16 @@ def _fabric_group(settings: TrainSettings) -> Group:
     from lightning.fabric import Fabric
     from lightning.fabric.strategies.ddp import DDPStrategy
 
-    precision: Literal["bf16-mixed", "32-true"] = "bf16-mixed" if settings.precision == "bf16" else "32-true"
     accelerator, number = _device(settings.device)
     local, world = (int(os.environ.get(name, 1)) for name in ("LOCAL_WORLD_SIZE", "WORLD_SIZE"))
     where: dict[str, Any] = {"devices": [number] if accelerator == "cuda" else 1}
     if world > 1 and torch.distributed.is_torchelastic_launched():
         strategy = DDPStrategy(process_group_backend="nccl" if accelerator == "cuda" else "gloo")
         where = {"devices": local, "num_nodes": world // local, "strategy": strategy}
-    fabric = Fabric(accelerator=accelerator, precision=precision, **where)
+    fabric = Fabric(accelerator=accelerator, **where)
     fabric.launch()
     share = Share(int(fabric.global_rank), int(fabric.world_size))
-    return Group(torch.device(fabric.device), fabric.autocast, share, fabric)
+    return Group(torch.device(fabric.device), _precision(settings, accelerator), share, fabric)
 
 
 def _device(name: str) -> tuple[str, int]:

@@ -93,6 +93,8 @@ class TrainSettings:
     """Mirror every second image."""
     zoom: float | int = 1.0
     """Smallest part of the image's area a random resized crop may show (0.08 for ImageNet); 1: no such crop."""
+    cutout: int = 0
+    """Side of a square, at a random place of each image, that is replaced by the image's mean colour; 0: none."""
 
     precision: str = "fp32"
     """fp32, tf32 (CUDA: faster, ten bits of mantissa) or bf16 (autocast)."""
@@ -151,9 +153,9 @@ def as_tree(settings: TrainSettings) -> JsonObject:
 
 def decisive_settings(tree: Mapping[str, Any]) -> JsonObject:
     """The settings a resumed run must share with its checkpoint, under their names of today."""
-    return {
-        key: value for key, value in with_new_names(tree, OLD_FIELDS).items() if key not in WITHOUT_EFFECT
-    }
+    # A checkpoint knows nothing of settings that came after it. Their defaults are what it was trained with.
+    whole = as_tree(TrainSettings()) | with_new_names(tree, OLD_FIELDS)
+    return {key: value for key, value in whole.items() if key not in WITHOUT_EFFECT}
 
 
 @dataclass(frozen=True)
@@ -313,6 +315,7 @@ def _check_numbers(settings: TrainSettings) -> None:
         ),
         "crop": (s.crop >= 0, "0 (no crop) or more pixels"),
         "zoom": (0 < s.zoom <= 1, "a part of the area above 0, up to 1"),
+        "cutout": (s.cutout >= 0, "the side of a square in pixels, or 0 for none"),
         "seed": (0 <= s.seed < 1 << 63, "a whole number from 0 to 2**63 - 1"),
         "checkpoint_seconds": (s.checkpoint_seconds >= 0, "0 (after every step) or more"),
         "checkpoint_epochs": (s.checkpoint_epochs >= 1, "at least 1"),
