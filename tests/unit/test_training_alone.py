@@ -114,6 +114,8 @@ def test_forward_passes_are_bf16_only_where_it_is_asked_for():
         for _ in range(2):  # a context for each pass
             with group.autocast():
                 assert (x @ x).dtype == dtype
+                # autocast alone would make it float32, and the activations of a net twice as large
+                assert torch.nn.Softplus(3)(x @ x).dtype == dtype
         assert (x @ x).dtype == torch.float32
 
 

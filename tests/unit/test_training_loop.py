@@ -318,6 +318,7 @@ BAD = {
     "bf16": ({"precision": "bf16"}, "differentiates a gradient.*allow_bf16"),
     "tf32 on a CPU": ({"precision": "tf32"}, "on cpu give fp32"),
     "crop": ({"crop": 8}, "give fewer pixels"),
+    "cutout": ({"cutout": 9}, "give a smaller square"),
     "device": ({"device": "cuda:99"}, "no device 'cuda:99'"),
     "device name": ({"device": "gpu"}, "no device 'gpu'"),
 }

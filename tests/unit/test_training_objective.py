@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import zlib
+from itertools import product
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from small_training import net, pictures
 
 import gyrograd as gg
-from gyrograd.data.dataset import zoom_in
+from gyrograd.data.dataset import cut_out, zoom_in
 from gyrograd.errors import UserError
 from gyrograd.numerics import random
 from gyrograd.training import Objective, Term, TrainSettings, objective_of
@@ -182,3 +183,23 @@ def test_zoom_shows_a_part_of_each_image_by_its_key(batch):
     assert float(width.min()) < 0.45
     assert float(width.max()) > 0.85
     assert torch.allclose(zoom_in(ramp[:4], random.keys(1, 4), 1.0 - 1e-9).mean(), ramp.mean(), atol=0.1)
+
+
+@pytest.mark.parametrize("side", [1, 4, 5])
+def test_cutout_blanks_one_square_around_a_random_pixel_with_the_mean_colour(side):
+    n, h, w = 400, 7, 11
+    x = torch.rand(n, 3, h, w, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    keys = random.keys(0, n)
+    out = cut_out(x, keys, side)
+    row = random.integers(keys, (1,), h, stream=5)[:, 0]
+    column = random.integers(keys, (1,), w, stream=6)[:, 0]
+    expected = x.clone()
+    for image, (down, right) in enumerate(zip(row.tolist(), column.tolist(), strict=True)):
+        rows = slice(max(0, down - side // 2), down - side // 2 + side)
+        columns = slice(max(0, right - side // 2), right - side // 2 + side)
+        expected[image, :, rows, columns] = x[image].mean((1, 2))[:, None, None]
+    torch.testing.assert_close(out, expected)
+    assert {(a, b) for a, b in zip(row.tolist(), column.tolist(), strict=True)} == set(
+        product(range(h), range(w))
+    )
+    torch.testing.assert_close(cut_out(x[5:9], keys[5:9], side), out[5:9])  # whatever else is in the batch

@@ -156,3 +156,12 @@ def test_a_checkpoint_of_a_version_that_had_static_graph_goes_on(tmp_path):
     note["settings"]["lr"] = 0.5
     with pytest.raises(UserError, match=r"lr is 0.001 here and 0.5 there"):
         check_same_run(tmp_path, Snapshot(note, {}), told, "d")
+
+
+def test_a_checkpoint_of_a_version_that_had_no_cutout_goes_on_without_one(tmp_path):
+    """A setting that came later had its default when the file was written."""
+    older = {key: value for key, value in as_tree(TrainSettings()).items() if key != "cutout"}
+    snapshot = Snapshot({"settings": older, "data": "d"}, {})
+    check_same_run(tmp_path, snapshot, TrainSettings(), "d")
+    with pytest.raises(UserError, match=r"cutout is 4 here and 0 there"):
+        check_same_run(tmp_path, snapshot, TrainSettings(cutout=4), "d")
