@@ -114,9 +114,23 @@ def test_forward_passes_are_bf16_only_where_it_is_asked_for():
         for _ in range(2):  # a context for each pass
             with group.autocast():
                 assert (x @ x).dtype == dtype
-                # autocast alone would make it float32, and the activations of a net twice as large
                 assert torch.nn.Softplus(3)(x @ x).dtype == dtype
         assert (x @ x).dtype == torch.float32
+
+
+def test_softplus_alone_is_computed_without_autocast(monkeypatch):
+    """On CUDA autocast would make it float32, and the activations of a net twice as large; a CPU's leaves it alone."""
+    seen = []
+
+    def note(*_):
+        seen.append(torch.is_autocast_enabled("cpu"))
+
+    monkeypatch.setattr(processes.F, "softplus", note)
+    mode = processes.SoftplusAsGiven("cpu")
+    with process_group(settings(precision="bf16")).autocast():
+        for func in (processes.F.softplus, lambda *_: note()):
+            mode.__torch_function__(func, (), (torch.ones(2),))
+    assert seen == [False, True]
 
 
 def test_a_task_of_srun_is_a_run_of_its_own_and_a_second_one_in_its_folder_is_told_the_command(
