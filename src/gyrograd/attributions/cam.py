@@ -57,7 +57,7 @@ class ActivationMap:
             def layer(x: Tensor) -> late_layer.LayerGradient:
                 return self._layer(model, x, target, create_graph)
 
-            found = layer(x) if create_graph else in_fast_layout(model, x, layer, layer)
+            found = layer(x) if create_graph else in_fast_layout(model, x, layer)
             # In a smoothed model each draw gets 1 / draws of the gradient.
             cam = self.weigh(found.maps, found.gradient * draws)
             return feature_maps.enlarge(cam.relu() if self.relu else cam, x)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts
 from gyrograd.attributions.guided_backprop import output_gradient
-from gyrograd.attributions.layout import any_layout_pays, in_fast_layout
+from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.relevance import Relevance, with_constants_held
 from gyrograd.attributions.replay import Tape, modified_gradient, record
 from gyrograd.attributions.rules import AFFINE
@@ -114,8 +114,7 @@ def _propagate(
         return record(model, x, create_graph=create_graph)
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
-        free = any_layout_pays(model, create_graph)
-        tape = in_fast_layout(model, x, run, run) if free else run(x)
+        tape = in_fast_layout(model, x, run, create_graph=create_graph)
         settings = choose(tape)
         start = output_gradient(tape, target, settings.quantity, create_graph=create_graph)
         if settings.start == "value":
