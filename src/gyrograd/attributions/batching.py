@@ -111,6 +111,7 @@ def explain_in_parts(
             maps.append(map)
             for _ in map:
                 next(bar)
+        # Maps made in the channels-last layout would surprise callers who use view().
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 

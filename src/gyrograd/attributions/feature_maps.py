@@ -56,6 +56,7 @@ def find_module(model: Model, name: str) -> nn.Module:
 
 def named_maps(tape: Tape, module: nn.Module, name: str, rows: int) -> FeatureMaps:
     """The feature maps that the named module returned last."""
+    # A module that is used several times counts with its last call, the one nearest to the logits.
     at = next((value for known, value in reversed(tape.returned) if known is module), None)
     if at is None or at.call not in tape.path:
         raise UserError(

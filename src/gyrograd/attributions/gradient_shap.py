@@ -69,6 +69,7 @@ class GradientShap(ComparedBySettings):
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             at_once = copies_at_once(self.max_batch, x, model)
+            # One key for all examples, so that a map does not depend on the other images of its batch.
             key = random.keys(self.seed, 1, x.device)
             positions = random.uniform(key, (self.draws,), stream=POSITION, dtype=x.dtype)[0]
             starts, positions = self._starts(x, key), positions.reshape(-1, *[1] * x.dim())

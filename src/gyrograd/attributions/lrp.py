@@ -115,9 +115,11 @@ def _propagate(
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
         tape = in_fast_layout(model, x, run, create_graph=create_graph)
+        # Chosen from the record, which is needed anyway: whether a model attends shows only in a run.
         settings = choose(tape)
         start = output_gradient(tape, target, settings.quantity, create_graph=create_graph)
         if settings.start == "value":
+            # Not detached: a derivative of the map includes that of the logit.
             start = start * tape.logits.value
         tape = with_constants_held(tape, settings)
         map = modified_gradient(tape, Relevance.along(tape, settings), start, create_graph=create_graph)
@@ -166,6 +168,7 @@ def lrp(
     >>> lrp.conserved(model, x, target=3).shape      # share of the relevance that arrives at the image
     torch.Size([2])
     """
+    # First of all, while there are no other locals than the arguments.
     given = locals()
     changes = {field.name: given[field.name] for field in fields(Shares) if given[field.name] is not None}
     if variant == "auto":

@@ -158,6 +158,7 @@ class Rise(ComparedBySettings):
         """The masks for images of this size, one per draw."""
         h, w = as_images(x).shape[2:]
         key = random.keys(self.seed, 1, x.device)
+        # In single precision for every type of x, so that the masks are the same.
         chance = random.uniform(key, (self.draws, self.grid, self.grid), stream=0)[0]
         cell_h, cell_w = math.ceil(h / self.grid), math.ceil(w / self.grid)
         # One cell larger than the image, so that it can be moved.

@@ -51,6 +51,7 @@ class Table:
             self.records[record.name] = record
             self._radii[method, condition] = radii
             for name, values in record.values.items():
+                # With a group in the pattern `split` also returns the numbers, in turn with the texts between them.
                 metric, *places = re.split(r"\[(\d+)\]", name)
                 numbers = [int(place) for place in places[::2]]
                 eps = _rounded(radii[numbers.pop(0)]) if radii else None

@@ -57,6 +57,7 @@ def look_ends(draws: int, looks: int) -> list[int]:
     >>> look_ends(1000, 4)
     [125, 250, 500, 1000]
     """
+    # A set: with few draws several looks end at the same number.
     return sorted({-(-draws // 2**back) for back in range(looks)})
 
 
@@ -158,6 +159,7 @@ class CertifiedPixels:
             agreeing[active] += torch.where(guess[active], found, end - start - found)
             low = lower_share(agreeing[active], end, alpha)
             # Each look has its share of alpha, so the best bound of all looks may be taken.
+            # A share below one half gives a negative radius, which the 0 at the start replaces.
             radius[active] = radius[active].maximum(self.sigma * torch.special.ndtri(low))
             taken[active] = end
             # Settled: certified at the radius, or almost certainly below the share that this takes.
@@ -255,6 +257,7 @@ class CertifiedCosine:
         around = _Draws(self, model, attribution, x, target, seed)
         active = torch.arange(len(x), device=x.device)
         mean = torch.zeros_like(x, dtype=torch.float64)
+        # As for pixels, the direction has draws of its own.
         for examples, _, maps in around.maps(active, slice(0, self.held_out)):
             mean[examples] += _unit(maps).sum(1)
         direction = normalize(mean, "l2")
@@ -295,6 +298,7 @@ def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
 
     Empirical Bernstein (Maurer and Pontil 2009, Theorem 4).
     """
+    # Rounding can make it negative if the draws are almost equal.
     variance = ((squares - n * average.square()) / (n - 1)).clamp_min(0)
     far = math.log(2 / alpha)
     return (2 * variance * far / n).sqrt() + 7 * far / (3 * (n - 1))
@@ -331,9 +335,11 @@ def find_refuted(
         for part, near, maps in around.maps(everyone, slice(0, draws)):
             held = _in_top(metric, maps) == found.in_top[part, None]
             agree = (held & undecided[part, None]).flatten(2).sum(2).to(x.dtype)
+            # Centred, which leaves the expected slope as it is (E z = 0) and removes most of its noise.
             drop = agree.mean(1, keepdim=True) - agree
             way[part] += torch.einsum("bn,bn...->b...", drop, near - around.x[part, None])
         there = around.x + metric.radius * normalize(way, "l2")
+        # Other draws than those that chose the change, which are biased in its favour.
         fresh = _Draws(metric, model, attribution, there, target, random.subkeys(keys, 2 * number + 1))
         counts = metric._count_in_top(fresh, everyone, slice(0, draws))
         against = torch.where(found.in_top, draws - counts, counts)
@@ -354,6 +360,7 @@ def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Fl
 
     # The inverse of the beta distribution is slow and runs on the CPU, and many pixels have the same count.
     seen, places = agreeing.unique(return_inverse=True)
+    # A count of 0 has no beta distribution; its bound is 0.
     counts = seen.cpu().double().numpy()
     low = torch.from_numpy(betaincinv(counts.clip(1), draws - counts.clip(1) + 1, alpha))
     return torch.where(seen > 0, low.to(seen.device), 0.0)[places]
@@ -389,6 +396,7 @@ class _Draws:
 
 
 def _check(metric: Any) -> None:
+    # Refuses a sigma that is not above 0.
     GaussianNoise(metric.sigma)
     check_count("draws", metric.draws, 1000)
     check_count("held_out", metric.held_out, 100)

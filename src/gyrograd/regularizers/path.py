@@ -80,5 +80,6 @@ def path_length(model: Model, x: Images, end: Images, y: Labels, points: int) ->
     loss = score_of(model, x, y, "loss")
     mean = torch.zeros_like(x)
     for position, weight in zip(positions, weights, strict=True):
+        # The graph reaches `end`, too, for the search: the points move with it.
         mean = mean + weight * input_gradient(loss, x + position * (end - x), create_graph=True)
     return ((end - x) * mean).abs().flatten(1).sum(1)

@@ -18,6 +18,7 @@ class Teacher:
     """A frozen copy of a trained net; two with the same weights are equal."""
 
     def __init__(self, net: Model, source: str) -> None:
+        # A copy: the given net may be the student itself, which goes on learning.
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
         self.source = source
         self._cast: dict[torch.dtype, Model] = {}

@@ -47,6 +47,7 @@ class Gaussian:
 
     def sample(self, shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draws of this shape; fewer draws are a prefix of more."""
+        # One key: all examples share the draws.
         return self.sigma * random.normal(random.keys(seed, 1), shape, dtype=dtype)[0]
 
     def tv_slope(self, d: int) -> float:  # noqa: ARG002 - the same in every dimension
