@@ -179,7 +179,7 @@ class GradCAMPlusPlus(ActivationMap):
     def __post_init__(self) -> None:
         ActivationMap.__post_init__(self)
         if not 0 <= self.eps < math.inf:
-            raise UserError(f"eps={self.eps} is added to a denominator; give 0 or more, such as 1e-6.")
+            raise UserError(f"eps is {self.eps} and is added to a denominator; give 0 or more, such as 1e-6.")
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         total = maps.sum((2, 3), keepdim=True)

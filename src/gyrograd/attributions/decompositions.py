@@ -77,8 +77,8 @@ def multi_head_attention(
     """F.multi_head_attention_forward, on sequences l x b x d as there."""
     if query.dim() != 3 or add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
         raise UserError(
-            "The model's nn.MultiheadAttention has no batch axis, extra keys (add_bias_kv, add_zero_attn) or "
-            "given keys, for which guided backprop and LRP have no rule; use a gradient method."
+            "The model calls nn.MultiheadAttention without a batch axis, with extra keys (add_bias_kv, add_zero_attn) "
+            "or with given keys (static_k), for which there is no rule; use a gradient method, such as 'smoothgrad'."
         )
 
     def heads(tokens: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

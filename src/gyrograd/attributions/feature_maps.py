@@ -103,9 +103,8 @@ def enlarge(maps: Float[Tensor, "rows height width"], x: Images) -> Images:
 def no_layer(tape: Tape) -> UserError:
     """The error for a model without such a layer."""
     return UserError(
-        f"The model has no layer of several places between images of {_size(tape.x.value)} and its logits that the "
-        "logits depend on, so there is no class activation map; give larger images, name a layer with layer=, or use "
-        "'gradient'."
+        f"The model has no layer with height and width between images of {_size(tape.x.value)} and its logits, so "
+        "there is no class activation map; give larger images, name a layer with layer=, or use 'gradient'."
     )
 
 

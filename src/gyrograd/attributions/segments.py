@@ -93,7 +93,7 @@ def _superpixels(image: Tensor, kernel_size: float, max_dist: float, ratio: floa
 def _cells(x: Tensor, grid: int) -> Tensor:
     b, _, h, w = x.shape
     if not 1 <= grid <= min(h, w):
-        raise UserError(f"grid={grid} does not fit {h} x {w} pixels; give 1 to {min(h, w)} cells a side.")
+        raise UserError(f"grid={grid} does not fit {h} x {w} pixels; give 1 to {min(h, w)} cells per side.")
     row = torch.arange(h, device=x.device) * grid // h
     column = torch.arange(w, device=x.device) * grid // w
     return (row[:, None] * grid + column).repeat(b, 1, 1)

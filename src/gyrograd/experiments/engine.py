@@ -500,7 +500,7 @@ def _check_found(found: ExperimentOutput, name: str, run: ExperimentContext) -> 
     """Refuse selections that matched nothing, instead of showing an empty table."""
     if run.parts and not found.records:
         raise UserError(
-            f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts to see all."
+            f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts for all."
         )
     for what, asked, place in (("row", run.rows, 1), ("setting", run.settings, 0)):
         known = list(dict.fromkeys(str(measured[place]) for measured in found.records))

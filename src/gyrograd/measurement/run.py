@@ -248,7 +248,9 @@ def _record_of(condition: Condition, method: str, record: Record) -> Record:
 
 def _no_method(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001
     """The attribution of a plan that measures the model alone."""
-    raise UserError("This metric looks at maps, and the plan measures the model alone; give its methods.")
+    raise UserError(
+        "This metric looks at maps, and the plan measures the model alone; give the plan methods."
+    )
 
 
 def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:

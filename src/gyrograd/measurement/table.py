@@ -100,8 +100,8 @@ class Table:
             alike = [k for k in self._columns if (k.method, k.condition) == (key.method, key.condition)]
             known = sorted({f"{k.metric} at eps {k.eps}" if k.eps else k.metric for k in alike})
             raise UserError(
-                f"The table has no {key.metric} of {key.method} under {key.condition}, eps {key.eps}; there it has: "
-                f"{', '.join(known) or 'nothing'}."
+                f"The table has no {key.metric} of {key.method} under {key.condition}, eps {key.eps}; "
+                + (f"ask for one of: {', '.join(known)}." if known else "measure it first.")
             )
         return self._columns[key]
 

@@ -120,7 +120,7 @@ class CertifiedPixels:
         _check(self)
         if not 0 < self.top < 1:
             raise UserError(
-                f"top is {self.top}; give the fraction of pixels that count as the top, such as 0.5."
+                f"top is {self.top}; give the fraction of pixels that count as the top, above 0 and below 1."
             )
         check_reduction(self.reduce)
 
@@ -409,4 +409,4 @@ def _check(metric: Any) -> None:
 def check_alpha(alpha: float) -> None:
     """Refuse an alpha outside of (0, 1)."""
     if not 0 < alpha < 1:
-        raise UserError(f"alpha is {alpha}; give the chance of being wrong, such as 0.001.")
+        raise UserError(f"alpha is {alpha}; give a chance of being wrong between 0 and 1, such as 0.001.")

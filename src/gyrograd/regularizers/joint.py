@@ -50,7 +50,7 @@ def check_joint(align: L2Cosine) -> None:
     """Refuse settings that need a second derivative."""
     if not knows(align):
         raise UserError(
-            "The joint pass knows one draw, a constant clean gradient and the logit; "
+            "The joint pass is for one draw, a constant clean gradient and the logit; "
             f"train {align} with fast=False."
         )
 

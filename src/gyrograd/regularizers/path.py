@@ -54,7 +54,7 @@ class IgNorm:
         check_inner(self.eps, self.steps, self.step_size)
         for name in ("points", "search_points"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; a path needs at least 1 point.")
+                raise UserError(f"{name} is {getattr(self, name)}; give a path at least 1 point.")
 
     def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
         check_batch(model, x)

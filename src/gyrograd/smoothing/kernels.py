@@ -25,7 +25,7 @@ from gyrograd.registry import register
 def _check_scale(kernel: str, name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise UserError(
-            f"Kernel '{kernel}' needs {name} > 0 in pixel units (images lie in [0, 1]), not {value}."
+            f"{name} of the kernel '{kernel}' is {value}; give a width above 0 in pixel units, such as 0.1."
         )
 
 
