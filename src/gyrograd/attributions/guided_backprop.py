@@ -70,6 +70,7 @@ def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: 
     if quantity == "logit":
         return torch.zeros_like(logits).scatter(1, target.unsqueeze(1), 1.0)
     with torch.enable_grad():
+        # A record without a graph: the gradient of this step is the same from a leaf.
         inside = logits if logits.requires_grad else logits.detach().requires_grad_()
         value = quantity_of(inside, target, quantity).sum()
         (gradient,) = torch.autograd.grad(value, inside, create_graph=create_graph)

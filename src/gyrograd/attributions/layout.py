@@ -66,6 +66,7 @@ def in_fast_layout(
         except RuntimeError as wrong:
             if is_out_of_memory(wrong):
                 raise
+        # After the handler: an error of the plain run is then not shown as a consequence of this one.
         _PLAIN_ONLY.add(model)
         return plainly(x)
 

@@ -209,6 +209,7 @@ def _columns(
     positions: Tensor,
 ) -> dict[str, Tensor]:
     """The columns of all metrics for these examples in a condition; under an attack, per radius."""
+    # A model without weights runs where the images are.
     device = next((p.device for p in model.parameters()), sample.x.device)
     x, target, streams = sample.rows(positions.tolist(), seed, device)
     if condition.attack is None:

@@ -201,6 +201,7 @@ class _Process:
         try:
             assert self.child.stdin is not None
             assert self.child.stdout is not None
+            # First, because the cells may refer to modules beside the script of the user.
             _send(self.child.stdin, sys.path)
             _send(self.child.stdin, numerics)
             self.child.stdin.write(content)
@@ -375,6 +376,7 @@ def _gpu(slot: int) -> dict[str, str]:
     if not torch.cuda.is_available():
         return {}
     seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    # Names from the variable itself, which may be UUIDs or a part of the GPUs of the machine.
     gpus = seen.split(",")
     return {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]}
 

@@ -154,6 +154,7 @@ class CertifiedPixels:
         active, ends = everyone, look_ends(self.draws, self.looks)
         # A union bound over the looks and the pixels: all bounds hold together with probability 1 - alpha.
         alpha, wanted = self.alpha / len(ends) / guess[0].numel(), _needed_share(self.radius, self.sigma)
+        # Begin and end of each look; the last end begins none.
         for start, end in zip([0, *ends], ends, strict=False):
             found = self._count_in_top(around, active, slice(self.held_out + start, self.held_out + end))
             agreeing[active] += torch.where(guess[active], found, end - start - found)
@@ -390,6 +391,7 @@ class _Draws:
         """
         x, keys, target = self.x[rows], self.keys[rows], self.target[rows]
         for part, these in parts(len(rows), draws.stop - draws.start, self.rows_at_once):
+            # A draw is its number: later looks go on counting, and the size of parts changes nothing.
             numbers = slice(draws.start + these.start, draws.start + these.stop)
             near = neighbours(self.noise, x[part], keys[part], numbers)
             yield part, near, explain_variants(self.attribution, self.model, near, target[part])

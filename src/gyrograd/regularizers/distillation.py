@@ -116,6 +116,7 @@ class Atex:
             pairs = zip(samples.on, samples.beside, strict=True)
             parts = [
                 self._divergence(model(point), answer)
+                # The teacher answers once per point of the line, not once per point beside it.
                 for answer, points in ((teacher.logits(on), points) for on, points in pairs)
                 for point in points
             ]

@@ -180,6 +180,7 @@ def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
     if space == "pixel":
         return 1.0
     for module in model.modules():
+        # The outermost one, which sees pixels: modules() starts from the outside.
         if isinstance(module, Normalized):
             return module.std.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:]))
     return 1.0

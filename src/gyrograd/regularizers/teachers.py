@@ -23,6 +23,7 @@ class Teacher:
         self.source = source
         self._cast: dict[torch.dtype, Model] = {}
         digest = hashlib.sha256()
+        # Sorted: the order in which layers were defined is no difference between nets.
         for key, value in sorted(self.net.state_dict().items()):
             digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -117,6 +117,7 @@ class Iga:
     def _searched(self, model: Model, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
         """The elements of the reference search: those with the largest label gradient at its start."""
         start = random_start(x, self.eps, keys)
+        # At the start of the search, which has the same keys, not at x.
         gradient = input_gradient(score_of(model, x, y, "logit"), start)
         gradient = input_scale(model, x, self.space) * gradient
         return top_k_mask(gradient.abs(), max(1, round(SEARCHED_FRACTION * x[0].numel())))
