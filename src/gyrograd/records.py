@@ -65,12 +65,15 @@ def write_bytes(path: Path | str, content: bytes) -> None:
     """Write a file atomically: a full disk or a kill leaves the old file unchanged."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder: a rename is atomic only within a file system.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
+            # Otherwise a power failure could leave the new name with an empty file.
             os.fsync(file.fileno())
+        # mkstemp makes files that only their owner can read.
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
     except BaseException:

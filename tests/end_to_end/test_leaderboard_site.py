@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from pathlib import Path
 
 import cards
+import numpy as np
 import pages
 import pytest
 from playwright.sync_api import sync_playwright
@@ -109,10 +111,13 @@ def test_a_model_without_trained_weights_is_not_ranked(tmp_path):
     assert "no trained weights" in troubles[0]
 
 
-@pytest.mark.parametrize("values", [[0.1, 0.9], [0.8], [1.08, 8.0], [0.4123, 0.4124], [-3.0, 250.0]])
+@pytest.mark.parametrize(
+    "values", [[0.1, 0.9], [0.8], [1.08, 8.0], [0.4123, 0.4124], [-3.0, 250.0], [0.2, 9.9]]
+)
 def test_the_ends_and_the_middle_of_an_axis_are_round_numbers_around_the_values(values):
     low, high = _span(values)
     assert low < min(values) <= max(values) < high
+    assert low >= 0 or min(values) < 0
     assert all(len(f"{end:.4g}") <= 6 for end in (low, high, (low + high) / 2))
 
 
@@ -167,6 +172,76 @@ def test_the_site_has_a_page_per_model_and_nothing_from_elsewhere(house, capsys)
     assert len(find_audits(house)[0]) == len(NETS)
 
 
+def crowd(home: Path, direction: str = "higher") -> None:
+    """Twenty nets with nine methods. The steadier a net, the less accurate; some pairs are level, some in doubt."""
+    draw = np.random.default_rng(0).normal(size=(20, 10))
+    for net in range(20):
+        card = copy.deepcopy(cards.card(source=f"cifar10/resnet20-net-{net:02d}"))
+        card["columns"] = [RADIUS | {"direction": direction}]
+        card["accuracy"] = cards.stat(0.93 - 0.012 * net + 0.006 * draw[net, 9])
+        card["flags"], first = [], card["methods"][0]
+        card["methods"] = []
+        for number in range(9):
+            shape = min(number, 7)  # the last two methods are level, and often the best
+            radius = min(8.0, 1 + 0.3 * net + 0.35 * shape + 0.5 * draw[net, shape])
+            radius = radius if direction == "higher" else 9 - radius
+            stat = cards.stat(radius, n=5 if draw[net, shape] > 1.5 else 100)
+            names = {"name": f"method_{number}", "label": f"Method {number}"}
+            card["methods"].append(first | names | {"columns": {"steady_radius": stat}})
+        (home / str(net)).mkdir(parents=True)
+        (home / str(net) / "card.json").write_text(json.dumps(card))
+
+
+def test_twenty_nets_differ_in_colour_or_marker_and_neighbours_in_both(tmp_path):
+    crowd(tmp_path)
+    plane = boards(find_audits(tmp_path)[0])[0].plane()
+    looks = list(plane.models.values())
+    assert len(looks) == len(set(looks)) == 20
+    assert all(one[0] != two[0] and one[1] != two[1] for one, two in itertools.pairwise(looks))
+    left = [next(p.x for p in plane.points if p.place.audit.name == name) for name in plane.models]
+    assert left == sorted(left)
+
+
+OVERLAPS = """() => {
+  const box = (one, part) => {
+    const {left, right, top, bottom} = one.getBoundingClientRect(), middle = (top + bottom) / 2;
+    return {left, right, top: middle - part * (bottom - top) / 2, bottom: middle + part * (bottom - top) / 2};
+  };
+  const meet = (a, b) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom;
+  // A capital fills 0.73 of its size, and the line's box is 1.16 of it.
+  const letters = [...document.querySelectorAll("svg .letter text")].map((one) => box(one, 0.65));
+  const marks = [...document.querySelectorAll("g.point > .mark")].map((one) => box(one, 1));
+  return letters.flatMap((a, i) => [...marks, ...letters.slice(i + 1)].filter((b) => meet(a, b))).length;
+}"""
+
+
+@pytest.mark.parametrize("direction", ["higher", "lower"])
+def test_every_pair_of_the_frontier_has_a_letter_on_no_point_and_no_other_letter(tmp_path, direction):
+    crowd(tmp_path, direction)
+    plane = boards(find_audits(tmp_path)[0])[0].plane()
+    assert {letter.point.row for letter in plane.letters} == {p.row for p in plane.points if p.frontier}
+    assert len(plane.letters) > 6
+    assert main(["leaderboard", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 0
+    with sync_playwright() as play:
+        browser = play.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto((tmp_path / "page.html").as_uri())
+        for width in (1280, 900, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.locator("g.point > .mark:visible").count() == 180
+            assert page.evaluate(OVERLAPS) == 0
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        keys = page.locator(".key li[data-row]").all_inner_texts()
+        assert [key[0] for key in keys] == page.locator("svg .letter").all_text_contents()
+        # A pair that is filtered away takes its letter and its line of the key with it.
+        page.select_option("#method", "=method_8")
+        rows = page.locator("tbody tr:visible").evaluate_all("all => all.map(row => row.dataset.row)")
+        kept = {str(letter.point.row) for letter in plane.letters} & set(rows)
+        assert page.locator(".key li[data-row]:visible").count() == len(kept) < len(keys)
+        assert page.locator("svg .letter:visible").count() == len(kept)
+        browser.close()
+
+
 def test_two_models_of_one_name_have_pages_of_their_own(tmp_path):
     for folder in "ab":
         written(tmp_path / folder, "net-plain")
@@ -197,7 +272,7 @@ def test_the_page_sorts_filters_and_compares_in_a_browser(house, tmp_path):
 
         page.select_option("#method", "=gradient")
         assert len(models()) == 4
-        assert page.locator("circle.point:visible").count() == 4
+        assert page.locator("g.point > .mark:visible").count() == 4
         page.check("#reliable")
         assert "net-steady" not in models()
         page.fill("#model", "plain")

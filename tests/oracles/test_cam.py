@@ -224,7 +224,7 @@ def test_a_small_denominator_can_be_held_up():
 @pytest.mark.parametrize(
     ("structure", "settings", "sentence"),
     [
-        ("mlp", {}, "no layer of several places"),
+        ("mlp", {}, "no layer with height and width"),
         ("lenet", {"layer": "fc"}, "has no layer 'fc'"),
         ("lenet", {"layer": "11"}, "not a grid of places"),
         ("residual", {"layer": "aux"}, "do not depend on the output of layer 'aux'"),

@@ -115,7 +115,7 @@ def test_inputs_that_are_no_images_are_masked_feature_by_feature(name):
         ("occlusion", {"patch": 2, "stride": 3}, "never hidden"),
         ("occlusion", {"stride": 5}, "never hidden"),
         ("rise", {"keep": 1.0}, "between 0 and 1"),
-        ("rise", {"draws": 0}, "1 or more"),
+        ("rise", {"draws": 0}, "give at least 1 for draws and grid"),
     ],
 )
 def test_settings_that_hide_nothing_are_refused(name, settings, sentence):

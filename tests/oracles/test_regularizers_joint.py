@@ -103,7 +103,7 @@ def test_the_running_statistics_move_once_a_step() -> None:
 
 @pytest.mark.parametrize("change", [{"draws": 2}, {"detach_clean": False}, {"quantity": "probability"}])
 def test_settings_that_need_second_derivatives_are_refused(change: dict) -> None:
-    with pytest.raises(gg.UserError, match="knows one draw, a constant clean gradient and the logit"):
+    with pytest.raises(gg.UserError, match="is for one draw, a constant clean gradient and the logit"):
         check_joint(replace(L2Cosine(), **change))
     check_joint(L2Cosine())
 

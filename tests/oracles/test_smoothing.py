@@ -154,7 +154,7 @@ def test_total_variation_in_many_dimensions_stays_under_its_slope(shift):
 @pytest.mark.parametrize("make", [Gaussian, Uniform, Laplace])
 @pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf])
 def test_a_kernel_without_width_is_refused(make, scale):
-    with pytest.raises(UserError, match="> 0 in pixel units"):
+    with pytest.raises(UserError, match="above 0 in pixel units"):
         make(scale)
 
 

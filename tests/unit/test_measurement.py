@@ -138,7 +138,7 @@ def test_what_was_not_measured_is_one_sentence_that_names_what_was(table: Table)
         UserError, match=r"no deletion of gradient under clean.*random_perturbation_similarity"
     ):
         table.of(method="gradient", metric="deletion")
-    with pytest.raises(UserError, match=r"eps 0.1; there it has: .*top_k_intersection at eps 0.0313"):
+    with pytest.raises(UserError, match=r"eps 0.1; ask for one of: .*top_k_intersection at eps 0.0313"):
         table.of(method="gradient", condition="top_k", eps=0.1, metric="top_k_intersection")
 
 

@@ -154,9 +154,9 @@ def test_a_wrong_image_size_is_explained(make, shape, words: str) -> None:
     ("name", "settings", "words"),
     [
         ("mlp", {"hidden": (0,)}, "at least 1"),
-        ("lenet", {"image_size": 2}, "too small"),
+        ("lenet", {"image_size": 2}, "image_size is 2 and LeNet halves"),
         ("swin", {"heads": (5, 6, 12, 24)}, "does not divide"),
-        ("swin", {"depths": (2, 2)}, "give as many of each"),
+        ("swin", {"depths": (2, 2)}, "give equally many"),
     ],
 )
 def test_impossible_settings_are_explained(name: str, settings: dict, words: str) -> None:

@@ -131,7 +131,7 @@ def test_text_that_is_no_spec_is_explained(text: str) -> None:
 
 
 def test_settings_that_json_cannot_hold_are_explained() -> None:
-    with pytest.raises(UserError, match="numbers, strings, lists or None"):
+    with pytest.raises(UserError, match="numbers, strings, lists and None"):
         ModelSpec("x", {"f": print})
 
 

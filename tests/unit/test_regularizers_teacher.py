@@ -98,7 +98,7 @@ WRONG = [
     ("ig_norm", {"eps": NAN}, "eps=nan; give a finite number"),
     ("ig_norm", {"steps": 0}, "steps is 0; give at least 1"),
     ("ig_norm", {"step_size": 0.0}, "a length above 0 in pixel units"),
-    ("ig_norm", {"points": 0}, "points is 0; a path needs at least 1 point"),
+    ("ig_norm", {"points": 0}, "points is 0; give a path at least 1 point"),
     ("ig_norm", {"search_points": -1}, "search_points is -1"),
     ("iga", {"eps": -0.1}, "finite radius above 0"),
     ("iga", {"step_size": NAN}, "step_size=nan; give a finite number"),

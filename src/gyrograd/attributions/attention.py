@@ -142,6 +142,7 @@ def _attention_map(
         # The class token comes first; without one the head averages all patches.
         seen = rows[:, 0, extra:] if extra else rows.mean(1)
         map = enlarge(seen.unflatten(1, (height, width)), x)
+        # `flow` ran with gradients on, whatever the caller wants.
         return map if create_graph else map.detach()
 
     return explain_in_parts(explain, model, x, target, method.max_batch, create_graph)

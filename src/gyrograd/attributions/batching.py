@@ -111,6 +111,7 @@ def explain_in_parts(
             maps.append(map)
             for _ in map:
                 next(bar)
+        # Maps made in the channels-last layout would surprise callers who use view().
         return (maps[0] if len(maps) == 1 else torch.cat(maps)).contiguous()
 
 
@@ -123,7 +124,7 @@ def refuse_graph(create_graph: bool, why: str) -> None:
     """Refuse `create_graph` for a method without a derivative; `why` begins the sentence."""
     if create_graph:
         raise UserError(
-            f"{why}, so create_graph=True cannot be met; attack it by transfer: perturb x with a gradient method and "
+            f"{why}, so create_graph=True is not possible; attack it by transfer: perturb x with a gradient method and "
             "explain the result."
         )
 

@@ -57,7 +57,7 @@ class ActivationMap:
             def layer(x: Tensor) -> late_layer.LayerGradient:
                 return self._layer(model, x, target, create_graph)
 
-            found = layer(x) if create_graph else in_fast_layout(model, x, layer, layer)
+            found = layer(x) if create_graph else in_fast_layout(model, x, layer)
             # In a smoothed model each draw gets 1 / draws of the gradient.
             cam = self.weigh(found.maps, found.gradient * draws)
             return feature_maps.enlarge(cam.relu() if self.relu else cam, x)
@@ -179,7 +179,7 @@ class GradCAMPlusPlus(ActivationMap):
     def __post_init__(self) -> None:
         ActivationMap.__post_init__(self)
         if not 0 <= self.eps < math.inf:
-            raise UserError(f"eps={self.eps} is added to a denominator; give 0 or more, such as 1e-6.")
+            raise UserError(f"eps is {self.eps} and is added to a denominator; give 0 or more, such as 1e-6.")
 
     def weigh(self, maps: Tensor, gradient: Tensor) -> Tensor:
         total = maps.sum((2, 3), keepdim=True)

@@ -43,6 +43,7 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor | None, dropout_p: float) 
     elif mask is not None:
         scores = scores + mask
     weights = scores.softmax(-1)
+    # As in torch, a chance above 0 drops in evaluation, too; models set it to 0 there.
     return F.dropout(weights, dropout_p) if dropout_p else weights
 
 
@@ -76,8 +77,8 @@ def multi_head_attention(
     """F.multi_head_attention_forward, on sequences l x b x d as there."""
     if query.dim() != 3 or add_zero_attn or any(t is not None for t in (bias_k, bias_v, static_k, static_v)):
         raise UserError(
-            "The model's nn.MultiheadAttention has no batch axis, extra keys (add_bias_kv, add_zero_attn) or "
-            "given keys, for which guided backprop and LRP have no rule; use a gradient method."
+            "The model calls nn.MultiheadAttention without a batch axis, with extra keys (add_bias_kv, add_zero_attn) "
+            "or with given keys (static_k), for which there is no rule; use a gradient method, such as 'smoothgrad'."
         )
 
     def heads(tokens: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
@@ -92,6 +93,7 @@ def multi_head_attention(
     q, k, v = map(heads, (query, key, value), parts, biases)
     mask = attn_mask
     if mask is not None and mask.dim() == 3:
+        # torch takes one mask per image and head along one axis, b * heads.
         mask = mask.reshape(-1, num_heads, *mask.shape[1:])
     if key_padding_mask is not None:
         # torch has converted boolean masks to numbers before it calls this
@@ -105,6 +107,7 @@ def multi_head_attention(
 
 
 def _addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float | int = 1) -> Tensor:
+    # A multiplication by 1 would be one more recorded operation.
     return input + (tensor1 * tensor2 if value == 1 else value * tensor1 * tensor2)
 
 
@@ -141,9 +144,11 @@ def as_torch_function(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[
     if name in _OTHER_ARGUMENTS:
         function, arranged = _OTHER_ARGUMENTS[name](*args, **kwargs)
         return function, arranged, {}
+    # F first: `rules.arguments` reads arguments in the order of F.
     for home in (F, torch, Tensor):
         if hasattr(home, name):
             return getattr(home, name), args, kwargs
+    # hardswish_ and silu_ are operators of aten only; F has them as an argument.
     if name.endswith("_") and hasattr(F, name[:-1]):
         return getattr(F, name[:-1]), args, kwargs | {"inplace": True}
     return operator, args, kwargs
@@ -152,6 +157,7 @@ def as_torch_function(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[
 def _norm(
     norm: Any, x: Any, w: Any, b: Any, mean: Any, var: Any, own: Any, momentum: Any, eps: Any, _: Any
 ) -> Any:
+    # aten takes weight and bias before the statistics, F after them.
     return norm, (x, mean, var, w, b, own, momentum, eps)
 
 
@@ -193,6 +199,7 @@ _OTHER_ARGUMENTS: dict[str, Callable[..., Any]] = {
     "batch_norm": partial(_norm, F.batch_norm),
     "instance_norm": partial(_norm, F.instance_norm),
     "_convolution": _convolution,
+    # Both without their sixth argument, which allows cuDNN.
     "layer_norm": lambda *args: (F.layer_norm, args[:5]),
     "group_norm": lambda *args: (F.group_norm, args[:5]),
     "softmax": lambda x, dim, dtype=None: (torch.softmax, (x, dim, dtype)),

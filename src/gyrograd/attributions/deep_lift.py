@@ -153,6 +153,7 @@ def _change_map(
     if not create_graph:
         check_target(target, *logits.shape)
     with torch.enable_grad():
+        # The change is linear in `moved`, so its derivative, the start of the replay, is the same at zero.
         moved = torch.zeros_like(logits, requires_grad=True)
         changed = quantity_change(Change(logits, reference.logits.value, moved), target, quantity)
         (cotangent,) = torch.autograd.grad(changed.sum(), moved, create_graph=create_graph)
@@ -168,6 +169,7 @@ def _check_complete(map: Tensor, true: Tensor, reference: Tensor) -> None:
     if map.dtype in (torch.float16, torch.bfloat16) or torch.is_autocast_enabled(map.device.type):
         return  # in half precision rounding alone can exceed the limit
     gap = (map.flatten(1).sum(1) - (true - reference)).abs()
+    # A change that is small compared with both values has lost digits to their difference.
     size = (true - reference).abs() + MAX_LOST_SHARE * (true.abs() + reference.abs())
     worst = int((gap - MAX_LOST_SHARE * size).nan_to_num(torch.inf).argmax())
     if not bool(gap[worst] <= MAX_LOST_SHARE * size[worst] + torch.finfo(map.dtype).eps):

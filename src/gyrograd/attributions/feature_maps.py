@@ -56,6 +56,7 @@ def find_module(model: Model, name: str) -> nn.Module:
 
 def named_maps(tape: Tape, module: nn.Module, name: str, rows: int) -> FeatureMaps:
     """The feature maps that the named module returned last."""
+    # A module that is used several times counts with its last call, the one nearest to the logits.
     at = next((value for known, value in reversed(tape.returned) if known is module), None)
     if at is None or at.call not in tape.path:
         raise UserError(
@@ -102,9 +103,8 @@ def enlarge(maps: Float[Tensor, "rows height width"], x: Images) -> Images:
 def no_layer(tape: Tape) -> UserError:
     """The error for a model without such a layer."""
     return UserError(
-        f"The model has no layer of several places between images of {_size(tape.x.value)} and its logits that the "
-        "logits depend on, so there is no class activation map; give larger images, name a layer with layer=, or use "
-        "'gradient'."
+        f"The model has no layer with height and width between images of {_size(tape.x.value)} and its logits, so "
+        "there is no class activation map; give larger images, name a layer with layer=, or use 'gradient'."
     )
 
 

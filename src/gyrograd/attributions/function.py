@@ -56,6 +56,7 @@ class FunctionAttribution:
         name = self.__name__
         with torch.enable_grad():
             passed_on = {"create_graph": create_graph} if self.takes_create_graph else {}
+            # A function that calls requires_grad_() or backward() must not change the tensor of the caller.
             seen = x if self.takes_create_graph else x.detach()
             map = self.function(model, seen, target, **passed_on)
         if not isinstance(map, Tensor) or map.shape != x.shape:

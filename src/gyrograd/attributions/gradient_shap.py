@@ -69,14 +69,17 @@ class GradientShap(ComparedBySettings):
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
         def explain(x: Tensor, target: Tensor) -> Tensor:
             at_once = copies_at_once(self.max_batch, x, model)
+            # One key for all examples, so that a map does not depend on the other images of its batch.
             key = random.keys(self.seed, 1, x.device)
             positions = random.uniform(key, (self.draws,), stream=POSITION, dtype=x.dtype)[0]
             starts, positions = self._starts(x, key), positions.reshape(-1, *[1] * x.dim())
+            shape = (self.draws, *x.shape[1:])
+            noise = random.normal(key, shape, stream=NOISE, dtype=x.dtype)[0] if self.sigma else None
             total = torch.zeros_like(x)
             for first in range(0, self.draws, at_once):
                 part = slice(first, first + at_once)
                 start = starts[part] if len(starts) > 1 else starts  # one baseline for all draws
-                way = self._ends(x, key)[part] - start if self.sigma else x - start
+                way = x - start if noise is None else x + self.sigma * noise[part, None] - start
                 points = (start + positions[part] * way).flatten(0, 1)
                 repeated = target.repeat(len(points) // len(x))
                 slope = score_gradient(model, points, repeated, self.quantity, create_graph=create_graph)
@@ -95,7 +98,3 @@ class GradientShap(ComparedBySettings):
             chosen = random.integers(key, (self.draws,), len(examples), stream=CHOICE)[0]
             return examples[chosen].unsqueeze(1)
         return baseline_of(x, self.baseline).unsqueeze(0)
-
-    def _ends(self, x: Tensor, key: Tensor) -> Tensor:
-        noise = random.normal(key, (self.draws, *x.shape[1:]), stream=NOISE, dtype=x.dtype)[0]
-        return x.unsqueeze(0) + self.sigma * noise.unsqueeze(1)

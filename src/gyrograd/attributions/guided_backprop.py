@@ -10,7 +10,7 @@ from torch import Tensor
 from gyrograd.attributions import rules
 from gyrograd.attributions.batching import explain_in_parts
 from gyrograd.attributions.gradient import CommonSettings
-from gyrograd.attributions.layout import any_layout_pays, in_fast_layout
+from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.replay import Tape, hooked_gradient, record_through, refuse_unknown
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_target
@@ -52,8 +52,7 @@ class GuidedBackprop(CommonSettings):
             return record_through(model, x, create_graph=create_graph)
 
         def explain(x: Tensor, target: Tensor) -> Tensor:
-            free = any_layout_pays(model, create_graph)
-            tape = in_fast_layout(model, x, run, run) if free else run(x)
+            tape = in_fast_layout(model, x, run, create_graph=create_graph)
             _check_guidable(tape)
             start = output_gradient(tape, target, self.quantity, create_graph=create_graph)
             return hooked_gradient(tape, Tensor.relu, rules.ACTIVATIONS, start, create_graph=create_graph)
@@ -71,6 +70,7 @@ def output_gradient(tape: Tape, target: Tensor, quantity: str, *, create_graph: 
     if quantity == "logit":
         return torch.zeros_like(logits).scatter(1, target.unsqueeze(1), 1.0)
     with torch.enable_grad():
+        # A record without a graph: the gradient of this step is the same from a leaf.
         inside = logits if logits.requires_grad else logits.detach().requires_grad_()
         value = quantity_of(inside, target, quantity).sum()
         (gradient,) = torch.autograd.grad(value, inside, create_graph=create_graph)

@@ -83,6 +83,7 @@ def plain_gradient(model: Model, x: Tensor, site: LayerSite, score: Score) -> La
         if number != site.number or not isinstance(returned, Tensor):
             return None
         at.append(returned.detach().requires_grad_())
+        # For the rest of the pass: `no_grad` around it restores the mode afterwards.
         torch.set_grad_enabled(True)
         return at[0].clone()  # a later layer may write into it
 

@@ -42,12 +42,22 @@ def logits_of(model: Model, x: Inputs) -> Logits:
     return logits
 
 
-def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly: Callable[[Tensor], T]) -> T:
+def in_fast_layout(
+    model: Model,
+    x: Inputs,
+    run: Callable[[Tensor], T],
+    plainly: Callable[[Tensor], T] | None = None,
+    *,
+    create_graph: bool = False,
+) -> T:
     """`run(x)` with the channels of x last if that is faster and the model allows it, else `plainly(x)`.
 
-    Both pass x through the model. A model that fails with channels last is run in the plain layout from then on, and
-    errors of that run are its own.
+    Both pass x through the model; without `plainly` it is `run`, too. A model that fails with channels last is run in
+    the plain layout from then on, and errors of that run are its own.
     """
+    plainly = run if plainly is None else plainly
+    if not any_layout_pays(model, create_graph):
+        return plainly(x)
     with CpuLayers():
         if not _pays(model, x) or model in _PLAIN_ONLY:
             return plainly(x)
@@ -56,6 +66,7 @@ def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly:
         except RuntimeError as wrong:
             if is_out_of_memory(wrong):
                 raise
+        # After the handler: an error of the plain run is then not shown as a consequence of this one.
         _PLAIN_ONLY.add(model)
         return plainly(x)
 

@@ -103,6 +103,7 @@ class Lime(ComparedBySettings):
     ) -> Float[Tensor, "b s"]:
         """One coefficient per segment, in float64, with zeros after an image's own segments."""
         sizes = segment_counts(segments, "LIME", single=self.allow_single)
+        # Images with the same number of segments share their coalitions, so that a map does not depend on its batch.
         drawn = {s: self._coalitions(s, x.device) for s in set(sizes)}
         fill = baseline_of(x, self.baseline)
         rows = [drawn[s][0] for s in sizes]
@@ -113,6 +114,7 @@ class Lime(ComparedBySettings):
         for s, value, energy in zip(sizes, values, energies, strict=True):
             coalitions, times = drawn[s]
             weights = times * self._kernel(coalitions, energy[:s])
+            # `ridge_fit` minimises the sum over n draws, beside which the penalty of their mean counts n times.
             penalty = self.ridge * (times.sum().item() if self.reduction == "mean" else 1.0)
             fits.append(ridge_fit(coalitions.double(), value, weights, penalty, self.intercept))
         return pad_sequence(fits, batch_first=True)
@@ -155,6 +157,7 @@ def ridge_fit(
     """
     if intercept:
         share = weights / weights.sum()
+        # Centred by the weights, which is what an intercept without penalty does.
         z, value = z - share @ z, value - share @ value
     root = weights.sqrt()
     a, y = root[:, None] * z, root * value

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gyrograd.attributions.batching import MAX_BATCH, explain_in_parts
 from gyrograd.attributions.guided_backprop import output_gradient
-from gyrograd.attributions.layout import any_layout_pays, in_fast_layout
+from gyrograd.attributions.layout import in_fast_layout
 from gyrograd.attributions.relevance import Relevance, with_constants_held
 from gyrograd.attributions.replay import Tape, modified_gradient, record
 from gyrograd.attributions.rules import AFFINE
@@ -114,11 +114,12 @@ def _propagate(
         return record(model, x, create_graph=create_graph)
 
     def explain(x: Tensor, target: Tensor) -> Tensor:
-        free = any_layout_pays(model, create_graph)
-        tape = in_fast_layout(model, x, run, run) if free else run(x)
+        tape = in_fast_layout(model, x, run, create_graph=create_graph)
+        # Chosen from the record, which is needed anyway: whether a model attends shows only in a run.
         settings = choose(tape)
         start = output_gradient(tape, target, settings.quantity, create_graph=create_graph)
         if settings.start == "value":
+            # Not detached: a derivative of the map includes that of the logit.
             start = start * tape.logits.value
         tape = with_constants_held(tape, settings)
         map = modified_gradient(tape, Relevance.along(tape, settings), start, create_graph=create_graph)
@@ -167,6 +168,7 @@ def lrp(
     >>> lrp.conserved(model, x, target=3).shape      # share of the relevance that arrives at the image
     torch.Size([2])
     """
+    # First of all, while there are no other locals than the arguments.
     given = locals()
     changes = {field.name: given[field.name] for field in fields(Shares) if given[field.name] is not None}
     if variant == "auto":

@@ -140,8 +140,8 @@ class Rise(ComparedBySettings):
         check_baseline(self.baseline)
         if self.draws < 1 or self.grid < 1 or not 0 < self.keep < 1:
             raise UserError(
-                f"draws={self.draws}, grid={self.grid} and keep={self.keep}; give 1 or more of the first two and a "
-                "share between 0 and 1, such as 0.5."
+                f"draws={self.draws}, grid={self.grid} and keep={self.keep}; give at least 1 for draws and "
+                "grid, and a share between 0 and 1 for keep, such as 0.5."
             )
 
     def __call__(self, model: Model, x: Inputs, target: Targets, *, create_graph: bool = False) -> Inputs:
@@ -158,6 +158,7 @@ class Rise(ComparedBySettings):
         """The masks for images of this size, one per draw."""
         h, w = as_images(x).shape[2:]
         key = random.keys(self.seed, 1, x.device)
+        # In single precision for every type of x, so that the masks are the same.
         chance = random.uniform(key, (self.draws, self.grid, self.grid), stream=0)[0]
         cell_h, cell_w = math.ceil(h / self.grid), math.ceil(w / self.grid)
         # One cell larger than the image, so that it can be moved.

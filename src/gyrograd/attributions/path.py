@@ -82,6 +82,7 @@ class IntegratedGradients(ComparedBySettings):
             # which would cost several times as much.
             held = not (start.requires_grad or any(weight.requires_grad for weight in model.parameters()))
             fixed = int(create_graph and positions[0] == 0 and held)
+            # The point without a graph is in a pass of its own.
             starts = [*range(fixed), *range(fixed, len(positions), at_once)]
             for first, end in zip(starts, [*starts[1:], len(positions)], strict=True):
                 alpha, weight = _column(positions[first:end], x), _column(weights[first:end], x)

@@ -162,12 +162,14 @@ class Relevance:
         """The parts of a layer's input that the rule uses, each with its change."""
         a = inside.value
         if inside in self.nonnegative:
+            # Without a negative part `relative_change` leaves its terms out, which are zero.
             parts = {"whole": a, "positive": a}
         else:
             parts = {"whole": a, "positive": rules.positive(a), "negative": rules.negative(a)}
         if inside in self.boxed:
             parts = dict(zip(("whole", "low", "high"), (a, *self.boxed[inside]), strict=True))
         if self.settings.rule == "zplus_even":
+            # An even split is independent of the values.
             parts["ones"] = torch.ones_like(a)
         # Each part is multiplied by the change, so those that the rule does not use are left out.
         wanted = {term.source for share in rule for term in share.terms}
@@ -184,10 +186,12 @@ class Relevance:
     def moving(self, call: Call, values: Values) -> Any:
         """Operations that only move values: relevance goes back to where the value came from."""
         if any(item in self.changes for item in call.inputs):
+            # Inputs of one call must be of one kind: `cat` would mix changes with relative changes.
             values = {item: self._change(item, values) for item in call.inputs}
             self.changes.update(call.outputs)
         if call.name in rules.MAX_POOLS:
             inside = call.inputs[0]
+            # The maxima of the true run: a replayed value can be larger elsewhere.
             return rules.at_places(call, values[inside], rules.winners(call, inside.value))
         return rules.padded_with_zeros(call, values) if call.name == "pad" else call.run(values)
 
@@ -198,6 +202,7 @@ class Relevance:
             raise no_rule("LRP", call, "more than its input depends on x")
         gate = rules.gate_of(call) if inside in self.changes else None
         if gate is not None:
+            # The output is z times its gate, so its change at the same relative change is that of z times the gate.
             return self._kept_as_change(call, values[inside] * gate)
         return self._relative(inside, values)
 
@@ -241,6 +246,8 @@ class Relevance:
     def average(self, call: Call, values: Values) -> Any:
         """In proportion to the averaged values; over draws the plain mean."""
         if call.name in {"sum", "mean"} and _is_over_first_axis(call):
+            # The first axis holds the draws of a smoothed model, whose map is the mean of theirs: larger values do not
+            # give a draw a larger share.
             self.over_draws.update(call.outputs)
             return call.run({item: self._relative(item, values) for item in call.inputs})
         if rules.averages_single_values(call):
@@ -261,6 +268,7 @@ class Relevance:
         if call.name in {"add", "sub", "rsub"}:
             return self._sum(call, values)
         if not any(item in self.changes for item in call.inputs):
+            # The relative change of a product is the sum of those of its factors; LRP gives each an equal part.
             return rules.expand_to_output(
                 call, rules.sum_of([values[item] for item in call.inputs]) / len(call.inputs)
             )
@@ -271,6 +279,7 @@ class Relevance:
         return self._kept_as_change(call, moved / 2)
 
     def _sum(self, call: Call, values: Values) -> Tensor:
+        # Constants added to the image itself belong to its normalisation and get nothing.
         shares = self.settings.constants == "share" and call.inputs[0] not in self.image
         if rules.is_constant_shift(call) and not shares:
             return rules.expand_to_output(call, self._relative(call.inputs[0], values))
@@ -283,6 +292,7 @@ class Relevance:
         moved = rules.sum_of(
             [size * self._relative(item, values) for size, (_, item) in zip(sizes, terms, strict=True)]
         )
+        # Only in the denominator: the share of a constant arrives at no pixel.
         if shares:
             sizes += [
                 part(factor * torch.as_tensor(item).to(moved))
@@ -308,6 +318,7 @@ class Relevance:
         return moved
 
     def _share(self, moved: Tensor, total: Tensor) -> Tensor:
+        # In single precision: half precision would round the stabiliser away.
         return (single(moved) / rules.stabilize(single(total), self.settings.stabilizer)).to(moved.dtype)
 
     def _after_draws(self, call: Call, values: Values) -> Any:
@@ -357,6 +368,7 @@ class Relevance:
         """Track tensors that cannot be negative: their layers need half the work."""
         keeps = call.name in _KEEPS_SIGN and not call.constants
         keeps = keeps and all(item in self.nonnegative for item in call.inputs)
+        # x + c and c x have one input, and a number c can be negative: two inputs are needed.
         if call.name in rules.NONNEGATIVE or (
             keeps and (call.name not in {"add", "mul"} or len(call.inputs) == 2)
         ):
@@ -393,7 +405,9 @@ def _mergers(tape: Tape) -> dict[Call, Call]:
 
 
 def _merges(before: Call) -> bool:
+    # BatchNorm scales axis 1. For a linear layer on tokens (b, n, d) that is not the axis of its outputs.
     channels_second = before.name != "linear" or before.outputs[0].value.dim() == 2
+    # Only the input depends on x: a product of two activations, or a filter made from x, has no fixed weights.
     by_constants = len(before.inputs) == 1 and before.tensors[0] is before.inputs[0]
     return before.name in {"linear", "conv1d", "conv2d", "conv3d"} and channels_second and by_constants
 

@@ -150,10 +150,12 @@ def record(model: Model, x: Tensor, *, create_graph: bool, apart: bool = False) 
     recorder = _Recorder(start, layers, create_graph, apart)
     # The other modes are outside the recorder, so that it sees each layer as one call.
     with (
+        # A replay has a graph of its own. Only hooks, and derivatives of the map, need that of the run.
         torch.set_grad_enabled(create_graph or apart),
         in_one_pass(model),  # parts that backward computes again would not be the recorded ones
         missing_derivatives(),
         CpuLayers(),
+        # TorchScript runs in C++, where no mode of Python sees its operations.
         interpret_scripts(model) as seen,
         watch_modules(model, recorder.note_returned) as modules,
         recorder,
@@ -241,6 +243,7 @@ def _again_from(tape: Tape, at: Traced, inside: Tensor) -> Tensor:
     with CpuLayers():
         for call in tape.path:
             if any(item in moved for item in call.inputs):
+                # Inputs that do not depend on `at`, as of a skip connection around it, keep their recorded values.
                 result = call.run({item: moved.get(item, item.value) for item in call.inputs})
                 moved.update(zip(call.outputs, _tensors(result), strict=True))
     return moved[tape.logits]
@@ -271,6 +274,7 @@ def hooked_gradient(
         for out in call.outputs
         if out.value.requires_grad
     ]
+    # Before the gradient is computed: autograd can then free each activation as soon as it has been used.
     if not create_graph:
         for call in tape.path:
             call.forget()
@@ -336,9 +340,11 @@ class _Recorder(TorchFunctionMode):
                 return DECOMPOSITIONS[func](*args, **given)
         called, named = _map_leaves((args, given), self._as_traced)
         call = Call(func, called, named, self._count, self._layer)
+        # Nothing in it depends on x: it computes a constant, such as a mask or a scaled weight.
         if not call.inputs:
             return func(*args, **given)
         whole_copy = _is_whole_copy(call)
+        # The source takes the place of the old values, so this is a copy of it under the old name.
         if whole_copy:
             call = Call(Tensor.clone, called[1:2], {}, self._count, self._layer)
         self._count += 1

@@ -104,6 +104,7 @@ OPERATIONS = (
 
 def arguments(call: Call) -> dict[str, Any]:
     """The call's arguments by name, whether given by position or by name."""
+    # Not strict: a call by position may leave out the last parameters.
     return dict(zip(_PARAMETERS[call.name], call.args, strict=False)) | call.kwargs
 
 
@@ -293,6 +294,7 @@ def derivative(call: Call, tangents: Values) -> Tensor:
 
 def gate_of(call: Call) -> Tensor | None:
     """f(z) / z for activations of the form f(z) = z gate(z), without a division; None for others."""
+    # Written out, because f(z) / z is 0 / 0 at zero, and its derivative NaN.
     z = call.inputs[0].value
     if call.name == "gelu":
         if call.kwargs.get("approximate", "none") == "tanh":

@@ -93,7 +93,7 @@ def _superpixels(image: Tensor, kernel_size: float, max_dist: float, ratio: floa
 def _cells(x: Tensor, grid: int) -> Tensor:
     b, _, h, w = x.shape
     if not 1 <= grid <= min(h, w):
-        raise UserError(f"grid={grid} does not fit {h} x {w} pixels; give 1 to {min(h, w)} cells a side.")
+        raise UserError(f"grid={grid} does not fit {h} x {w} pixels; give 1 to {min(h, w)} cells per side.")
     row = torch.arange(h, device=x.device) * grid // h
     column = torch.arange(w, device=x.device) * grid // w
     return (row[:, None] * grid + column).repeat(b, 1, 1)
@@ -110,6 +110,7 @@ def _check_labels(x: Tensor, labels: Tensor) -> Tensor:
 
 
 def _without_gaps(labels: Tensor) -> Tensor:
+    # From 0 without gaps, because labels index the columns of a coalition.
     numbered: Tensor = torch.unique(labels, return_inverse=True)[1]
     return numbered
 
@@ -207,6 +208,7 @@ def _masked_images(
     pieces: list[Tensor] = []
     first = 0
     for image, fill, labels, rows in zip(images, fills, segments, coalitions, strict=True):
+        # `first` is the row of the list at which the coalitions of this example begin.
         chosen = rows[max(start - first, 0) : max(stop - first, 0)]
         if len(chosen):
             keep = chosen[:, labels.flatten()].reshape(-1, 1, *labels.shape)

@@ -131,6 +131,7 @@ def plan_of(coalitions: Tensor, weights: Tensor) -> Plan:
     ends = torch.tensor([[False], [True]], device=coalitions.device).expand(2, s)
     z, root = coalitions.double(), weights.double().sqrt()
     centred = z - z.mean(1, keepdim=True)
+    # pinv, because centred rows always have a direction without data, (1, ..., 1).
     return Plan(torch.cat([ends, coalitions]), torch.linalg.pinv(root[:, None] * centred) * root)
 
 
@@ -200,6 +201,7 @@ def paired_coalitions(s: int, draws: int, seed: int, device: torch.device, small
     chance = (1 / (k * (s - k))).cumsum(0)
     # The last edge is left out, so that rounding cannot give a size above the largest.
     size = smallest + torch.bucketize(table[:, 0].contiguous(), chance[:-1] / chance[-1], right=True)
+    # The rank of each number in its row: the `size` smallest are a random subset of that size.
     place = table[:, 1:].argsort(dim=1, stable=True).argsort(dim=1)
     chosen = place < size[:, None]
     return torch.stack([chosen, ~chosen], 1).flatten(0, 1)[:draws]

@@ -29,6 +29,7 @@ class QuantityHead(nn.Module):
         self.core = core
         self.quantity = quantity
         self.any_layout = any_layout
+        # A core that is smoothed itself multiplies the rows, which `Smoothed` and the size of parts need to know.
         self.rows_per_example = int(getattr(core, "rows_per_example", 1))
 
     def forward(self, x: Inputs) -> Tensor:
@@ -38,6 +39,7 @@ class QuantityHead(nn.Module):
         logits = with_full_precision(logits)
         if self.quantity == "probability":
             return logits.softmax(1)
+        # Every class, as a model does: the target is chosen after the mean over draws.
         return logits.log_softmax(1) * (-1 if self.quantity == "loss" else 1)
 
 

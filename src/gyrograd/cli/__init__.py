@@ -196,7 +196,7 @@ def _find_verb(words: list[str]) -> tuple[str, Verb | dict[str, Verb], list[str]
         chosen, path = chosen[rest[0]], f"{path} {rest[0]}"
         rest.pop(0)
     if isinstance(chosen, dict) and rest and rest[0] not in {"-h", "--help"}:
-        raise UserError(f"'{path}' has no option {rest[0]}; '{path} --help' lists what it has.")
+        raise UserError(f"'{path}' has no option {rest[0]}; '{path} --help' lists its options.")
     return path, chosen, rest
 
 

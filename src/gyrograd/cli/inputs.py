@@ -159,11 +159,12 @@ def open_inputs(
     if opening.classes is None and is_labelled(found.data):
         net = match_classes(net, len(found.data.classes))
     shown = found.data.to(place)
-    net = check_model(net, shown.pixels(torch.arange(min(TRIAL_IMAGES, len(shown)))))
+    few = shown.pixels(torch.arange(min(TRIAL_IMAGES, len(shown))))
+    net = check_model(net, few)
     with torch.no_grad():
-        k = net(shown.pixels(torch.arange(1))).shape[1]
+        k = net(few[:1]).shape[1]
     check_labels_fit(shown, k)
-    flags = model_flags(net, shown.pixels(torch.arange(min(TRIAL_IMAGES, len(shown)))))
+    flags = model_flags(net, few)
     if opening.class_names is None:
         names = class_names(net, k, shown.classes if is_labelled(shown) else None)
     else:

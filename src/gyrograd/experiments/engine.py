@@ -468,9 +468,8 @@ def _state(entry: Entry, out: Path) -> State:
         given = [one.net.path for one in trained_nets if isinstance(one.net, PretrainedNet)]
         files = [f"weights {path.name}" for path in given if not path.is_relative_to(zoo.HOME)]
         needs[scale] = tuple(dict.fromkeys(str(name) for name in (*data, *files) if name))
-        nets[scale] = len(
-            {(one.setting, one.net.label, one.seed) for one in trained_nets if isinstance(one.net, Net)}
-        )
+        # By key: settings may share a net, which is then trained once.
+        nets[scale] = len({net_key(one.net) for one in trained_nets if isinstance(one.net, Net)})
     state = "; ".join(_states_of(out, entry.name)) or "not run"
     return State(entry.name, entry.paper, entry.equation, entry.summary, needs, nets, experiment.took, state)
 
@@ -501,7 +500,7 @@ def _check_found(found: ExperimentOutput, name: str, run: ExperimentContext) -> 
     """Refuse selections that matched nothing, instead of showing an empty table."""
     if run.parts and not found.records:
         raise UserError(
-            f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts to see all."
+            f"{name} measures nothing whose name begins with {' or '.join(run.parts)}; leave out --parts for all."
         )
     for what, asked, place in (("row", run.rows, 1), ("setting", run.settings, 0)):
         known = list(dict.fromkeys(str(measured[place]) for measured in found.records))

@@ -448,7 +448,7 @@ class TabMaker:
 
         The answer is computed again after each event in `changes`, and when a tab with an outdated answer is opened.
         """
-        gr, answers, key = self.gr, self.answers, name.lower()
+        gr, key = self.gr, name.lower()
         with gr.Row(elem_classes="gg-buttons"):
             start = gr.Button(name, variant="primary", size="md", elem_id=f"gg-{key}", min_width=90)
             stop = gr.Button("Stop", size="md", elem_id=f"gg-{key}-stop", min_width=80)
@@ -461,28 +461,7 @@ class TabMaker:
         place = {"elem_id": f"gg-{key}-out", "elem_classes": "gg-page", "min_height": 60}
         out = gr.HTML(markup.remark(HINTS[key]), apply_default_css=False, **place)
 
-        # Gradio recognizes the progress bar by its default and the request by its type.
-        def run(wanted: Wish, request: Any, progress: Any = gr.Progress()) -> tuple[Any, Any]:  # noqa: B008
-            question = wanted.questions.get(key, Question(0, ()))
-            number, values = question.number, question.values
-            if wanted.open != key or wanted.answered.get(key, 0) == number:
-                return gr.skip(), gr.skip()
-            session, sessions = str(request.session_hash), answers.sessions
-            watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
-            html, packed = _in_a_sentence(
-                lambda: compute_answer(partial(answers.cached_or_computed, answer), watch, *values)
-            )
-            if wanted.number(key) != number:  # there is a newer question, whose answer will follow
-                return gr.skip(), gr.skip()
-            wanted.answered[key] = number
-            path = answers.write_archive(packed, archive) if packed else None
-            if path is not None:
-                sessions.keep(session, key, Path(path))
-            shown = markup.about_image(html, image_token(*values[:2]), number)
-            return shown, gr.DownloadButton(value=path, interactive=path is not None)
-
-        run.__annotations__ = {"request": gr.Request}
-        work = Tab(key, [*self.image.inputs, *own], own, asked, out, save, run)
+        work = Tab(key, [*self.image.inputs, *own], own, asked, out, save, self._runner(key, answer, archive))
 
         def changed(wanted: Wish, *values: Any) -> str:
             return wanted.ask(key, values)
@@ -507,6 +486,36 @@ class TabMaker:
         work.after(tab.select(opened, inputs, asked, **aside), self.wish)
         stop.click(Wish.stop, self.wish, None, **aside)
         return work
+
+    def _runner(self, key: str, answer: Answer, archive: str) -> Callable[..., tuple[Any, Any]]:
+        """The function that answers the tab's newest question and writes its archive.
+
+        It changes nothing if another tab is open, the question has been answered, or a newer one arrives meanwhile.
+        """
+        gr, answers = self.gr, self.answers
+
+        # Gradio recognizes the progress bar by its default and the request by its type.
+        def run(wanted: Wish, request: Any, progress: Any = gr.Progress()) -> tuple[Any, Any]:  # noqa: B008
+            question = wanted.questions.get(key, Question(0, ()))
+            number, values = question.number, question.values
+            if wanted.open != key or wanted.answered.get(key, 0) == number:
+                return gr.skip(), gr.skip()
+            session, sessions = str(request.session_hash), answers.sessions
+            watch = watch_of(wanted, key, progress, partial(sessions.is_gone, session, sessions.clock()))
+            html, packed = _in_a_sentence(
+                lambda: compute_answer(partial(answers.cached_or_computed, answer), watch, *values)
+            )
+            if wanted.number(key) != number:  # there is a newer question, whose answer will follow
+                return gr.skip(), gr.skip()
+            wanted.answered[key] = number
+            path = answers.write_archive(packed, archive) if packed else None
+            if path is not None:
+                sessions.keep(session, key, Path(path))
+            shown = markup.about_image(html, image_token(*values[:2]), number)
+            return shown, gr.DownloadButton(value=path, interactive=path is not None)
+
+        run.__annotations__ = {"request": gr.Request}
+        return run
 
 
 def watch_of(

@@ -72,7 +72,7 @@ def check_free(host: str, port: int) -> None:
                 other = port + 1 if port < 65535 else port - 1
                 raise UserError(f"Port {port} is in use; give another: --port {other}.") from None
             raise UserError(
-                f"There is no address '{host}' on this machine; give 127.0.0.1, or 0.0.0.0 for all it has: --host."
+                f"There is no address '{host}' on this machine; give --host 127.0.0.1, or 0.0.0.0 for all addresses."
             ) from None
 
 

@@ -76,7 +76,7 @@ class Stage:
         """An image of the data set, as a batch of one."""
         if not 0 <= index < len(self.data):
             raise UserError(
-                f"There is no image {index}; {self.data.name} has 0 to {len(self.data) - 1} here."
+                f"{self.data.name} has no image {index} here; choose one from 0 to {len(self.data) - 1}."
             )
         return self.data.pixels(torch.tensor([index]))
 
@@ -201,4 +201,6 @@ def _check_models(models: Sequence[str], weights: Path | None) -> None:
     if twice:
         raise UserError(f"{twice[0]} is named twice; name each model once.")
     if weights is not None and len(models) > 1:
-        raise UserError(f"--weights fits one model and {len(models)} are named; give one, or checkpoints.")
+        raise UserError(
+            f"--weights fits one model and {len(models)} are named; name one, or checkpoints, which hold their weights."
+        )

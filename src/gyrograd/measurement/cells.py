@@ -63,6 +63,7 @@ class Cell:
     def __post_init__(self) -> None:
         """Convert settings to plain JSON values, so that a cell equals its own round trip through a file."""
         try:
+            # NaN is not equal to itself, so a cell with one would never find its own record.
             plain = json.loads(json.dumps(dict(self.settings), allow_nan=False))
         except (TypeError, ValueError) as wrong:
             raise UserError(
@@ -92,6 +93,7 @@ class Cell:
                     f"Cell '{self.name}': column '{name}' has shape {tuple(column.shape)} for {n} examples; "
                     f"return ({n},) or ({n}, points)."
                 )
+            # Every smaller type fits float64 exactly, so a file holds the measured bits.
             column = column.detach().to("cpu", torch.float64)
             points = {name: column}
             if column.dim() == 2:  # a curve becomes one column per point
@@ -159,6 +161,7 @@ def run_cells(
     ready = {(cell.name, part): _read(cell, part, out) for cell, part, _ in wanted}
     pending = [(cell, part, turn) for cell, part, turn in wanted if ready[cell.name, part] is None]
     whole = {cell.path(part, out) for cell, part, _ in wanted if ready[cell.name, part] is not None}
+    # By id: a cell holds a dict and has no hash.
     earlier = {cell.name: _examples(cell, out, whole) for cell in {id(c): c for c, _, _ in pending}.values()}
 
     def keep(cell: Cell, part: tuple[int, ...], measured: Record | None) -> None:
@@ -179,6 +182,7 @@ def run_cells(
     work.sort(key=lambda one: (one[0].turn, one[0].guess[1]))
     tasks, guesses = [task for task, _ in work], [task.guess for task, _ in work]
     clock = Watch()
+    # Closed however the loop ends, so that no worker outlives an error or Ctrl-C.
     with closing((workers or in_this_process)(known, tasks)) as arriving:
         for number, measured in track(arriving, len(tasks), what, lambda done: guesses[done[0]], guesses):
             task, part = work[number]
@@ -237,6 +241,7 @@ def finished(
     kept: dict[str, list[Record | None]] = {cell.name: [] for cell in known}
     for pairs in _rounds(known, positions, shard):
         found = {cell.name: _read(cell, part, out) for cell, part in pairs}
+        # Later rounds are left out even if some cells finished them: means must be over the same examples.
         if any(record is None for record in found.values()):
             break
         for name, record in found.items():

@@ -99,7 +99,9 @@ class RayActors:
         with ray_connection(ray, self.address, self.count, 2 * len(content)):
             there = ray.cluster_resources()
             count = self.count or max(1, int(there.get("GPU" if gpu else "CPU", 1)))
+            # The pool replaces a lost actor itself: it must also give out its task again.
             actor = ray.remote(num_cpus=1, num_gpus=gpu, max_restarts=0)(Measurer)
+            # Stored once for all actors, not sent to each.
             given = (ray.put(content), Numerics.here(1))
             pool = Pool(
                 min(count, len(tasks)), lambda slot, say: _Actor(ray, slot, actor.remote(*given), say)
@@ -122,6 +124,7 @@ class _Actor:
             self.ray.kill(self.actor)
 
     def _await(self, promised: Any) -> None:
+        # `ray.get` blocks, and the pool listens to all actors through one queue.
         Thread(target=self._listen, args=(promised,), daemon=True).start()
 
     def _listen(self, promised: Any) -> None:
@@ -167,6 +170,7 @@ class SlurmJobs:
             timeout_min=24 * 60,
         )
         order = long_first(tasks)
+        # Dealt out in turn, so that every job has some of the long tasks.
         waiting = [order[first :: self._jobs(tasks)] for first in range(self._jobs(tasks))]
         for _ in range(MAX_DEATHS):
             given = [[(number, tasks[number]) for number in part] for part in waiting]
@@ -187,6 +191,7 @@ class SlurmJobs:
                             raise value
                         yield number, value
             finally:
+                # Also if the caller stops early: jobs that still wait in the queue would run for nobody.
                 for job in jobs:
                     job.cancel(check=False)
             if not waiting:

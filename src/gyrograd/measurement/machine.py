@@ -32,6 +32,7 @@ def usable_cores(control_group: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 def _own_cores() -> int:
+    # Not os.cpu_count() alone, which counts all cores of the machine: a batch system may allow fewer.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -44,6 +45,7 @@ def _quota(control_group: Path) -> int:
             quota, period = (
                 (control_group / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
             )
+        # Version 1 writes -1 for no quota.
         return int(quota) // int(period) if int(quota) > 0 else UNLIMITED
     except (OSError, ValueError):  # no container, or "max"
         return UNLIMITED
@@ -56,6 +58,7 @@ def free_memory() -> int:
     """Bytes of memory that are free or could be freed; without Linux's count, more than any machine has."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
+        # Not MemFree, which leaves out the cache of files, which the system gives up when asked.
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     except (OSError, ValueError, StopIteration):
         return 1 << 62

@@ -71,6 +71,7 @@ class Sample:
         if asked not in self._last:
             here = torch.tensor([self._row[p] for p in positions])
             keys = streams(seed, torch.tensor(positions, dtype=torch.int64))
+            # Only the last batch: cells come shard by shard, so that those of the same images follow one another.
             self._last.clear()
             self._last[asked] = (self.x[here].to(device), self.target[here].to(device), keys.to(device))
         return self._last[asked]
@@ -89,6 +90,7 @@ class Remembering:
     map: Tensor | None = field(default=None, repr=False)
 
     def __call__(self, model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        # By address: metrics that move the images make new tensors, and `rows` returns the same ones.
         same = not create_graph and x.shape == self.x.shape and x.data_ptr() == self.x.data_ptr()
         if not same:
             return self.attribution(model, x, target, create_graph=create_graph)
@@ -185,6 +187,7 @@ def _cell(
         **named,
         "seed": plan.seed,
         "version": VERSION,
+        # Left out if there are none: records made without plug-ins keep their names.
         **({"plugins": plugins} if (plugins := load_plugins()) else {}),
         "method": None if attribution is _no_method else described(repr(attribution)),
         **condition.settings,
@@ -206,6 +209,7 @@ def _columns(
     positions: Tensor,
 ) -> dict[str, Tensor]:
     """The columns of all metrics for these examples in a condition; under an attack, per radius."""
+    # A model without weights runs where the images are.
     device = next((p.device for p in model.parameters()), sample.x.device)
     x, target, streams = sample.rows(positions.tolist(), seed, device)
     if condition.attack is None:
@@ -245,7 +249,9 @@ def _record_of(condition: Condition, method: str, record: Record) -> Record:
 
 def _no_method(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:  # noqa: ARG001
     """The attribution of a plan that measures the model alone."""
-    raise UserError("This metric looks at maps, and the plan measures the model alone; give its methods.")
+    raise UserError(
+        "This metric looks at maps, and the plan measures the model alone; give the plan methods."
+    )
 
 
 def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
@@ -260,6 +266,7 @@ def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
 
 def model_hash(model: Model) -> str:
     """sha256 of the printed architecture and of every weight and buffer."""
+    # Weights alone do not tell a ReLU net from the same net with Softplus.
     total = hashlib.sha256(str(model).encode())
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -276,4 +283,5 @@ def data_hash(x: Tensor | Streamed, target: Tensor) -> str:
 
 
 def _bytes(tensor: Tensor) -> bytes:
+    # As bytes, because numpy has no bfloat16.
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

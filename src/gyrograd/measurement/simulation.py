@@ -99,6 +99,7 @@ def predicted(
         numbers += whole * cost.columns
     free = [start_s if workers > 1 else 0.0] * workers
     for number in long_first(tasks):
+        # The worker that is free first takes the next task.
         heapq.heapreplace(free, free[0] + tasks[number].guess[1])
     measured, span = sum(task.guess[1] for task in tasks), max(free)
     return Prediction(

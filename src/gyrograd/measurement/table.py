@@ -51,6 +51,7 @@ class Table:
             self.records[record.name] = record
             self._radii[method, condition] = radii
             for name, values in record.values.items():
+                # With a group in the pattern `split` also returns the numbers, in turn with the texts between them.
                 metric, *places = re.split(r"\[(\d+)\]", name)
                 numbers = [int(place) for place in places[::2]]
                 eps = _rounded(radii[numbers.pop(0)]) if radii else None
@@ -99,8 +100,8 @@ class Table:
             alike = [k for k in self._columns if (k.method, k.condition) == (key.method, key.condition)]
             known = sorted({f"{k.metric} at eps {k.eps}" if k.eps else k.metric for k in alike})
             raise UserError(
-                f"The table has no {key.metric} of {key.method} under {key.condition}, eps {key.eps}; there it has: "
-                f"{', '.join(known) or 'nothing'}."
+                f"The table has no {key.metric} of {key.method} under {key.condition}, eps {key.eps}; "
+                + (f"ask for one of: {', '.join(known)}." if known else "measure it first.")
             )
         return self._columns[key]
 

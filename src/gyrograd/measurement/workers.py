@@ -90,6 +90,7 @@ class ProcessesIfLong:
         results = None
         try:
             results = Processes(count)(cells, tasks)
+            # The first record shows that the workers can rebuild the cells; until then this process can take over.
             first = next(results)
         except UserError:
             # A model that cannot be sent to another process; any other mistake is made here too, and speaks for itself.
@@ -138,9 +139,11 @@ class Pool:
                     raise value
                 if kind == "lost":
                     self._replace(slot, number, value, replies.put)
+                    # In front, so that the round of the lost task is not held up.
                     waiting.extendleft([] if number is None else [number])
                 else:
                     idle.add(slot)
+                # Before the record is yielded: no worker waits while the caller writes it.
                 while waiting and idle:
                     ready = idle.pop()
                     self.busy[ready] = waiting.popleft()
@@ -154,6 +157,7 @@ class Pool:
                 worker.stop()
 
     def _replace(self, slot: int, number: int | None, code: int | None, say: Callable[[Reply], None]) -> None:
+        # Counted per task: many workers may die of other causes in a long run, and it goes on.
         self.deaths[number] += 1
         self.workers[slot].stop()
         if self.deaths[number] >= MAX_DEATHS:
@@ -177,6 +181,7 @@ class _Process:
             stdout=subprocess.PIPE,
             env={**os.environ, **_gpu(slot), "OMP_NUM_THREADS": str(threads)},
         )
+        # In a thread: the model does not fit the pipe, so writing waits until the worker has started and reads.
         Thread(target=self._listen, args=(content, Numerics.here(threads)), daemon=True).start()
 
     def ask(self, task: Task) -> None:
@@ -184,6 +189,7 @@ class _Process:
             _send(self.child.stdin, task)
 
     def stop(self) -> None:
+        # At once: a worker writes no files, so nothing is left half done.
         self.child.kill()
         self.child.wait()
         for pipe in (self.child.stdin, self.child.stdout):
@@ -195,12 +201,14 @@ class _Process:
         try:
             assert self.child.stdin is not None
             assert self.child.stdout is not None
+            # First, because the cells may refer to modules beside the script of the user.
             _send(self.child.stdin, sys.path)
             _send(self.child.stdin, numerics)
             self.child.stdin.write(content)
             self.child.stdin.flush()
             while True:
                 self.say(Reply(self.slot, *pickle.load(self.child.stdout)))
+        # ValueError: `stop` has closed the pipe.
         except (EOFError, OSError, ValueError, pickle.UnpicklingError):
             self.say(Reply(self.slot, "lost", self.child.wait()))
 
@@ -337,6 +345,7 @@ def _jit_without_warnings() -> Iterator[None]:
 def portable(wrong: BaseException) -> BaseException:
     """The error, or its text if it cannot be pickled."""
     try:
+        # Both ways: some errors are pickled without trouble, and then cannot be built again from their arguments.
         return pickle.loads(pickle.dumps(wrong)) or wrong
     except Exception:
         return RuntimeError(f"{type(wrong).__name__}: {wrong}")
@@ -367,6 +376,7 @@ def _gpu(slot: int) -> dict[str, str]:
     if not torch.cuda.is_available():
         return {}
     seen = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(torch.cuda.device_count())))
+    # Names from the variable itself, which may be UUIDs or a part of the GPUs of the machine.
     gpus = seen.split(",")
     return {"CUDA_VISIBLE_DEVICES": gpus[slot % len(gpus)]}
 

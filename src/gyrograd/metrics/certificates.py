@@ -57,6 +57,7 @@ def look_ends(draws: int, looks: int) -> list[int]:
     >>> look_ends(1000, 4)
     [125, 250, 500, 1000]
     """
+    # A set: with few draws several looks end at the same number.
     return sorted({-(-draws // 2**back) for back in range(looks)})
 
 
@@ -119,7 +120,7 @@ class CertifiedPixels:
         _check(self)
         if not 0 < self.top < 1:
             raise UserError(
-                f"top is {self.top}; give the fraction of pixels that count as the top, such as 0.5."
+                f"top is {self.top}; give the fraction of pixels that count as the top, above 0 and below 1."
             )
         check_reduction(self.reduce)
 
@@ -153,11 +154,13 @@ class CertifiedPixels:
         active, ends = everyone, look_ends(self.draws, self.looks)
         # A union bound over the looks and the pixels: all bounds hold together with probability 1 - alpha.
         alpha, wanted = self.alpha / len(ends) / guess[0].numel(), _needed_share(self.radius, self.sigma)
+        # Begin and end of each look; the last end begins none.
         for start, end in zip([0, *ends], ends, strict=False):
             found = self._count_in_top(around, active, slice(self.held_out + start, self.held_out + end))
             agreeing[active] += torch.where(guess[active], found, end - start - found)
             low = lower_share(agreeing[active], end, alpha)
             # Each look has its share of alpha, so the best bound of all looks may be taken.
+            # A share below one half gives a negative radius, which the 0 at the start replaces.
             radius[active] = radius[active].maximum(self.sigma * torch.special.ndtri(low))
             taken[active] = end
             # Settled: certified at the radius, or almost certainly below the share that this takes.
@@ -255,6 +258,7 @@ class CertifiedCosine:
         around = _Draws(self, model, attribution, x, target, seed)
         active = torch.arange(len(x), device=x.device)
         mean = torch.zeros_like(x, dtype=torch.float64)
+        # As for pixels, the direction has draws of its own.
         for examples, _, maps in around.maps(active, slice(0, self.held_out)):
             mean[examples] += _unit(maps).sum(1)
         direction = normalize(mean, "l2")
@@ -295,6 +299,7 @@ def _doubt(average: Tensor, squares: Tensor, n: int, alpha: float) -> Tensor:
 
     Empirical Bernstein (Maurer and Pontil 2009, Theorem 4).
     """
+    # Rounding can make it negative if the draws are almost equal.
     variance = ((squares - n * average.square()) / (n - 1)).clamp_min(0)
     far = math.log(2 / alpha)
     return (2 * variance * far / n).sqrt() + 7 * far / (3 * (n - 1))
@@ -331,9 +336,11 @@ def find_refuted(
         for part, near, maps in around.maps(everyone, slice(0, draws)):
             held = _in_top(metric, maps) == found.in_top[part, None]
             agree = (held & undecided[part, None]).flatten(2).sum(2).to(x.dtype)
+            # Centred, which leaves the expected slope as it is (E z = 0) and removes most of its noise.
             drop = agree.mean(1, keepdim=True) - agree
             way[part] += torch.einsum("bn,bn...->b...", drop, near - around.x[part, None])
         there = around.x + metric.radius * normalize(way, "l2")
+        # Other draws than those that chose the change, which are biased in its favour.
         fresh = _Draws(metric, model, attribution, there, target, random.subkeys(keys, 2 * number + 1))
         counts = metric._count_in_top(fresh, everyone, slice(0, draws))
         against = torch.where(found.in_top, draws - counts, counts)
@@ -354,6 +361,7 @@ def lower_share(agreeing: Int[Tensor, "*shape"], draws: int, alpha: float) -> Fl
 
     # The inverse of the beta distribution is slow and runs on the CPU, and many pixels have the same count.
     seen, places = agreeing.unique(return_inverse=True)
+    # A count of 0 has no beta distribution; its bound is 0.
     counts = seen.cpu().double().numpy()
     low = torch.from_numpy(betaincinv(counts.clip(1), draws - counts.clip(1) + 1, alpha))
     return torch.where(seen > 0, low.to(seen.device), 0.0)[places]
@@ -383,12 +391,14 @@ class _Draws:
         """
         x, keys, target = self.x[rows], self.keys[rows], self.target[rows]
         for part, these in parts(len(rows), draws.stop - draws.start, self.rows_at_once):
+            # A draw is its number: later looks go on counting, and the size of parts changes nothing.
             numbers = slice(draws.start + these.start, draws.start + these.stop)
             near = neighbours(self.noise, x[part], keys[part], numbers)
             yield part, near, explain_variants(self.attribution, self.model, near, target[part])
 
 
 def _check(metric: Any) -> None:
+    # Refuses a sigma that is not above 0.
     GaussianNoise(metric.sigma)
     check_count("draws", metric.draws, 1000)
     check_count("held_out", metric.held_out, 100)
@@ -401,4 +411,4 @@ def _check(metric: Any) -> None:
 def check_alpha(alpha: float) -> None:
     """Refuse an alpha outside of (0, 1)."""
     if not 0 < alpha < 1:
-        raise UserError(f"alpha is {alpha}; give the chance of being wrong, such as 0.001.")
+        raise UserError(f"alpha is {alpha}; give a chance of being wrong between 0 and 1, such as 0.001.")

@@ -161,7 +161,7 @@ class TopKInMask(MaskMetric):
     def on_object(self, sizes: Sizes, inside: Mask) -> PerExample:
         pixels = sizes[0].numel()
         if self.k is not None and self.k > pixels:
-            raise UserError(f"k is {self.k} and the map has {pixels} pixels; give at most these.")
+            raise UserError(f"k is {self.k} and the map has {pixels} pixels; give at most {pixels}.")
         count = (
             inside.flatten(1).sum(1)
             if self.k is None

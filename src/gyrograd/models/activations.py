@@ -234,7 +234,7 @@ def _activation(name: str, beta: float | int | None) -> Callable[[], nn.Module]:
     if beta is not None and name != "softplus":
         raise UserError(f"beta is the sharpness of softplus and '{name}' has none; leave beta out.")
     if beta is not None and not 0 < beta < float("inf"):
-        raise UserError(f"beta must be a finite number above 0, not {beta}; joo2023 uses 3.")
+        raise UserError(f"beta is {beta}; give a finite number above 0, such as 3.")
 
     def make() -> nn.Module:
         module = nn.Softplus(beta=beta) if beta is not None else ACTIVATIONS[name]()

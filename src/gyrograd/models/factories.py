@@ -39,8 +39,8 @@ def model_from_file(path: Path, name: str, classes: int | None = None) -> nn.Mod
             model = found(**settings)
     except Exception as wrong:
         raise UserError(
-            f"{path}:{name} failed ({in_words(wrong)}); it is called without arguments"
-            f"{' but num_classes' if settings else ''} and returns the model."
+            f"{path}:{name} failed ({in_words(wrong)}); give a function that can be called without arguments"
+            f"{' except num_classes' if settings else ''} and returns the model."
         ) from wrong
     if not isinstance(model, nn.Module):
         raise UserError(f"{path}:{name} returned a {type(model).__name__}; it must return a torch.nn.Module.")

@@ -13,9 +13,7 @@ class LeNet(nn.Module):
     def __init__(self, num_classes: int = 10, in_channels: int = 3, image_size: int = 32) -> None:
         super().__init__()
         if image_size < 4:
-            raise UserError(
-                f"LeNet halves the image twice; image_size {image_size} is too small, give 4 or more."
-            )
+            raise UserError(f"image_size is {image_size} and LeNet halves the image twice; give 4 or more.")
         self.image_size = image_size
         self.conv1 = nn.Conv2d(in_channels, 32, 3, padding=1)
         self.conv2 = nn.Conv2d(32, 32, 3, padding=1)

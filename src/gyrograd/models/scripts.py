@@ -318,7 +318,9 @@ def _count_operations(
 ) -> int:
     """Number of operations of a function with those it calls, after checking each of its own."""
     if name in callers or len(callers) > 200:
-        raise UserError(f"{path} calls '{name}' from itself or too deep; save the model again.")
+        raise UserError(
+            f"{path} calls '{name}' from itself or too deep; give the model as file.py:factory with its weights."
+        )
     if name not in graphs:
         raise UserError(
             f"{path} calls '{name}', which is not in the file; give the model as file.py:factory with its weights."

@@ -119,7 +119,7 @@ def _build(source: str, name: str, maker: Callable[[], nn.Module]) -> nn.Module:
         return maker()
     except (TypeError, ValueError) as wrong:
         raise UserError(
-            f"{source}:{name} does not take these settings ({wrong}); see its documentation."
+            f"{source}:{name} does not take these settings ({wrong}); leave out the one named here."
         ) from wrong
     except (OSError, RuntimeError) as wrong:
         raise UserError(

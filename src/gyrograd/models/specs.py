@@ -68,6 +68,6 @@ def _plain(settings: Mapping[str, Any], owner: str) -> JsonObject:
         plain: JsonObject = json.loads(json.dumps(dict(settings), allow_nan=False))
     except (TypeError, ValueError, RecursionError):
         raise UserError(
-            f"The settings of '{owner}' must be numbers, strings, lists or None, not {dict(settings)}."
+            f"The settings of '{owner}' are {dict(settings)}; give only numbers, strings, lists and None."
         ) from None
     return plain

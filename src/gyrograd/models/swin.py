@@ -171,11 +171,11 @@ def swin(
     """
     if not len(depths) == len(heads) == len(factors):
         raise UserError(
-            f"swin got {len(depths)} depths, {len(heads)} heads and {len(factors)} factors; give as many of each."
+            f"There are {len(depths)} depths, {len(heads)} heads and {len(factors)} factors; give equally many."
         )
     for number, head in enumerate(heads):
         if width * 2**number % head:
             raise UserError(
-                f"swin: width {width * 2**number} does not divide into {head} heads; change heads."
+                f"A width of {width * 2**number} does not divide into {head} heads; give heads that divide it."
             )
     return Swin(width, depths, heads, factors, window, num_classes, in_channels)

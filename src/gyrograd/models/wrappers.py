@@ -95,7 +95,7 @@ class Standardized(nn.Module):
         super().__init__()
         if mean.shape != std.shape or not bool(mean.isfinite().all()) or not bool((std >= 0).all()):
             raise UserError(
-                "mean or std is not finite, they differ in shape, or a std is below 0; give finite ones of one shape."
+                "mean or std is not finite, they differ in shape, or a std is below 0; give finite ones, in one shape."
             )
         self.core = core
         self.register_buffer("mean", mean, persistent=False)

@@ -84,6 +84,7 @@ class L2Cosine:
         keys, value = fresh_keys(seed, x), score_of(model, x, y, self.quantity)
         scale = input_scale(model, x, self.space)
         with auxiliary_pass(model, self.batchnorm):
+            # As a constant it needs no graph: the pass at x is then of first order, only those near x are of second.
             here = input_gradient(value, x, create_graph=not self.detach_clean) if clean is None else clean
             near = [
                 input_gradient(value, self.moved(x, keys, draw), create_graph=True)
@@ -108,6 +109,7 @@ class L2Cosine:
 
     def moved(self, x: Inputs, keys: Tensor, draw: int = 0) -> Inputs:
         """x plus noise, uniform in [-eps, eps] and not clipped."""
+        # One stream per draw: a larger number of draws includes those of a smaller one.
         noise = random.uniform(keys, tuple(x.shape[1:]), stream=draw, dtype=x.dtype)
         return (x + self.eps * (2 * noise - 1)).detach()
 

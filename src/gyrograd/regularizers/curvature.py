@@ -74,6 +74,7 @@ class Hessian:
         _refuse_flat(penalty)
         if uses_batch_statistics(model, self.batchnorm):
             # In training mode batch statistics give a ReLU net curvature, too; the test is about evaluation mode.
+            # A few examples will do: a piecewise linear net has no curvature at any of them.
             some = slice(_PROBED_EXAMPLES)
             _refuse_flat(self._norm(model, x[some], y[some], keys[some], "frozen", graph=False))
         return penalty

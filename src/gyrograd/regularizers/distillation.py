@@ -116,6 +116,7 @@ class Atex:
             pairs = zip(samples.on, samples.beside, strict=True)
             parts = [
                 self._divergence(model(point), answer)
+                # The teacher answers once per point of the line, not once per point beside it.
                 for answer, points in ((teacher.logits(on), points) for on, points in pairs)
                 for point in points
             ]
@@ -139,6 +140,7 @@ class Atex:
         with eval_mode(net):
             for first in range(0, self.draws, at_once):
                 streams = range(first, min(first + at_once, self.draws))
+                # One stream per draw: the draws do not depend on how many fit a pass.
                 noise = torch.stack(
                     [random.normal(keys, tuple(x.shape[1:]), stream=n, dtype=x.dtype) for n in streams]
                 )
@@ -152,6 +154,7 @@ class Atex:
         eps, n = self._number("eps"), int(self._number("along"))
         if self.protocol == "paper":
             lengths = eps * (2 * random.uniform(keys, (n,), dtype=direction.dtype) - 1)
+            # Only the norm of the ball is used, for which its radius does not matter.
             return _column(lengths.T, direction) * _over(direction, L2(0).norm(direction))
         shares = torch.arange(n, dtype=direction.dtype, device=direction.device) / (n / 2) - 1
         return _column(eps * shares[:, None], direction) * _over(direction, Linf(0).norm(direction))
@@ -161,11 +164,13 @@ class Atex:
         eps, counts = self._number("eps"), (int(self._number("along")), int(self._number("across")))
         shape = (*counts, *direction.shape[1:])
         if self.protocol == "reference":
+            # Draws are per example, (b, along, across, ...); movedim puts the batch behind both counts.
             noise = eps * (2 * random.uniform(keys, shape, dtype=direction.dtype) - 1)
             return _without(noise.movedim(0, 2), direction, first=min(2, direction.dim() - 1))
         sideways = _without(
             random.normal(keys, shape, dtype=direction.dtype).movedim(0, 2), direction, first=1
         )
+        # A stream of their own: lengths must be independent of the directions.
         lengths = eps * (2 * random.uniform(keys, counts, stream=1, dtype=direction.dtype) - 1).movedim(0, 2)
         units = sideways.flatten(0, 1).flatten(0, 1)
         units = _over(units, L2(0).norm(units)).view_as(sideways)

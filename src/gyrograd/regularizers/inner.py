@@ -29,6 +29,7 @@ def ascend(
     No iterate is evaluated, so n steps cost n forward and backward passes.
     """
     check_attackable(x)
+    # `search` wants a verdict on x and one at the end; with selection "last" no value decides anything.
     nothing = Verdict(x.new_zeros(len(x)), x.new_ones(len(x)).bool())
 
     def ask(
@@ -40,6 +41,7 @@ def ascend(
         among: Tensor | None = None,  # noqa: ARG001
     ) -> Answer:
         uphill = input_gradient(value, perturbed) if slope else None
+        # `search` minimises.
         return Answer(None if uphill is None else -uphill, nothing if verdict else None)
 
     how = Search(steps, step_size, start=start, selection="last", constraint="soft")

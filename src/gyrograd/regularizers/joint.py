@@ -50,7 +50,7 @@ def check_joint(align: L2Cosine) -> None:
     """Refuse settings that need a second derivative."""
     if not knows(align):
         raise UserError(
-            "The joint pass knows one draw, a constant clean gradient and the logit; "
+            "The joint pass is for one draw, a constant clean gradient and the logit; "
             f"train {align} with fast=False."
         )
 
@@ -81,6 +81,7 @@ def _first_order_loss(
     v, terms = _slope(model, x, y[:part], align, moved)
     logits, derivatives = joint_pass(model, x, moved, v)
     loss = classifying(logits, y)
+    # v is the derivative of the sum of the penalties, and the objective is their mean.
     along = derivatives.gather(1, y[:part, None]).mean()
     return loss + along, {"cross_entropy": loss.detach(), **terms}
 
@@ -94,9 +95,11 @@ def _slope(
     whole = len(moved) == len(x)
     with statistics_of_first(model, len(x)) if whole else statistics_of(model, x):
         logits = model(both)
+    # Without a graph: v is a constant of the second pass, and that is why it needs no double backward.
     (gradients,) = torch.autograd.grad(logits.gather(1, torch.cat([y, y])[:, None]).sum(), both)
     scale = input_scale(model, x, align.space)
     here, there = gradients.chunk(2)
+    # A leaf: v is the derivative to this gradient, not to the image it belongs to.
     there = there.detach().requires_grad_()
     values = align.between(scale * here, scale * there)
     total = torch.stack(list(values.values())).sum()

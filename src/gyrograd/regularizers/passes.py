@@ -54,6 +54,7 @@ def auxiliary_pass(model: Model, batchnorm: str) -> Iterator[None]:
     finally:
         for layer, tracks in zip(layers, before, strict=True):
             layer.track_running_stats = tracks
+            # Only layers in training mode were changed.
             layer.train()
 
 
@@ -114,6 +115,7 @@ def _written_out(norm: _Norm) -> Tensor:
     if norm.running_mean is not None:
         with torch.no_grad():  # updates the running statistics; the result is not needed
             _normalize(replace(norm, weight=None, bias=None))
+    # Statistics in single precision, as in torch's kernel.
     x, axes, shape = single(norm.x), norm.axes, (1, -1, *(1 for _ in norm.x.shape[2:]))
     centred = x - x.mean(axes, keepdim=True)
     out = centred * (centred.square().mean(axes, keepdim=True) + norm.eps).rsqrt()
@@ -144,6 +146,7 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
 
     with torch.no_grad(), auxiliary_pass(model, "batch"), _Replaced(note_statistics):
         model(x)
+    # The block runs the model once, so its layers ask in the order in which they were seen.
     left = iter(seen)
     with auxiliary_pass(model, "batch"), _Replaced(lambda norm: _normalize_by(norm, *next(left))):
         yield
@@ -151,6 +154,7 @@ def statistics_of(model: Model, x: Tensor) -> Iterator[None]:
 
 def _mean_and_variance(norm: _Norm, x: Tensor) -> tuple[Tensor, Tensor]:
     """The statistics of x, in the precision of the layer's weights, as torch's kernel requires."""
+    # torch normalises by the biased variance; only the running one is unbiased.
     variance, mean = torch.var_mean(single(x), norm.axes, correction=0)
     kind = mean.dtype if norm.weight is None else norm.weight.dtype
     return mean.to(kind), variance.to(kind)
@@ -176,6 +180,7 @@ def input_scale(model: Model, x: Tensor, space: str) -> Tensor | float:
     if space == "pixel":
         return 1.0
     for module in model.modules():
+        # The outermost one, which sees pixels: modules() starts from the outside.
         if isinstance(module, Normalized):
             return module.std.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:]))
     return 1.0
@@ -223,5 +228,6 @@ def fresh_keys(seed: Seed | None, x: Tensor) -> Tensor:
     """One key per example: from the seed, or from torch's generator, which `manual_seed` controls."""
     check_tensor(x)
     if seed is None:
+        # From the CPU's generator: the same draws on every device.
         return torch.randint(2**62, (len(x),)).to(x.device)
     return random.keys(seed, len(x), x.device)

@@ -54,7 +54,7 @@ class IgNorm:
         check_inner(self.eps, self.steps, self.step_size)
         for name in ("points", "search_points"):
             if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; a path needs at least 1 point.")
+                raise UserError(f"{name} is {getattr(self, name)}; give a path at least 1 point.")
 
     def __call__(self, model: Model, x: Images, y: Labels, *, seed: Seed | None = None) -> PerExample:
         check_batch(model, x)
@@ -80,5 +80,6 @@ def path_length(model: Model, x: Images, end: Images, y: Labels, points: int) ->
     loss = score_of(model, x, y, "loss")
     mean = torch.zeros_like(x)
     for position, weight in zip(positions, weights, strict=True):
+        # The graph reaches `end`, too, for the search: the points move with it.
         mean = mean + weight * input_gradient(loss, x + position * (end - x), create_graph=True)
     return ((end - x) * mean).abs().flatten(1).sum(1)

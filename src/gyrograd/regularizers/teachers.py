@@ -18,10 +18,12 @@ class Teacher:
     """A frozen copy of a trained net; two with the same weights are equal."""
 
     def __init__(self, net: Model, source: str) -> None:
+        # A copy: the given net may be the student itself, which goes on learning.
         self.net = copy.deepcopy(net).eval().requires_grad_(False)
         self.source = source
         self._cast: dict[torch.dtype, Model] = {}
         digest = hashlib.sha256()
+        # Sorted: the order in which layers were defined is no difference between nets.
         for key, value in sorted(self.net.state_dict().items()):
             digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)

@@ -95,6 +95,7 @@ class Iga:
         found = self.images(model, x, y, seed=seed)
         with auxiliary_pass(model, self.batchnorm):
             loss = score_of(model, x, y, "loss")(found)
+        # The pass of the loss has updated the running statistics; these passes must not update them again.
         with auxiliary_pass(model, "batch" if self.batchnorm == "train" else self.batchnorm):
             views = [self._view(model, found, y)]
             if self.protocol == "reference":
@@ -116,6 +117,7 @@ class Iga:
     def _searched(self, model: Model, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
         """The elements of the reference search: those with the largest label gradient at its start."""
         start = random_start(x, self.eps, keys)
+        # At the start of the search, which has the same keys, not at x.
         gradient = input_gradient(score_of(model, x, y, "logit"), start)
         gradient = input_scale(model, x, self.space) * gradient
         return top_k_mask(gradient.abs(), max(1, round(SEARCHED_FRACTION * x[0].numel())))
@@ -146,6 +148,7 @@ def mined_triplet(views: list[View]) -> PerExample:
     pairs = [(seen.image, slope) for seen in views for view in views for slope in (view.label, view.other)]
     images, slopes = (torch.cat(maps) for maps in zip(*pairs, strict=True))
     # All at once: on a GPU a small net is limited by the number of kernels, not by their work.
+    # `cosine_distance` is (1 - cos) / 2.
     apart = 2 * cosine_distance(images, slopes).view(len(views), len(views), 2, -1)
     return F.softplus(apart[:, :, 0].amax(1) - apart[:, :, 1].amin(1)).mean(0)
 

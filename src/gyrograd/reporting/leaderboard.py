@@ -10,11 +10,13 @@ import itertools
 import math
 import os
 import re
+import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from gyrograd.errors import UserError
@@ -22,6 +24,7 @@ from gyrograd.numerics.wording import number
 from gyrograd.records import JsonObject, read_json
 from gyrograd.reporting.charts import labels_of
 from gyrograd.reporting.page import render_template
+from gyrograd.reporting.palette import COLOURS, MARKER_REACH, MARKERS
 from gyrograd.reporting.schema import (
     CARD,
     HOLLOW,
@@ -210,13 +213,25 @@ class PlanePoint:
 
 
 @dataclass(frozen=True)
+class FrontierLetter:
+    """The letter that names a pair of the frontier, with its position on the plane."""
+
+    text: str
+    point: PlanePoint
+    left: float
+    top: float
+
+
+@dataclass(frozen=True)
 class Plane:
-    """Accuracy (x) against the ranking column (y), in a box of 100 by 60 units."""
+    """Accuracy (x) against the ranking column (y), in a box of 100 by 66 units."""
 
     column: CardColumn
     points: list[PlanePoint]
 
-    WIDTH, HEIGHT = 100.0, 60.0
+    WIDTH, HEIGHT = 100.0, 66.0
+    TEXT, MARKER, FRONTIER_MARKER = 3.8, 1.3, 1.7
+    """Sizes on a telephone, in units. On a wide screen all are smaller, so that what is apart here is apart there."""
 
     @cached_property
     def spans(self) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -239,10 +254,59 @@ class Plane:
         line = sorted({(point.x, point.y) for point in self.points if point.frontier})
         return " ".join(f"{self.left(x)},{self.top(y)}" for x, y in line)
 
-    @property
-    def models(self) -> list[str]:
-        """The models, in the order of their colours."""
-        return list(dict.fromkeys(point.place.audit.name for point in self.points))
+    @cached_property
+    def models(self) -> dict[str, tuple[str, str]]:
+        """Colour and marker of each model, from left to right; no two of 56 models share both."""
+        names = dict.fromkeys(
+            point.place.audit.name for point in sorted(self.points, key=lambda point: point.x)
+        )
+        shapes = [*MARKERS.values()]
+        return {name: (f"s{i % COLOURS}", shapes[i % len(shapes)]) for i, name in enumerate(names)}
+
+    @cached_property
+    def letters(self) -> list[FrontierLetter]:
+        """A letter next to each pair of the frontier, on no marker and no other letter; none if there is no room."""
+        taken = []
+        for point in self.points:
+            half = MARKER_REACH * (self.FRONTIER_MARKER if point.frontier else self.MARKER)
+            taken.append(_Box(self.left(point.x), self.top(point.y), half, half))
+        # Nothing reliable is better in both, so the corner beyond the frontier is free: it is tried first.
+        outward = math.radians(-45 if self.column["direction"] == "higher" else 45)
+        turns = sorted((math.tau * n / 16 for n in range(-8, 8)), key=abs)
+        capitals = string.ascii_uppercase
+        texts = itertools.chain(capitals, map("".join, itertools.product(capitals, repeat=2)))
+        letters = []
+        frontier = sorted((point for point in self.points if point.frontier), key=lambda point: point.x)
+        for point, text in zip(frontier, texts, strict=False):
+            for distance, turn in itertools.product((4.4, 5.5, 7, 9, 12, 16), turns):
+                left = self.left(point.x) + distance * math.cos(outward + turn)
+                top = self.top(point.y) + distance * math.sin(outward + turn)
+                box = _Box(left, top, 0.5 * self.TEXT * len(text), 0.45 * self.TEXT)
+                if box.within(self.WIDTH, self.HEIGHT) and not any(box.meets(other) for other in taken):
+                    taken.append(box)
+                    letters.append(FrontierLetter(text, point, round(left, 2), round(top, 2)))
+                    break
+        return letters
+
+
+class _Box(NamedTuple):
+    """A box around x, y; width and height are half of its sides."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def within(self, width: float, height: float) -> bool:
+        """True if the box lies in a plane with these sides."""
+        return self.width < self.x < width - self.width and self.height < self.y < height - self.height
+
+    def meets(self, other: _Box) -> bool:
+        """True if the boxes overlap."""
+        return (
+            abs(self.x - other.x) < self.width + other.width
+            and abs(self.y - other.y) < self.height + other.height
+        )
 
 
 def find_audits(*folders: Path) -> tuple[list[Audit], list[str]]:
@@ -297,6 +361,7 @@ def leaderboard_page(
         boards=tables,
         troubles=troubles,
         methods=methods,
+        Plane=Plane,
         sources=list(dict.fromkeys(board.source for board in tables)),
         link=lambda audit: report_link(audit, home) if pages is None else pages[audit.path],
     )
@@ -466,6 +531,9 @@ def _span(values: list[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     room = 0.06 * (high - low) or max(0.05, abs(high) / 10)
     step = 10 ** math.floor(math.log10(high - low + 2 * room))
-    step = next(step * part for part in (0.1, 0.2, 0.5, 1.0, 2.0) if high - low + 2 * room <= 8 * step * part)
+    step = next(
+        step * part for part in (0.1, 0.2, 0.5, 1.0, 2.0) if high - low + 2 * room <= 10 * step * part
+    )
     first, last = math.floor((low - room) / step), math.ceil((high + room) / step)
+    first = max(first, 0) if low > 0 else first  # a radius or a share below 0 does not exist
     return first * step, (last + (last - first) % 2) * step

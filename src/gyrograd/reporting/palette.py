@@ -32,7 +32,18 @@ DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 """The same names on black."""
 
 COLOURS = 8
-MARKERS = "osD^vPX*"
+MARKERS = {
+    "o": "M-1 0a1 1 0 1 0 2 0a1 1 0 1 0-2 0z",
+    "s": "M-.9-.9H.9V.9H-.9z",
+    "D": "M0-1.25L1.25 0 0 1.25-1.25 0z",
+    "^": "M0-1.2L1.2.95H-1.2z",
+    "v": "M0 1.2L1.2-.95H-1.2z",
+    "P": "M-.42-1.2H.42V-.42H1.2V.42H.42V1.2H-.42V.42H-1.2V-.42H-.42z",
+    "X": "M-1.15-.55L-.55-1.15 0-.6.55-1.15 1.15-.55.6 0 1.15.55.55 1.15 0 .6-.55 1.15-1.15.55-.6 0z",
+}
+"""Matplotlib's markers, and the same shapes as SVG paths. With eight of them each colour would have only one marker."""
+MARKER_REACH = 1.25
+"""Largest coordinate of the SVG paths."""
 DASHES: tuple[Any, ...] = (
     "-",
     (0, (6, 2)),
@@ -51,5 +62,5 @@ class Series(NamedTuple):
 
 
 def series(index: int) -> Series:
-    """The style of the method with this number; eight colours and five dashes give forty combinations."""
-    return Series(LIGHT[f"s{index % COLOURS}"], MARKERS[index % len(MARKERS)], DASHES[index % len(DASHES)])
+    """The style of the method with this number; eight colours and seven markers give 56 combinations."""
+    return Series(LIGHT[f"s{index % COLOURS}"], [*MARKERS][index % len(MARKERS)], DASHES[index % len(DASHES)])

@@ -25,7 +25,7 @@ from gyrograd.registry import register
 def _check_scale(kernel: str, name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0):
         raise UserError(
-            f"Kernel '{kernel}' needs {name} > 0 in pixel units (images lie in [0, 1]), not {value}."
+            f"{name} of the kernel '{kernel}' is {value}; give a width above 0 in pixel units, such as 0.1."
         )
 
 
@@ -47,6 +47,7 @@ class Gaussian:
 
     def sample(self, shape: tuple[int, ...], seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draws of this shape; fewer draws are a prefix of more."""
+        # One key: all examples share the draws.
         return self.sigma * random.normal(random.keys(seed, 1), shape, dtype=dtype)[0]
 
     def tv_slope(self, d: int) -> float:  # noqa: ARG002 - the same in every dimension

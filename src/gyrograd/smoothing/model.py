@@ -58,6 +58,7 @@ class Smoothed(nn.Module):
     def forward(self, x: Inputs) -> Logits:
         noise = self._noise_for(x)
         draws_at_once = max(1, self.max_batch // max(1, len(x)))
+        # Parts are summed and divided once at the end: the last one may be smaller than the others.
         parts = noise.split(draws_at_once)
         if len(parts) == 1:
             return self._sum(x, noise) / self.draws
@@ -68,6 +69,7 @@ class Smoothed(nn.Module):
 
     def _sum(self, x: Tensor, noise: Tensor) -> Tensor:
         """Outputs summed over these draws, in one pass of the core."""
+        # Draws on the first axis: LRP recognises the sum over them by that axis.
         rows = (x.unsqueeze(0) + noise.unsqueeze(1)).flatten(0, 1)
         outputs = with_full_precision(self.core(rows))
         total: Tensor = outputs.unflatten(0, (len(noise), len(x))).sum(0)
@@ -85,6 +87,7 @@ class Smoothed(nn.Module):
             with mode(), sdpa_kernel(SDPBackend.MATH), layers():
                 return self._sum(x, noise)
 
+        # The reentrant kind supports neither torch.autograd.grad nor second derivatives.
         result: Tensor = checkpoint(again, x, noise, use_reentrant=False, preserve_rng_state=False)
         return result
 
@@ -97,6 +100,7 @@ class Smoothed(nn.Module):
                 return noise
         # Later calls may be differentiated, which tensors made in inference mode do not allow.
         with torch.inference_mode(False):
+            # Drawn on the CPU: normal numbers drawn on a GPU may differ in the last digit.
             noise = self.kernel.sample((self.draws, *x.shape[1:]), self.seed, x.dtype).to(x.device)
         self._noise = wanted, noise
         if noise.numel() <= MOST_SHARED:
