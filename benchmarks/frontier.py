@@ -10,9 +10,8 @@ A point is an objective of `POINTS` and, after slashes, variations of the recipe
 50,000 and judges on the 10,000 test images. Points are chosen on the first and reported on the second. Each point is a
 process of its own and a JSON file; what is there already is not run again, and a killed training resumes.
 
-The rule for LeNet: of the points within half a point of cross-entropy, the one whose gradient map keeps most at 4/255.
-The rule for ResNet18, whose steady net was adv2 before: of the points that lose at most a quarter of a point of
-accuracy against adv2, the one whose gradient map keeps most at 4/255.
+Points are chosen by a rule that was fixed before they were trained: of those that lose no more than some accuracy
+against a reference (`RULES`), the one whose gradient map keeps most at 4/255. `report` says which that is.
 """
 
 from __future__ import annotations
@@ -420,6 +419,10 @@ def every(arguments: argparse.Namespace) -> None:
         list(pool.map(run, jobs))
 
 
+RULES = {"lenet": ("ce", 0.5), "resnet18": ("adv2", 0.25)}
+"""Reference and accuracy, in points, that a chosen net may lose against it. adv2 was ResNet18's steady net before."""
+RUN = ("net", "point", "seed", "epochs", "stage")
+"""What tells one record from another."""
 COLUMNS = {
     "accuracy": "accuracy, %",
     "rps": "RPS",
@@ -433,48 +436,83 @@ COLUMNS = {
 
 
 def report(arguments: argparse.Namespace) -> None:
-    """Tables and the plane of accuracy against top pixels kept, from the JSON files of both stages."""
+    """Add the JSON files of both stages to the records in `--out`; print their tables and draw their plane."""
     home = Path(arguments.out)
     home.mkdir(parents=True, exist_ok=True)
     texts = []
     for stage, folder in (("explore", arguments.explore), ("final", arguments.final)):
-        points = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
-        (home / f"{stage}.json").write_text(json.dumps(points, indent=1) + "\n")
+        kept = home / f"{stage}.json"
+        known = json.loads(kept.read_text()) if kept.exists() else []
+        new = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+        # A point that was measured again replaces its older record.
+        points = list({tuple(p[key] for key in RUN): p for p in [*known, *new]}.values())
+        kept.write_text(json.dumps(points, indent=1) + "\n")
         texts.append(f"## {stage}\n\n{table(points)}")
         if stage == "explore":
             plane(points, home / "plane.png")
+            texts += [f"The rule chooses {choose(points, net)} for {net}." for net in RULES]
     print("\n\n".join(texts))
 
 
+def choose(points: list[dict[str, Any]], net: str) -> str:
+    """The explored point of a net that its rule chooses."""
+    reference, loss = RULES[net]
+    means = {
+        p["point"]: [p["numbers"][name]["mean"] for name in ("accuracy", "gradient kept 4")]
+        for p in points
+        if p["net"] == net
+    }
+    fair = {name: kept for name, (accuracy, kept) in means.items() if accuracy >= means[reference][0] - loss}
+    return max(fair, key=lambda name: fair[name])
+
+
+def kind_of(point: dict[str, Any]) -> str:
+    """Net, length and attack: only points that share them are compared."""
+    return f"{point['net']}, {point['epochs']} epochs, {point.get('attack', 'top_k, 40 steps')}"
+
+
 def table(points: list[dict[str, Any]]) -> str:
-    """Markdown: a row per net and point, means over seeds; `n` of each column in its head."""
-    rows = sorted({(p["net"], p["point"]) for p in points}, key=lambda row: (row[0], row[1] != "ce", row[1]))
+    """Markdown: a row per kind and point, means over seeds."""
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for p in sorted(points, key=lambda p: (kind_of(p), p["point"] != "ce", p["point"])):
+        rows.setdefault((kind_of(p), p["point"]), []).append(p)
     names = [name for name in COLUMNS if any(name in p["numbers"] for p in points)]
     lines = ["| net, objective | seeds | " + " | ".join(COLUMNS[name] for name in names) + " |"]
     lines.append("|" + "---|" * (len(names) + 2))
-    for net, point in rows:
-        these = [p for p in points if (p["net"], p["point"]) == (net, point)]
+    for (kind, point), these in rows.items():
         cells = []
         for name in names:
             values = [p["numbers"][name]["mean"] for p in these if name in p["numbers"]]
             mean = sum(values) / len(values) if values else math.nan
             cells.append("-" if not values else f"{mean:.3f}" if mean < 1 else f"{mean:.1f}")
-        lines.append(f"| {net}, {point} | {len(these)} | " + " | ".join(cells) + " |")
+        lines.append(f"| {kind}: {point} | {len(these)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 def plane(points: list[dict[str, Any]], path: Path) -> None:
-    """Accuracy against the share of the gradient map's top tenth that stays at 4/255."""
+    """Accuracy against the share of the gradient map's top tenth that stays at 4/255: a panel per net and attack."""
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(10, 9), layout="constrained")
-    for i, p in enumerate(sorted(points, key=lambda p: p["numbers"]["gradient kept 4"]["mean"])):
-        at = p["numbers"]["accuracy"]["mean"], p["numbers"]["gradient kept 4"]["mean"]
-        axes.errorbar(*at, xerr=p["numbers"]["accuracy"]["error"], fmt="o", color="tab:blue", alpha=0.6)
-        axes.annotate(p["point"], at, textcoords="offset points", xytext=(4, 4 if i % 2 else -10), fontsize=8)
-    axes.set_xlabel("accuracy on 5,000 held-out images, % (bar: standard error)")
-    axes.set_ylabel("top tenth of the gradient map kept at 4/255")
-    figure.savefig(path, dpi=120)
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for p in points:
+        panels.setdefault(kind_of(p), []).append(p)
+    figure, every_axes = plt.subplots(
+        1, len(panels), figsize=(8 * len(panels), 8), layout="constrained", squeeze=False
+    )
+    for axes, (title, some) in zip(every_axes[0], panels.items(), strict=True):
+        for i, p in enumerate(sorted(some, key=lambda p: p["numbers"]["gradient kept 4"]["mean"])):
+            accuracy, kept = (p["numbers"][name] for name in ("accuracy", "gradient kept 4"))
+            at = accuracy["mean"], kept["mean"]
+            axes.errorbar(
+                *at, yerr=kept["error"], xerr=accuracy["error"], fmt="o", color="tab:blue", alpha=0.6
+            )
+            axes.annotate(
+                p["point"], at, textcoords="offset points", xytext=(5, 5 if i % 2 else -11), fontsize=9
+            )
+        axes.set_title(title)
+        axes.set_xlabel("accuracy on 5,000 held-out images, % (bars: standard errors)")
+        axes.set_ylabel("top tenth of the gradient map kept at 4/255")
+    figure.savefig(path, dpi=110)
 
 
 def main() -> None:
