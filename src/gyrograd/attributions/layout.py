@@ -56,8 +56,9 @@ def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly:
         except RuntimeError as wrong:
             if is_out_of_memory(wrong):
                 raise
-        _PLAIN_ONLY.add(model)
-        return plainly(x)
+        result = plainly(x)
+        _PLAIN_ONLY.add(model)  # not if it fails in the plain layout too, for another reason
+        return result
 
 
 def any_layout_pays(model: Model, create_graph: bool) -> bool:
