@@ -13,6 +13,9 @@ from gyrograd.attacks import engine
 from gyrograd.attacks.auto import Auto
 from gyrograd.attacks.engine import derivative
 from gyrograd.attributions.path import IntegratedGradients
+from gyrograd.audit.engine import _inputs
+from gyrograd.audit.methods import methods_of
+from gyrograd.audit.plans import attacks_on
 from gyrograd.audit.presets import preset_of
 from gyrograd.errors import UserError
 from gyrograd.metrics import MapSimilarity, TopKIntersection
@@ -139,11 +142,11 @@ def test_an_error_of_another_cause_is_raised(with_instructions):
 
 @pytest.mark.parametrize("column", ["top_kept", "cosine"])
 def test_what_is_reported_is_exact(column, with_instructions):
-    (x, y), model = images(4), smooth_net()
-    hit = Auto(eps=8 / 255, steps=4, column=column)(model, GRADIENT, x, y)
+    (x, y), model, calm = images(4), smooth_net(), gg.attribution("smoothgrad", draws=2)
+    hit = Auto(eps=8 / 255, steps=4, column=column)(model, calm, x, y)
     measure = TopKIntersection(k=102) if column == "top_kept" else MapSimilarity()
-    again = GRADIENT(model, hit.x, y)
-    torch.testing.assert_close(hit.value, measure(GRADIENT(model, x, y), again), rtol=1e-5, atol=1e-5)
+    again = calm(model, hit.x, y)
+    torch.testing.assert_close(hit.value, measure(calm(model, x, y), again), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(hit.map, again, rtol=1e-4, atol=1e-5 * float(again.abs().max()))
     assert hit.value.mean() < hit.start.mean() - 0.1
 
@@ -161,8 +164,8 @@ def steps_of(monkeypatch, attribution, model=None, **settings) -> list[tuple[boo
     return steps
 
 
-def test_a_map_of_one_pass_takes_its_last_steps_in_single_precision(monkeypatch):
-    assert [fast for fast, _ in steps_of(monkeypatch, GRADIENT)] == [True, True, False]
+def test_a_map_of_one_pass_is_searched_in_single_precision(monkeypatch):
+    assert [fast for fast, _ in steps_of(monkeypatch, GRADIENT)] == [False] * 3
 
 
 def test_a_mean_over_passes_takes_all_its_steps_in_bfloat16(monkeypatch):
@@ -174,7 +177,8 @@ def test_a_mean_over_passes_takes_all_its_steps_in_bfloat16(monkeypatch):
 
 
 def test_a_twin_is_searched_in_single_precision(monkeypatch):
-    steps = steps_of(monkeypatch, GRADIENT, gg.model("lenet", num_classes=10, seed=0).eval())
+    calm = gg.attribution("smoothgrad", draws=2)
+    steps = steps_of(monkeypatch, calm, gg.model("lenet", num_classes=10, seed=0).eval())
     assert len(steps) >= 3
     assert not any(fast for fast, _ in steps)
 
@@ -246,3 +250,13 @@ def test_noise_takes_one_map_per_radius_besides_the_clean_one(radii):
     for hit in hits:
         assert hit.linf.min() > 0.9 * hit.eps
         torch.testing.assert_close(hit.map, GRADIENT(smooth_net(), hit.x, y), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fast", "single"])
+def test_an_audits_precision_is_that_of_its_searches(precision):
+    preset = preset_of("glance", search_precision=precision, methods=("gradient",))
+    x, y = images(2)
+    inputs = _inputs(smooth_net(), x, y, None, None, None, None, None, preset, 0)
+    (method,), _ = methods_of(None, preset, smooth_net(), x[:1], y[:1], max_batch=8)
+    (search,) = attacks_on(inputs, method, {"auto": (4 / 255,)})
+    assert search.attack.search_precision == precision

@@ -322,9 +322,8 @@ def each_afresh(plan: AttackPlan, under: AttackBatch) -> list[SearchResult]:
     blind = under.blind(rows) if plan.follows_maps else torch.zeros_like(clean.kept)
     how, found = plan.search, []
     if (how.selection, how.constraint) == ("last", "soft") and how.stop_at is None and not how.trace:
-        how = replace(
-            how, open_end=True
-        )  # whatever its value, the last iterate is returned: `_result` evaluates it
+        # The last iterate is returned whatever its value, so no verdict on it is needed: `_result` evaluates it.
+        how = replace(how, open_end=True)
     for eps in radii:
         one = search(scene.x, how, ball(plan.norm, eps), box, ask, clean, streams)
         delta = one.delta if one.last is None else one.last
@@ -382,12 +381,11 @@ def asker(
 class Economy:
     """Cheaper derivatives for steps whose rough direction is enough.
 
-    fast_steps: the first steps that are taken in bfloat16 where that is faster; never through a twin, which is sharp.
-    coarse: a cheaper map of the same kind, which the first `coarse_steps` steps follow; their iterates must not be
-    judged.
+    fast: take steps in bfloat16 where that is faster; never through a twin, which is sharp. coarse: a cheaper map of
+    the same kind, which the first `coarse_steps` steps follow; their iterates must not be judged.
     """
 
-    fast_steps: int = 0
+    fast: bool = False
     coarse: Attribution | None = None
     coarse_steps: int = 0
 
@@ -431,7 +429,7 @@ class _Asker:
             perturbed,
             scene.target,
             self._objective(judged),
-            fast=alone and step < saved.fast_steps,
+            fast=alone and saved.fast,
         )
         if judged is None and alone and verdict:
             judged = _verdict(self.aim, scene, there.map, there.logits, perturbed)

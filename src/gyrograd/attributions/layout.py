@@ -56,8 +56,9 @@ def in_fast_layout(model: Model, x: Inputs, run: Callable[[Tensor], T], plainly:
         except RuntimeError as wrong:
             if is_out_of_memory(wrong):
                 raise
+        # A model that fails in the plain layout too fails for another reason, and is not remembered.
         result = plainly(x)
-        _PLAIN_ONLY.add(model)  # not if it fails in the plain layout too, for another reason
+        _PLAIN_ONLY.add(model)
         return result
 
 

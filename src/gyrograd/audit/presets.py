@@ -31,8 +31,8 @@ class Preset:
             result is evaluated with the map itself.
         settled: `auto` ends the search of an image, at this and at larger radii, once no more than this is left of its
             column.
-        search_precision: of the steps of `auto`: "fast" is bfloat16 on a CPU that has instructions for it, "single"
-            never is. Every number of an audit is computed in single precision.
+        search_precision: of the steps of `auto` through maps that average: "fast" is bfloat16 on a CPU that has
+            instructions for it, "single" never is. Every number of an audit is computed in single precision.
         noise_eps, draws: radius and number of draws of the noise of RPS.
         metrics: further metrics by name.
         points: points of the insertion and deletion curves.
