@@ -160,17 +160,11 @@ def test_every_attack_gives_the_numbers_of_its_own_call(name, net, x):
 @pytest.mark.parametrize("method", ["integrated_gradients(steps=16)", "smoothgrad(draws=2)"])
 def test_an_attack_that_is_watched_takes_the_same_cheaper_steps(method, net, x, monkeypatch):
     monkeypatch.setattr(bfloat16, "is_fast_in_bfloat16", lambda: True)
-    shares = []
-    found = attack_image(
-        net,
-        x,
-        None,
-        replace(PLAN, attack="auto", method=method),
-        seed=7,
-        watch=lambda share, _: shares.append(share),
-    )
-    name, settings = parse_call(method)
-    attack = gg.attack("auto", eps=PLAN.eps, steps=PLAN.steps)
+    shares, (name, settings) = [], parse_call(method)
+    plan = replace(PLAN, attack="auto", method=method, steps=6)
+    watch = lambda share, _: shares.append(share)  # noqa: E731
+    found = attack_image(net, x, None, plan, seed=7, watch=watch)
+    attack = gg.attack("auto", eps=plan.eps, steps=6)
     hit = attack(net.model, gg.attribution(name, **settings), x, net.model(x).argmax(1), seed=7)
     assert torch.equal(found.hit.x, hit.x)
     assert max(shares) == 1.0

@@ -83,8 +83,8 @@ class Watched:
     """Wraps an attribution and reports an attack's progress by counting its calls. Changes no number.
 
     Attacks report no progress themselves. They compute the attribution with a graph once per step, so the progress is
-    the number of these calls over `attack_steps`. For attacks on the prediction, `count_pass` counts passes of the model with
-    a graph outside of the attribution.
+    the number of these calls over `attack_steps`. For attacks on the prediction, `count_pass` counts passes of the
+    model with a graph outside of the attribution.
     """
 
     attribution: Attribution
