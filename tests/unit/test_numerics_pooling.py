@@ -41,6 +41,23 @@ def test_values_and_both_derivatives_are_those_of_torch_to_the_bit(
         assert ours.is_contiguous(memory_format=layout)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("graph", [False, True])
+def test_a_slope_goes_where_torch_sends_it(
+    dtype: torch.dtype, layout: torch.memory_format, graph: bool
+) -> None:
+    """With and without a graph, which take other kernels; also a slope that comes in the plain layout."""
+    z = with_ties(3, 4, 6, 8).to(dtype).contiguous(memory_format=layout).requires_grad_()
+    slope = torch.linspace(-1, 2, 3 * 4 * 3 * 4).view(3, 4, 3, 4).to(dtype)
+    with CpuLayers():
+        out = F.max_pool2d(z, 2)
+    (ours,) = torch.autograd.grad(out, z, slope, create_graph=graph)
+    (theirs,) = torch.autograd.grad(F.max_pool2d(z, 2), z, slope)
+    assert torch.equal(ours, theirs)
+    assert ours.is_contiguous(memory_format=layout)
+
+
 def test_windows_are_apart_unless_a_pixel_is_in_two() -> None:
     assert windows_are_apart(2)
     assert windows_are_apart(2, 3)

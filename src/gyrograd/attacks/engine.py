@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -21,13 +22,20 @@ from gyrograd.attacks.objectives import Aim, Objective, Scene, goal_maps, margin
 from gyrograd.attacks.result import AttackResult, concatenate_results, in_shape_of
 from gyrograd.attacks.twin import Guide, TwinBeta, guide_for
 from gyrograd.attributions import as_attribution
-from gyrograd.attributions.batching import MAX_BATCH, in_parts, rows_at_once, rows_per_example
+from gyrograd.attributions.batching import (
+    MAX_BATCH,
+    in_parts,
+    is_out_of_memory,
+    rows_at_once,
+    rows_per_example,
+)
 from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError
 from gyrograd.models import InShape
 from gyrograd.models.class_names import own_class_names
 from gyrograd.numerics.balls import L2, Linf, ball
+from gyrograd.numerics.bfloat16 import bfloat16_pays, in_bfloat16
 from gyrograd.numerics.checks import (
     check_fits,
     check_images,
@@ -40,7 +48,7 @@ from gyrograd.numerics.checks import (
 from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.numerics.modes import eval_mode, freeze_weights
 from gyrograd.numerics.random import Keys, keys, normal
-from gyrograd.numerics.second_order import made_for_second_derivatives
+from gyrograd.numerics.second_order import made_for_second_derivatives, single
 from gyrograd.records import JsonObject
 from gyrograd.registry import make
 from gyrograd.types import Attribution, Flags, Images, Labels, Logits, Model, PerExample, Seed, Targets
@@ -312,10 +320,14 @@ def each_afresh(plan: AttackPlan, under: AttackBatch) -> list[SearchResult]:
     scene, box, streams = under.searched.rows(rows), under.box.rows(rows, b), under.streams[rows]
     ask, clean = asker(plan, under.model, under.surrogate if plan.sees_maps else None, under.guide, scene)
     blind = under.blind(rows) if plan.follows_maps else torch.zeros_like(clean.kept)
-    found = []
+    how, found = plan.search, []
+    if (how.selection, how.constraint) == ("last", "soft") and how.stop_at is None and not how.trace:
+        # The last iterate is returned whatever its value, so no verdict on it is needed: `_result` evaluates it.
+        how = replace(how, open_end=True)
     for eps in radii:
-        one = search(scene.x, plan.search, ball(plan.norm, eps), box, ask, clean, streams)
-        found.append(replace(one, stuck=one.stuck | (blind & (eps > 0))))
+        one = search(scene.x, how, ball(plan.norm, eps), box, ask, clean, streams)
+        delta = one.delta if one.last is None else one.last
+        found.append(replace(one, delta=delta, stuck=one.stuck | (blind & (eps > 0))))
     return [found[0].rows(slice(at, at + b)) for at in range(0, len(rows), b)] if together else found
 
 
@@ -345,11 +357,13 @@ def asker(
     *,
     start: PerExample | None = None,
     begins_at_x: bool = False,
+    economy: Economy | None = None,
 ) -> tuple[Ask, Verdict]:
     """The `ask` function of the loop, and the verdict on the clean images.
 
     Derivatives come from the guide, verdicts from the model, in one pass if they are the same. `start`: the value of
-    the clean images, if known. `begins_at_x`: the first call is for x itself, whose verdict is known.
+    the clean images, if known. `begins_at_x`: the first call is for x itself, whose verdict is known. With an `economy`
+    verdicts can be estimates, and the caller must evaluate what it keeps.
     """
     guided = _seen_by(guide, scene) if plan.penalty and guide.model is not model else scene
     clean = (
@@ -358,7 +372,22 @@ def asker(
         else Verdict(start, torch.ones_like(scene.target, dtype=torch.bool))
     )
     known = clean if begins_at_x else None
-    return _Asker(plan, model, attribution, guide, scene, guided, plan.aim(scene), known), clean
+    return _Asker(
+        plan, model, attribution, guide, scene, guided, plan.aim(scene), known, economy or Economy()
+    ), clean
+
+
+@dataclass(frozen=True)
+class Economy:
+    """Cheaper derivatives for steps whose rough direction is enough.
+
+    fast: take steps in bfloat16 where that is faster; never through a twin, which is sharp. coarse: a cheaper map of
+    the same kind, which the first `coarse_steps` steps follow; their iterates must not be judged.
+    """
+
+    fast: bool = False
+    coarse: Attribution | None = None
+    coarse_steps: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,6 +406,7 @@ class _Asker:
     guided: Scene
     aim: Aim
     at_first: Verdict | None = None
+    economy: Economy = Economy()
 
     def __call__(
         self, perturbed: Tensor, step: int, *, slope: bool, verdict: bool, among: Flags | None = None
@@ -392,8 +422,14 @@ class _Asker:
         if not slope:
             return Answer(None, judged)
         self.guide.set_step(step, self.plan.search.steps)
+        saved = self.economy
         there = derivative(
-            self.guide.model, self.attribution, perturbed, scene.target, self._objective(judged)
+            self.guide.model,
+            self.attribution if saved.coarse is None or step >= saved.coarse_steps else saved.coarse,
+            perturbed,
+            scene.target,
+            self._objective(judged),
+            fast=alone and saved.fast,
         )
         if judged is None and alone and verdict:
             judged = _verdict(self.aim, scene, there.map, there.logits, perturbed)
@@ -443,13 +479,41 @@ class Derivative(NamedTuple):
     value: Tensor
 
 
+_SINGLE_ONLY: WeakSet[Model] = WeakSet()
+"""Models that failed in bfloat16; they are not tried again."""
+
+
 def derivative(
+    model: Model,
+    attribution: Attribution | None,
+    x: Images,
+    target: Labels,
+    objective: Objective,
+    *,
+    fast: bool = False,
+) -> Derivative:
+    """The objective's derivative to x, with the map, the logits and the objective's value.
+
+    `fast`: the model runs in bfloat16 where that is faster, and all four are estimates.
+    """
+    if fast and model not in _SINGLE_ONLY and bfloat16_pays(model, x):
+        try:
+            with in_bfloat16():
+                return _derivative(model, attribution, x, target, objective)
+        except (RuntimeError, UserError) as wrong:
+            if isinstance(wrong, RuntimeError) and is_out_of_memory(wrong):
+                raise
+        # Layers that expect single precision fail; an error of another cause is raised again below.
+        _SINGLE_ONLY.add(model)
+    return _derivative(model, attribution, x, target, objective)
+
+
+def _derivative(
     model: Model, attribution: Attribution | None, x: Images, target: Labels, objective: Objective
 ) -> Derivative:
-    """The objective's derivative to x, with the map, the logits and the objective's value."""
     with torch.enable_grad(), made_for_second_derivatives(x):
         leaf = x.detach().requires_grad_()
-        map, logits = look(model, attribution, leaf, target, graph=True)
+        map, logits = (single(each) for each in look(model, attribution, leaf, target, graph=True))
         value = objective(map, logits, leaf)
         gradient = (
             torch.autograd.grad(value.sum(), leaf, allow_unused=True)[0] if value.requires_grad else None

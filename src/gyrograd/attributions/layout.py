@@ -66,9 +66,11 @@ def in_fast_layout(
         except RuntimeError as wrong:
             if is_out_of_memory(wrong):
                 raise
-        # After the handler: an error of the plain run is then not shown as a consequence of this one.
+        # After the handler: an error of the plain run is then not shown as a consequence of this one. A model that fails
+        # in the plain layout too fails for another reason, and is not remembered.
+        result = plainly(x)
         _PLAIN_ONLY.add(model)
-        return plainly(x)
+        return result
 
 
 def any_layout_pays(model: Model, create_graph: bool) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
@@ -19,6 +19,10 @@ from gyrograd.registry import register
 from gyrograd.types import Inputs, Model, Targets
 
 Rule = Literal["left", "right", "midpoint", "trapezoid"]
+
+
+FEWEST_TO_THIN = 16
+"""Steps from which on a quarter of them makes a map that moves like the whole: of 8 steps even half do not."""
 
 
 def path_points(rule: str, steps: int) -> tuple[list[float], list[float]]:
@@ -100,6 +104,14 @@ class IntegratedGradients(ComparedBySettings):
         return explain_in_parts(
             explain, model, x, target, self.max_batch, create_graph, passes=passes, baseline=self.baseline
         )
+
+    def coarser(self) -> IntegratedGradients | None:
+        """The map from a quarter of the points, which an attack may follow at first; None if those are too few.
+
+        The gradient changes little between neighbouring points, so a few of them, in the middle of their intervals,
+        move like all of them. (Random draws do not: each has something of its own.)
+        """
+        return replace(self, steps=self.steps // 4, rule="midpoint") if self.steps >= FEWEST_TO_THIN else None
 
 
 def _column(values: list[float], x: Tensor) -> Tensor:

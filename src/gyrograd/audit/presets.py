@@ -31,6 +31,8 @@ class Preset:
             result is evaluated with the map itself.
         settled: `auto` ends the search of an image, at this and at larger radii, once no more than this is left of its
             column.
+        search_precision: of the steps of `auto` through maps that average: "fast" is bfloat16 on a CPU that has
+            instructions for it, "single" never is. Every number of an audit is computed in single precision.
         noise_eps, draws: radius and number of draws of the noise of RPS.
         metrics: further metrics by name.
         points: points of the insertion and deletion curves.
@@ -59,6 +61,7 @@ class Preset:
     search_rows: int = 8
     mean_steps: int | None = None
     settled: float = 0.0
+    search_precision: str = "fast"
     noise_eps: float = 16 / 255
     draws: int = 3
     points: int = 11

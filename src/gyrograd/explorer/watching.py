@@ -83,13 +83,13 @@ class Watched:
     """Wraps an attribution and reports an attack's progress by counting its calls. Changes no number.
 
     Attacks report no progress themselves. They compute the attribution with a graph once per step, so the progress is
-    the number of these calls over `steps`. For attacks on the prediction, `count_pass` counts passes of the model with
-    a graph outside of the attribution.
+    the number of these calls over `attack_steps`. For attacks on the prediction, `count_pass` counts passes of the
+    model with a graph outside of the attribution.
     """
 
     attribution: Attribution
     watch: Watch
-    steps: int
+    attack_steps: int
     opening: int = OPENING_LOOKS
     looks: int = field(default=0, init=False)
     looking: bool = field(default=False, init=False)
@@ -106,11 +106,33 @@ class Watched:
         finally:
             self.looking = False
 
+    def __getattr__(self, name: str) -> Any:
+        """Settings of the attribution, from which a search sees how many passes it takes."""
+        if name == "attribution":
+            raise AttributeError(name)  # an object that is being copied has no fields yet
+        return getattr(self.attribution, name)
+
+    def coarser(self) -> Attribution | None:
+        """The attribution's own coarser map, if it has one; its calls count too."""
+        make_coarser = getattr(self.attribution, "coarser", None)
+        coarse = None if make_coarser is None else make_coarser()
+        if coarse is None:
+            return None
+
+        def counted(model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+            own, self.attribution = self.attribution, coarse
+            try:
+                return self(model, x, target, create_graph=create_graph)
+            finally:
+                self.attribution = own
+
+        return counted
+
     def count_pass(self) -> None:
         """Count a pass of the model that is about to start."""
         self._tell()
         self.looks += torch.is_grad_enabled() and not self.looking
 
     def _tell(self) -> None:
-        done = min(self.steps, max(0, self.looks - self.opening))
-        self.watch(done / self.steps, f"step {done} of {self.steps}")
+        done = min(self.attack_steps, max(0, self.looks - self.opening))
+        self.watch(done / self.attack_steps, f"step {done} of {self.attack_steps}")
