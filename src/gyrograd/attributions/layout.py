@@ -66,8 +66,8 @@ def in_fast_layout(
         except RuntimeError as wrong:
             if is_out_of_memory(wrong):
                 raise
-        # After the handler: an error of the plain run is then not shown as a consequence of this one. A model that fails
-        # in the plain layout too fails for another reason, and is not remembered.
+        # After the handler: an error of the plain run is then not shown as a consequence of this one. If that run fails
+        # too, the cause is another one, and the model is not remembered.
         result = plainly(x)
         _PLAIN_ONLY.add(model)
         return result
