@@ -162,16 +162,24 @@ def test_more_steps_find_more():
     assert attacked(steps=20)[1].value.mean() < attacked()[1].value.mean() - 0.02
 
 
-def test_a_twin_that_grows_sharper_finds_more_than_one_that_stays(monkeypatch):
-    """A soft twin leads across kinks, a sharp one ends where the model's own map moves."""
-    x, y = pictures("test", 60)
-    attack = Auto(eps=2 / 255, steps=6)
-    growing = attack(trained(), GRADIENT, x, y, seed=0)
-    monkeypatch.setattr(twin, "GROWTH", (twin.BETA, twin.BETA))
-    fixed = attack(trained(), GRADIENT, x, y, seed=0)
-    # The net is trained here, and rounding makes it another one on each processor: .02 to .04 on three kinds of them.
-    assert growing.value.mean() < fixed.value.mean() - 0.005
-    assert any("beta=10 to 60" in flag for flag in growing.flags)
+def test_the_main_search_follows_a_twin_that_grows_sharper(monkeypatch):
+    """A soft twin leads across kinks, a sharp one ends where the model's own map moves.
+
+    Whether that finds more depends on the net (results/attacks/auto.md), so this is about the twin alone.
+    """
+    betas = []
+
+    def watch(guide, step, steps):
+        set_step(guide, step, steps)
+        betas.append(next(m.beta for m in guide.model.modules() if isinstance(m, nn.Softplus)))
+
+    set_step = twin.Guide.set_step
+    monkeypatch.setattr(twin.Guide, "set_step", watch)
+    x, y = pictures("test", 3)
+    hit = Auto(eps=EPS, steps=6)(trained(), GRADIENT, x, y, seed=0)
+    low, high = twin.GROWTH
+    assert betas[:6] == pytest.approx([low * (high / low) ** (step / 5) for step in range(6)])
+    assert any(f"beta={low:g} to {high:g}" in flag for flag in hit.flags)
 
 
 def test_a_growing_twin_finds_the_same_whatever_was_searched_before():
