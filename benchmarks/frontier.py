@@ -220,13 +220,13 @@ NETS: dict[str, dict[str, Any]] = {
         "schedule": "one_cycle",
         "clip": None,
         "ema": 0.999,
-        "precision": "bf16",
     },
 }
 NETS["resnet20"] = NETS["resnet18"] | {"model": "resnet20"}
 
 
-def settings_for(net: str, epochs: int, seed: int, device: str, own: dict[str, Any]) -> TrainSettings:
+def settings_for(arguments: argparse.Namespace, own: dict[str, Any]) -> TrainSettings:
+    device = arguments.device
     return TrainSettings(
         **{
             "model_settings": {
@@ -234,17 +234,17 @@ def settings_for(net: str, epochs: int, seed: int, device: str, own: dict[str, A
                 "beta": own.get("beta", 3),
                 "normalize": "cifar10",
             },
-            "epochs": epochs,
-            "seed": seed,
+            "epochs": arguments.epochs,
+            "seed": int(arguments.seeds),
             "device": device,
             "batch_size": 128,
             "clip": 0.5,
             "crop": 4,
             "flip": True,
             "fast": device == "cuda",
-            "precision": "tf32" if device == "cuda" else "fp32",
+            "precision": arguments.precision or ("tf32" if device == "cuda" else "fp32"),
             "checkpoint_seconds": 60,
-            **NETS[net],
+            **NETS[arguments.net],
             **own["settings"],
         }
     )
@@ -254,7 +254,7 @@ def trained(arguments: argparse.Namespace, data: Dataset, out: Path) -> nn.Modul
     """The net of a point, out of its file or trained now."""
     point, epochs, seed, device = arguments.points, arguments.epochs, int(arguments.seeds), arguments.device
     own = point_of(point)
-    settings = settings_for(arguments.net, epochs, seed, device, own)
+    settings = settings_for(arguments, own)
     model = build(settings.model, **settings.model_settings, num_classes=10, seed=seed)
     if "pool" in own:
         for name, module in list(model.named_modules()):
@@ -524,6 +524,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", help="of the training; default: tf32 on a GPU, fp32 on a CPU")
     parser.add_argument("--rps", type=int, default=1000)
     parser.add_argument("--attack", type=int, default=500)
     parser.add_argument("--matched", type=int, default=256)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from gyrograd.attacks.auto import coarser
 from gyrograd.types import Attribution, Model
 
 Watch: TypeAlias = Callable[[float, str], None]
@@ -114,8 +115,7 @@ class Watched:
 
     def coarser(self) -> Attribution | None:
         """The attribution's own coarser map, if it has one; its calls count too."""
-        make_coarser = getattr(self.attribution, "coarser", None)
-        coarse = None if make_coarser is None else make_coarser()
+        coarse = coarser(self.attribution)
         if coarse is None:
             return None
 

@@ -145,9 +145,8 @@ def check_fit(
     group: Group,
 ) -> None:
     """Refuse settings that cannot train: wrong classes, bf16 with second derivatives, too many processes."""
-    asked = [key for key in ("crop", "flip", "cutout") if getattr(settings, key)] + ["zoom"] * (
-        settings.zoom < 1
-    )
+    asked = [key for key in ("crop", "flip", "cutout") if getattr(settings, key)]
+    asked += ["zoom"] * (settings.zoom < 1)
     if asked and data.images.dim() != 4:
         raise UserError(f"{data.name} is not made of images, so {asked[0]} cannot be used; leave it out.")
     if settings.crop >= min(data.images.shape[2:], default=1 << 30):
