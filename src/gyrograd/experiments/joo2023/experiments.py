@@ -17,6 +17,7 @@ from gyrograd.experiments.joo2023.measures import (
 )
 from gyrograd.experiments.joo2023.pictures import attack_sections, under_attack
 from gyrograd.experiments.joo2023.variants import (
+    FAST,
     IMAGENETS,
     NORMALIZED,
     SETTINGS,
@@ -27,7 +28,7 @@ from gyrograd.experiments.joo2023.variants import (
 from gyrograd.experiments.pictures import with_pictures
 from gyrograd.experiments.trained_nets import Maker, TrainedNet, accuracy_of
 
-RESNETS = ("cifar10-resnet18", *IMAGENETS)
+RESNETS = ("cifar10-resnet18", *IMAGENETS, FAST[1])
 accuracy = accuracy_of("accuracy")
 """On the measured images; the paper uses the whole test set."""
 GAMES = [make(name) for name in ATTRIBUTIONS for make in (insertion_game, attacked_game)]
@@ -190,7 +191,9 @@ EXPERIMENTS = (
         "appendix-figure3",
         "Appendix Figure 3",
         "Maps of Grad on CIFAR-10 ResNet18 before and after the attack at eps 4, for every weight.",
-        maps(every("cifar10-resnet18"), rps("grad", 16), attacked_game("grad", 4), eps=4, what=RISING),
+        maps(
+            every("cifar10-resnet18", FAST[1]), rps("grad", 16), attacked_game("grad", 4), eps=4, what=RISING
+        ),
         took={"small": Took(6, nets_of="joo2023-appendix-table1")},
     ),
     Listed(
@@ -212,7 +215,7 @@ EXPERIMENTS = (
         "Appendix Figure 6",
         "Maps of Grad on CIFAR-10 LeNet trained with the cosine criterion alone: a large weight ruins them.",
         maps(
-            every("cifar10-lenet", ways=cosine_alone),
+            every("cifar10-lenet", FAST[0], ways=cosine_alone),
             accuracy,
             rps("grad", 16),
             insertion_game("grad"),
