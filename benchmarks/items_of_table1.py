@@ -41,16 +41,30 @@ class Item:
 
 RESNET18, IMAGENETTE, PRINTED = (f"{TABLE}-{end}" for end in ("resnet18", "imagenette", "printed"))
 LENETS = "--rows 'ce,l2 0.1,l2_cosine 0.1 1'"
+RESNETS = "--rows 'ce,l2 1,l2_cosine 0.1 1'"
+THREE = "--rows ce,l2,l2_cosine"
 AT_16 = "--parts 'accuracy,{0} rps 16,{1} rps 16'"
 ITEMS = (
-    Item("joo2023-figure2a", RESNET18, ""),
-    Item("joo2023-figure2a", IMAGENETTE, "--rows ce,l2,l2_cosine", "joo2023-figure2a-imagenette"),
+    Item("joo2023-figure2a", RESNET18, THREE),
+    Item("joo2023-figure2a", IMAGENETTE, THREE, "joo2023-figure2a-imagenette"),
     Item("joo2023-figure2b", IMAGENETTE, ""),
-    Item("joo2023-figure3a", RESNET18, ""),
-    Item("joo2023-figure3a", IMAGENETTE, "--rows ce,l2,l2_cosine", "joo2023-figure3a-imagenette"),
+    Item("joo2023-figure3a", RESNET18, THREE),
+    Item("joo2023-figure3a", IMAGENETTE, THREE, "joo2023-figure3a-imagenette"),
     Item("joo2023-appendix-table1", PRINTED, f"{LENETS} {AT_16.format('grad', 'xgrad')}"),
+    Item(
+        "joo2023-appendix-table1",
+        RESNET18,
+        f"{RESNETS} --parts 'accuracy,grad rps 16'",
+        "joo2023-appendix-table1-resnet18",
+    ),
     Item("joo2023-appendix-table2", PRINTED, f"{LENETS} {AT_16.format('gbp', 'lrp')}"),
     Item("joo2023-appendix-table3", PRINTED, LENETS),
+    Item(
+        "joo2023-appendix-table3",
+        RESNET18,
+        f"{RESNETS} --parts accuracy,grad",
+        "joo2023-appendix-table3-resnet18",
+    ),
     Item("joo2023-appendix-figure2", PRINTED, LENETS),
     Item("joo2023-appendix-figure4", IMAGENETTE, "--rows 'ce,l2 0.3'"),
     Item("joo2023-appendix-figure5", IMAGENETTE, "--rows 'l2_cosine 1 1'"),
@@ -79,7 +93,7 @@ def derived(item: Item, results: Path = RESULTS) -> Results:
         f"The numbers are those of the page {item.source}, whose run measured these nets in the same way; the time "
         "below is of that whole run.",
         f"These are {measured} of the item's {nets} nets." if measured < nets else None,
-        "No maps are shown, since the nets were not kept." if looks else None,
+        "The maps are not kept here; the command shows them." if looks else None,
     )
     sizes["why"] = " ".join(filter(None, sentences))
     facts = {**source.facts, "command": command(item, source)}

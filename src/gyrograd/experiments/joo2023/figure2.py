@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, SHARES, attacked
-from gyrograd.experiments.joo2023.variants import ATTACK_EPS
+from gyrograd.experiments.joo2023.variants import attack_eps
 from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey
 from gyrograd.experiments.plots import Line, curves, line
 from gyrograd.experiments.report import POINT
@@ -29,7 +29,7 @@ def curves_drawn(results: Results) -> tuple[Section, ...]:
 
 
 def _lines(results: Results, setting: str) -> list[Line]:
-    games = ("grad ins", f"grad a-ins {ATTACK_EPS[setting]}")
+    games = ("grad ins", f"grad a-ins {attack_eps(setting)}")
     lines = []
     for group, row in enumerate(results.rows(setting)):
         for style, game in enumerate(games):
@@ -41,7 +41,7 @@ def _lines(results: Results, setting: str) -> list[Line]:
 def reconstructions(shown: Shown) -> Arrays:
     """The map of the first image, and the image with its first pixels inserted; clean and attacked."""
     trained_net, model, x = shown.trained_net, shown.model, shown.x
-    eps, steps = ATTACK_EPS[trained_net.setting], int(trained_net.sizes.get("steps", ATTACK_STEPS))
+    eps, steps = attack_eps(trained_net.setting), int(trained_net.sizes.get("steps", ATTACK_STEPS))
     hit = attacked(model, "grad", x, shown.labels, eps=eps, steps=steps, seed=shown.keys)
     both = torch.cat([reduce(hit.map_clean), reduce(hit.map)])
     place, empty = positions(both[:, None]), insertion().empty_image(model, x)

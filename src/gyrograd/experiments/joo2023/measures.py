@@ -21,11 +21,10 @@ from gyrograd.attributions.guided_backprop import GuidedBackprop
 from gyrograd.attributions.lrp import LRP
 from gyrograd.experiments.engine import Nets
 from gyrograd.experiments.joo2023.variants import (
-    ATTACK_EPS,
     Way,
+    attack_eps,
     every_way,
     net_of,
-    paper_setting,
     row_name,
     selected_weights,
 )
@@ -150,7 +149,7 @@ def attacked_game(name: str, eps: int | None = None) -> Maker:
     """
 
     def of(trained_net: TrainedNet) -> list[Part]:
-        radius = ATTACK_EPS[paper_setting(trained_net.setting)] if eps is None else eps
+        radius = attack_eps(trained_net.setting) if eps is None else eps
         steps = int(trained_net.sizes.get("steps", ATTACK_STEPS))
 
         def columns(model: Model, x: Inputs, y: Labels, keys: Tensor) -> Columns:

@@ -7,7 +7,7 @@ import torch
 
 from gyrograd.experiments.engine import Draw, Finish
 from gyrograd.experiments.joo2023.measures import ATTACK_STEPS, attacked
-from gyrograd.experiments.joo2023.variants import ATTACK_EPS, paper_setting
+from gyrograd.experiments.joo2023.variants import attack_eps
 from gyrograd.experiments.pictures import BAR, Arrays, Shown, colours, grey, with_pictures
 from gyrograd.experiments.results import Results
 from gyrograd.numerics.maps import reduce
@@ -21,7 +21,7 @@ def under_attack(*names: str, eps: int | None = None) -> Finish:
         setting, way = each.trained_net.setting, each.trained_net.way
         found = {BAR.join((setting, "image")): np.repeat(colours(each.x), 2, 0)}
         for name in names:
-            radius = eps or ATTACK_EPS[paper_setting(setting)]
+            radius = eps or attack_eps(setting)
             steps = int(each.trained_net.sizes.get("steps", ATTACK_STEPS))
             hit = attacked(each.model, name, each.x, each.labels, eps=radius, steps=steps, seed=each.keys)
             both = torch.stack([reduce(hit.map_clean), reduce(hit.map)], 1).flatten(0, 1)

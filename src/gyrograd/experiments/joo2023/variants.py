@@ -73,12 +73,17 @@ SELECTED = {
 }
 """The rows of Table 1. A variant has those of its setting, unless it has its own here."""
 ATTACK_EPS = {"cifar10-lenet": 4, "cifar10-resnet18": 2, **dict.fromkeys(IMAGENETS, 2)}
-"""Of 255, in the main text."""
+"""Of 255, in the main text, by setting of the paper."""
 
 
 def paper_setting(setting: str) -> str:
     """The setting of the paper that this setting equals or varies."""
     return VARIANTS.get(setting, setting)
+
+
+def attack_eps(setting: str) -> int:
+    """The radius of the main text's attack, of 255."""
+    return ATTACK_EPS[paper_setting(setting)]
 
 
 def terms_of(way: str, weights: tuple[float, ...], iga_unit: float = 1 / 255) -> Terms:
