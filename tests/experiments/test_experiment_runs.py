@@ -206,7 +206,7 @@ def test_the_first_words_of_a_row_and_of_a_measurement_are_enough(tmp_path):
     record = json.loads((page.parent / "results.json").read_text())
     assert {key.split(" | ")[1] for key in record["values"]} == {"natural sm"}
     assert {key.split(" | ")[2].split()[0] for key in record["values"]} == {"top_k"}
-    assert record["facts"]["command"].endswith("--rows natural sm --parts sm top_k")
+    assert record["facts"]["command"].endswith("--rows 'natural sm' --parts 'sm top_k'")
     again = reproduce(
         "wang2020-table2", "smoke", tmp_path, settings=("cifar10",), rows=("natural",), parts=("sm",)
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -531,8 +532,10 @@ def _command(name: str, run: ExperimentContext, seeds: int | None) -> str:
         "train": ",".join(f"{key}={value}" for key, value in run.train.items()) or None,
         "device": None if run.device == "cpu" else run.device,
     }
-    given = [f"--{option} {value}" for option, value in options.items() if value is not None]
-    return " ".join(["gyrograd reproduce", name, f"--scale {run.scale.name}", *given])
+    words = ["gyrograd", "reproduce", name, "--scale", run.scale.name]
+    for option, value in options.items():
+        words += [] if value is None else [f"--{option}", str(value)]
+    return shlex.join(words)  # names of rows have spaces
 
 
 def laid_out(model: Model, device: str) -> Model:
