@@ -17,7 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gyrograd as gg
 from gyrograd.numerics import second_order
 from gyrograd.numerics.autograd import hessian_vector_product, input_gradient
-from gyrograd.numerics.second_order import SecondOrder, all_layers, made_for_second_derivatives
+from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.second_order import (
+    SecondOrder,
+    all_layers,
+    made_for_second_derivatives,
+    missing_derivatives,
+)
 from gyrograd.numerics.softplus import bent
 
 
@@ -350,3 +356,24 @@ def test_an_activation_changes_its_input_only_when_told_to():
         moved = z * 1
         F.hardsigmoid(moved, inplace=True)
     torch.testing.assert_close(moved, F.hardsigmoid(before))
+
+
+def test_layers_that_are_open_are_not_opened_again():
+    """Each open mode sees every operation; equal ones in a gradient inside a gradient add nothing."""
+    x = torch.rand(1, 3, 8, 8)
+
+    def depth() -> int:
+        return len(torch.overrides._get_current_function_mode_stack())
+
+    with made_for_second_derivatives(x):
+        once = depth()
+        with made_for_second_derivatives(x), CpuLayers():
+            assert depth() == once
+        assert depth() == once
+        with CpuLayers(held=True):  # replaces more
+            assert depth() == once + 1
+            with CpuLayers():
+                assert depth() == once + 1
+        with missing_derivatives():  # other layers
+            assert depth() == once + 1
+    assert depth() == 0

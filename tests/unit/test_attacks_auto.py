@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.attacks import auto as driver
-from gyrograd.attacks import twin
+from gyrograd.attacks import engine, twin
 from gyrograd.attacks.auto import Auto, Duel, Evaluation, soften
-from gyrograd.attacks.engine import AttackBatch, asker, look, shared_clean_looks
+from gyrograd.attacks.engine import AttackBatch, Economy, asker, look, shared_clean_looks
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
 from gyrograd.attacks.objectives import Scene, overlap_with, soft_overlap
 from gyrograd.attacks.squares import try_squares
-from gyrograd.attacks.twin import guide_for
+from gyrograd.attacks.twin import Guide, guide_for
 from gyrograd.metrics import MapSimilarity, RankCorrelation, TopKIntersection
 from gyrograd.models.activations import with_activation
 from gyrograd.numerics.balls import ball
@@ -330,6 +330,65 @@ def test_what_is_answered_about_some_images_is_what_is_answered_about_all(name):
     assert not some.gradient[~among].any()
     assert some.verdict.value[~among].isinf().all()
     assert not some.verdict.kept[~among].any()
+
+
+def test_a_step_takes_as_many_images_per_pass_as_fit_and_answers_the_same(monkeypatch):
+    (x, target), model, sizes = batch(5), net("lenet"), []
+    original = engine.derivative
+
+    def counted(model: nn.Module, attribution: object, x: Tensor, *rest: object, **how: object) -> object:
+        sizes.append(len(x))
+        return original(model, attribution, x, *rest, **how)
+
+    monkeypatch.setattr(engine, "derivative", counted)
+    plan, mean = Auto(eps=0.1, steps=4).plan(), gg.attribution("smoothgrad", draws=4)
+    scene = Scene(x, target, mean(model, x, target), model(x).detach())
+    among = torch.tensor([True, False, True, True, True])
+
+    def answer(max_rows: int, step: int, **rows: Tensor) -> Answer:
+        economy = Economy(coarse=gg.attribution("gradient"), coarse_steps=1)
+        ask, _ = asker(
+            plan,
+            model,
+            mean,
+            Guide(model),
+            scene,
+            max_rows=max_rows,
+            start=x.new_tensor([5.0, 4, 3, 2, 1]),
+            begins_at_x=True,
+            economy=economy,
+        )
+        return ask(x + 0.01, step, slope=True, verdict=True, **rows)
+
+    # At step 0 the map is the coarse one, which has one pass per image; the mean has four.
+    for step, max_rows, parts in ((0, 8, [5]), (0, 2, [2, 2, 1]), (2, 8, [2, 2, 1])):
+        sizes.clear()
+        few, all = answer(max_rows, step), answer(100, step)
+        assert sizes == [*parts, 5]
+        for one, two in ((few.gradient, all.gradient), (few.objective, all.objective)):
+            torch.testing.assert_close(one, two)
+        torch.testing.assert_close(few.verdict.value, all.verdict.value)
+        assert few.verdict.kept.equal(all.verdict.kept)
+    sizes.clear()
+    answer(8, 2, among=among)
+    assert sizes == [2, 2]  # the images that are left fill the passes
+
+
+def test_an_image_that_another_search_moved_is_not_tested_for_a_derivative(monkeypatch):
+    (x, target), model, asked = batch(2), net("lenet"), []
+    monkeypatch.setattr(
+        engine.AttackBatch,
+        "blind",
+        lambda _, rows: asked.append(rows.tolist()) or torch.zeros(len(rows)).bool(),
+    )
+    # Of a range of 2 the cosine falls by less than a quarter, so that the images seem not to have moved.
+    auto = Auto(eps=0.001, steps=2, column="cosine")
+    auto.every_radius(model, GRADIENT, x, target, begin=x)
+    assert asked == [[0, 1]]
+    moved = x.clone()
+    moved[1] = (x[1] + 0.001).clamp(0, 1)
+    auto.every_radius(model, GRADIENT, x, target, begin=moved)
+    assert asked == [[0, 1], [0]]
 
 
 def test_a_short_search_takes_more_steps_where_it_begins_at_x(monkeypatch):

@@ -440,6 +440,9 @@ class Duel:
         self.under, self.column, self.ball = case.under, case.column, ball(case.plan.norm, eps)
         self.few = max(2, case.auto.steps // CHALLENGE)
         self.main = best.value
+        # An image that another search moved is not tested for a derivative unless this one found only zeros.
+        begin = case.under.begin
+        self.moved_before = torch.zeros_like(best.broken) if begin is None else (begin != 0).flatten(1).any(1)
         # What is left below this counts as nothing. A point of a smaller radius lies in this ball too.
         self.settled_at = self.column.floor + case.auto.settled
         self.misled = torch.zeros_like(best.broken)
@@ -454,7 +457,7 @@ class Duel:
         if found is not None:
             rows, one = found
             stuck = torch.zeros_like(self.misled).index_copy(0, rows, one.stuck)
-            self.case.blind.ask(stuck | self.hardly_moved())
+            self.case.blind.ask(stuck | (self.hardly_moved() & ~self.moved_before))
             self.misled = self._misled(rows, one)
 
     def noise(self, only: Flags) -> None:
@@ -543,6 +546,7 @@ class Duel:
             under.model,
             *seen_through,
             scene,
+            max_rows=under.max_rows,
             start=start,
             begins_at_x=at_x,
             economy=Economy(fast, coarse, first),

@@ -106,7 +106,8 @@ class AttackBatch:
     """The part of a batch that is attacked at once.
 
     `scene` holds the clean maps of the attribution, `searched` those of `surrogate`, the attribution that the search
-    uses (usually the same). `begin`: where the search starts, as a change of x; None: the attack's own start.
+    uses (usually the same). `max_rows`: most rows of the model in one pass. `begin`: where the search starts, as a
+    change of x; None: the attack's own start.
     """
 
     model: Model
@@ -117,13 +118,28 @@ class AttackBatch:
     scene: Scene
     searched: Scene
     streams: Keys
+    max_rows: int = MAX_BATCH
     begin: Images | None = None
 
     def blind(self, rows: Tensor) -> Flags:
         """True per row if the surrogate's map has no derivative to x there."""
-        scene = self.searched.rows(rows)
         self.guide.set_step(0, 1)  # a growing twin is as sharp as the last search left it
-        return _blind(self.guide.model, self.surrogate, scene.x, scene.target, self.streams[rows])
+        at_once = _examples_at_once(self.max_rows, self.surrogate, self.model)
+        return torch.cat([self._blind(part) for part in rows.split(at_once)])
+
+    def _blind(self, rows: Tensor) -> Flags:
+        # Tested with a random combination of the map, because the objective's own derivative may vanish at x.
+        scene = self.searched.rows(rows)
+        shape, dtype = tuple(scene.x.shape[1:]), scene.x.dtype
+        along = normal(self.streams[rows], shape, stream=1 << 32, dtype=dtype)
+        found = derivative(
+            self.guide.model,
+            self.surrogate,
+            scene.x,
+            scene.target,
+            lambda map, *_: (map * along).flatten(1).sum(1),
+        )
+        return (found.gradient == 0).flatten(1).all(1)
 
 
 Strategy = Callable[[AttackPlan, AttackBatch], list[SearchResult]]
@@ -273,9 +289,13 @@ def run(
         if plan.follows_maps:
             form = (tuple(x.shape[1:]), x.dtype, x.device)
             guide = _once(lambda: guide_for(model, x, plan.twin_beta), model, plan.twin_beta, form)
-        size = _examples_at_once(rows_at_once(plan.max_batch, x), surrogate, model, plan.step_rows)
+        max_rows = rows_at_once(plan.max_batch, x)
+        size = _examples_at_once(max_rows, surrogate, model, plan.step_rows)
         if _radii_at_once(plan, x):
             size = max(1, size // len(plan.eps))
+        if not x.is_cuda:
+            # More than fit one pass, so that passes stay full when some examples have left the search.
+            size = max(size, max_rows)
         held.enter_context(freeze_weights(model, guide.model))
 
         def part(rows: slice) -> list[AttackResult]:
@@ -289,7 +309,7 @@ def run(
             edges = box.rows(rows, len(x))
             first = None if begin is None else begin[rows] - x[rows]
             under = AttackBatch(
-                model, attribution, surrogate, guide, edges, scene, searched, streams[rows], first
+                model, attribution, surrogate, guide, edges, scene, searched, streams[rows], max_rows, first
             )
             found = (plan.strategy or each_afresh)(own, under)
             return [_result(own, under, one, eps) for eps, one in zip(plan.eps, found, strict=True)]
@@ -318,7 +338,8 @@ def each_afresh(plan: AttackPlan, under: AttackBatch) -> list[SearchResult]:
     rows = torch.arange(b, device=device).repeat(len(plan.eps) if together else 1)
     radii = [under.scene.x.new_tensor(plan.eps).repeat_interleave(b)] if together else plan.eps
     scene, box, streams = under.searched.rows(rows), under.box.rows(rows, b), under.streams[rows]
-    ask, clean = asker(plan, under.model, under.surrogate if plan.sees_maps else None, under.guide, scene)
+    surrogate = under.surrogate if plan.sees_maps else None
+    ask, clean = asker(plan, under.model, surrogate, under.guide, scene, max_rows=under.max_rows)
     blind = under.blind(rows) if plan.follows_maps else torch.zeros_like(clean.kept)
     how, found = plan.search, []
     if (how.selection, how.constraint) == ("last", "soft") and how.stop_at is None and not how.trace:
@@ -355,15 +376,17 @@ def asker(
     guide: Guide,
     scene: Scene,
     *,
+    max_rows: int = MAX_BATCH,
     start: PerExample | None = None,
     begins_at_x: bool = False,
     economy: Economy | None = None,
 ) -> tuple[Ask, Verdict]:
     """The `ask` function of the loop, and the verdict on the clean images.
 
-    Derivatives come from the guide, verdicts from the model, in one pass if they are the same. `start`: the value of
-    the clean images, if known. `begins_at_x`: the first call is for x itself, whose verdict is known. With an `economy`
-    verdicts can be estimates, and the caller must evaluate what it keeps.
+    Derivatives come from the guide, verdicts from the model, in one pass if they are the same; no step has more than
+    `max_rows` rows of the model in a pass. `start`: the value of the clean images, if known. `begins_at_x`: the first
+    call is for x itself, whose verdict is known. With an `economy` verdicts can be estimates, and the caller must
+    evaluate what it keeps.
     """
     guided = _seen_by(guide, scene) if plan.penalty and guide.model is not model else scene
     clean = (
@@ -373,7 +396,7 @@ def asker(
     )
     known = clean if begins_at_x else None
     return _Asker(
-        plan, model, attribution, guide, scene, guided, plan.aim(scene), known, economy or Economy()
+        plan, model, attribution, guide, scene, guided, plan.aim(scene), max_rows, known, economy or Economy()
     ), clean
 
 
@@ -405,6 +428,7 @@ class _Asker:
     scene: Scene
     guided: Scene
     aim: Aim
+    max_rows: int
     at_first: Verdict | None = None
     economy: Economy = Economy()
 
@@ -414,6 +438,15 @@ class _Asker:
         if among is not None:
             rows = among.nonzero()[:, 0]
             return self.of(rows)(perturbed[rows], step, slope=slope, verdict=verdict).spread(rows, among)
+        saved = self.economy
+        seen_through = (
+            self.attribution if saved.coarse is None or step >= saved.coarse_steps else saved.coarse
+        )
+        at_once = _examples_at_once(self.max_rows, seen_through, self.model, self.plan.step_rows)
+        if slope and len(perturbed) > at_once and not perturbed.is_cuda:
+            parts = torch.arange(len(perturbed)).split(at_once)
+            answers = [self.of(rows)(perturbed[rows], step, slope=True, verdict=verdict) for rows in parts]
+            return Answer.joined(answers)
         scene, alone = self.scene, self.guide.model is self.model
         judged = self.at_first if step == 0 else None
         if judged is None and verdict and not (slope and alone):
@@ -422,10 +455,9 @@ class _Asker:
         if not slope:
             return Answer(None, judged)
         self.guide.set_step(step, self.plan.search.steps)
-        saved = self.economy
         there = derivative(
             self.guide.model,
-            self.attribution if saved.coarse is None or step >= saved.coarse_steps else saved.coarse,
+            seen_through,
             perturbed,
             scene.target,
             self._objective(judged),
@@ -440,7 +472,9 @@ class _Asker:
         """The same for these examples only."""
         scene = self.scene.rows(rows)
         guided = scene if self.guided is self.scene else self.guided.rows(rows)
-        return replace(self, scene=scene, guided=guided, aim=self.plan.aim(scene), at_first=None)
+        first = self.at_first
+        known = None if first is None else Verdict(first.value[rows], first.kept[rows])
+        return replace(self, scene=scene, guided=guided, aim=self.plan.aim(scene), at_first=known)
 
     def _objective(self, judged: Verdict | None) -> Objective:
         """The objective of this step; a guide that grows has other clean logits at each step."""
@@ -522,16 +556,6 @@ def _derivative(
     return Derivative(slope, map.detach(), logits.detach(), value.detach())
 
 
-def _blind(model: Model, attribution: Attribution, x: Images, target: Labels, streams: Keys) -> Flags:
-    """True per example if the map has no derivative to x, apart from a penalty on the logits.
-
-    Tested with a random combination of the map, because the objective's own derivative may vanish at x.
-    """
-    along = normal(streams, tuple(x.shape[1:]), stream=1 << 32, dtype=x.dtype)
-    found = derivative(model, attribution, x, target, lambda map, *_: (map * along).flatten(1).sum(1))
-    return (found.gradient == 0).flatten(1).all(1)
-
-
 def _seen_by(guide: Guide, scene: Scene) -> Scene:
     """The scene with the guide's clean logits."""
     with torch.no_grad():
@@ -610,13 +634,13 @@ def _surrogate(
     ) from why
 
 
-def _examples_at_once(at_once: int, attribution: Attribution, model: Model, least: int = 1) -> int:
-    """Examples per part, so that the graph of a step holds at most `at_once` rows of the model.
+def _examples_at_once(max_rows: int, attribution: Attribution | None, model: Model, least: int = 1) -> int:
+    """Examples per pass, so that the graph of a step holds at most `max_rows` rows of the model.
 
     Path and Monte Carlo maps take `steps` or `draws` rows per example, and every map at least `least`.
     """
-    rows = max(least, passes_of(attribution))
-    return max(1, at_once // (rows * rows_per_example(model)))
+    rows = max(least, 1 if attribution is None else passes_of(attribution))
+    return max(1, max_rows // (rows * rows_per_example(model)))
 
 
 def _rows(plan: AttackPlan, part: slice, b: int) -> AttackPlan:

@@ -7,7 +7,7 @@ batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -91,6 +91,20 @@ class Answer:
     gradient: Images | None
     verdict: Verdict | None
     objective: PerExample | None = None
+
+    @classmethod
+    def joined(cls, parts: Sequence[Answer]) -> Answer:
+        """The answer for all examples, from those for consecutive parts of them."""
+
+        def column(of_parts: Iterable[Tensor | None]) -> Tensor | None:
+            known = [each for each in of_parts if each is not None]
+            return torch.cat(known) if known else None
+
+        verdicts = [part.verdict for part in parts if part.verdict is not None]
+        verdict = None
+        if verdicts:
+            verdict = Verdict(torch.cat([v.value for v in verdicts]), torch.cat([v.kept for v in verdicts]))
+        return cls(column(part.gradient for part in parts), verdict, column(part.objective for part in parts))
 
     def spread(self, rows: Tensor, among: Flags) -> Answer:
         """The answer for all examples, from one for these rows: no derivative and infinite values elsewhere."""

@@ -13,18 +13,20 @@ takes several times as long as the copy that is made here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from gyrograd.numerics.copies import convolve_copies
+from gyrograd.numerics.layer_mode import LayerMode
 from gyrograd.numerics.memory_layout import in_layout_of
 
 _DIMENSIONS = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 
 
-class FastConvolutions(TorchFunctionMode):
+class FastConvolutions(LayerMode):
     """Makes second derivatives of convolutions cheap, for the block; `backward` may be called outside of it.
 
     `held_only`: only convolutions with frozen weights; the others are left to torch.
@@ -34,11 +36,16 @@ class FastConvolutions(TorchFunctionMode):
         super().__init__()
         self.held_only = held_only
 
+    def includes(self, other: LayerMode) -> bool:
+        return isinstance(other, FastConvolutions) and self.held_only == other.held_only
+
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _DIMENSIONS and args and torch.is_grad_enabled():
-            return _convolution(func, self.held_only, *args, **(kwargs or {}))
+            convolution = partial(_convolution, func, self.held_only)
+            shared = convolve_copies(convolution, *args, **(kwargs or {}))
+            return convolution(*args, **(kwargs or {})) if shared is None else shared
         return func(*args, **(kwargs or {}))
 
 

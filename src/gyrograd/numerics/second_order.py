@@ -17,10 +17,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import _get_current_function_mode_stack
 
 from gyrograd.numerics.convolution import FastConvolutions
 from gyrograd.numerics.cpu_layers import CpuLayers
+from gyrograd.numerics.layer_mode import LayerMode
 from gyrograd.numerics.pooling import Picked, pair, windows_are_apart
 from gyrograd.numerics.softplus import softplus
 
@@ -74,12 +75,15 @@ def layers_as_now() -> Callable[[], ExitStack]:
     return reopen
 
 
-class SecondOrder(TorchFunctionMode):
+class SecondOrder(LayerMode):
     """Replaces layers for the block: all of this module, or those given."""
 
     def __init__(self, layers: dict[Any, Callable[..., Any]] | None = None) -> None:
         super().__init__()
         self.layers = _LAYERS if layers is None else layers
+
+    def includes(self, other: LayerMode) -> bool:
+        return isinstance(other, SecondOrder) and self.layers is other.layers
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

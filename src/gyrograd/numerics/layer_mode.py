@@ -1,0 +1,31 @@
+"""A function mode that replaces layers, and is entered at most once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+
+class LayerMode(TorchFunctionMode):
+    """Entering it has no effect while an equal one is open: `look` opens modes that the gradient inside opens, too.
+
+    Each open mode sees every operation of a model, which for a small net takes as long as a small operation.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._entered: list[bool] = []
+
+    def includes(self, other: LayerMode) -> bool:
+        """True if what `other` replaces is replaced in the same way by this mode."""
+        return type(self) is type(other)
+
+    def __enter__(self) -> LayerMode:
+        stack = _get_current_function_mode_stack()
+        self._entered.append(not any(isinstance(mode, LayerMode) and mode.includes(self) for mode in stack))
+        return super().__enter__() if self._entered[-1] else self
+
+    def __exit__(self, *error: Any) -> None:
+        if self._entered.pop():
+            super().__exit__(*error)
