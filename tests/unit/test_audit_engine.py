@@ -17,12 +17,12 @@ from torch import Tensor, nn
 import gyrograd as gg
 from gyrograd.audit import Card, audit
 from gyrograd.audit.methods import Method
-from gyrograd.audit.pictures import Damage, damages, leading_to
+from gyrograd.audit.pictures import Damage, damages
 from gyrograd.audit.plane import choice
 from gyrograd.audit.presets import PRESETS, Preset, preset_of
 from gyrograd.data.dataset import Dataset
 from gyrograd.errors import UserError
-from gyrograd.measurement import Condition, Table, streams
+from gyrograd.measurement import Table, streams
 from gyrograd.measurement.cells import _completed as completed
 from gyrograd.metrics import TopKIntersection
 from gyrograd.models.opening import UNTRAINED
@@ -658,15 +658,6 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
         model, gg.attribution("gradient"), x[:4], gg.predict(model, x[:4]), seed=seeds, begin=hits[1].x
     )
     torch.testing.assert_close(column(card, "gradient under auto on cosine", "cosine[0]"), then.value)
-
-
-def test_pictures_repeat_the_searches_that_lead_to_an_attack_and_no_later_ones() -> None:
-    cosine, insertion, other = (Condition(name) for name in ("auto on cosine", "auto on insertion", "top_k"))
-    auto = Condition("auto", then=(cosine, insertion))
-    assert leading_to("auto", [auto, other]).then == ()
-    assert leading_to("auto on cosine", [auto, other]).then == (cosine,)
-    assert leading_to("auto on insertion", [auto, other]).then == (cosine, insertion)
-    assert leading_to("top_k", [auto, other]) == other
 
 
 def test_a_row_of_an_attack_is_the_attack_on_that_image() -> None:

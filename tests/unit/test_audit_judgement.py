@@ -17,7 +17,7 @@ from torch import nn
 import gyrograd as gg
 from gyrograd.audit.card import summary
 from gyrograd.audit.methods import Method
-from gyrograd.audit.pictures import most_damaging
+from gyrograd.audit.pictures import most_damaging, pictured_attacks
 from gyrograd.audit.plane import choice, plane, point_in_words
 from gyrograd.audit.presets import PRESETS, Preset
 from gyrograd.audit.sanity_checks import REMEDIES, _reword_saturation, _row, challenges, suspects
@@ -120,6 +120,19 @@ def test_the_most_damaging_attacks_kept_the_prediction_and_name_each_image_once(
     preset = replace(SMALL, attacks=("top_k", "pgd", "untargeted_map"), eps=8 / 255, pictures=2)
     found = most_damaging(Table(sources), [GRADIENT], preset)
     assert [(d.example, d.attack, d.cosine) for d in found] == [(1, "top_k", 0.3), (0, "untargeted_map", 0.4)]
+
+
+@pytest.mark.parametrize(
+    ("aims", "expected"),
+    [
+        (("auto", "auto on cosine", "auto on insertion"), ["auto", "top_k"]),
+        (("auto on cosine", "auto on insertion"), ["auto on cosine", "auto on insertion", "top_k"]),
+    ],
+)
+def test_pictures_are_of_the_search_for_top_pixels_unless_the_audit_lacks_it(
+    aims: tuple[str, ...], expected: list[str]
+) -> None:
+    assert pictured_attacks(replace(SMALL, attacks=("auto", "top_k"), aims=aims)) == expected
 
 
 # Grades

@@ -9,8 +9,9 @@ from small_audits import CLASSES, SIDE, SMALL
 from torch import Tensor, nn
 
 from gyrograd.audit import engine, sanity_checks
+from gyrograd.audit.map_checks import map_check_plans
 from gyrograd.audit.methods import methods_of
-from gyrograd.measurement import Table
+from gyrograd.measurement import measure
 
 
 class Mixing(nn.Module):
@@ -36,7 +37,8 @@ def test_flags_of_the_model_and_of_lrp_are_on_the_card(monkeypatch):
     monkeypatch.setattr(
         sanity_checks, "_of_numbers", lambda *_: []
     )  # flags of numbers, which would take an audit
-    flags = {(flag["name"], flag["where"]) for flag in sanity_checks.audit_flags(inputs, Table([]), methods)}
+    table = measure(model, inputs.sample, map_check_plans(inputs, methods))
+    flags = {(flag["name"], flag["where"]) for flag in sanity_checks.audit_flags(inputs, table, methods)}
     assert ("rows_depend", "model") in flags
     assert ("relevance_lost", "lrp") in flags
     assert ("relevance_lost", "gradient") not in flags

@@ -11,6 +11,8 @@ import re
 import xml.etree.ElementTree as ET
 
 import cards
+import matplotlib
+import matplotlib.figure
 import numpy as np
 import pages
 import pytest
@@ -22,7 +24,7 @@ from gyrograd.errors import UserError
 from gyrograd.numerics.wording import bracket, eps_text, interval_text, number
 from gyrograd.reporting import Figure, Section, Table, map_grid, page, read_card, write_report
 from gyrograd.reporting.card import contents, html_report
-from gyrograd.reporting.charts import eps_charts, labels_of, plane_chart, setting_text
+from gyrograd.reporting.charts import chart, eps_charts, labels_of, plane_chart, setting_text
 from gyrograd.reporting.markdown import escape
 from gyrograd.reporting.palette import DARK, LIGHT, series
 from gyrograd.reporting.pictures import attack_pictures, difference, shared_scale, signed_colours
@@ -120,6 +122,23 @@ def test_charts_follow_the_page_from_light_to_dark(audit, html):
     assert (audit / "figures" / "eps.svg").read_text().count("prefers-color-scheme: dark") == 1
     assert set(LIGHT) == set(DARK)
     assert len(set(LIGHT.values())) == len(LIGHT)
+
+
+def test_a_chart_is_drawn_once_per_file_with_room_for_its_labels_in_any_users_settings(monkeypatch):
+    draw, seen = matplotlib.figure.Figure.draw, []
+
+    def watched(figure, renderer):
+        seen.append(figure.get_tightbbox(renderer))
+        draw(figure, renderer)
+
+    monkeypatch.setattr(matplotlib.figure.Figure, "draw", watched)
+    found = []
+    for settings in ({}, {"figure.autolayout": True}, {"figure.constrained_layout.use": True}):
+        with matplotlib.rc_context(settings):
+            found.append(chart("one", "", [lambda axis: axis.set_ylabel("three\nlines\nof text")]))
+    assert len(seen) == 3 * 2  # the SVG and the PNG
+    assert all(box.x0 >= 0 and box.y0 >= 0 for box in seen)
+    assert found[0] == found[1] == found[2]
 
 
 def test_forty_methods_differ_in_colour_or_marker():

@@ -1,10 +1,10 @@
 """The audit: measures whether a model's explanations can be trusted.
 
 Files, in the order in which an audit uses them: engine (the whole audit), presets (how much to measure), methods (the
-explanations), plans (what `measurement.measure` runs; theorems, certificates and precision add to it), growing (the
-page of an unfinished audit), table (from measured columns to the card's numbers, the steady radius among them),
-sanity_checks (flags), plane (the recommendation), verdict, pictures, identity (what a rerun needs), card. features: the
-audit of tables, series and volumes. submission: `gyrograd submit` and `verify`.
+explanations), plans (what `measurement.measure` runs; theorems, map_checks, certificates and precision add to it),
+growing (the page of an unfinished audit), table (from measured columns to the card's numbers, the steady radius among
+them), sanity_checks (flags), plane (the recommendation), verdict, pictures, identity (what a rerun needs), card.
+features: the audit of tables, series and volumes. submission: `gyrograd submit` and `verify`.
 """
 
 import sys

@@ -26,6 +26,7 @@ from gyrograd.audit.certificates import (
 )
 from gyrograd.audit.features import FORMS, FeatureCard, audit_features
 from gyrograd.audit.growing import write_growing_page
+from gyrograd.audit.map_checks import map_check_plans
 from gyrograd.audit.methods import Method, Methods, methods_of
 from gyrograd.audit.pictures import attack_rows, most_damaging
 from gyrograd.audit.plane import Choice, choice, own_setting, plane, plane_points
@@ -328,7 +329,7 @@ def _card(
     *,
     complete: bool = True,
 ) -> Card:
-    """The card of a table. The card of an unfinished run has one picture and no flags, which need further passes."""
+    """The card of a table. The card of an unfinished run has one picture and no flags, which are of all images."""
     preset, names = inputs.preset, [method.name for method in methods]
     flags: list[CardFlag] = []
     if complete:
@@ -405,7 +406,7 @@ def every_plan(
 ) -> list[Plan]:
     """Everything that an audit measures."""
     certified = certificate_plans(inputs, methods) if inputs.preset.certified_images else []
-    return audit_plans(inputs, methods, limits) + certified
+    return audit_plans(inputs, methods, limits) + map_check_plans(inputs, methods) + certified
 
 
 def method_stats(inputs: AuditInputs, table: Table, name: str) -> dict[str, Stat | None]:

@@ -6,7 +6,6 @@ They are run again on their images; beside each is the recommended method, attac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,9 +15,9 @@ from torch import Tensor
 
 from gyrograd.attacks import AttackResult
 from gyrograd.audit.methods import Method
-from gyrograd.audit.plans import Attack, AuditInputs, attacks_on
-from gyrograd.audit.presets import Preset
-from gyrograd.measurement import Condition, Table
+from gyrograd.audit.plans import Attack, AuditInputs, search
+from gyrograd.audit.presets import AIMED, Preset
+from gyrograd.measurement import Table
 from gyrograd.metrics import MapSimilarity, TopKIntersection
 from gyrograd.metrics.passes import logits_in_parts
 from gyrograd.numerics.maps import reduce
@@ -52,10 +51,19 @@ def most_damaging(table: Table, methods: Sequence[Method], preset: Preset) -> li
     return list(chosen.values())[: preset.pictures]
 
 
+def pictured_attacks(preset: Preset) -> list[str]:
+    """The attacks to choose pictures from: of the searches of `auto`, only the one for the fewest top pixels kept.
+
+    That is what a picture shows, and to repeat a later search would mean to repeat all those before it, too.
+    """
+    later = AIMED.keys() - {"auto"} if "auto" in preset.searches else ()
+    return [name for name in preset.searches if name not in later]
+
+
 def damages(table: Table, method: Method, preset: Preset) -> list[Damage]:
-    """All attacks on a method at the audit's eps that keep the prediction."""
+    """The attacks on a method at the audit's eps that keep the prediction."""
     found = []
-    for attack in preset.searches:
+    for attack in pictured_attacks(preset):
         kept, cosines, same = (
             table.of(method=method.name, condition=attack, eps=preset.eps, metric=metric)
             for metric in ("kept", "cosine", "prediction_kept")
@@ -112,9 +120,8 @@ def attack_rows(
 
 def _attack_again(inputs: AuditInputs, methods: Sequence[Method], wanted: Sequence[Damage]) -> None:
     """Run these attacks, each once even if the page is written several times, and keep them in `inputs.hits`."""
-    preset = inputs.preset
     for method in methods:
-        for attack in preset.searches:
+        for attack in pictured_attacks(inputs.preset):
             missing = {
                 each.example: each.key
                 for each in wanted
@@ -122,21 +129,10 @@ def _attack_again(inputs: AuditInputs, methods: Sequence[Method], wanted: Sequen
             }
             if not missing:
                 continue
-            run = leading_to(
-                attack, attacks_on(inputs, method, dict.fromkeys(preset.searches, (preset.eps,)))
-            )
+            run = search(inputs, method, attack, (inputs.preset.eps,))
             x, target, seed = inputs.rows([*missing])
-            (hit,) = run.attack_all(inputs.model, method.attribution, x, target, seed)[attack]
+            (hit,) = run.attack(inputs.model, method.attribution, x, target, seed=seed)
             inputs.hits.update({key: hit.row(i) for i, key in enumerate(missing.values())})
-
-
-def leading_to(attack: str, conditions: Sequence[Condition]) -> Condition:
-    """The condition of this attack, or the one that it follows, without attacks that come later."""
-    for each in conditions:
-        names = [each.name, *(later.name for later in each.then)]
-        if attack in names:
-            return replace(each, then=each.then[: names.index(attack)])
-    raise AssertionError(attack)
 
 
 def _similarity(inputs: AuditInputs, hit: AttackResult) -> tuple[float, float]:

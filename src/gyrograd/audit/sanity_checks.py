@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks.self_checks import BEATEN_BY, FLAGGED_SHARE, MISLED
+from gyrograd.audit.map_checks import row_of
 from gyrograd.audit.methods import Method
 from gyrograd.audit.plans import MODEL, NOISE, AuditInputs
 from gyrograd.audit.presets import Preset
@@ -57,25 +59,34 @@ def audit_flags(inputs: AuditInputs, table: Table, methods: Sequence[Method]) ->
     """All raised flags, of the model and of each method."""
     x, target, _ = inputs.rows(inputs.sample.index[: inputs.preset.flag_images])
     model = inputs.model
-    twin = sanity_checks.shuffle_weights(model, inputs.seed)
     found: list[tuple[str, Flag | None]] = [
         *((MODEL, flag) for flag in sanity_checks.model_flags(model, x)),
         (MODEL, sanity_checks.training_mode(model)),
         (MODEL, _reword_saturation(sanity_checks.saturation_flag(model, x, target), methods)),
     ]
     for method in methods:
-        maps = method.attribution(model, x, target).detach()
-        flags = [
-            sanity_checks.not_finite_maps(maps),
-            sanity_checks.relevance_lost(model, method.attribution, x, target),
-            sanity_checks.constant_maps(maps),
-            sanity_checks.same_map_everywhere(maps) if len(maps) > 1 else None,
-            sanity_checks.ignores_model(model, method.attribution, x, target, maps=maps, twin=twin),
-            *_of_numbers(inputs, table, method),
-        ]
+        flags = [*_of_maps(table, method), *_of_numbers(inputs, table, method)]
         found += [(method.name, flag) for flag in flags]
     preset = inputs.preset
     return [_row(where, flag.name, flag, flag.measured, preset) for where, flag in found if flag is not None]
+
+
+def _of_maps(table: Table, method: Method) -> list[Flag | None]:
+    """Flags of the maps, from the columns of `MapChecks`."""
+    columns = table.metrics(method=row_of(method.name))
+    # A record has no value where a NaN was measured.
+    values = {
+        name: torch.tensor([math.nan if v is None else v for v in column.values()], dtype=torch.float64)
+        for name, column in columns.items()
+    }
+    pairs = math.comb(len(values["constant"]), 2)
+    return [
+        sanity_checks.not_finite_flag(values["not_finite"]),
+        sanity_checks.relevance_flag(values["relevance"]) if "relevance" in values else None,
+        sanity_checks.constant_flag(values["constant"]),
+        sanity_checks.same_map_flag(float(values["cosines_with_earlier"].sum()) / pairs) if pairs else None,
+        sanity_checks.ignores_model_flag(values["twin_cosine"]),
+    ]
 
 
 def _reword_saturation(flag: Flag | None, methods: Sequence[Method]) -> Flag | None:

@@ -31,13 +31,14 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from gyrograd.audit.engine import every_plan, method_stats, rows_per_pass
+from gyrograd.audit.map_checks import map_check_plans
 from gyrograd.audit.methods import Method, methods_of
 from gyrograd.audit.plans import MODEL, AuditInputs
 from gyrograd.audit.presets import OLD_FIELDS, Preset
 from gyrograd.audit.sanity_checks import audit_flags, challenges
 from gyrograd.audit.table import eps_curves, stat
 from gyrograd.errors import UserError, check_schema
-from gyrograd.measurement import Sample, Table, measure
+from gyrograd.measurement import Plan, Sample, Table, measure
 from gyrograd.measurement.run import data_hash, model_hash
 from gyrograd.models import save, spec_of
 from gyrograd.models.opening import open_model, resolve_device
@@ -302,19 +303,28 @@ def _lists_to_tuples(value: Any) -> Any:
 
 
 def _table_of_records(folder: Path, inputs: AuditInputs, methods: list[Method]) -> Table:
-    """The table of the records; missing parts are measured, so that leaving them out gains nothing."""
+    """The table of the records; missing parts are measured, so that leaving them out gains nothing.
+
+    The sanity checks of maps are measured anyway: nobody looks at a map again whose record says that it is sound.
+    """
     with tempfile.TemporaryDirectory() as place:
         if (folder / "records").is_dir():
             shutil.copytree(folder / "records", Path(place) / "records")
-        return measure(
-            inputs.model,
-            inputs.sample,
-            every_plan(inputs, methods),
-            Path(place),
-            shard=inputs.preset.shard,
-            what="reading records",
-            identity=inputs.identity,
-        )
+
+        def table_of(plans: list[Plan], *, fresh: bool) -> Table:
+            return measure(
+                inputs.model,
+                inputs.sample,
+                plans,
+                Path(place),
+                shard=inputs.preset.shard,
+                fresh=fresh,
+                what="reading records",
+                identity=inputs.identity,
+            )
+
+        table_of(map_check_plans(inputs, methods), fresh=True)
+        return table_of(every_plan(inputs, methods), fresh=False)
 
 
 def _card_differences(

@@ -66,7 +66,11 @@ def zero_derivative(
 
 def constant_maps(maps: Inputs, *, tolerance: float = 1e-3, share: float = 0.0) -> Flag | None:
     """Flag maps that are constant over the image, or nearly so."""
-    flat = is_constant(maps, tolerance)
+    return constant_flag(is_constant(maps, tolerance), tolerance=tolerance, share=share)
+
+
+def constant_flag(flat: PerExample | Flags, *, tolerance: float = 1e-3, share: float = 0.0) -> Flag | None:
+    """`constant_maps` by `is_constant` of each map."""
     return _flag_if(
         _share(flat) > share,
         "constant_map",
@@ -90,7 +94,11 @@ def same_map_everywhere(maps: Inputs, *, limit: float = 0.95) -> Flag | None:
         raise UserError("One map cannot be compared with others; give the maps of at least two examples.")
     pixels = reduce_map(maps, "abs_sum").flatten(1)
     pairs = torch.triu_indices(len(maps), len(maps), 1, device=maps.device)
-    alike = float(cosine(pixels[pairs[0]], pixels[pairs[1]]).mean())
+    return same_map_flag(float(cosine(pixels[pairs[0]], pixels[pairs[1]]).mean()), limit=limit)
+
+
+def same_map_flag(alike: float, *, limit: float = 0.95) -> Flag | None:
+    """`same_map_everywhere` by the mean cosine of the maps of two different examples."""
     return _flag_if(
         alike > limit,
         "same_map_everywhere",
@@ -133,7 +141,12 @@ def ignores_model(
     """
     maps = attribution(model, x, target).detach() if maps is None else maps
     other = attribution(shuffle_weights(model, seed) if twin is None else twin, x, target).detach()
-    alike = float(cosine(reduce_map(maps, "abs_sum"), reduce_map(other, "abs_sum")).mean())
+    return ignores_model_flag(cosine(reduce_map(maps, "abs_sum"), reduce_map(other, "abs_sum")), limit=limit)
+
+
+def ignores_model_flag(cosines: PerExample, *, limit: float = 0.9) -> Flag | None:
+    """`ignores_model` by the cosine of each map with that of the copy."""
+    alike = float(cosines.mean())
     return _flag_if(
         alike > limit,
         "ignores_model",
@@ -271,7 +284,11 @@ def _change(one: Logits, other: Logits) -> float:
 
 def not_finite_maps(maps: Inputs) -> Flag | None:
     """Flag maps with NaN or infinite values."""
-    lost = ~maps.isfinite().flatten(1).all(1)
+    return not_finite_flag(~maps.isfinite().flatten(1).all(1))
+
+
+def not_finite_flag(lost: PerExample | Flags) -> Flag | None:
+    """`not_finite_maps` by whether each map has such values."""
     return _flag_if(
         bool(lost.any()),
         "not_finite_map",
@@ -286,10 +303,24 @@ def relevance_lost(
     model: Model, attribution: Attribution, x: Inputs, target: Labels, *, limit: float = 0.95
 ) -> Flag | None:
     """Flag relevance that is lost or created on the way to the input; for attributions with `conserved` (LRP)."""
+    relevance = conserved_relevance(model, attribution, x, target)
+    return None if relevance is None else relevance_flag(relevance, limit=limit)
+
+
+def conserved_relevance(
+    model: Model, attribution: Attribution, x: Inputs, target: Labels
+) -> PerExample | None:
+    """Share of the relevance put in that arrives at each input; None for maps that are not of relevance."""
     conserved = getattr(attribution, "conserved", None)
     if conserved is None or getattr(attribution, "quantity", "logit") != "logit":
         return None
-    arrived = float(conserved(model, x, target).mean())
+    found: PerExample = conserved(model, x, target)
+    return found
+
+
+def relevance_flag(relevance: PerExample, *, limit: float = 0.95) -> Flag | None:
+    """`relevance_lost` by the share that arrives at each input."""
+    arrived = float(relevance.mean())
     return _flag_if(
         not limit <= arrived <= 2 - limit,
         "relevance_lost",

@@ -16,6 +16,7 @@ import numpy as np
 from gyrograd.numerics.wording import Number, eps_text, interval_text, number
 from gyrograd.registry import readable
 from gyrograd.reporting import schema
+from gyrograd.reporting.figures import NO_USUAL_LAYOUT, lay_out
 from gyrograd.reporting.palette import DARK, LIGHT, series
 from gyrograd.reporting.wording import Stat, is_known, signed_text
 
@@ -57,13 +58,14 @@ def chart(
 ) -> Chart:
     """Draw a chart of one or more panels, deterministically. `image=False` skips the PNG and the SVG file."""
     import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
 
-    with matplotlib.rc_context(_style(name)):
+    with matplotlib.rc_context(_style(name) | NO_USUAL_LAYOUT):
         figure = _figure(draws, size)
+        lay_out(figure, FigureCanvasSVG)  # the PNG has the layout of the SVG
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
         svg = _apply_theme(buffer.getvalue().decode("utf-8"), alt)
-        figure.set_layout_engine("none")  # reuse the computed layout for the second format
         raster = io.BytesIO()
         if image:
             paper = LIGHT["paper"]

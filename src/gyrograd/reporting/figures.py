@@ -55,11 +55,30 @@ def map_grid(images: dict[str, Array], maps: dict[str, Array], labels: list[str]
     return picture_grid({**images, **drawn}, labels, side=1.35)
 
 
+NO_USUAL_LAYOUT: dict[Any, bool] = {"figure.autolayout": False, "figure.constrained_layout.use": False}
+"""Settings of matplotlib under which a figure stays without a layout engine; users may have others."""
+
+
 def figure_png(figure: Any) -> bytes:
     """The figure as a PNG file, without time stamp and version, so that equal figures are equal bytes."""
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     buffer = io.BytesIO()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), matplotlib.rc_context(NO_USUAL_LAYOUT):
         # File names may have characters that no font has; a box in their place is acceptable.
         warnings.filterwarnings("ignore", "Glyph")
+        lay_out(figure, FigureCanvasAgg)
         figure.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+def lay_out(figure: Any, canvas: Any) -> None:
+    """Run the figure's layout engine once, for the fonts of this canvas, and remove it.
+
+    With a layout engine, even one that does nothing, each `savefig` draws the whole figure twice. Lay out and save
+    under `NO_USUAL_LAYOUT`.
+    """
+    canvas(figure)
+    figure.get_layout_engine().execute(figure)
+    figure.set_layout_engine(None)

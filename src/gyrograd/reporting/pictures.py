@@ -232,5 +232,6 @@ def data_address(picture: Array, grow: bool = True) -> str:
     """
     image, buffer = _enlarge(picture, SIDE if grow else 0), io.BytesIO()
     kind = "jpeg" if grow and image.width == picture.shape[1] else "png"
-    image.save(buffer, kind, **({"quality": 90} if kind == "jpeg" else {"optimize": True}))
+    # Not `optimize=True`: a PNG takes nine times as long to be 3 % smaller.
+    image.save(buffer, kind, **({"quality": 90} if kind == "jpeg" else {}))
     return f"data:image/{kind};base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
