@@ -35,7 +35,8 @@ class Opening:
             weights), hf:OWNER/NAME or a folder of Hugging Face transformers, FILE.py:FACTORY (this runs the file), or
             a TorchScript or torch.export file.
         data: a registered set such as shapes, a folder with or without a sub-folder for each class, an image, or
-            a pattern in quotes such as 'photos/*.png'.
+            a pattern in quotes such as 'photos/*.png'; also tar files (WebDataset), Parquet files and folders that
+            Hugging Face datasets saved.
         target: the class explained: predicted, label, or its number.
         images: number of images at most; default: all files, or 16 of a registered set.
         size: side of the images in pixels; default: that of the model, if known.

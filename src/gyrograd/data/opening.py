@@ -1,4 +1,4 @@
-"""Open images by one text: a registered set, a folder with or without classes, one image or several."""
+"""Open images by one text: a registered set, a folder, images, or files that hold images (tar, Parquet, Arrow)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from gyrograd.data import parquet
 from gyrograd.data.dataset import Dataset
 from gyrograd.data.folder import (
     ENDINGS,
@@ -25,7 +26,7 @@ from gyrograd.data.folder import (
     image_files,
     read_images,
 )
-from gyrograd.data.streamed import Streamed, tar_members
+from gyrograd.data.streamed import Encoded, Streamed, tar_members
 from gyrograd.errors import UserError, did_you_mean
 from gyrograd.registry import Settings, available, lookup, make
 
@@ -79,6 +80,8 @@ def open_data(
 ) -> Dataset:
     """Open a registered set (`shapes`), a folder, an image, a pattern (`photos/*.png`), or several of them.
 
+    Tar files in WebDataset's form, Parquet files, and folders that Hugging Face `datasets` saved are read on demand.
+
     Args:
         text: what to open; write `./` before a path that could be the name of a set.
         images: most images, chosen by the seed; default: all.
@@ -102,8 +105,11 @@ def open_data_with_names(text: str | Sequence[str], choice: Choice) -> NamedData
         tars = [path for path in paths if path.endswith(".tar")]
         if tars and len(tars) == len(paths):
             return _from_tars(paths, choice)
+        if all(path.endswith(parquet.ENDINGS) for path in paths):
+            return _from_tables(paths, choice)
         if len(paths) == 1 and Path(paths[0]).expanduser().is_dir():
-            return _from_folder(Path(paths[0]).expanduser(), choice)
+            place = Path(paths[0]).expanduser()
+            return _from_tables(paths, choice) if parquet.holds_tables(place) else _from_folder(place, choice)
         return _from_files(paths, choice)
 
 
@@ -198,20 +204,52 @@ def _from_tars(paths: Sequence[str], choice: Choice) -> NamedData:
         raise UserError(
             f"There are no images in {', '.join(paths)}; known endings are {', '.join(sorted(ENDINGS))}."
         )
+    return _streamed(found, None, paths, choice, "KEY.cls beside KEY.jpg")
+
+
+def _from_tables(paths: Sequence[str], choice: Choice) -> NamedData:
+    """Parquet or Arrow files, or a folder of them, streamed."""
+    place = Path(paths[0]).expanduser()
+    if place.is_dir():
+        files = parquet.files_in(place, choice.split)
+    elif choice.split is not None:
+        raise UserError(
+            f"Single files have no splits; give those of the split you mean, such as '{choice.split}-*.parquet'."
+        )
+    else:
+        files = [file for path in paths for file in _matching(path)]
+    found = parquet.read_rows(files)
+    if not found.images:
+        raise UserError(f"There are no rows in {', '.join(map(str, files))}; give files with images.")
+    pairs = list(zip(found.images, found.labels, strict=True))
+    return _streamed(pairs, found.names, paths, choice, "a column 'label' of numbers or names")
+
+
+def _streamed(
+    found: Sequence[tuple[Encoded, int | None]],
+    names: tuple[str, ...] | None,
+    paths: Sequence[str],
+    choice: Choice,
+    form: str,
+) -> NamedData:
+    """The chosen images, read on demand. Without names classes are numbers; `form` says where a class is written."""
     known = all(label is not None for _, label in found)
     if choice.labelled and not known:
-        raise UserError(
-            f"Some images of {paths[0]} have no class (KEY.cls beside KEY.jpg); give --unlabelled."
-        )
+        raise UserError(f"Some images of {paths[0]} have no class ({form}); give --unlabelled.")
     use = known if choice.labelled is None else choice.labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
+    largest = max(label for _, label in every)
+    if use and names is not None and largest >= len(names):
+        raise UserError(
+            f"{paths[0]} has the label {largest} and names of {len(names)} classes; write it again."
+        )
     taken = choose(every, choice.images, choice.seed)
-    blobs = tuple(found[number][0] for number, _ in taken)
-    images = Streamed(blobs, (choice.side, choice.side))
+    places = tuple(found[number][0] for number, _ in taken)
+    images = Streamed(places, (choice.side, choice.side))
     labels = torch.tensor([label for _, label in taken])
-    classes = tuple(str(i) for i in range(max(label for _, label in every) + 1)) if use else UNLABELLED
+    classes = (names or tuple(str(i) for i in range(largest + 1))) if use else UNLABELLED
     data = Dataset(images, labels, classes, _name_of_files(Path(path) for path in paths))
-    return NamedData(data, tuple(str(blob) for blob in blobs), tuple(number for number, _ in taken))
+    return NamedData(data, tuple(str(place) for place in places), tuple(number for number, _ in taken))
 
 
 def _matching(path: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Images that are read on demand: folders and tar files larger than memory.
+"""Images that are read on demand: folders, tar files and tables larger than memory.
 
 A `Streamed` takes the place of a data set's image tensor: it has a shape, a type and a device, and indexing it decodes
 only those images. The same index gives the same bytes in any process, so order, seeds and resuming work as for a set in
@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -27,6 +28,13 @@ STREAM_ABOVE = 1 << 30
 """Bytes of decoded images above which a folder is streamed; $GYROGRAD_STREAM_ABOVE overrides it."""
 DECODERS = 4
 """Threads that decode; Pillow releases Python's lock while it works."""
+
+
+@runtime_checkable
+class Encoded(Protocol):
+    """Place of an image's encoded bytes; its text is the image's name."""
+
+    def read(self) -> bytes: ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Streamed:
     `dtype` uint8: bytes; a float: pixels in [0, 1].
     """
 
-    blobs: tuple[Blob, ...]
+    blobs: tuple[Encoded, ...]
     size: tuple[int, int]
     resize: int | None = None
     dtype: torch.dtype = torch.uint8
@@ -114,7 +122,7 @@ class Streamed:
             total.update(hashlib.sha256(blob.read()).digest())
         return total.hexdigest()
 
-    def _decode(self, blob: Blob) -> Tensor:
+    def _decode(self, blob: Encoded) -> Tensor:
         from gyrograd.data.folder import decode_image  # here, because that module imports this one
 
         return decode_image(io.BytesIO(blob.read()), str(blob), self.size, self.resize)

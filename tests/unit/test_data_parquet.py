@@ -1,0 +1,204 @@
+"""Parquet and Arrow files, as Hugging Face `datasets` writes them, hold the images and classes of the folder."""
+
+from __future__ import annotations
+
+import builtins
+import io
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+from small_audits import SMALL, small_net
+from tiny_sweeps import CLASSES, SIDE, write_images
+
+from gyrograd.audit import audit
+from gyrograd.data import folder
+from gyrograd.data.opening import Choice, open_data, open_data_with_names
+from gyrograd.data.streamed import Streamed
+from gyrograd.errors import UserError
+from gyrograd.training.building import split_of
+
+FEATURES = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(CLASSES))})
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("images"))
+
+
+def hugging_face(home: Path, split: str = "test") -> datasets.Dataset:
+    """The images of a folder as a Hugging Face data set, in the order in which the folder is read."""
+    files = sorted((home / split).rglob("*.png"))
+    rows = {"image": [str(f) for f in files], "label": [CLASSES.index(f.parent.name) for f in files]}
+    return datasets.Dataset.from_dict(rows, features=FEATURES)
+
+
+def write(path: Path, data: datasets.Dataset) -> str:
+    """The data set as a Parquet file of several groups of rows."""
+    data.to_parquet(path, batch_size=4)
+    assert pyarrow.parquet.ParquetFile(path).num_row_groups > 2
+    return str(path)
+
+
+def png(shade: int = 0) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (SIDE, SIDE), (shade, shade, shade)).save(file, "png")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("form", ["parquet", "images inside", "two files", "saved", "saved splits", "hub"])
+def test_every_form_holds_the_images_and_classes_of_the_folder(home: Path, tmp_path: Path, form: str) -> None:
+    data, path = hugging_face(home), tmp_path / "set"
+    path.mkdir()
+    if form == "parquet":
+        opened = open_data(write(path / "a.parquet", data), size=SIDE)
+    elif form == "images inside":
+        content = [
+            {"bytes": file.read_bytes(), "path": None} for file in sorted((home / "test").rglob("*.png"))
+        ]
+        inside = datasets.Dataset.from_dict({"image": content, "label": data["label"]}, features=FEATURES)
+        opened = open_data(write(path / "a.parquet", inside), size=SIDE)
+    elif form == "two files":
+        write(path / "b-1.parquet", data.select(range(9)))
+        write(path / "b-2.parquet", data.select(range(9, len(data))))
+        opened = open_data(str(path / "b-*.parquet"), size=SIDE)
+    elif form == "saved":
+        data.save_to_disk(path, num_shards=2)
+        opened = open_data(str(path), size=SIDE)
+    elif form == "saved splits":
+        datasets.DatasetDict(train=hugging_face(home, "train"), test=data).save_to_disk(path)
+        opened = open_data(str(path), size=SIDE)
+    else:
+        (path / "data").mkdir()
+        write(path / "data" / "train-00000-of-00001.parquet", hugging_face(home, "train"))
+        write(path / "data" / "test-00000-of-00001.parquet", data)
+        opened = open_data(str(path), size=SIDE)
+    held = folder(home, "test", SIDE)
+    assert isinstance(opened.images, Streamed)
+    assert torch.equal(opened.labels, held.labels)
+    assert opened.classes == held.classes
+    backwards = torch.arange(len(held) - 1, -1, -1)  # other groups of rows than the last one, too
+    assert torch.equal(opened.pixels(backwards), held.pixels(backwards))
+    assert torch.equal(opened.pixels(), held.pixels())
+    if form in ("saved splits", "hub"):
+        train = split_of(str(path), size=SIDE) if form == "saved splits" else None
+        assert len(open_data(str(path), size=SIDE, split="train")) == len(folder(home, "train", SIDE))
+        assert train is None or len(train.test) == len(held)
+        with pytest.raises(UserError, match="has the splits test, train; choose one with --split"):
+            open_data(str(path), size=SIDE, split="val")
+
+
+def test_an_audit_of_a_parquet_file_has_the_numbers_of_the_folder(home: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"preset": SMALL, "attacks": ["top_k"], "sweep": {}, "methods": ["gradient"]}
+    held = folder(home, "test", 10)
+    read = open_data(write(tmp_path / "a.parquet", hugging_face(home)), size=10)
+    one, two = (audit(small_net(), data, **settings) for data in (held, read))
+    assert {name: r.values for name, r in one.records.items()} == {
+        n: r.values for n, r in two.records.items()
+    }
+    shared = audit(small_net(), read, **settings, workers=2)
+    assert {name: r.values for name, r in shared.records.items()} == {
+        n: r.values for n, r in two.records.items()
+    }
+
+
+def table(**columns: Any) -> pyarrow.Table:
+    return pyarrow.table({"image": [png(i) for i in range(3)], **columns})
+
+
+@pytest.mark.parametrize(
+    ("label", "labels", "classes"),
+    [
+        ({"label": ["dog", "cat", "dog"]}, [1, 0, 1], ("cat", "dog")),
+        ({"cls": [2, 0, 1]}, [2, 0, 1], ("0", "1", "2")),
+        ({"label": [-1, -1, -1]}, [0, 0, 0], ("unlabelled",)),
+        ({"label": [None, 1, 0]}, [0, 0, 0], ("unlabelled",)),
+        ({}, [0, 0, 0], ("unlabelled",)),
+    ],
+)
+@pytest.mark.parametrize("ending", ["parquet", "arrow"])
+def test_files_of_others_have_names_numbers_or_no_classes(
+    tmp_path: Path, label: dict[str, list[Any]], labels: list[int], classes: tuple[str, ...], ending: str
+) -> None:
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pyarrow.parquet.write_table(table(**label), path)
+    else:
+        with pyarrow.ipc.new_file(path, table(**label).schema) as file:
+            file.write_table(table(**label))
+    data = open_data(str(path), size=SIDE)
+    assert (data.labels.tolist(), data.classes) == (labels, classes)
+    assert data.images[:].float().mean((1, 2, 3)).tolist() == [0, 1, 2]
+    if classes == ("unlabelled",):
+        with pytest.raises(UserError, match="no class .*--unlabelled"):
+            open_data(str(path), size=SIDE, labelled=True)
+    some = open_data_with_names(str(path), Choice(images=2, size=SIDE, seed=1))
+    assert some.names == tuple(f"{path}:{i}" for i in some.index)
+
+
+def test_a_file_that_is_written_again_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    means = []
+    for shade in (10, 200):
+        pyarrow.parquet.write_table(pyarrow.table({"image": [png(shade)]}), path)
+        means.append(open_data(str(path), size=SIDE).images[:].float().mean().item())
+    assert means == [10, 200]
+
+
+def test_what_cannot_be_read_is_one_sentence(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ending, kind in (("parquet", "a Parquet"), ("arrow", "an Arrow")):
+        path = tmp_path / f"bad.{ending}"
+        path.write_bytes(b"no table" * 20)
+        with pytest.raises(UserError, match=f"bad.{ending} cannot be read as {kind} file"):
+            open_data(str(path), size=SIDE)
+    path = tmp_path / "numbers.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1.0], "y": [2]}), path)
+    with pytest.raises(UserError, match="no column of images, only x, y"):
+        open_data(str(path), size=SIDE)
+    pyarrow.parquet.write_table(pyarrow.table({"image": [{"bytes": None, "path": "a.png"}]}), path)
+    with pytest.raises(UserError, match="no column of images"):  # a null column has no type
+        open_data(str(path), size=SIDE)
+    kind = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+    for content, sentence in (
+        ({"path": "a.png"}, "names a.png, which cannot be read"),
+        (None, "holds no image"),
+    ):
+        image = pyarrow.array([content], kind)
+        pyarrow.parquet.write_table(pyarrow.table({"image": image}), path)
+        with pytest.raises(UserError, match=sentence):
+            open_data(str(path), size=SIDE).pixels()
+    good = write(tmp_path / "good.parquet", hugging_face(home))
+    with pytest.raises(UserError, match="names other classes"):
+        open_data([good, str(path)], size=SIDE)
+    with pytest.raises(UserError, match="Single files have no splits"):
+        open_data(good, size=SIDE, split="test")
+    data = open_data(good, size=SIDE)
+    Path(good).unlink()
+    with pytest.raises(UserError, match="good.parquet cannot be read"):
+        data.pixels()
+    original = builtins.__import__
+
+    def without_pyarrow(name: str, *rest: Any, **more: Any) -> Any:
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return original(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without_pyarrow)
+    with pytest.raises(UserError, match=r"pip install 'gyrograd\[parquet\]'"):
+        open_data(str(path), size=SIDE)
+
+
+def test_a_folder_of_images_with_a_table_beside_them_is_a_folder(home: Path, tmp_path: Path) -> None:
+    beside = write_images(tmp_path / "images")
+    pyarrow.parquet.write_table(pyarrow.table({"x": [1]}), beside / "test" / "notes.parquet")
+    assert torch.equal(
+        open_data(str(beside / "test"), size=SIDE).pixels(), folder(home, "test", SIDE).pixels()
+    )
