@@ -93,6 +93,23 @@ def test_methods_attacks_metrics_and_eps_are_named_by_the_user(kit: bad_files.Ki
 
 
 @pytest.mark.usefixtures("_no_page")
+@pytest.mark.parametrize(
+    ("radii", "attacked", "steady"),
+    [("8/255", [], False), ("2/255,0.03", [2, 7.65, 8], True)],  # the curve of one radius would be a point
+)
+def test_maps_are_attacked_at_the_radii_that_are_given_and_at_eps(
+    kit: bad_files.Kit, capsys: pytest.CaptureFixture[str], radii: str, attacked: list[float], steady: bool
+) -> None:
+    words = ["--attacks", "auto", "--steps", "1", "--radii", radii, "--out", "report"]
+    assert run(kit.model, kit.data, *words) == 0
+    capsys.readouterr()
+    card = read_card(Path("report"))
+    lines = [line["x"] for line in card["curves"]["eps"]["lines"] if line["label"] != "noise"]
+    assert lines == ([pytest.approx(attacked)] if attacked else [])
+    assert ("steady_radius" in card["methods"][0]["columns"]) == steady
+    assert f"--radii {radii}" in card["rerun"]["command"]
+
+
 def test_images_without_labels_are_explained_for_the_prediction(
     kit: bad_files.Kit, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +172,8 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
         (["--metrics", "insrtion"], "did you mean 'insertion'"),
         (["--eps", "8"], "such as 8 / 255"),
         (["--eps", "much"], "write it as 8/255 or 0.03"),
+        (["--radii", "2/255,much"], "write it as 8/255 or 0.03"),
+        (["--radii", "8"], "write 8/255 if you mean grey levels"),
         (["--steps", "0"], "steps is 0"),
         (["--preset", "quik"], "did you mean 'quick'"),
     ],

@@ -24,6 +24,7 @@ def audit(
     attacks: str | None = None,
     metrics: str | None = None,
     eps: str | float | None = None,
+    radii: str | float | None = None,
     steps: int | None = None,
     draws: int | None = None,
     precision: float | None = None,
@@ -47,6 +48,8 @@ def audit(
         attacks: comma-separated; default: those of the preset. Noise of the same size is always measured.
         metrics: further metrics, comma-separated; `gyrograd list metric` shows all.
         eps: how far a pixel may move under attack: 8/255 or 0.03.
+        radii: radii at which maps are attacked besides --eps, such as 2/255,4/255,16/255; default: those of the preset.
+            With --eps alone (--radii 8/255) there is no steady radius, and a standard audit takes 0.7 of the time.
         steps: gradient steps of each attack.
         draws: noisy copies per image for the column 'Steady under noise'.
         precision: measure each method on as many images as it takes to know its share of top pixels kept to within
@@ -66,11 +69,13 @@ def audit(
     command = _command({**locals(), **vars(opening)})
     from gyrograd.audit import audit as audited
     from gyrograd.audit.verdict import GIVE_WEIGHTS
+    from gyrograd.cli.parsing import pixel_radius
     from gyrograd.cli.terminal import escape_controls
     from gyrograd.models.opening import UNTRAINED
 
     settings = {
         **audit_settings(preset, methods, attacks, metrics, eps, steps),
+        "curve": None if radii is None else tuple(pixel_radius(part) for part in str(radii).split(",")),
         "draws": draws,
         "precision": precision,
         "certified_images": certify,
