@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -377,3 +379,27 @@ def test_layers_that_are_open_are_not_opened_again():
         with missing_derivatives():  # other layers
             assert depth() == once + 1
     assert depth() == 0
+
+
+def test_a_mode_that_two_threads_open_at_once_is_closed_in_each():
+    """Backward of a checkpointed part opens the modes of its forward pass in the thread that calls it."""
+    mode, opened, closed = CpuLayers(), threading.Event(), threading.Event()
+
+    def depth() -> int:
+        return len(torch.overrides._get_current_function_mode_stack())
+
+    def inside_of_an_equal_one() -> list[int]:
+        with CpuLayers():
+            with mode:
+                opened.set()
+                closed.wait(10)
+            left = [depth()]
+        return [*left, depth()]
+
+    with ThreadPoolExecutor(1) as other:
+        with mode:
+            there = other.submit(inside_of_an_equal_one)
+            opened.wait(10)
+        here = depth()
+        closed.set()
+        assert (here, there.result()) == (0, [1, 0])

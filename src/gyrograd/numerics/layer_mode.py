@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
@@ -15,7 +16,7 @@ class LayerMode(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._entered: list[bool] = []
+        self._here = _Entered()
 
     def includes(self, other: LayerMode) -> bool:
         """True if what `other` replaces is replaced in the same way by this mode."""
@@ -23,9 +24,18 @@ class LayerMode(TorchFunctionMode):
 
     def __enter__(self) -> LayerMode:
         stack = _get_current_function_mode_stack()
-        self._entered.append(not any(isinstance(mode, LayerMode) and mode.includes(self) for mode in stack))
-        return super().__enter__() if self._entered[-1] else self
+        self._here.entered.append(
+            not any(isinstance(mode, LayerMode) and mode.includes(self) for mode in stack)
+        )
+        return super().__enter__() if self._here.entered[-1] else self
 
     def __exit__(self, *error: Any) -> None:
-        if self._entered.pop():
+        if self._here.entered.pop():
             super().__exit__(*error)
+
+
+class _Entered(threading.local):
+    """Per open block of a mode, whether it was entered there. Each thread has its own modes (`layers_as_now`)."""
+
+    def __init__(self) -> None:
+        self.entered: list[bool] = []
