@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gyrograd.attributions.batching import is_out_of_memory
-from gyrograd.numerics.copies import copies_of, mark_copies
 from gyrograd.numerics.cpu_layers import CpuLayers
 from gyrograd.types import Inputs, Logits, Model
 
@@ -63,7 +62,7 @@ def in_fast_layout(
         if not _pays(model, x) or model in _PLAIN_ONLY:
             return plainly(x)
         try:
-            return run(_channels_last(x))
+            return run(x.contiguous(memory_format=torch.channels_last))
         except RuntimeError as wrong:
             if is_out_of_memory(wrong):
                 raise
@@ -77,17 +76,6 @@ def in_fast_layout(
 def any_layout_pays(model: Model, create_graph: bool) -> bool:
     """True unless second derivatives to weights are wanted, for which the plain layout is not known to be slower."""
     return not (create_graph and any(weight.requires_grad for weight in model.parameters()))
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    """x with its channels last in memory, and the parts of noisy copies, too."""
-    last = x.contiguous(memory_format=torch.channels_last)
-    if (copies := copies_of(x)) is not None:
-        image, noise = (
-            part.contiguous(memory_format=torch.channels_last) for part in (copies.image, copies.noise)
-        )
-        mark_copies(last, image, noise)
-    return last
 
 
 class _PlainOnlyError(RuntimeError):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from gyrograd.errors import UserError, check_name
 from gyrograd.models.specs import attach_spec, spec_of
 from gyrograd.numerics.checks import check_logits, shape_advice
-from gyrograd.numerics.copies import copies_of, mark_copies
 from gyrograd.types import Inputs, Logits
 
 NORMALIZATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -71,10 +70,7 @@ class Normalized(nn.Module):
             )
         # In the precision of x, which is the core's: if only the core was converted to half, these two are single.
         mean, std = (t.to(x.dtype).reshape(1, -1, *(1 for _ in x.shape[2:])) for t in (self.mean, self.std))
-        z = (x - mean) / std
-        if (copies := copies_of(x)) is not None:
-            mark_copies(z, (copies.image - mean) / std, copies.noise / std)
-        logits: Logits = self.core(z)
+        logits: Logits = self.core((x - mean) / std)
         return logits
 
 

@@ -13,13 +13,11 @@ takes several times as long as the copy that is made here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gyrograd.numerics.copies import convolve_copies
 from gyrograd.numerics.layer_mode import LayerMode
 from gyrograd.numerics.memory_layout import in_layout_of
 
@@ -43,9 +41,7 @@ class FastConvolutions(LayerMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in _DIMENSIONS and args and torch.is_grad_enabled():
-            convolution = partial(_convolution, func, self.held_only)
-            shared = convolve_copies(convolution, *args, **(kwargs or {}))
-            return convolution(*args, **(kwargs or {})) if shared is None else shared
+            return _convolution(func, self.held_only, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 

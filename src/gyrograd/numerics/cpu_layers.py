@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gyrograd.numerics.copies import convolve_copies
 from gyrograd.numerics.layer_mode import LayerMode
 from gyrograd.numerics.linear import linear_on_cpu
 from gyrograd.numerics.normalization import NORMALIZATIONS, exact_normalization
@@ -38,8 +36,6 @@ class CpuLayers(LayerMode):
             return softplus_on_cpu(*args, **kwargs)
         if func in MAX_POOLS and args and isinstance(args[0], Tensor):
             return max_pool_on_cpu(*args, **kwargs)
-        if func is torch.conv2d and args and (shared := convolve_copies(func, *args, **kwargs)) is not None:
-            return shared
         if func is F.linear and args and isinstance(args[0], Tensor):
             return linear_on_cpu(*args, **kwargs, held=self.held)
         return exact_normalization(func, args, kwargs) if func in NORMALIZATIONS else func(*args, **kwargs)

@@ -18,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from gyrograd.errors import UserError
-from gyrograd.numerics.copies import mark_copies
 from gyrograd.numerics.modes import eval_mode
 from gyrograd.numerics.quantities import with_full_precision
 from gyrograd.numerics.second_order import layers_as_now
@@ -72,7 +71,6 @@ class Smoothed(nn.Module):
         """Outputs summed over these draws, in one pass of the core."""
         # Draws on the first axis: LRP recognises the sum over them by that axis.
         rows = (x.unsqueeze(0) + noise.unsqueeze(1)).flatten(0, 1)
-        mark_copies(rows, x, noise)
         outputs = with_full_precision(self.core(rows))
         total: Tensor = outputs.unflatten(0, (len(noise), len(x))).sum(0)
         return total
