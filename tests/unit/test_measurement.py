@@ -235,6 +235,15 @@ def test_records_of_other_settings_are_left_alone_and_said_so(
     assert "measuring again" in capsys.readouterr().err
 
 
+def test_the_same_images_under_other_numbers_are_measured_again(tmp_path: Path) -> None:
+    few = plan(methods={"gradient": GRADIENT}, conditions=(CLEAN,), metrics=(registered("insertion"),))
+    x, y = small_images(3)
+    there, back = Sample(x, y, (0, 1, 2)), Sample(x, y, (2, 1, 0))
+    measure(small_net(), there, few, tmp_path)
+    again, alone = (measure(small_net(), back, few, folder) for folder in (tmp_path, None))
+    assert again.of(method="gradient", metric="insertion") == alone.of(method="gradient", metric="insertion")
+
+
 def test_the_settings_of_a_metric_tell_two_measurements_apart(tmp_path: Path) -> None:
     once, twice = (
         measure(

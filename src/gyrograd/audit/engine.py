@@ -188,7 +188,7 @@ def audit(
             shard=shard_of(chosen, inputs.sample.x.shape, inputs.max_batch if x.is_cuda else 1),
             fresh=anew,
             what="auditing",
-            identity=inputs.identity,
+            identity=inputs.measured,
             workers=who,
             watch=None if place is None else partial(write_growing_page, place, inputs, tried),
         )

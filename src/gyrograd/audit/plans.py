@@ -31,6 +31,7 @@ from gyrograd.measurement import (
     Plan,
     Sample,
     attacked,
+    fingerprint,
     noise,
     registered,
     streams,
@@ -92,6 +93,11 @@ class AuditInputs:
             aimed = [name for name, column in AIMED.items() if column == hit.settings.get("column")]
             attack = aimed[0] if hit.name == "auto" and aimed else hit.name
             self.hits[self.examples_by_stream[int(at.seed)], method, attack] = hit
+
+    @cached_property
+    def measured(self) -> dict[str, str]:
+        """What the records are of: model, data, and the numbers of the images, by which records name them."""
+        return {**self.identity, "index": fingerprint(list(self.sample.index))}
 
     @cached_property
     def examples_by_stream(self) -> dict[int, int]:

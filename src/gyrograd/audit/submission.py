@@ -320,7 +320,7 @@ def _table_of_records(folder: Path, inputs: AuditInputs, methods: list[Method]) 
                 shard=inputs.preset.shard,
                 fresh=fresh,
                 what="reading records",
-                identity=inputs.identity,
+                identity=inputs.measured,
             )
 
         table_of(map_check_plans(inputs, methods), fresh=True)
@@ -389,7 +389,7 @@ def _compare_with_records(
         preset=replace(inputs.preset, attacked_images=attacked),
     )
     again = measure(inputs.model, few.sample, every_plan(few, methods), None, shard=len(drawn), what="measuring again",
-                    identity=inputs.identity)  # fmt: skip
+                    identity=inputs.measured)  # fmt: skip
     agree = "images measured again agree with their records"
     if len(drawn) == 1:
         agree = "image measured again agrees with its records"

@@ -19,7 +19,7 @@ from gyrograd.attacks.engine import shared_clean_looks
 from gyrograd.data import Dataset
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
-from gyrograd.measurement.cells import Cell, Workers, finished, forget, run_cells, streams
+from gyrograd.measurement.cells import Cell, Workers, fingerprint, finished, forget, run_cells, streams
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
@@ -128,7 +128,8 @@ def measure(
         shard: images per file. A smaller shard loses less if the run is killed.
         fresh: discard the results of an earlier run.
         what: label of the progress bar.
-        identity: identifiers of model and data, which must change whenever they do; default: hashes of both.
+        identity: identifiers of model and data, which must change whenever they do; default: hashes of both and of the
+            numbers of the images, by which records name them.
         workers: number of processes, or the workers themselves (`gyrograd.measurement.workers`); default: this process.
             Records are bit for bit those of one process with as many threads as a worker has.
         watch: called with the growing table, soon after the first numbers and then less and less often; it lacks cells
@@ -146,7 +147,11 @@ def measure(
     """
     who, plans = workers_of(workers), (plan,) if isinstance(plan, Plan) else tuple(plan)
     sample = data if isinstance(data, Sample) else Sample.of(data)
-    named = identity or {"model": model_hash(model), "data": data_hash(sample.x, sample.target)}
+    named = identity or {
+        "model": model_hash(model),
+        "data": data_hash(sample.x, sample.target),
+        "index": fingerprint(list(sample.index)),
+    }
     planned = [
         (method, condition, _cell(model, sample, named, each, method, condition))
         for each in plans
