@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from PIL import Image
 from torch import nn
 
 import gyrograd as gg
 from gyrograd.cli import _with_underscores
+from gyrograd.cli.inputs import Opening, open_inputs
 from gyrograd.data.cifar10 import CLASSES
 from gyrograd.errors import UserError
 from gyrograd.models import zoo
@@ -103,3 +106,12 @@ def test_options_may_be_written_with_dashes():
     assert _with_underscores("--class-names=a-b.txt", known) == "--class_names=a-b.txt"
     assert _with_underscores("--what-ever", known) == "--what-ever"
     assert _with_underscores("class-names", known) == "class-names"
+
+
+def test_classes_that_the_model_has_in_another_order_are_said_to_be(tmp_path: Path) -> None:
+    for name in ("automobile", "ship"):  # classes 1 and 8 of CIFAR-10
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (32, 32)).save(tmp_path / name / "1.png")
+    (note,) = open_inputs("cifar10/resnet20-ce", str(tmp_path), Opening()).notes
+    assert "Class 0 of" in note
+    assert "is automobile, which is class 1 of the model, so its labels may be wrong" in note

@@ -216,7 +216,12 @@ def test_the_environment_asks_for_frames_too(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate"),
+        RuntimeError("can't start new thread"),  # under ulimit -v, when images of a Parquet file are decoded
+    ],
 )
 def test_memory_that_ran_out_is_a_sentence(error, monkeypatch, capsys):
     monkeypatch.setattr(cli, "verbs", lambda: {"list": failing(error)})

@@ -18,7 +18,7 @@ from small_audits import SMALL, small_net
 from tiny_sweeps import CLASSES, SIDE, write_images
 
 from gyrograd.audit import audit
-from gyrograd.data import folder
+from gyrograd.data import folder, parquet
 from gyrograd.data.opening import Choice, open_data, open_data_with_names
 from gyrograd.data.streamed import Streamed
 from gyrograd.errors import UserError
@@ -87,9 +87,10 @@ def test_every_form_holds_the_images_and_classes_of_the_folder(home: Path, tmp_p
     assert torch.equal(opened.pixels(backwards), held.pixels(backwards))
     assert torch.equal(opened.pixels(), held.pixels())
     if form in ("saved splits", "hub"):
-        train = split_of(str(path), size=SIDE) if form == "saved splits" else None
+        pair = split_of(str(path), size=SIDE)
+        assert torch.equal(pair.train.pixels(), folder(home, "train", SIDE).pixels())
+        assert torch.equal(pair.test.pixels(), held.pixels())
         assert len(open_data(str(path), size=SIDE, split="train")) == len(folder(home, "train", SIDE))
-        assert train is None or len(train.test) == len(held)
         with pytest.raises(UserError, match="has the splits test, train; choose one with --split"):
             open_data(str(path), size=SIDE, split="val")
 
@@ -151,6 +152,77 @@ def test_a_file_that_is_written_again_is_read_again(tmp_path: Path) -> None:
     assert means == [10, 200]
 
 
+def test_a_group_of_rows_is_read_once_in_random_order_and_few_are_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = pyarrow.parquet.ParquetFile.read_row_group
+
+    def counted(self: Any, number: int, **more: Any) -> Any:
+        read.append(number)
+        return original(self, number, **more)
+
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "read_row_group", counted)
+    for name in "ab":
+        rows = pyarrow.table({"image": [png(i) for i in range(20)]})
+        pyarrow.parquet.write_table(rows, tmp_path / f"{name}.parquet", row_group_size=5)
+    images = open_data(str(tmp_path / "*.parquet"), size=SIDE).images
+    scattered = torch.arange(40).reshape(8, 5).T.flatten()
+    want = (scattered % 20).tolist()
+    assert images[scattered].float().mean((1, 2, 3)).tolist() == want
+    assert len(read) == 8
+    kept = parquet._Groups()
+    monkeypatch.setattr(parquet, "_groups", kept)
+    monkeypatch.setattr(parquet, "KEPT_BYTES", 1000)
+    assert images[scattered].float().mean((1, 2, 3)).tolist() == want
+    assert 1 <= len(kept.kept) < 8
+    assert kept.size == sum(group.nbytes for group in kept.kept.values()) <= 1000
+
+
+def test_the_column_of_images_is_the_one_of_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"depth": [png(200)], "image": [png(1)]}), path)
+    assert open_data(str(path), size=SIDE).images[:].unique().tolist() == [1]
+
+
+@pytest.mark.parametrize("form", ["saved", "hub"])
+def test_a_class_whose_name_is_missing_in_one_split_does_not_shift_the_labels(
+    tmp_path: Path, form: str
+) -> None:
+    both = {
+        name: datasets.Dataset.from_dict({"image": [png()] * len(words), "label": words})
+        for name, words in (("train", ["ant", "bee", "cat"]), ("test", ["bee", "cat"]))
+    }
+    if form == "saved":
+        datasets.DatasetDict(both).save_to_disk(tmp_path)
+    else:
+        for name, data in both.items():
+            data.to_parquet(tmp_path / f"{name}-00000-of-00001.parquet")
+    data = open_data(str(tmp_path), size=SIDE)
+    assert (data.labels.tolist(), data.classes) == ([1, 2], ("ant", "bee", "cat"))
+
+
+@pytest.mark.parametrize("names", [("mnist_train", "mnist_test"), ("train_0", "test_0"), ("Train", "Test")])
+def test_splits_in_other_places_of_the_names_are_not_parts_of_one_set(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for name, shade in zip(names, (10, 20), strict=True):
+        pyarrow.parquet.write_table(pyarrow.table({"image": [png(shade)]}), tmp_path / f"{name}.parquet")
+    (tmp_path / "._Test.parquet").write_bytes(b"left by macOS")
+    assert open_data(str(tmp_path), size=SIDE).images[:].unique().tolist() == [20]
+    assert open_data(str(tmp_path), size=SIDE, split="train").images[:].unique().tolist() == [10]
+
+
+def test_labels_that_are_no_classes_are_refused_and_true_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(table(label=[1, 2, 1_000_000]), path)
+    with pytest.raises(UserError, match="the label 1000000, and a class is a number below .*--unlabelled"):
+        open_data(str(path), size=SIDE)
+    assert len(open_data(str(path), size=SIDE, labelled=False)) == 3
+    pyarrow.parquet.write_table(table(label=[True, True, True]), path)
+    assert open_data(str(path), size=SIDE).labels.tolist() == [1, 1, 1]
+
+
 def test_what_cannot_be_read_is_one_sentence(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +247,12 @@ def test_what_cannot_be_read_is_one_sentence(
         pyarrow.parquet.write_table(pyarrow.table({"image": image}), path)
         with pytest.raises(UserError, match=sentence):
             open_data(str(path), size=SIDE).pixels()
+    pyarrow.parquet.write_table(pyarrow.table({"image": [b"junk"]}), path)
+    with pytest.raises(UserError, match=r"numbers.parquet:0 cannot be read as an image \(not in a format"):
+        open_data(str(path), size=SIDE).pixels()
+    hugging_face(home).select([]).save_to_disk(tmp_path / "empty")
+    with pytest.raises(UserError, match="no rows in .*empty"):
+        open_data(str(tmp_path / "empty"), size=SIDE)
     good = write(tmp_path / "good.parquet", hugging_face(home))
     with pytest.raises(UserError, match="names other classes"):
         open_data([good, str(path)], size=SIDE)
@@ -202,3 +280,16 @@ def test_a_folder_of_images_with_a_table_beside_them_is_a_folder(home: Path, tmp
     assert torch.equal(
         open_data(str(beside / "test"), size=SIDE).pixels(), folder(home, "test", SIDE).pixels()
     )
+
+
+def test_folders_in_which_it_is_not_clear_what_to_read_are_one_sentence(tmp_path: Path) -> None:
+    flat, below = tmp_path / "flat", tmp_path / "hub" / "plain_text"
+    for place in (flat, below):
+        place.mkdir(parents=True)
+        pyarrow.parquet.write_table(table(), place / "test-00000-of-00001.parquet")
+    (flat / "a.PNG").write_bytes(png())
+    with pytest.raises(UserError, match=r"both images and Parquet files; give .*/\*.parquet' or .*/\*.PNG'"):
+        open_data(str(flat), size=SIDE)
+    assert len(open_data(str(flat / "*.PNG"), size=SIDE)) == 1
+    with pytest.raises(UserError, match="but Parquet files in .*plain_text; give that folder"):
+        open_data(str(below.parent), size=SIDE)

@@ -335,6 +335,31 @@ def test_hostile_names_stay_text_when_compared(tmp_path):
     assert "script" not in [tag for tag, _ in page.tags]
 
 
+def test_numbers_under_attack_are_not_compared_or_ranked_with_those_of_other_radii(tmp_path):
+    """A search at eps starts where those at smaller radii ended: alone it finds less and a net looks steadier."""
+    places = []
+    for name, curve in (
+        ("three", [2 / 255, 4 / 255]),
+        ("wider", [4 / 255, 2 / 255, 16 / 255]),
+        ("one", [8 / 255]),
+    ):
+        card = cards.card(gain=0.2 * (name == "one"), source=name)
+        card["settings"]["curve"] = curve
+        places.append(written(tmp_path / name, card))
+    found = compare_audits(places[0], places[2])
+    why = "measured differently: attacked at 2/255, 4/255, 8/255; at 8/255"
+    attacked = {"attack_cosine", "top_k_kept", "prediction_kept", "adversarial_insertion"}
+    assert {each.column["key"] for each in found.changes if each.why == why} == attacked
+    assert {each.verdict for each in found.changes if each.why} == {"not comparable"}
+    assert f"Top pixels kept: {why}." in found.notes
+    assert not any(each.why for each in compare_audits(*places[:2]).changes)  # beyond eps nothing is compared
+    tables = boards(find_audits(tmp_path)[0])
+    assert [[audit.card["model"]["source"] for audit in board.audits] for board in tables] == [
+        ["three", "wider"],
+        ["one"],
+    ]
+
+
 @pytest.fixture
 def house(tmp_path):
     """Three audits of the same images, one of others, one of the same measured differently, one broken."""

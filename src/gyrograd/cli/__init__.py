@@ -59,7 +59,9 @@ READING = {"report", "compare", "leaderboard", "list", "doctor", "completion"}
 """Verbs that compute nothing and start without torch."""
 
 
-_NO_ROOM = re.compile(r"can't allocate|out of memory|Storage size calculation overflowed|Unable to allocate")
+_NO_ROOM = re.compile(
+    r"can't allocate|out of memory|Storage size calculation overflowed|Unable to allocate|can't start new thread"
+)
 DEBUG = "--debug"
 """Every verb takes it, wherever it stands."""
 

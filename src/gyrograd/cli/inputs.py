@@ -185,6 +185,13 @@ def _label_notes(here: CommandInputs) -> tuple[str, ...]:
             f"The classes of {here.data.name} ({here.data.classes[0]}, ...) are not those of the model ({own[0]}, "
             "...), so its labels may be wrong; leave them out with --unlabelled.",
         )
+    if here.labelled and own is not None:
+        for number, name in enumerate(here.data.classes):
+            if name in own and own[number : number + 1] != (name,):
+                return (
+                    f"Class {number} of {here.data.name} is {name}, which is class {own.index(name)} of the model, so "
+                    "its labels may be wrong; leave them out with --unlabelled.",
+                )
     if here.labelled and len(here.data.classes) != here.classes:
         return (
             f"{here.data.name} has {len(here.data.classes)} classes and the model {here.classes}, so its labels may "

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from jaxtyping import UInt8
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from gyrograd.data.dataset import SUBSET_STREAM, Dataset
@@ -101,7 +101,9 @@ def decode_image(
         with Image.open(file) as opened:
             picture = _rgb(ImageOps.exif_transpose(opened), opened.format)
     except Exception as wrong:  # Pillow's readers raise all kinds of errors for damaged files
-        raise UserError(f"{name} cannot be read as an image ({wrong}); repair it or remove it.") from None
+        # Pillow would name the address in memory of the bytes.
+        why = "not in a format that is known" if isinstance(wrong, UnidentifiedImageError) else wrong
+        raise UserError(f"{name} cannot be read as an image ({why}); repair it or remove it.") from None
     return torch.from_numpy(np.array(_resize_and_crop(picture, size, resize))).movedim(-1, 0).contiguous()
 
 

@@ -33,6 +33,9 @@ from gyrograd.registry import Settings, available, lookup, make
 UNLABELLED = ("unlabelled",)
 """Classes of images without labels; every label is then 0."""
 
+MAX_CLASSES = 1_000_000
+"""Labels from here on are no numbers of classes but something else, such as an identity or a time."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -171,6 +174,11 @@ def _from_folder(path: Path, choice: Choice) -> NamedData:
     labelled = _has_classes(home) if choice.labelled is None else choice.labelled
     classes = class_names(home, split) if labelled else UNLABELLED
     found = files_with_labels(home, classes, labelled)
+    table = None if found else min(home.rglob("*.parquet"), default=None)
+    if table is not None:
+        raise UserError(
+            f"There are no images in {home}, but Parquet files in {table.parent}; give that folder."
+        )
     data = folder(path, split, choice.side, limit=images, seed=seed, labelled=labelled)
     number = {file: i for i, (file, _) in enumerate(found)}
     files = [file for file, _ in choose(found, images, seed)]
@@ -210,17 +218,20 @@ def _from_tars(paths: Sequence[str], choice: Choice) -> NamedData:
 def _from_tables(paths: Sequence[str], choice: Choice) -> NamedData:
     """Parquet or Arrow files, or a folder of them, streamed."""
     place = Path(paths[0]).expanduser()
+    others: list[Path] = []
     if place.is_dir():
         files = parquet.files_in(place, choice.split)
+        splits = parquet.files_by_split(place).values()
+        others = [file for found in splits for file in found if file not in files]
     elif choice.split is not None:
         raise UserError(
             f"Single files have no splits; give those of the split you mean, such as '{choice.split}-*.parquet'."
         )
     else:
         files = [file for path in paths for file in _matching(path)]
-    found = parquet.read_rows(files)
+    found = parquet.read_rows(files, others)
     if not found.images:
-        raise UserError(f"There are no rows in {', '.join(map(str, files))}; give files with images.")
+        raise UserError(f"There are no rows in {', '.join(paths)}; give files with images.")
     pairs = list(zip(found.images, found.labels, strict=True))
     return _streamed(pairs, found.names, paths, choice, "a column 'label' of numbers or names")
 
@@ -239,6 +250,11 @@ def _streamed(
     use = known if choice.labelled is None else choice.labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
     largest = max(label for _, label in every)
+    if use and names is None and largest >= MAX_CLASSES:
+        raise UserError(
+            f"{paths[0]} has the label {largest}, and a class is a number below {MAX_CLASSES:,}; correct it, or leave "
+            "the labels out with --unlabelled."
+        )
     if use and names is not None and largest >= len(names):
         raise UserError(
             f"{paths[0]} has the label {largest} and names of {len(names)} classes; write it again."

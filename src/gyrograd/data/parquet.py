@@ -9,7 +9,9 @@ columns are found by their types and names.
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,6 +20,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
+from gyrograd.data.folder import ENDINGS as IMAGE_ENDINGS
 from gyrograd.errors import UserError
 
 T = TypeVar("T")
@@ -27,11 +30,14 @@ SAVED, SAVED_SPLITS = "state.json", "dataset_dict.json"
 """Files that tell the folder of `save_to_disk`: of one split, or of several in sub-folders."""
 DATA = "data"
 """The sub-folder of Parquet files in a repository of the Hugging Face Hub."""
+IMAGE_NAMES = ("image", "img", "images")
 LABEL_NAMES = ("label", "labels", "class", "cls", "target", "fine_label")
 SPLITS = ("test", "validation", "valid", "val", "dev", "train")
 """Names of splits, in the order in which one is chosen."""
 MAX_OPEN = 64
 """Most files that are kept open."""
+KEPT_BYTES = 1 << 28
+"""Most bytes of groups of rows in memory, of all Parquet files together; the last group is kept at any size."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +87,16 @@ def holds_tables(path: Path) -> bool:
     """True for a folder that `datasets` saved, or that holds Parquet files and no folders of images beside them."""
     if any((path / name).is_file() for name in (SAVED, SAVED_SPLITS)):
         return True
-    others = [
-        child for child in path.iterdir() if child.is_dir() and child.name != DATA and child.name[0] != "."
-    ]
-    return not others and bool(_parquet_files(path))
+    children = [child for child in path.iterdir() if child.name[0] != "."]
+    others = [child for child in children if child.is_dir() and child.name != DATA]
+    files = [] if others else _parquet_files(path)
+    beside = next((child for child in children if child.suffix.lower() in IMAGE_ENDINGS), None)
+    if beside is not None and any(file.parent == path for file in files):
+        raise UserError(
+            f"{path} holds both images and Parquet files; give those that you mean, as '{path}/*.parquet' or "
+            f"'{path}/*{beside.suffix}'."
+        )
+    return bool(files)
 
 
 def files_in(folder: Path, split: str | None) -> list[Path]:
@@ -93,20 +105,32 @@ def files_in(folder: Path, split: str | None) -> list[Path]:
         if split is not None:
             raise UserError(f"{folder} is a single split; leave out --split, or give the folder above it.")
         return _saved_files(folder)
-    if (folder / SAVED_SPLITS).is_file():
-        children = {child.name: child for child in folder.iterdir() if (child / SAVED).is_file()}
-        return _saved_files(children[_chosen(split, children, folder)])
-    files = _parquet_files(folder)
-    by_split: dict[str, list[Path]] = {}
-    for file in files:
-        by_split.setdefault(file.stem.split("-")[0], []).append(file)
-    if split is None and not set(by_split) & set(SPLITS):
-        return files  # names that tell no split: parts of one set
+    by_split = files_by_split(folder)
+    if split is None and not (folder / SAVED_SPLITS).is_file() and not set(by_split) & set(SPLITS):
+        return _parquet_files(folder)  # names that tell no split: parts of one set
     return by_split[_chosen(split, by_split, folder)]
 
 
-def read_rows(files: Sequence[Path]) -> Rows:
-    """All rows of these files, in order; only their labels are read."""
+def files_by_split(folder: Path) -> dict[str, list[Path]]:
+    """The files of every split in such a folder; empty for a folder that was saved as a single one."""
+    if (folder / SAVED).is_file():
+        return {}
+    if (folder / SAVED_SPLITS).is_file():
+        return {child.name: _saved_files(child) for child in folder.iterdir() if (child / SAVED).is_file()}
+    by_split: dict[str, list[Path]] = {}
+    for file in _parquet_files(folder):
+        # train-00000-of-00002, but also train_1 and cifar_train, which must not be read as parts of one set
+        words = re.split("[^a-z]+", file.stem.lower())
+        name = next((word for word in words if word in SPLITS), file.stem.split("-")[0])
+        by_split.setdefault(name, []).append(file)
+    return by_split
+
+
+def read_rows(files: Sequence[Path], others: Sequence[Path] = ()) -> Rows:
+    """All rows of these files, in order; only their labels are read.
+
+    `others` are files of other splits: a class whose name is missing in one split must not shift the labels of it.
+    """
     images: list[Row] = []
     values: list[Any] = []
     names: tuple[str, ...] | None = None
@@ -120,16 +144,20 @@ def read_rows(files: Sequence[Path]) -> Rows:
         images += [Row(file, row, image) for row in range(len(found))]
     words = sorted({value for value in values if isinstance(value, str)})
     if words:
+        for file in others:
+            found = _labels(file, label) if label in _schema(file).names else []
+            words = sorted({*words, *(value for value in found if isinstance(value, str))})
         values = [words.index(value) if isinstance(value, str) else None for value in values]
         names = tuple(words)
     # Hugging Face marks images of unknown class by -1.
-    labels = [value if isinstance(value, int) and value >= 0 else None for value in values]
+    labels = [int(value) if isinstance(value, int) and value >= 0 else None for value in values]
     return Rows(images, labels, names)
 
 
 def _parquet_files(folder: Path) -> list[Path]:
     # Not in any depth, which would go through every image of a large folder.
-    return sorted(folder.glob("*.parquet")) or sorted(folder.glob(f"{DATA}/*.parquet"))
+    found = sorted(folder.glob("*.parquet")) or sorted(folder.glob(f"{DATA}/*.parquet"))
+    return [file for file in found if file.name[0] != "."]
 
 
 def _saved_files(folder: Path) -> list[Path]:
@@ -156,44 +184,58 @@ def _chosen(split: str | None, known: dict[str, Any], folder: Path) -> str:
 class _Column:
     """A column of a file, read where it is asked for.
 
-    An Arrow file is mapped into memory. A Parquet file is read in groups of rows, of which the last one is kept, since
-    images are usually read in order.
+    An Arrow file is mapped into memory. A Parquet file is read in groups of rows: `starts` has the first row of each.
     """
 
     rows: Any
     starts: list[int] | None = None
-    name: str = ""
-    lock: Lock = field(default_factory=Lock)
-    group: tuple[int, Any] = (-1, None)
+    key: tuple[Any, ...] = ()
 
     def value(self, number: int) -> Any:
         if self.starts is None:
             return self.rows[number].as_py()
         which = bisect_right(self.starts, number) - 1
+        group = _groups.find(
+            (*self.key, which), lambda: self.rows.read_row_group(which, columns=[self.key[1]]).column(0)
+        )
+        return group[number - self.starts[which]].as_py()
+
+
+@dataclass(eq=False)
+class _Groups:
+    """The groups of rows that were used last, of all files: training reads images in random order."""
+
+    kept: OrderedDict[tuple[Any, ...], Any] = field(default_factory=OrderedDict)
+    size: int = 0
+    lock: Lock = field(default_factory=Lock)
+
+    def find(self, key: tuple[Any, ...], read: Callable[[], Any]) -> Any:
         with self.lock:  # several threads decode, and one group serves them all
-            if self.group[0] != which:
-                self.group = which, self.rows.read_row_group(which, columns=[self.name]).column(0)
-            column = self.group[1]
-        return column[number - self.starts[which]].as_py()
+            if key not in self.kept:
+                self.kept[key] = read()
+                self.size += self.kept[key].nbytes
+                while self.size > KEPT_BYTES and len(self.kept) > 1:
+                    self.size -= self.kept.popitem(last=False)[1].nbytes
+            self.kept.move_to_end(key)
+            return self.kept[key]
+
+
+_groups = _Groups()
 
 
 @lru_cache(maxsize=MAX_OPEN)
-def _open(path: Path, column: str, *_: int) -> _Column:
+def _open(path: Path, column: str, *changed: int) -> _Column:
     if path.suffix == ".arrow":
         return _Column(_mapped(path).column(column))
     file = _pyarrow("parquet").ParquetFile(path)
     sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-    return _Column(file, [0, *accumulate(sizes)][:-1], column)
+    return _Column(file, [0, *accumulate(sizes)][:-1], (path, column, *changed))
 
 
 def _columns(path: Path) -> tuple[str, str | None, tuple[str, ...] | None]:
     """The columns of images and labels, and the names of the classes."""
     arrow = _pyarrow()
-
-    def read() -> Any:
-        return _mapped(path).schema if path.suffix == ".arrow" else _pyarrow("parquet").read_schema(path)
-
-    schema = _reading(path, read)
+    schema = _schema(path)
     features = _features(schema)
     kinds = {name: f.get("_type") for name, f in features.items() if isinstance(f, dict)}
     images = [name for name, kind in kinds.items() if kind == "Image"]
@@ -209,14 +251,22 @@ def _columns(path: Path) -> tuple[str, str | None, tuple[str, ...] | None]:
                 images.append(column.name)
     if not images:
         raise UserError(
-            f"{path} has no column of images, only {', '.join(schema.names)}; an image is a column of bytes, or a "
-            "struct with the field 'bytes'."
+            f"{path} has no column of images, only {', '.join(schema.names)}; an image is encoded bytes (PNG, JPEG), "
+            "not an array of numbers: a column of bytes, or a struct with the field 'bytes'."
         )
     classes = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     known = [name for name in LABEL_NAMES if name in schema.names]
     label = next(iter([name for name in known if name in classes] or classes or known), None)
     names = features.get(label, {}).get("names") if label in classes else None
-    return images[0], label, tuple(map(str, names)) if isinstance(names, list) else None
+    image = next((name for name in IMAGE_NAMES if name in images), images[0])
+    return image, label, tuple(map(str, names)) if isinstance(names, list) else None
+
+
+def _schema(path: Path) -> Any:
+    def read() -> Any:
+        return _mapped(path).schema if path.suffix == ".arrow" else _pyarrow("parquet").read_schema(path)
+
+    return _reading(path, read)
 
 
 def _features(schema: Any) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gyrograd.numerics.statistics import paired_difference
-from gyrograd.numerics.wording import interval_text, number, radius_text
+from gyrograd.numerics.wording import eps_text, interval_text, number, radius_text
 from gyrograd.records import JsonObject
 from gyrograd.reporting.charts import change_chart
 from gyrograd.reporting.page import render_template
 from gyrograd.reporting.pictures import load_arrays
-from gyrograd.reporting.schema import AuditCard, CardColumn, card_path, read_card
+from gyrograd.reporting.schema import AuditCard, CardColumn, attack_radii, card_path, read_card
 from gyrograd.reporting.showcase import Showcase, two_models
 from gyrograd.reporting.table import GROUPS
 from gyrograd.reporting.values import Column, StoredValues, read_values, values_behind
@@ -254,12 +254,16 @@ def _change(a: ComparedAudit, b: ComparedAudit, method: str, column: CardColumn)
     before, after = a.stat(method, key), b.stat(method, key)
     label = a.method(method).get("label") or b.method(method).get("label") or method
     one, two = ((each.column(key).get("detail"), each.column(key).get("direction")) for each in (a, b))
+    radii = [attack_radii(each.card, column) for each in (a, b)]
     change, paired, why, only = None, False, "", ""
     if before is None or after is None:
         only = b.name if before is None else a.name
         why = f"only in {only}"
     elif one != two:
         why = f"measured differently: {one[0]}; {two[0]}"
+    elif radii[0] != radii[1]:
+        texts = (", ".join(eps_text(eps) for eps in each) for each in radii)
+        why = f"measured differently: attacked at {'; at '.join(texts)}"
     else:
         pair = _paired_change(
             values_behind(a.values, method, key, before), values_behind(b.values, method, key, after)

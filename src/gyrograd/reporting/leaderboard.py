@@ -14,9 +14,8 @@ import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from gyrograd.errors import UserError
@@ -30,9 +29,9 @@ from gyrograd.reporting.schema import (
     HOLLOW,
     MASKED,
     AuditCard,
-    AuditedData,
     CardColumn,
     MethodRow,
+    attack_radii,
     read_card,
 )
 from gyrograd.reporting.table import best_value
@@ -149,6 +148,7 @@ class Board:
     sha256: str | None
     columns: dict[str, CardColumn] = field(default_factory=dict)
     audits: list[Audit] = field(default_factory=list)
+    meanings: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
@@ -339,12 +339,13 @@ def boards(audits: Iterable[Audit]) -> list[Board]:
     made: list[Board] = []
     for audit in audits:
         data, columns = audit.card["data"], {column["key"]: column for column in audit.card["columns"]}
-        board = next((board for board in made if _fits(board, data, columns)), None)
+        board = next((board for board in made if _fits(board, audit.card)), None)
         if board is None:
             board = Board(data["source"], data["images"], data["sha256"])
             made.append(board)
         board.audits.append(audit)
         board.columns.update({key: column for key, column in columns.items() if key not in board.columns})
+        board.meanings |= _meanings(audit.card)
     return sorted(made, key=lambda board: (board.source, -len(board.audits)))
 
 
@@ -444,12 +445,21 @@ def document(tables: list[Board]) -> list[JsonObject]:
     ]
 
 
-def _fits(board: Board, data: AuditedData, columns: dict[str, CardColumn]) -> bool:
+def _fits(board: Board, card: AuditCard) -> bool:
     """True for the same images by their hash (an unknown hash never matches) and no column with another meaning."""
+    data = card["data"]
     same = data["sha256"] is not None and data["sha256"] == board.sha256 and data["images"] == board.images
-    shared = [key for key in columns if key in board.columns]
-    meaning = itemgetter("detail", "direction")
-    return same and all(meaning(columns[key]) == meaning(board.columns[key]) for key in shared)
+    return same and all(
+        board.meanings.get(key, meaning) == meaning for key, meaning in _meanings(card).items()
+    )
+
+
+def _meanings(card: AuditCard) -> dict[str, tuple[Any, ...]]:
+    """What the numbers of each column mean: only numbers that mean the same are ranked."""
+    return {
+        column["key"]: (column["detail"], column["direction"], attack_radii(card, column))
+        for column in card["columns"]
+    }
 
 
 def _places(audit: Audit, column: CardColumn | None) -> list[LeaderboardRow]:

@@ -309,6 +309,19 @@ def read_card(place: Path | str) -> AuditCard:
     return check_card(card, str(path))
 
 
+def attack_radii(card: AuditCard, column: CardColumn) -> tuple[float, ...]:
+    """The radii whose attacks a column's numbers come from; empty for a column without attacks.
+
+    A search at eps starts where those at smaller radii ended, so with fewer radii it finds less and maps look steadier.
+    """
+    settings = card["settings"] or {}
+    largest, curve = settings.get("eps"), settings.get("curve")
+    attacked = column["group"] == "attack" or column["key"] == "adversarial_insertion"
+    if not attacked or not isinstance(largest, float) or not isinstance(curve, list | tuple):
+        return ()
+    return tuple(sorted({eps for eps in (largest, *curve) if isinstance(eps, float) and 0 < eps <= largest}))
+
+
 def check_card(card: Any, where: str = "The card") -> AuditCard:
     """The card with all fields (None if left out); the error names the first field that does not fit."""
     schema = card.get("schema") if isinstance(card, dict) else None

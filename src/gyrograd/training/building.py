@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gyrograd.data import Dataset
+from gyrograd.data import Dataset, parquet
 from gyrograd.data.folder import SPLITS
 from gyrograd.data.opening import is_labelled, is_registered, open_data
 from gyrograd.errors import UserError, plain_values
@@ -69,11 +69,15 @@ def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, see
         pair = [open_data(text, split=split, size=size) for split in ("train", "test")]
         return Split(pair[0], pair[1], f"the test split of {text}")
     path = Path(text).expanduser()
-    judged = next((name for name in SPLITS[1:] if (path / name).is_dir()), None)
-    if judged is None or not (path / "train").is_dir():
+    tables = path.is_dir() and parquet.holds_tables(path)
+    known = set(parquet.files_by_split(path)) if tables else {n for n in SPLITS if (path / n).is_dir()}
+    judged = next((name for name in (*SPLITS[1:], "dev") if name in known), None)
+    if judged is None or "train" not in known:
         return held_out(open_data(text, size=size, labelled=True), share=share, seed=seed)
     pair = [open_data(text, split=split, size=size, labelled=True) for split in ("train", judged)]
-    return Split(pair[0], pair[1], f"the folder {path / judged}")
+    return Split(
+        pair[0], pair[1], f"the split {judged} of {path}" if tables else f"the folder {path / judged}"
+    )
 
 
 def held_out(data: Dataset, *, share: float = HELD_OUT, seed: int = 0) -> Split:
