@@ -28,6 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gyrograd.audit.presets import PRESETS, Preset
+from gyrograd.parsing import parse_call, split
 
 METHODS = (*PRESETS["standard"].methods, "deep_lift", "gradient_shap", "grad_cam", "lime", "shap")
 OPTIONS = ("weights", "normalize", "classes", "name")
@@ -48,7 +49,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=12, help="of each attack")
     parser.add_argument("--mean-steps", type=int, help="for maps of several passes; default: half and one")
     parser.add_argument("--radii", default="2,4,8", help="of the attacks, of 255")
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument(
+        "--methods", default=",".join(METHODS), help="with settings in brackets: 'gradient,lrp(first=same)'"
+    )
     parser.add_argument("--workers", type=int, default=2, help="nets side by side")
     parser.add_argument("--limit", type=float, default=1800, help="seconds after which a net is given up")
     parser.add_argument("--device", default="auto")
@@ -70,17 +73,21 @@ def preset_of(options: argparse.Namespace) -> Preset:
 
     The radius at which maps are compared is 8/255; the others lie on the curve that gives the steady radius.
     """
+    methods = dict(parse_call(text) for text in split(options.methods))
+    usual = {
+        "integrated_gradients": {"steps": 8},
+        "smoothgrad": {"draws": 8},
+        "unigrad": {"draws": 8},
+        "gradient_shap": {"draws": 8},
+        "lime": {"segments": "grid", "grid": 4, "draws": 100},
+        "shap": {"segments": "grid", "grid": 4, "draws": 100},
+    }
     return Preset(
         curve=tuple(float(radius) / 255 for radius in options.radii.split(",")),
-        methods=tuple(options.methods.split(",")),
+        methods=tuple(methods),
         aims=("auto",),
         method_settings={
-            "integrated_gradients": {"steps": 8},
-            "smoothgrad": {"draws": 8},
-            "unigrad": {"draws": 8},
-            "gradient_shap": {"draws": 8},
-            "lime": {"segments": "grid", "grid": 4, "draws": 100},
-            "shap": {"segments": "grid", "grid": 4, "draws": 100},
+            name: {**usual.get(name, {}), **methods.get(name, {})} for name in {*usual, *methods}
         },
         steps=options.steps,
         mean_steps=options.mean_steps or max(1, options.steps // 2 + 1),

@@ -118,6 +118,8 @@ def table(**columns: Any) -> pyarrow.Table:
     [
         ({"label": ["dog", "cat", "dog"]}, [1, 0, 1], ("cat", "dog")),
         ({"cls": [2, 0, 1]}, [2, 0, 1], ("0", "1", "2")),
+        ({"label": [2.0, 0.0, 1.0]}, [2, 0, 1], ("0", "1", "2")),
+        ({"label": [0.5, 0.0, 1.0]}, [0, 0, 0], ("unlabelled",)),
         ({"label": [-1, -1, -1]}, [0, 0, 0], ("unlabelled",)),
         ({"label": [None, 1, 0]}, [0, 0, 0], ("unlabelled",)),
         ({}, [0, 0, 0], ("unlabelled",)),
@@ -125,7 +127,12 @@ def table(**columns: Any) -> pyarrow.Table:
 )
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
 def test_files_of_others_have_names_numbers_or_no_classes(
-    tmp_path: Path, label: dict[str, list[Any]], labels: list[int], classes: tuple[str, ...], ending: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    label: dict[str, list[Any]],
+    labels: list[int],
+    classes: tuple[str, ...],
+    ending: str,
 ) -> None:
     path = tmp_path / f"a.{ending}"
     if ending == "parquet":
@@ -135,6 +142,8 @@ def test_files_of_others_have_names_numbers_or_no_classes(
             file.write_table(table(**label))
     data = open_data(str(path), size=SIDE)
     assert (data.labels.tolist(), data.classes) == (labels, classes)
+    some_are_missing = {None, 0.5} & set(label.get("label", ()))
+    assert ("1 of 3 images" in capsys.readouterr().err) == bool(some_are_missing)
     assert data.images[:].float().mean((1, 2, 3)).tolist() == [0, 1, 2]
     if classes == ("unlabelled",):
         with pytest.raises(UserError, match="no class .*--unlabelled"):
@@ -211,6 +220,13 @@ def test_splits_in_other_places_of_the_names_are_not_parts_of_one_set(
     (tmp_path / "._Test.parquet").write_bytes(b"left by macOS")
     assert open_data(str(tmp_path), size=SIDE).images[:].unique().tolist() == [20]
     assert open_data(str(tmp_path), size=SIDE, split="train").images[:].unique().tolist() == [10]
+
+
+def test_a_folder_of_tables_without_a_split_to_train_on_is_refused(tmp_path: Path) -> None:
+    for name in ("validation", "test"):
+        pyarrow.parquet.write_table(table(label=[0, 1, 1]), tmp_path / f"{name}-00000-of-00001.parquet")
+    with pytest.raises(UserError, match="no split train, only test, validation"):
+        split_of(str(tmp_path), size=SIDE)
 
 
 def test_labels_that_are_no_classes_are_refused_and_true_is_one(tmp_path: Path) -> None:

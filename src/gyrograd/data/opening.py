@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import inspect
+import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -244,9 +245,16 @@ def _streamed(
     form: str,
 ) -> NamedData:
     """The chosen images, read on demand. Without names classes are numbers; `form` says where a class is written."""
-    known = all(label is not None for _, label in found)
+    without = sum(label is None for _, label in found)
+    known = not without
     if choice.labelled and not known:
         raise UserError(f"Some images of {paths[0]} have no class ({form}); give --unlabelled.")
+    if choice.labelled is None and 0 < without < len(found):
+        print(
+            f"gyrograd: {without:,} of {len(found):,} images of {paths[0]} have no class, so all count as unlabelled; "
+            "remove those without a class to use the others'.",
+            file=sys.stderr,
+        )
     use = known if choice.labelled is None else choice.labelled
     every = [(number, (label or 0) if use else 0) for number, (_, label) in enumerate(found)]
     largest = max(label for _, label in every)

@@ -149,9 +149,14 @@ def read_rows(files: Sequence[Path], others: Sequence[Path] = ()) -> Rows:
             words = sorted({*words, *(value for value in found if isinstance(value, str))})
         values = [words.index(value) if isinstance(value, str) else None for value in values]
         names = tuple(words)
-    # Hugging Face marks images of unknown class by -1.
-    labels = [int(value) if isinstance(value, int) and value >= 0 else None for value in values]
-    return Rows(images, labels, names)
+    return Rows(images, [_class(value) for value in values], names)
+
+
+def _class(value: Any) -> int | None:
+    """The number of a class; None if it is unknown, which Hugging Face marks by -1."""
+    # pandas turns a column of integers into floats when a row is missing.
+    whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    return int(value) if whole and value >= 0 else None
 
 
 def _parquet_files(folder: Path) -> list[Path]:

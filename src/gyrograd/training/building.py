@@ -72,6 +72,10 @@ def split_of(text: str, *, size: int | None = None, share: float = HELD_OUT, see
     tables = path.is_dir() and parquet.holds_tables(path)
     known = set(parquet.files_by_split(path)) if tables else {n for n in SPLITS if (path / n).is_dir()}
     judged = next((name for name in (*SPLITS[1:], "dev") if name in known), None)
+    if tables and judged is not None and "train" not in known:
+        raise UserError(
+            f"{path} has no split train, only {', '.join(sorted(known))}; give a folder that has it."
+        )
     if judged is None or "train" not in known:
         return held_out(open_data(text, size=size, labelled=True), share=share, seed=seed)
     pair = [open_data(text, split=split, size=size, labelled=True) for split in ("train", judged)]
