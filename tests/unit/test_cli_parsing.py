@@ -82,5 +82,5 @@ def test_settings_that_are_none_are_one_sentence(text, sentence):
 def test_a_radius_in_grey_levels_is_refused_with_the_way_to_write_it() -> None:
     assert pixel_radius("8/255") == 8 / 255
     assert pixel_radius(1) == 1
-    with pytest.raises(UserError, match=r"eps is '8' and pixels lie in \[0, 1\]; write 8/255"):
+    with pytest.raises(UserError, match=r"A radius is '8' and pixels lie in \[0, 1\]; write 8/255"):
         pixel_radius("8")

@@ -120,7 +120,7 @@ def audit_settings(
 ) -> Settings:
     """The options as arguments of `gyrograd.audit`; all names are checked before a model is opened."""
     from gyrograd.audit.presets import preset_of
-    from gyrograd.cli.parsing import parse_call, radius, several
+    from gyrograd.cli.parsing import parse_call, pixel_radius, several
     from gyrograd.registry import lookup, make
 
     usual = preset_of(preset).method_settings
@@ -135,7 +135,7 @@ def audit_settings(
         "method_settings": {**usual, **{name: {**usual.get(name, {}), **own} for name, own in known.items()}},
         "attacks": _lookup_names("attack", attacks),
         "metrics": _lookup_names("metric", metrics),
-        "eps": None if eps is None else radius(eps),
+        "eps": None if eps is None else pixel_radius(eps),
         "steps": steps,
     }
 

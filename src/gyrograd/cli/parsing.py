@@ -15,9 +15,9 @@ def radius(text: str | float | int) -> float:
     try:
         eps = number(str(text))
     except UserError:
-        raise UserError(f"eps is '{text}'; write it as 8/255 or 0.03.") from None
+        raise UserError(f"A radius is '{text}'; write it as 8/255 or 0.03.") from None
     if not (math.isfinite(eps) and eps >= 0):
-        raise UserError(f"eps is '{text}'; give a finite number of at least 0, such as 8/255.")
+        raise UserError(f"A radius is '{text}'; give a finite number of at least 0, such as 8/255.")
     return eps
 
 
@@ -26,7 +26,7 @@ def pixel_radius(text: str | float | int) -> float:
     eps = radius(text)
     if eps > 1:
         raise UserError(
-            f"eps is '{text}' and pixels lie in [0, 1]; write {text}/255 if you mean grey levels."
+            f"A radius is '{text}' and pixels lie in [0, 1]; write {text}/255 if you mean grey levels."
         )
     return eps
 
