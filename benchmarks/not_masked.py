@@ -30,6 +30,7 @@ from gyrograd.numerics import random
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import reduce
 from gyrograd.numerics.similarity import top_k_overlap
+from gyrograd.parsing import make_from_text
 
 BETAS = (0.3, 3.0, 10.0)
 """Of the copies whose activations bend more softly or more sharply, as multiples of the net's own."""
@@ -124,7 +125,7 @@ def main() -> None:
     model, other = (gg.load(name).to(options.device).eval() for name in (options.model, options.other))
     rows: list[dict[str, Any]] = []
     for method in options.methods:
-        explain = gg.attribution(method)
+        explain = make_from_text("attribution", method)
         judge = Judge(model, explain, x, y)
         for eps in options.eps:
             lowest, started = torch.ones(len(x), dtype=torch.float64, device=x.device), time.monotonic()

@@ -40,27 +40,13 @@ def measured(net: str, images: int) -> list[str]:
     model, x = gg.load(net), gg.dataset("cifar10").subset(images, seed=0).pixels()
     target = gg.predict(model, x)
     maps = {name: explain(model, x, target) for name, explain in MAPS.items()}
-    games = {
-        name: [gg.metric(game, substrate=name) for game in ("insertion", "deletion")] for name in SUBSTRATES
-    }
+    games = [gg.metric(game, substrate=name) for name in SUBSTRATES for game in ("insertion", "deletion")]
     rows = [
-        (name, [game.curve_of_map(model, map, x, target).mean(1) for pair in games.values() for game in pair])
+        (name, [game.curve_of_map(model, map, x, target).mean(1) for game in games])
         for name, map in maps.items()
     ]
-    distances = {name: x - pair[0].empty_image(model, x) for name, pair in games.items()}
-    rows.append(
-        (
-            "*distance from the substrate*",
-            [
-                game.curve_of_map(model, distances[n], x, target).mean(1)
-                for n, pair in games.items()
-                for game in pair
-            ],
-        )
-    )
-    rows.append(
-        ("*random order*", [game.chance(model, x, target) for pair in games.values() for game in pair])
-    )
+    rows.append(("*distance from the substrate*", [game.without_model(model, x, target) for game in games]))
+    rows.append(("*random order*", [game.chance(model, x, target) for game in games]))
     return [f"| {name} | " + " | ".join(map(with_error, columns)) + " |" for name, columns in rows]
 
 

@@ -179,5 +179,5 @@ def test_a_radius_is_the_fraction_that_was_written(above, below):
 
 @given(text=st.text(alphabet="abc/.-+ ", max_size=6))
 def test_what_is_no_radius_is_refused(text):
-    with pytest.raises(UserError, match="eps is"):
+    with pytest.raises(UserError, match="A radius is"):
         radius(text)

@@ -170,7 +170,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(
         (["--methods", "gradient,gradient"], "names a method twice"),
         (["--attacks", "topk"], "did you mean 'top_k'"),
         (["--metrics", "insrtion"], "did you mean 'insertion'"),
-        (["--eps", "8"], "such as 8 / 255"),
+        (["--eps", "8"], "write 8/255 if you mean grey levels"),
         (["--eps", "much"], "write it as 8/255 or 0.03"),
         (["--radii", "2/255,much"], "write it as 8/255 or 0.03"),
         (["--radii", "8"], "write 8/255 if you mean grey levels"),

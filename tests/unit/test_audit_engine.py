@@ -84,6 +84,25 @@ def test_insertion_and_deletion_are_the_metrics_own(card: Card) -> None:
         assert line["y"] == pytest.approx(curve.mean(0).tolist())
 
 
+def test_the_card_says_what_insertion_the_image_alone_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A map that ranks pixels as the image alone does is never above it."""
+    x, y = small_images(3)
+    game = gg.metric("insertion", ratios=(0.0, 0.5, 1.0))
+
+    def distance(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        return x - game.empty_image(model, x)
+
+    monkeypatch.setattr("gyrograd.audit.engine.MIN_IMAGES_FOR_CI", 2)
+    preset = replace(SMALL, sweep={}, attacked_images=1, attacks=("random",))
+    found = audit(small_net(), x, y, preset=preset, methods={"distance": distance})
+    alone = game.without_model(small_net(), x, y)
+    torch.testing.assert_close(column(found, "model", "without_model"), alone)
+    notes = [note for note in found.document["settings"]["notes"] if note.startswith("Insertion rewards")]
+    assert len(notes) == 1
+    assert f"reaches {alone.mean():.3f}" in notes[0]
+    assert notes[0].endswith("Not measurably above it: distance.")
+
+
 @pytest.mark.parametrize("attack", SMALL.attacks)
 @pytest.mark.parametrize("at", [0, 1])
 def test_a_response_to_an_attack_is_that_of_the_attack_itself(card: Card, attack: str, at: int) -> None:

@@ -16,6 +16,7 @@ from torch import nn
 
 import gyrograd as gg
 from gyrograd.audit.card import summary
+from gyrograd.audit.engine import _image_alone_note
 from gyrograd.audit.methods import Method
 from gyrograd.audit.pictures import most_damaging, pictured_attacks
 from gyrograd.audit.plane import choice, plane, point_in_words
@@ -514,6 +515,29 @@ def test_radii_that_reach_the_last_one_measured_are_said_to_be_the_largest_tried
     told = sentences(GRADIENT, columns(0.7, 0.9), found, SMALL)
     assert "(the largest tried)" in told[0]
     assert "nothing measured holds further" in told[0]
+
+
+def test_methods_whose_insertion_is_no_better_than_the_image_alone_are_named() -> None:
+    def note(images: int, *means: float) -> str | None:
+        alone = [0.5 + 0.01 * i for i in range(images)]
+        own = {
+            name: [mean + 0.01 * (i % 2) for i in range(images)]
+            for name, mean in zip("ab", means, strict=True)
+        }
+        records = {"model": {"without_model": alone}} | {n: {"insertion[0]": row} for n, row in own.items()}
+        table = Table(
+            Source(name, "clean", (), Record(name, {}, list(range(images)), values))
+            for name, values in records.items()
+        )
+        return _image_alone_note(table, [Method(name, name.upper(), GRADIENT.attribution) for name in own])
+
+    told = note(20, 0.7, 0.55)
+    assert told is not None
+    assert "reaches 0.595 [0.5" in told
+    assert told.endswith("Not measurably above it: B.")
+    assert str(note(20, 0.1, 0.5)).endswith(": A, B.")
+    assert note(20, 0.7, 0.8) is None
+    assert note(9, 0.1, 0.1) is None  # too few images for an interval
 
 
 def test_a_challenger_that_often_beats_the_attack_is_a_flag_and_masks_the_map() -> None:

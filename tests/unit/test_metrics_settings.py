@@ -11,6 +11,7 @@ from nets import batch, net
 import gyrograd as gg
 from gyrograd.errors import UserError
 from gyrograd.metrics.passes import parts
+from gyrograd.models import Normalized
 
 WRONG = {
     ("rps", "eps", 0.0): "above 0 in pixel units",
@@ -130,6 +131,21 @@ def test_the_value_of_a_random_order_lies_between_those_of_good_and_bad_orders()
     chance = game.chance(linear, x, zero, seed=1)
     assert (worst < chance).all()
     assert (chance < best).all()
+
+
+def test_the_order_without_a_model_puts_in_first_what_is_furthest_from_the_substrate():
+    """The class's probability rises with the one pixel that is far from the substrate, in either direction."""
+    x = torch.full((2, 3, 4, 4), 0.4, dtype=torch.float64)
+    x[0, :, 2, 1], x[1, :, 0, 3] = 1.0, 0.0
+    core = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2)).double()
+    model = Normalized(core, (0.4,) * 3, (1.0,) * 3).double()
+    zero = torch.zeros(2, dtype=torch.int64)
+    game = gg.metric("insertion", ratios=(0.0, 1 / 16, 1.0))
+    there = x != 0.4
+    best = game.curve_of_map(model, there.double(), x, zero)
+    torch.testing.assert_close(game.without_model(model, x, zero), best.mean(1))
+    torch.testing.assert_close(best[:, 1], best[:, 2])
+    assert (best[:, 1] != best[:, 0]).all()
 
 
 def test_the_random_order_of_pixels_follows_the_seed():

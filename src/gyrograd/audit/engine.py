@@ -62,7 +62,7 @@ from gyrograd.models.opening import UNTRAINED
 from gyrograd.models.opening import notes as model_notes
 from gyrograd.numerics.checks import check_images, check_target, class_indices, try_model
 from gyrograd.numerics.modes import eval_mode
-from gyrograd.numerics.statistics import Stat
+from gyrograd.numerics.statistics import Stat, paired_difference
 from gyrograd.occupancy import exclusive_folder
 from gyrograd.registry import lookup
 from gyrograd.reporting.schema import SCHEMA, AuditCard, CardFlag, Verdict
@@ -265,6 +265,27 @@ def _warnings(n: int, preset: Preset) -> list[str]:
     ]
 
 
+def _image_alone_note(table: Table, methods: Sequence[Method]) -> str | None:
+    """Names the methods whose insertion is not measurably above that of an order made without the model."""
+    alone = {e: v for e, v in table.of(method=MODEL, metric="without_model").items() if v is not None}
+    if len(alone) < MIN_IMAGES_FOR_CI:
+        return None
+    below = []
+    for method in methods:
+        own = mean_over(table.curve(method=method.name, metric="insertion"))
+        known = [example for example in alone if own.get(example) is not None]
+        if known and not paired_difference([own[e] for e in known], [alone[e] for e in known]).low > 0:
+            below.append(method.label)
+    found = stat(alone)
+    if not below or found is None:
+        return None
+    return (
+        "Insertion rewards pixels that stand out, whatever the model: their order by distance from the colour of an "
+        f"empty image reaches {found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]. Not measurably above it: "
+        f"{', '.join(below)}."
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Judgement:
     """The conclusions of an audit.
@@ -340,6 +361,8 @@ def _card(
     worst, arrays = attack_rows(inputs, methods, table, shown, found.best)
     if preset.precision is not None and (short := shortfall(found.columns, preset.precision)):
         settings = settings | {"notes": [*settings["notes"], short]}
+    if complete and (beaten := _image_alone_note(table, methods)):
+        settings = settings | {"notes": [*settings["notes"], beaten]}
     correct = table.of(method=MODEL, metric="correct")
     with torch.no_grad(), eval_mode(inputs.model):
         classes = inputs.model(inputs.rows(inputs.sample.index[:1])[0]).shape[1]

@@ -1,6 +1,6 @@
 """The plans of an audit.
 
-model           correct, probability, chance (insertion of a random order)
+model           correct, probability, chance (insertion of a random order), without_model (of the image's own)
 each method     clean: rps, insertion, deletion, and metrics asked for
                 under noise and each attack, at each radius: cosine, kept, prediction_kept; adversarial_insertion at eps
 sweep           rps and insertion of smoothed gradients: the points of the plane
@@ -246,11 +246,16 @@ def sweep_points(inputs: AuditInputs, methods: Sequence[Method]) -> list[SweepPo
 
 
 def _right_and_chance(game: InsertionCurve, at: Look) -> dict[str, Tensor]:
-    """Accuracy and confidence of the model, and insertion with a random order of pixels."""
+    """Accuracy and confidence of the model, and insertion in two orders that are not the model's."""
     logits = logits_in_parts(at.model, at.x, game.max_batch)
     probability = logits.softmax(1).gather(1, at.target[:, None])[:, 0]
     chance = game.chance(at.model, at.x, at.target, seed=at.seed)
-    return {"correct": logits.argmax(1) == at.target, "probability": probability, "chance": chance}
+    return {
+        "correct": logits.argmax(1) == at.target,
+        "probability": probability,
+        "chance": chance,
+        "without_model": game.without_model(at.model, at.x, at.target),
+    }
 
 
 def _method_metrics(inputs: AuditInputs, method: Method, game: InsertionCurve) -> tuple[Metric, ...]:

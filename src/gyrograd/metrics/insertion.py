@@ -133,6 +133,13 @@ class InsertionCurve:
         noise = random.uniform(random.keys(seed, len(x), x.device), tuple(x.shape[1:]), dtype=x.dtype)
         return self.curve_of_map(model, noise, x, target).mean(1)
 
+    def without_model(self, model: Model, x: Inputs, target: Labels) -> PerExample:
+        """The value if pixels are ranked by their distance from the substrate, an order that knows the image alone.
+
+        Such pixels change the image most, so that the value is far above chance. A map has to beat it, too.
+        """
+        return self.curve_of_map(model, x - self.empty_image(model, x), x, target).mean(1)
+
     def empty_image(self, model: Model, x: Inputs) -> Inputs:
         """The substrate, shaped like x."""
         if self.substrate != "model_zero":
