@@ -14,8 +14,8 @@ from nets import batch, net
 from torch import Tensor, nn
 
 import gyrograd as gg
+from gyrograd.attacks import AttackResult, engine, twin
 from gyrograd.attacks import auto as driver
-from gyrograd.attacks import engine, twin
 from gyrograd.attacks.auto import Auto, Duel, Evaluation, soften
 from gyrograd.attacks.engine import AttackBatch, Economy, asker, look, shared_clean_looks
 from gyrograd.attacks.loop import Answer, Box, Search, Verdict, search
@@ -106,7 +106,7 @@ def test_a_search_that_begins_where_another_column_ended_goes_on_from_there():
     warm = {}
     for column, by_hand in (("cosine", MapSimilarity()), ("insertion", None)):
         attack = Auto(eps=EPS, steps=2, column=column)
-        (warm[column],) = attack.every_radius(trained(), GRADIENT, x, y, seed=0, begin=at_top.x)
+        (warm[column],) = attack.every_radius(trained(), GRADIENT, x, y, seed=0, begin=at_top)
         if by_hand is not None:
             begun = by_hand(at_top.map_clean, at_top.map)
         else:
@@ -125,20 +125,60 @@ def test_what_a_search_begins_with_is_a_candidate_and_has_been_challenged(monkey
     for column in ("top_kept", "insertion"):
         calls = watched(monkeypatch)
         (hit,) = Auto(eps=(0.03,), steps=8, column=column).every_radius(
-            model, GRADIENT, x, target, begin=near.x
+            model, GRADIENT, x, target, begin=near
         )
         ((how, _, begin, _),) = calls  # the main search alone
         torch.testing.assert_close(begin, near.x - x)
-        assert how.judges(0)
         assert how.step_size == pytest.approx(0.5 * 0.03)
         at_begin = Auto(column=column).aim(replace(scene_of(model, x, target), model=model)).judge(near.map)
         assert (hit.value <= at_begin + 1e-12).all()
 
 
+def astray(monkeypatch) -> None:
+    """Every search ends where it knows no better than x."""
+
+    def fails(x, *rest):
+        return replace(search(x, *rest), delta=torch.zeros_like(x), last=torch.zeros_like(x))
+
+    monkeypatch.setattr(driver, "search", fails)
+
+
+def test_a_search_that_finds_nothing_better_returns_what_it_began_with(monkeypatch):
+    (x, target), model = batch(2), net("lenet")
+    near = Auto(eps=0.03, steps=8)(model, GRADIENT, x, target)
+    astray(monkeypatch)
+    for column in ("top_kept", "cosine"):
+        auto = Auto(eps=0.03, steps=2, column=column)
+        (hit,) = auto.every_radius(model, GRADIENT, x, target, begin=near)
+        assert (hit.value < hit.start).all()
+        torch.testing.assert_close(hit.x, near.x)
+        assert torch.equal(hit.map, near.map)
+        assert hit.prediction_kept.all()
+
+
+def test_a_beginning_that_lost_its_label_is_no_candidate(monkeypatch):
+    (x, target), model = pictures("test", 4), trained()
+    other = x.roll(1, 0)
+    lost = gg.predict(model, other) != gg.predict(model, x)
+    assert lost.any()
+    astray(monkeypatch)
+    auto = Auto(eps=1.0, steps=2)
+    (hit,) = auto.every_radius(model, GRADIENT, x, target, begin=found_at(other, model, x, target))
+    assert torch.equal(hit.x[lost], x[lost])
+    assert hit.prediction_kept.all()
+
+
+def found_at(images: torch.Tensor, model, x: torch.Tensor, target: torch.Tensor) -> AttackResult:
+    """A result that holds these images."""
+    hit = gg.attack("random", eps=0.03)(model, GRADIENT, x, target)
+    return replace(hit, x=images, map=GRADIENT(model, images, target))
+
+
 def test_a_cosine_that_begins_at_x_itself_begins_at_random_where_it_has_a_slope(monkeypatch):
     (x, target), model, calls = batch(2), net("lenet"), watched(monkeypatch)
     first = torch.stack([x[0], (x[1] + 0.05).clamp(max=1)])
-    (hit,) = Auto(eps=(0.1,), steps=3, column="cosine").every_radius(model, GRADIENT, x, target, begin=first)
+    auto = Auto(eps=(0.1,), steps=3, column="cosine")
+    (hit,) = auto.every_radius(model, GRADIENT, x, target, begin=found_at(first, model, x, target))
     ((_, _, begin, _),) = calls
     assert (begin[0] != 0).all()
     torch.testing.assert_close(begin[1], first[1] - x[1])
@@ -383,11 +423,11 @@ def test_an_image_that_another_search_moved_is_not_tested_for_a_derivative(monke
     )
     # Of a range of 2 the cosine falls by less than a quarter, so that the images seem not to have moved.
     auto = Auto(eps=0.001, steps=2, column="cosine")
-    auto.every_radius(model, GRADIENT, x, target, begin=x)
+    auto.every_radius(model, GRADIENT, x, target, begin=found_at(x, model, x, target))
     assert asked == [[0, 1]]
     moved = x.clone()
     moved[1] = (x[1] + 0.001).clamp(0, 1)
-    auto.every_radius(model, GRADIENT, x, target, begin=moved)
+    auto.every_radius(model, GRADIENT, x, target, begin=found_at(moved, model, x, target))
     assert asked == [[0, 1], [0]]
 
 

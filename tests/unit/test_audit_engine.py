@@ -675,7 +675,7 @@ def test_auto_gives_every_method_a_steady_radius_and_the_verdict_begins_with_the
     torch.testing.assert_close(column(card, "gradient under auto", "kept[1]"), hits[1].value)
     aimed = gg.attack("auto", eps=(preset.eps,), steps=3, column="cosine", ratios=preset.ratios)
     (then,) = aimed.every_radius(
-        model, gg.attribution("gradient"), x[:4], gg.predict(model, x[:4]), seed=seeds, begin=hits[1].x
+        model, gg.attribution("gradient"), x[:4], gg.predict(model, x[:4]), seed=seeds, begin=hits[1]
     )
     torch.testing.assert_close(column(card, "gradient under auto on cosine", "cosine[0]"), then.value)
 

@@ -64,7 +64,9 @@ def test_a_map_with_no_more_draws_than_are_searched_is_attacked_itself() -> None
 def test_a_mean_over_passes_takes_fewer_steps_where_it_starts_from_what_auto_found() -> None:
     standard = PRESETS["standard"]
     alone = replace(standard, aims=("auto on cosine", "auto on insertion"))
-    found = methods(replace(SMALL, method_settings={"smoothgrad": {"draws": 6}}))
+    settings = {"smoothgrad": {"draws": 6}, "integrated_gradients": {"steps": 16}}
+    several = ("gradient", "smoothgrad", "integrated_gradients")
+    found = methods(replace(SMALL, methods=several, method_settings=settings, search_rows=16))
     taken = {
         name: [
             [steps_of(each, method, f"auto on {column}") for column in ("cosine", "insertion")]
@@ -72,7 +74,11 @@ def test_a_mean_over_passes_takes_fewer_steps_where_it_starts_from_what_auto_fou
         ]
         for name, method in found.items()
     }
-    assert taken == {"gradient": [[20, 10], [20, 10]], "smoothgrad": [[7, 3], [4, 2]]}
+    assert taken == {
+        "gradient": [[20, 10], [20, 10]],
+        "smoothgrad": [[7, 3], [4, 3]],
+        "integrated_gradients": [[7, 3], [7, 3]],  # most steps follow its coarser path
+    }
 
 
 def test_the_audit_attacks_with_those_steps() -> None:

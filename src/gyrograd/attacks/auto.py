@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, Economy, asker, look, run
+from gyrograd.attacks.engine import STAND_IN, AttackBatch, AttackPlan, Begin, Economy, asker, look, run
 from gyrograd.attacks.loop import Search, SearchResult, first_delta, search, where_rows
 from gyrograd.attacks.objectives import (
     SOFT_SHARES,
@@ -183,12 +183,12 @@ class Auto(BallAttack):
         target: Labels,
         *,
         seed: Seed = 0,
-        begin: Inputs | None = None,
+        begin: AttackResult | None = None,
     ) -> tuple[AttackResult, ...]:
         """One result per radius, including flags about the search itself.
 
-        `begin`: images within the smallest radius, found by a search on another column. The search starts there and
-        not at x, and its challengers are left out, because that other search had them.
+        `begin`: a result within the smallest radius, of a search on another column of the same map. The search starts
+        at its images and not at x, and its challengers are left out, because that other search had them.
         """
         if self.mask is not None:
             check_mask(self.mask, x)
@@ -313,7 +313,10 @@ def attack_every_radius(auto: Auto, plan: AttackPlan, under: AttackBatch) -> lis
     for eps in sorted(set(plan.eps)):
         duel = Duel(case, eps, best, steps_at(auto.steps, positive, eps))
         if eps > 0:
-            duel.search(best.delta * (eps / reached) if reached else under.begin)
+            if reached or under.begin is None:
+                duel.search(best.delta * (eps / reached) if reached else None)
+            else:
+                duel.search_from(under.begin)
             last, long = eps == max(plan.eps), auto.steps >= 2 * CHALLENGE
             if auto.steps >= CHALLENGE:
                 # At the last radius: every image that a report could still call steady, or all in a long search.
@@ -442,11 +445,19 @@ class Duel:
         self.main = best.value
         # An image that another search moved is not tested for a derivative unless this one found only zeros.
         begin = case.under.begin
-        self.moved_before = torch.zeros_like(best.broken) if begin is None else (begin != 0).flatten(1).any(1)
+        self.moved_before = (
+            torch.zeros_like(best.broken) if begin is None else (begin.delta != 0).flatten(1).any(1)
+        )
         # What is left below this counts as nothing. A point of a smaller radius lies in this ball too.
         self.settled_at = self.column.floor + case.auto.settled
         self.misled = torch.zeros_like(best.broken)
         self.beaten_by: dict[str, Flags] = {}
+
+    def search_from(self, begin: Begin) -> None:
+        """The main search from what an earlier attack found, which stays if nothing better is found."""
+        rows = torch.arange(len(begin.delta), device=begin.delta.device)
+        self._offer("main", rows, begin.delta, (begin.map, begin.logits))
+        self.search(begin.delta)
 
     def search(self, begin: Images | None) -> None:
         """The main search, at full length."""
@@ -520,8 +531,7 @@ class Duel:
         seen_through = (how.through or under.surrogate, how.guide or under.guide)
         free = not self.column.judge_takes_passes and seen_through[1].model is under.model
         first = round(UNJUDGED * how.steps)
-        judge_first = how.begin is not None and how.begin is under.begin
-        coarse = None if how.through is not None or judge_first else coarser(under.surrogate)
+        coarse = None if how.through is not None else coarser(under.surrogate)
         # In a mean over passes the rounding of bfloat16 averages out. In a map of one pass it stays: of lenet-steady up
         # to .009 more would be kept, even with the last third of the steps in single precision.
         fast = self.case.auto.search_precision == "fast" and passes_of(seen_through[0]) > 1
@@ -535,7 +545,6 @@ class Duel:
             stop_at=self.settled_at,
             open_end=True,
             judge_from=0 if free and coarse is None else first,
-            judge_first=judge_first,
         )
         plan = replace(
             self.case.plan, aim=lambda scene: self.case.auto.aim(scene, how.stand_in), search=how_to
@@ -590,23 +599,25 @@ class Duel:
         moving = self.best.value > self.settled_at
         return (moving if only is None else moving & only).nonzero()[:, 0]
 
-    def _judge(self, rows: Tensor, delta: Images) -> Evaluation:
-        """Evaluate these perturbations with the method itself on the model itself."""
+    def _judge(self, rows: Tensor, delta: Images, seen: tuple[Tensor, Tensor] | None = None) -> Evaluation:
+        """Evaluate these perturbations with the method itself on the model itself; `seen`: map and logits, if known."""
         scene = self.under.scene.rows(rows)
         x = scene.x + delta
         if not len(rows):
             return Evaluation(scene.map, scene.logits, scene.x.new_zeros(0))
-        map, logits = look(self.under.model, self.under.attribution, x, scene.target, graph=False)
+        map, logits = seen or look(self.under.model, self.under.attribution, x, scene.target, graph=False)
         value = self.case.auto.aim(scene).judge(map, logits, x)
         kept = logits.argmax(1) == scene.logits.argmax(1)
         return Evaluation(map, logits, torch.where(kept, value, math.inf))
 
-    def _offer(self, name: str, rows: Tensor, delta: Images) -> None:
+    def _offer(
+        self, name: str, rows: Tensor, delta: Images, seen: tuple[Tensor, Tensor] | None = None
+    ) -> None:
         """Evaluate a result, keep what is better, and note the images on which a challenger clearly won.
 
         A challenger that started at the best point must beat that point, any other the main search.
         """
-        judged = self._judge(rows, delta)
+        judged = self._judge(rows, delta, seen)
         if name != "main":
             rival = (self.main if name in AFRESH else self.best.value)[rows]
             won = judged.value < rival - self.column.by(WIN_MARGIN, rival)

@@ -101,13 +101,21 @@ class AttackPlan:
         return Scene(x, target, map, logits, maps, model)
 
 
+class Begin(NamedTuple):
+    """Where a search starts: a change of x, with map and logits of the changed images."""
+
+    delta: Images
+    map: Tensor
+    logits: Logits
+
+
 @dataclass(frozen=True, eq=False)
 class AttackBatch:
     """The part of a batch that is attacked at once.
 
     `scene` holds the clean maps of the attribution, `searched` those of `surrogate`, the attribution that the search
-    uses (usually the same). `max_rows`: most rows of the model in one pass. `begin`: where the search starts, as a
-    change of x; None: the attack's own start.
+    uses (usually the same). `max_rows`: most rows of the model in one pass. `begin`: what an earlier search found, from
+    which this one starts; None: the attack's own start.
     """
 
     model: Model
@@ -119,7 +127,7 @@ class AttackBatch:
     searched: Scene
     streams: Keys
     max_rows: int = MAX_BATCH
-    begin: Images | None = None
+    begin: Begin | None = None
 
     def blind(self, rows: Tensor) -> Flags:
         """True per row if the surrogate's map has no derivative to x there."""
@@ -257,11 +265,11 @@ def run(
     target: Targets,
     *,
     seed: Seed = 0,
-    begin: Tensor | None = None,
+    begin: AttackResult | None = None,
 ) -> tuple[AttackResult, ...]:
     """One result per eps, each searched separately from the same clean pass.
 
-    `begin`: attacked images from which a strategy may start its first search, instead of x.
+    `begin`: an attack on the same map, from whose images a strategy may start its first search, instead of x.
     Inputs that are not images have no box; they are searched as one row of pixels.
     """
     check_attackable(x, plan.box)
@@ -275,7 +283,7 @@ def run(
     try_model(model, x)
     if x.dim() != 4:
         free, shaped = replace(plan, box="none"), InShape(model, x.shape[1:])
-        start = None if begin is None else as_images(begin)
+        start = None if begin is None else in_shape_of(as_images(begin.x), begin)
         return tuple(
             in_shape_of(x, result)
             for result in run(free, shaped, attribution, as_images(x), target, seed=seed, begin=start)
@@ -307,7 +315,7 @@ def run(
                 hidden, _ = _look_at_clean(model, surrogate, x[rows], chosen)
                 searched = own.scene(model, surrogate, x[rows], chosen, hidden, logits)
             edges = box.rows(rows, len(x))
-            first = None if begin is None else begin[rows] - x[rows]
+            first = None if begin is None else _begin(model, begin, rows)
             under = AttackBatch(
                 model, attribution, surrogate, guide, edges, scene, searched, streams[rows], max_rows, first
             )
@@ -317,6 +325,13 @@ def run(
         parts = list(in_parts(part, len(x), size))
     results = [concatenate_results(of_one_eps) for of_one_eps in zip(*parts, strict=True)]
     return tuple(replace(r, flags=_flags(r, guide, attribution, surrogate, target)) for r in results)
+
+
+def _begin(model: Model, hit: AttackResult, rows: slice) -> Begin:
+    """The start of a search from these rows of a result, whose map is known already."""
+    x = hit.x[rows]
+    _, logits = look(model, None, x, hit.target[rows], graph=False)
+    return Begin(x - hit.x_clean[rows], hit.map[rows], logits)
 
 
 def check_attackable(x: Tensor, box: str = "unit") -> None:

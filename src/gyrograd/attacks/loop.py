@@ -29,7 +29,7 @@ class Search:
     """Settings of the loop, without open choices.
 
     open_end: return the last iterate as `SearchResult.last`, not evaluated, for callers that evaluate it themselves.
-    judge_from: iterates before this step are not evaluated, to save passes, except the first one with `judge_first`.
+    judge_from: iterates before this step are not evaluated, to save passes.
     """
 
     steps: int
@@ -45,7 +45,6 @@ class Search:
     decay: bool = False
     open_end: bool = False
     judge_from: int = 0
-    judge_first: bool = False
 
     def length(self, eps: float | Tensor) -> float | Tensor:
         """The step size in pixel units; default 4 eps / steps for Adam (joo2023's code), else 2.5 eps / steps."""
@@ -61,8 +60,7 @@ class Search:
         """True if this iterate must be evaluated."""
         by_value = (self.selection, self.constraint) != ("last", "soft")
         every = by_value or self.stop_at is not None or self.trace
-        chosen = step >= self.judge_from or (step == 0 and self.judge_first)
-        return step == self.steps or (every and chosen)
+        return step == self.steps or (every and step >= self.judge_from)
 
     def leaves_out(self, active: Flags) -> bool:
         """True if some examples have reached `stop_at`: they need no further passes. Never with a trace."""

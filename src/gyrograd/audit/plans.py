@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gyrograd.attacks import AttackResult
+from gyrograd.attacks.auto import coarser
 from gyrograd.attacks.self_checks import BEATEN_BY
 from gyrograd.attributions.settings import passes_of
 from gyrograd.audit.methods import Method, build_attribution
@@ -211,14 +212,16 @@ def radii_of(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
 
 def steps_of(preset: Preset, method: Method, attack: str) -> int:
     """Steps of an attack on this method: fewer for maps of many passes, and half for insertion, whose steps take
-    several passes more. Searches that start where `auto` ended take fewer of a map of many passes.
+    several passes more. The cosine's search starts where `auto` ended, so that half are enough for a map of many
+    passes; one with a coarser map, which most steps follow, can afford them all.
     """
-    many = passes_of(method.search or method.attribution) > 1
+    through = method.search or method.attribution
+    many = passes_of(through) > 1
     steps = preset.mean_steps if many and preset.mean_steps is not None else preset.steps
-    fewer = many and "auto" in preset.searches
     if attack == "auto on insertion":
-        return max(2, steps // (3 if fewer else 2))
-    return (steps + 1) // 2 if attack == "auto on cosine" and fewer else steps
+        return max(2, steps // 2)
+    fewer = attack == "auto on cosine" and many and "auto" in preset.searches and coarser(through) is None
+    return (steps + 1) // 2 if fewer else steps
 
 
 def swept_setting(method: str) -> str:

@@ -54,7 +54,7 @@ class Condition:
         found = {self.name: hits}
         for later in self.then:
             # Exactly one of the radii: this fails for a plan that names none of them, or two.
-            (begin,) = (hit.x for hit in hits if hit.eps in later.radii)
+            (begin,) = (hit for hit in hits if hit.eps in later.radii)
             hits = later.attack.every_radius(model, attribution, x, target, seed=seed, begin=begin)
             found[later.name] = hits
         return found
