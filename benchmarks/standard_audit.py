@@ -3,14 +3,16 @@
     git archive 338b5f0 src | tar x -C FOLDER
     python benchmarks/standard_audit.py FOLDER/src --rounds 3
 
-The version before `auto` (338b5f0) attacks its first method at four radii and the others at one; the preset attacks
-every method at all four. So today's code runs twice: at the radii of that version, which compares like with like, and
-with the preset as it is. A round takes six to seven minutes of two idle cores.
+The version before `auto` (338b5f0) attacks its first method at four radii and the others at one, 32 images each; the
+preset attacks every method at all four, 24 images. So today's code runs three times: at the radii of that version,
+which compares like with like, at its radii with as many images, and with the preset as it is. A round takes six to
+seven minutes of two idle cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import resource
@@ -25,16 +27,19 @@ from unittest import mock
 AUDIT = ("audit", "cifar10/lenet-ce", "cifar10", "--images", "100", "--preset", "standard", "--out")
 RUN_CLI = "import sys; from gyrograd.cli import main; sys.exit(main())"
 COLUMNS = ("top_k_kept", "attack_cosine", "adversarial_insertion")
-WAYS = ("earlier code", "its radii", "preset")
+WAYS = ("earlier code", "its radii", "its radii and images", "preset")
+EARLIER_IMAGES = 32
 
 
-def run_at_earlier_radii() -> int:
+def run_like_earlier(way: str) -> int:
     """The command line in this process; every method except the first is attacked at the preset's eps alone."""
     from gyrograd.audit import plans
-    from gyrograd.audit.presets import Preset
+    from gyrograd.audit.presets import PRESETS, Preset
     from gyrograd.cli import main
 
     every_radius = plans.radii_of
+    if way == "its radii and images":
+        PRESETS["standard"] = dataclasses.replace(PRESETS["standard"], attacked_images=EARLIER_IMAGES)
 
     def radii(preset: Preset, attack: str, number: int) -> tuple[float, ...]:
         return every_radius(preset, attack, number) if number == 0 else (preset.eps,)
@@ -45,7 +50,7 @@ def run_at_earlier_radii() -> int:
 
 def timed(way: str, sources: Path, out: Path) -> tuple[float, float]:
     """Seconds on the wall and of the processor, with those of the audit's own processes."""
-    program = [__file__, "--inside"] if way == "its radii" else ["-c", RUN_CLI]
+    program = [__file__, "--inside", way] if way.startswith("its") else ["-c", RUN_CLI]
     environment = os.environ | {"PYTHONPATH": str(sources)}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(
@@ -92,6 +97,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        sys.argv = ["gyrograd", *sys.argv[2:]]
-        sys.exit(run_at_earlier_radii())
+        sys.argv, inside = ["gyrograd", *sys.argv[3:]], sys.argv[2]
+        sys.exit(run_like_earlier(inside))
     main()
