@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import doctest
+import gc
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from small_audits import small_images, small_net
-from torch import Tensor
+from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
@@ -285,6 +286,24 @@ def test_the_settings_of_a_metric_tell_two_measurements_apart(tmp_path: Path) ->
         for n in (1, 2)
     )
     assert once != twice
+
+
+def test_a_function_that_is_written_anew_is_measured_anew(tmp_path: Path) -> None:
+    x, y = small_images(2)
+
+    def value(factor: int) -> float | None:
+        def method(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+            return x * factor
+
+        own = Plan({"own": method}, (CLEAN,), (Metric("total", lambda at: at.map.sum((1, 2, 3))),))
+        return measure(small_net(), Sample(x, y, (0, 1)), own, tmp_path).of(method="own", metric="total")[0]
+
+    found = []
+    for factor in range(8):
+        # As when a cell of a notebook is run again: the new function may get the address of the one before.
+        found.append(value(factor))
+        gc.collect()
+    assert found == pytest.approx([factor * float(x[0].sum()) for factor in range(8)], rel=1e-5)
 
 
 def test_a_tensor_among_the_settings_tells_two_measurements_apart(tmp_path: Path) -> None:

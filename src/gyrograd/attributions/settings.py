@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import secrets
 from dataclasses import fields
 from typing import Any
 
@@ -40,13 +42,25 @@ class ComparedBySettings:
 
 
 def text_of(value: Any) -> str:
-    """`repr(value)` for records: two that differ only in a tensor have different texts.
+    """`repr(value)` for records: two that differ only in a tensor, or in a function, have different texts.
 
     >>> text_of((torch.zeros(3, 32, 32), 4))
     '(tensor of shape (3, 32, 32), sha256 f3289a094a7f, 4)'
     """
     with _TensorsByDigest():
-        return repr(value)
+        text = repr(value)
+    if not _ADDRESS.search(text):
+        return text
+    # The address of a function, or of an object without a repr. Another one may get it once this one is gone, as when
+    # a cell of a notebook is run again; so it is kept, and in another process the text is another.
+    _KEPT.setdefault(text, value)
+    return f"{text} of process {_PROCESS}"
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_PROCESS = secrets.token_hex(6)
+_KEPT: dict[str, Any] = {}
+"""Values whose texts have addresses, by their texts."""
 
 
 class _TensorsByDigest(TorchFunctionMode):

@@ -273,10 +273,21 @@ def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
         )
 
 
+SHOW_THEIR_SETTINGS = {"gyrograd", "timm", "torch", "torchvision", "transformers"}
+"""Packages whose printed modules tell them apart; a module of a user seldom prints its temperature."""
+
+
 def model_hash(model: Model) -> str:
-    """sha256 of the printed architecture and of every weight and buffer."""
+    """sha256 of the printed architecture, of every weight and buffer, and of the settings of a user's own modules."""
     # Weights alone do not tell a ReLU net from the same net with Softplus.
     total = hashlib.sha256(str(model).encode())
+    for name, module in model.named_modules():
+        if type(module).__module__.partition(".")[0] not in SHOW_THEIR_SETTINGS:
+            plain = {
+                key: value for key, value in vars(module).items() if isinstance(value, str | int | float)
+            }
+            own = sorted((key, value) for key, value in plain.items() if key[0] != "_" and key != "training")
+            total.update(f"{name} {own}".encode() if own else b"")
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         total.update(_bytes(tensor))
