@@ -236,7 +236,8 @@ def _look_at_clean(
     if (found := _SHARED.get()) is None or not _has_hash(attribution):
         return look(model, attribution, x, target, graph=False)
     shared = found.looks
-    key = (id(model), attribution, x.data_ptr(), tuple(x.shape), x.dtype, tuple(target.tolist()))
+    where = (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
+    key = (id(model), attribution, *where, tuple(target.tolist()))
     if key not in shared:
         if len(shared) >= MAX_SHARED:
             del shared[next(iter(shared))]
