@@ -87,7 +87,7 @@ class Streamed:
     def __len__(self) -> int:
         return len(self.blobs)
 
-    def __getitem__(self, index: Int[Tensor, " n"] | Bool[Tensor, " b"] | slice | int) -> Tensor:
+    def __getitem__(self, index: Int[Tensor, " n"] | Bool[Tensor, " every"] | slice | int) -> Tensor:
         if isinstance(index, int):
             return self[torch.tensor([index])][0]
         chosen = self.rows(index).blobs
@@ -99,7 +99,7 @@ class Streamed:
             bytes_ = (bytes_.to(torch.float32) / 255).to(self.dtype)
         return bytes_.to(self.device)
 
-    def rows(self, index: Int[Tensor, " n"] | Bool[Tensor, " b"] | slice) -> Streamed:
+    def rows(self, index: Int[Tensor, " n"] | Bool[Tensor, " every"] | slice) -> Streamed:
         """These images, not yet read."""
         if isinstance(index, slice):
             return replace(self, blobs=self.blobs[index])
