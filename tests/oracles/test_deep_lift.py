@@ -229,3 +229,15 @@ def test_settings_of_deep_shap_that_make_no_map_are_refused(settings, sentence):
     x, target = batch(1)
     with pytest.raises(UserError, match=sentence):
         gg.attribution("deep_shap", **settings)(net("lenet"), x, target)
+
+
+def test_a_maximum_that_hardly_changes_has_a_finite_derivative():
+    # Far below its kink a sharp Softplus changes by less than 1e-38, whose reciprocal is infinite in single precision.
+    shift = nn.Conv2d(1, 1, 1)
+    nn.init.ones_(shift.weight)
+    nn.init.constant_(shift.bias, -0.88)
+    model = nn.Sequential(shift, nn.Softplus(100), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(1, 2)).eval()
+    x = torch.linspace(0.001, 0.03, 16).view(16, 1, 1, 1).repeat(1, 1, 2, 2).requires_grad_()
+    maps = gg.attribution("deep_lift")(model, x, 0, create_graph=True)
+    (slope,) = torch.autograd.grad(maps.sum(), x)
+    assert slope.isfinite().all()

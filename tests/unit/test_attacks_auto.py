@@ -473,6 +473,15 @@ def test_attacks_on_the_same_images_look_at_them_once_where_clean_looks_are_shar
     assert len(calls) == alone + once + 1
 
 
+def test_the_transpose_of_images_shares_their_memory_and_not_their_maps():
+    x, target = batch(2)
+    model, run = net("lenet"), gg.attack("random", eps=0.02)
+    with shared_clean_looks():
+        run(model, GRADIENT, x, target)
+        turned = run(model, GRADIENT, x.mT, target)
+    torch.testing.assert_close(turned.map_clean, GRADIENT(model, x.mT, target))
+
+
 def test_an_audit_asks_once_for_the_guide_of_a_model_and_whether_a_map_has_a_derivative(monkeypatch):
     x, target = batch(2)
     guided, calls = [], []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Thread
+
 import pytest
 import torch
 from nets import batch, net
@@ -17,6 +19,7 @@ from gyrograd.numerics.random import keys
 from gyrograd.numerics.second_order import all_layers
 
 X = torch.full((2, 1, 3, 3), 0.5, dtype=torch.float64)
+GRADIENT = gg.attribution("gradient")
 ANYWHERE = torch.ones(2, dtype=torch.bool)
 
 
@@ -190,6 +193,47 @@ def test_a_step_costs_one_forward_pass_of_a_smooth_model(name):
         gg.attack(name, steps=steps)(model, gg.attribution("gradient"), x, target)
         passes.append(model.passes)
     assert passes[1] - passes[0] == 1
+
+
+def test_logits_are_not_those_of_passes_of_a_users_method_which_may_change_the_model():
+    def ablated(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+        hook = next(model.children()).register_forward_hook(lambda _, inputs, out: 0 * out)
+        z = x.requires_grad_()
+        (map,) = torch.autograd.grad(model(z).gather(1, target[:, None]).sum(), z, allow_unused=True)
+        hook.remove()
+        return x if map is None else map
+
+    x, target = batch(3)
+    model = net("lenet")
+    _, logits = engine.look(model, gg.attribution(ablated), x, target, graph=False)
+    torch.testing.assert_close(logits, model(x))
+
+
+def test_logits_of_a_new_model_are_not_those_of_its_trial():
+    x, target = batch(2)  # so few that they are what a new model is tried on
+    _, logits = engine.look(net("lenet"), GRADIENT, x.requires_grad_(), target, graph=True)
+    (slope,) = torch.autograd.grad(logits.sum(), x)
+    assert (slope != 0).any()
+
+
+def test_logits_are_not_those_of_another_thread():
+    x, target = batch(2)
+    model = net("lenet")
+    GRADIENT(model, x, target)  # it has been tried
+
+    def together(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+        other = Thread(target=model, args=(x.detach(),))
+        other.start()
+        other.join()
+        return GRADIENT(model, x, target, create_graph=create_graph)
+
+    together.__module__ = (
+        GRADIENT.__module__
+    )  # as if two threads attacked this model through a method of this package
+    z = x.clone().requires_grad_()
+    _, logits = engine.look(model, together, z, target, graph=True)
+    (slope,) = torch.autograd.grad(logits.sum(), z)
+    assert (slope != 0).any()
 
 
 def test_the_weights_require_gradients_again_after_an_attack():

@@ -35,6 +35,10 @@ class Net(nn.Module):
             "reshape": lambda: torch.reshape(z, (len(z), -1)),
             "write to the view": lambda: _written(z.flatten(1), z),
             "write to the source": lambda: _written(z, z.flatten(1)),
+            "write to what is contiguous": lambda: _written(z.contiguous(), z),
+            "write to the source of what is contiguous": lambda: _written(z, z.contiguous()),
+            "write to the ravelled": lambda: _written(z.ravel(), z),
+            "write to pixels in a row": lambda: _written(z.permute(0, 2, 3, 1).contiguous(), z),
             "strided": lambda: z.as_strided((len(z), 144), (144, 1)),
             "refuse": lambda: _only_plain(z),
         }[self.tail]()
@@ -65,7 +69,19 @@ def test_the_layout_changes_and_the_logits_do_not(tail):
     assert model.seen == [True, False]
 
 
-@pytest.mark.parametrize("tail", ["write to the view", "write to the source", "strided", "refuse"])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "write to the view",
+        "write to the source",
+        "write to what is contiguous",
+        "write to the source of what is contiguous",
+        "write to the ravelled",
+        "write to pixels in a row",
+        "strided",
+        "refuse",
+    ],
+)
 def test_a_model_that_needs_the_plain_layout_gets_it_from_then_on(tail):
     model, x = Net(tail).eval(), images()
     with torch.no_grad():

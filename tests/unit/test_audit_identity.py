@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from cards import card
 from small_audits import small_images, small_net
-from torch import nn
+from torch import Tensor, nn
 
 from gyrograd.audit import identity
 from gyrograd.measurement.run import data_hash, model_hash
+from gyrograd.models.outputs import PickedLogits
+from gyrograd.models.scripts import open_script
+from gyrograd.models.wrappers import ZeroShot
 from gyrograd.reporting.schema import check_card
 
 
@@ -42,6 +47,33 @@ def test_another_weight_or_buffer_is_another_model() -> None:
         change.data.add_(1)
         hashes.add(model_hash(model))
     assert len(hashes) == 5
+
+
+class Tempered(nn.Module):
+    """A module as users write it, which does not print its setting."""
+
+    def __init__(self, temperature: float) -> None:
+        super().__init__()
+        self.layer = nn.Flatten()
+        self.temperature = temperature
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layer(x) / self.temperature
+        return logits
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+def test_another_setting_is_another_model(tmp_path: Path) -> None:
+    models: list[nn.Module] = [Tempered(1.0), Tempered(2.0)]
+    for temperature in (1.0, 2.0):
+        path = tmp_path / "script.pt"
+        torch.jit.save(torch.jit.script(Tempered(temperature)), path)
+        models += [open_script(path, torch.device("cpu")) for _ in range(2)]
+    models += [ZeroShot(nn.Identity(), torch.ones(2, 3), scale) for scale in (1.0, 2.0)]
+    models += [PickedLogits(nn.Identity(), key) for key in (0, 1)]
+    hashes = [model_hash(model) for model in models]
+    assert hashes[2:6:2] == hashes[3:6:2]  # of a file that is opened twice
+    assert len(set(hashes)) == len(models) - 2
 
 
 def test_another_pixel_class_or_shape_is_other_data() -> None:

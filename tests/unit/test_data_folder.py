@@ -53,6 +53,7 @@ def test_images_are_found_at_any_depth_and_other_and_hidden_files_are_not(tmp_pa
     save(tmp_path / "ant" / "deep" / "er" / "A.PNG", flat(7))
     (tmp_path / "ant" / "notes.txt").write_text("no image")
     (tmp_path / "ant" / ".hidden.png").write_text("no image")
+    save(tmp_path / "ant" / ".ipynb_checkpoints" / "A-checkpoint.png", flat(9))
     (tmp_path / ".cache").mkdir()
     data = gg.dataset("folder", path=tmp_path, size=8)
     assert data.images[:, 0, 0, 0].tolist() == [7]

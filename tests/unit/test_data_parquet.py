@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,31 @@ def test_the_column_of_images_is_the_one_of_that_name(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"depth": [png(200)], "image": [png(1)]}), path)
     assert open_data(str(path), size=SIDE).images[:].unique().tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("names", "features", "sentence"),
+    [
+        (("depth", "photo"), {}, "2 columns that could be the image: depth, photo; rename"),
+        (("image", "image"), {}, "2 columns that could be the image: image, image"),
+        (
+            ("image", "age", "race"),
+            {"age": {"_type": "ClassLabel"}, "race": {"_type": "ClassLabel"}},
+            "2 columns that could be the label: age, race; rename",
+        ),
+    ],
+)
+def test_of_several_columns_that_could_be_meant_none_is_chosen(
+    tmp_path: Path, names: tuple[str, ...], features: dict[str, Any], sentence: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    columns = [pyarrow.array([0] if name in features else [png(1)]) for name in names]
+    about = {"huggingface": json.dumps({"info": {"features": features}})}
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_arrays(columns, names).replace_schema_metadata(about), path
+    )
+    with pytest.raises(UserError, match=sentence):
+        open_data(str(path), size=SIDE)
 
 
 @pytest.mark.parametrize("form", ["saved", "hub"])

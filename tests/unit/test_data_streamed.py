@@ -46,6 +46,9 @@ def test_a_streamed_folder_gives_the_same_batches_in_the_same_order(
     assert torch.equal(few[0].pixels(), few[1].pixels())
     assert torch.equal(held.pixels(), streamed.pixels())
     assert torch.equal(held.images[-2], streamed.images[-2])
+    second = held.labels == 1
+    assert torch.equal(held.pixels(second), streamed.pixels(second))
+    assert torch.equal(held.rows(second).pixels(), streamed.rows(second).pixels())
     assert streamed.digest() != few[1].digest()
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import doctest
+import gc
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from small_audits import small_images, small_net
-from torch import Tensor
+from torch import Tensor, nn
 
 import gyrograd as gg
 from gyrograd.errors import UserError
@@ -196,6 +197,36 @@ def test_the_map_of_clean_images_is_made_once_for_all_metrics() -> None:
     assert calls == [3]
 
 
+def test_a_metric_that_explains_another_model_class_or_image_gets_a_map_of_its_own() -> None:
+    x, y = small_images(3)
+    net, other = small_net(), small_net().requires_grad_(False)
+    with torch.no_grad():
+        next(other.parameters()).mul_(-2)
+    asked = {
+        "model": (other, x, y),
+        "class": (net, x, (y + 1) % 3),
+        "image": (net, x.mT, y),
+        "same": (net, x, y),
+    }
+
+    def differences(at: Look) -> dict[str, Tensor]:
+        found = {
+            "model": at.attribution(other, at.x, at.target),
+            "class": at.attribution(at.model, at.x, (at.target + 1) % 3),
+            "image": at.attribution(
+                at.model, at.x.mT, at.target
+            ),  # as many numbers, from the same address on
+            "same": at.attribution(at.model, at.x, at.target.clone()),
+        }
+        return {name: (map - GRADIENT(*asked[name])).flatten(1).norm(dim=1) for name, map in found.items()}
+
+    table = measure(
+        net, Sample(x, y, (0, 1, 2)), Plan({"own": GRADIENT}, (CLEAN,), (Metric("d", differences),))
+    )
+    for name in asked:
+        assert max(table.of(method="own", metric=name).values()) < 1e-5  # type: ignore[type-var]
+
+
 def test_a_killed_run_goes_on_and_leaves_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +286,49 @@ def test_the_settings_of_a_metric_tell_two_measurements_apart(tmp_path: Path) ->
         for n in (1, 2)
     )
     assert once != twice
+
+
+def test_a_function_that_is_written_anew_is_measured_anew(tmp_path: Path) -> None:
+    x, y = small_images(2)
+
+    def value(factor: int) -> float | None:
+        def method(model: nn.Module, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
+            return x * factor
+
+        own = Plan({"own": method}, (CLEAN,), (Metric("total", lambda at: at.map.sum((1, 2, 3))),))
+        return measure(small_net(), Sample(x, y, (0, 1)), own, tmp_path).of(method="own", metric="total")[0]
+
+    found = []
+    for factor in range(8):
+        # As when a cell of a notebook is run again: the new function may get the address of the one before.
+        found.append(value(factor))
+        gc.collect()
+    assert found == pytest.approx([factor * float(x[0].sum()) for factor in range(8)], rel=1e-5)
+
+
+def test_a_tensor_among_the_settings_tells_two_measurements_apart(tmp_path: Path) -> None:
+    x, y = small_images(2)
+    found = []
+    for row in (0, 1):
+        mark = torch.zeros_like(x[0])
+        mark[:, row] = 1.0
+        of_map = Metric("value", lambda at: at.map.abs().sum((1, 2, 3)))
+        of_attack = Metric("value", lambda at: at.attack.value, "attacked")
+        method = gg.attribution("integrated_gradients", steps=2, baseline=mark)
+        condition = attacked("auto", (4 / 255,), column="mass_in_mask", mask=mark[0], steps=1)
+        plans = [
+            Plan({"ig": method}, (CLEAN,), (of_map,)),
+            Plan({"ig": GRADIENT}, (condition,), (of_attack,)),
+        ]
+        for one, at in zip(plans, ({}, {"condition": "auto", "eps": 4 / 255}), strict=True):
+            kept, alone = (
+                measure(small_net(), Sample(x, y, (0, 1)), one, folder).of(method="ig", metric="value", **at)  # type: ignore[arg-type]
+                for folder in (tmp_path, None)
+            )
+            assert kept == alone
+            found.append(kept)
+    assert found[0] != found[2]
+    assert found[1] != found[3]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from torch import nn
 
 from gyrograd.errors import UserError
 from gyrograd.numerics.checks import check_images, check_inputs, check_target
-from gyrograd.numerics.modes import eval_mode
+from gyrograd.numerics.modes import denormals_are_zero, eval_mode, flush_denormals
 
 
 def images(**changes: float) -> torch.Tensor:
@@ -112,3 +112,25 @@ def test_modes_come_back_after_an_exception():
     with pytest.raises(KeyError), eval_mode(net):
         raise KeyError
     assert flags(net) == before
+
+
+def test_a_model_stays_in_eval_mode_until_the_last_of_overlapping_blocks_ends():
+    # Two threads that explain one model: the first to enter may be the first to leave.
+    net = mixed_net()
+    before = flags(net)
+    first, second = eval_mode(net), eval_mode(net[1])
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert flags(net[1]) == [False, False, False]
+    second.__exit__(None, None, None)
+    assert flags(net) == before
+
+
+def test_denormal_numbers_count_again_only_after_the_outer_of_two_blocks():
+    assert not denormals_are_zero()
+    with flush_denormals():
+        with flush_denormals():
+            pass
+        assert denormals_are_zero()
+    assert not denormals_are_zero()

@@ -1,8 +1,8 @@
 """From an attack's settings to its result: checks, the clean pass, the search in parts, the final evaluation.
 
 Passes of the model: one for the clean images (and one to test that the map has a derivative), one per step (two with a
-twin: the twin is differentiated, the model evaluates) and one at the end. If the attribution runs a forward pass at x,
-the logits come from that pass.
+twin: the twin is differentiated, the model evaluates) and one at the end. If a method of this package runs a forward
+pass at x, the logits come from that pass.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
@@ -29,6 +30,7 @@ from gyrograd.attributions.batching import (
     rows_at_once,
     rows_per_example,
 )
+from gyrograd.attributions.function import FunctionAttribution
 from gyrograd.attributions.segments import as_images
 from gyrograd.attributions.settings import passes_of
 from gyrograd.errors import UserError
@@ -157,7 +159,7 @@ Strategy = Callable[[AttackPlan, AttackBatch], list[SearchResult]]
 def look(
     model: Model, attribution: Attribution | None, x: Images, target: Labels, *, graph: bool
 ) -> tuple[Tensor, Logits]:
-    """The map and the logits at x, from one forward pass if the attribution runs the model at x.
+    """The map and the logits at x, from one forward pass if a method of this package runs the model at x.
 
     Without an attribution the map is empty.
     """
@@ -166,9 +168,19 @@ def look(
             return x.new_zeros(len(x), 0), model(x)
         with _overheard(model) as heard:
             map = attribution(model, x, target, create_graph=graph)
-        if heard and _same_images(heard[0][0], x):
+        if _is_own(attribution) and heard and _same_images(heard[0][0], x):
             return map, heard[0][1] if graph else heard[0][1].detach()
         return map, model(x)
+
+
+def _is_own(attribution: Attribution) -> bool:
+    """True for a method of this package, perhaps wrapped.
+
+    For its own passes a user's method may put hooks on the model, turn dropout on, or write into the logits.
+    """
+    inner = getattr(attribution, "attribution", attribution)
+    ours = all(getattr(each, "__module__", "").startswith("gyrograd.") for each in (attribution, inner))
+    return ours and not isinstance(inner, FunctionAttribution)
 
 
 def _same_images(heard: Tensor, x: Tensor) -> bool:
@@ -184,9 +196,12 @@ def _overheard(model: Model) -> Iterator[list[tuple[Tensor, Tensor]]]:
     They are only stored: the attribution may record every tensor operation, so none may be added before it is done.
     """
     heard: list[tuple[Tensor, Tensor]] = []
+    thread, graph = get_ident(), torch.is_grad_enabled()
 
     def note(_: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        if not heard and inputs:
+        # Logits of another thread's call, or of a trial of a new model, are equal for the same images, and have another
+        # graph or none.
+        if not heard and inputs and get_ident() == thread and torch.is_grad_enabled() >= graph:
             heard.append((inputs[0], output))
 
     handle = model.register_forward_hook(note)
@@ -229,7 +244,8 @@ def _look_at_clean(
     if (found := _SHARED.get()) is None or not _has_hash(attribution):
         return look(model, attribution, x, target, graph=False)
     shared = found.looks
-    key = (id(model), attribution, x.data_ptr(), tuple(x.shape), x.dtype, tuple(target.tolist()))
+    where = (x.data_ptr(), tuple(x.shape), x.stride(), x.dtype)
+    key = (id(model), attribution, *where, tuple(target.tolist()))
     if key not in shared:
         if len(shared) >= MAX_SHARED:
             del shared[next(iter(shared))]

@@ -20,7 +20,7 @@ from gyrograd.attacks.objectives import Aim, Objective, Scene, with_penalty
 from gyrograd.attacks.result import AttackResult
 from gyrograd.attacks.twin import TwinBeta, check_twin_beta
 from gyrograd.attributions.batching import MAX_BATCH
-from gyrograd.attributions.settings import same_settings, settings_hash
+from gyrograd.attributions.settings import same_settings, settings_hash, text_of
 from gyrograd.errors import UserError, check_counts, check_name, did_you_mean
 from gyrograd.numerics.balls import ball
 from gyrograd.numerics.maps import REDUCTIONS
@@ -220,9 +220,7 @@ def settings_of(attack: Any) -> JsonObject:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return f"tensor of shape {tuple(value.shape)}"
-    return value if isinstance(value, str | int | float | tuple | list | None) else repr(value)
+    return value if isinstance(value, str | int | float | tuple | list | None) else text_of(value)
 
 
 def check_words(attack: BallAttack, own: Mapping[str, tuple[str, ...]]) -> None:

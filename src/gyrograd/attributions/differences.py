@@ -216,8 +216,9 @@ class Differences:
         places = torch.where(top >= low, first, second)
         true, reference, moved = (rules.at_places(call, part, places) for part in change)
         step = true - reference
-        # Equal values at that position: the maximum did not change, and 0 / 0 is avoided.
-        still = step == 0
+        # Where the values are equal, or so near (far below the kink of a sharp Softplus) that 1 / step, the derivative
+        # of the ratio, overflows, the maximum does not change.
+        still = step.abs() < torch.finfo(single(step).dtype).tiny ** 0.5
         return torch.where(still, 1, (top - low) / torch.where(still, 1, step)) * moved
 
     def softmax(self, call: Call, values: Values) -> Tensor:

@@ -26,6 +26,8 @@ _PLAIN_ONLY: WeakSet[nn.Module] = WeakSet()
 
 _READS_MEMORY = {Tensor.as_strided, torch.as_strided}
 _RESHAPES = {Tensor.view, Tensor.reshape, Tensor.flatten, torch.reshape, torch.flatten}
+_MAYBE_COPIES = _RESHAPES | {Tensor.contiguous, Tensor.ravel, torch.ravel, Tensor.reshape_as, Tensor.to}
+"""Operations whose result is a copy in one layout and the same memory in the other."""
 
 
 def logits_of(model: Model, x: Inputs) -> Logits:
@@ -96,8 +98,9 @@ def _pays(model: Model, x: Tensor) -> bool:
 class _Reshapes(TorchFunctionMode):
     """Lets `x.view(b, -1)` of channels-last activations copy, as reshape does; in torch it is an error."""
 
-    # In the plain layout it would be a view, and writing into one of the two would change both. So sources and copies
-    # are remembered: `untouched` tells whether one of them was written to.
+    # In the plain layout it would be a view, and writing into one of the two would change both; with `contiguous`
+    # behind `permute` it is the other way round. So sources and results are remembered: `untouched` tells whether one
+    # of them was written to.
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,13 +112,14 @@ class _Reshapes(TorchFunctionMode):
         given = kwargs or {}
         if func in _READS_MEMORY:
             raise _PlainOnlyError
-        if func not in _RESHAPES or not args or args[0].is_contiguous():
+        # Plain tensors of up to three axes, such as tokens, are plain in either layout.
+        if func not in _MAYBE_COPIES or not args or (args[0].dim() < 4 and args[0].is_contiguous()):
             return func(*args, **given)
         source = args[0]
-        result = func(source.contiguous(), *args[1:], **given)
+        result = func(source.contiguous() if func in _RESHAPES else source, *args[1:], **given)
         self._watched += [(source, source._version), (result, result._version)]
         return result
 
     def untouched(self) -> bool:
-        """True if no source of a copy and no copy was written to."""
+        """True if no source and no result was written to."""
         return all(tensor._version == version for tensor, version in self._watched)

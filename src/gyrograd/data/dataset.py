@@ -78,7 +78,7 @@ class Dataset:
         masks = None if self.masks is None else self.masks.to(device)
         return replace(self, images=self.images.to(device), labels=self.labels.to(device), masks=masks)
 
-    def rows(self, index: Int[Tensor, " n"]) -> Dataset:
+    def rows(self, index: Int[Tensor, " n"] | Bool[Tensor, " every"]) -> Dataset:
         """These examples, in this order."""
         index = index.to(self.labels.device)
         masks = None if self.masks is None else self.masks[index]
@@ -98,7 +98,7 @@ class Dataset:
             raise UserError(f"A subset of {n} cannot be taken from {self.name}: give 1 to {len(self)}.")
         return random.permutation(random.keys(seed, 1), len(self), stream=SUBSET_STREAM)[0, :n]
 
-    def pixels(self, index: Int[Tensor, " n"] | None = None) -> Inputs:
+    def pixels(self, index: Int[Tensor, " n"] | Bool[Tensor, " every"] | None = None) -> Inputs:
         """Examples as float32 with pixels in [0, 1]; all of them if no index is given."""
         every = slice(None) if isinstance(self.images, Streamed) else ...
         images: Tensor = self.images[every if index is None else index.to(self.labels.device)]  # type: ignore[index]

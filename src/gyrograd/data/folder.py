@@ -201,13 +201,11 @@ def _folders(path: Path) -> list[Path]:
 
 
 def image_files(path: Path) -> list[Path]:
-    """Image files at any depth, sorted, without hidden ones."""
+    """Image files at any depth, sorted, without hidden ones and those in hidden folders (.ipynb_checkpoints)."""
     if not path.is_dir():
         return []
-    files = (
-        file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and not file.name.startswith(".")
-    )
-    return sorted(file for file in files if file.is_file())
+    files = (file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    return sorted(file for file in files if not any(part[0] == "." for part in file.relative_to(path).parts))
 
 
 def choose(found: list[tuple[Item, int]], limit: int | None, seed: int) -> list[tuple[Item, int]]:

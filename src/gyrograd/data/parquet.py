@@ -259,11 +259,23 @@ def _columns(path: Path) -> tuple[str, str | None, tuple[str, ...] | None]:
             f"{path} has no column of images, only {', '.join(schema.names)}; an image is encoded bytes (PNG, JPEG), "
             "not an array of numbers: a column of bytes, or a struct with the field 'bytes'."
         )
+
+    def only(role: str, chosen: Sequence[str]) -> list[str]:
+        """The chosen column, unless there are several: nobody knows which is meant."""
+        columns = [name for name in schema.names if name in chosen]  # a name can stand there twice
+        if len(columns) > 1:
+            raise UserError(
+                f"{path} has {len(columns)} columns that could be the {role}: {', '.join(columns)}; rename the one "
+                f"that you mean to '{role}', or leave the others out."
+            )
+        return columns
+
     classes = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     known = [name for name in LABEL_NAMES if name in schema.names]
-    label = next(iter([name for name in known if name in classes] or classes or known), None)
+    best = [name for name in known if name in classes][:1] or classes or known[:1]
+    label = next(iter(only("label", best)), None)
     names = features.get(label, {}).get("names") if label in classes else None
-    image = next((name for name in IMAGE_NAMES if name in images), images[0])
+    (image,) = only("image", [name for name in IMAGE_NAMES if name in images][:1] or images)
     return image, label, tuple(map(str, names)) if isinstance(names, list) else None
 
 

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from gyrograd.errors import UserError
@@ -87,7 +87,7 @@ class Streamed:
     def __len__(self) -> int:
         return len(self.blobs)
 
-    def __getitem__(self, index: Int[Tensor, " n"] | slice | int) -> Tensor:
+    def __getitem__(self, index: Int[Tensor, " n"] | Bool[Tensor, " every"] | slice | int) -> Tensor:
         if isinstance(index, int):
             return self[torch.tensor([index])][0]
         chosen = self.rows(index).blobs
@@ -99,11 +99,13 @@ class Streamed:
             bytes_ = (bytes_.to(torch.float32) / 255).to(self.dtype)
         return bytes_.to(self.device)
 
-    def rows(self, index: Int[Tensor, " n"] | slice) -> Streamed:
+    def rows(self, index: Int[Tensor, " n"] | Bool[Tensor, " every"] | slice) -> Streamed:
         """These images, not yet read."""
         if isinstance(index, slice):
             return replace(self, blobs=self.blobs[index])
-        return replace(self, blobs=tuple(self.blobs[i] for i in index.tolist()))
+        # A tensor of numbers is indexed, so that flags choose images here as they do of a set in memory.
+        numbers = torch.arange(len(self))[index.cpu()]
+        return replace(self, blobs=tuple(self.blobs[i] for i in numbers.tolist()))
 
     def to(self, kind: torch.device | str | torch.dtype) -> Streamed:
         """The same on another device, or as pixels of a floating type."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gyrograd.attacks import AttackResult
 from gyrograd.attacks.settings import settings_of
+from gyrograd.attributions.settings import text_of
 from gyrograd.errors import UserError
 from gyrograd.metrics.localization import looks_at_masks
 from gyrograd.metrics.response import looks_at_attacked
@@ -133,7 +134,7 @@ def registered(name: str, **settings: Any) -> Metric:
     """A registered metric; settings that it does not have are ignored."""
     entry = lookup("metric", name)
     metric = make("metric", name, **having("metric", name, settings))
-    own = {"settings": described(repr(metric))}
+    own = {"settings": described(metric)}
     if looks_at_masks(metric):
         raise UserError(
             f"{entry.name} needs masks of the objects, which a plan does not have; leave it out, "
@@ -162,9 +163,10 @@ RECORDED_NAMES = {"InsertionCurve(": "PixelGame("}
 
 
 def described(value: Any) -> Any:
-    """A setting as it is recorded: texts without the batch size, which does not affect the values."""
-    if not isinstance(value, str):
+    """A setting or a method as it is recorded: texts without the batch size, which does not affect the values."""
+    if isinstance(value, int | float | tuple | list | None):
         return value
+    value = value if isinstance(value, str) else text_of(value)
     for now, recorded in RECORDED_NAMES.items():
         value = value.replace(now, recorded)
     return re.sub(r",? ?max_batch=\d+", "", value)

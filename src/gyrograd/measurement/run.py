@@ -23,6 +23,7 @@ from gyrograd.measurement.cells import Cell, Workers, fingerprint, finished, for
 from gyrograd.measurement.clusters import workers_of
 from gyrograd.measurement.plan import Condition, Look, Metric, Plan, described
 from gyrograd.measurement.table import Source, Table
+from gyrograd.numerics.checks import class_indices
 from gyrograd.records import Record
 from gyrograd.registry import load_plugins
 from gyrograd.types import Attribution, Inputs, Labels, Model
@@ -83,16 +84,19 @@ class Sample:
 
 @dataclass(eq=False)
 class Remembering:
-    """An attribution that caches the maps of one batch; others are computed as usual."""
+    """An attribution that caches the maps of one batch and its model; others are computed as usual."""
 
     attribution: Attribution
+    model: Model = field(repr=False)
     x: Tensor = field(repr=False)
+    target: Labels = field(repr=False)
     map: Tensor | None = field(default=None, repr=False)
 
     def __call__(self, model: Model, x: Tensor, target: Tensor, *, create_graph: bool = False) -> Tensor:
         # By address: metrics that move the images make new tensors, and `rows` returns the same ones.
-        same = not create_graph and x.shape == self.x.shape and x.data_ptr() == self.x.data_ptr()
-        if not same:
+        where = [(each.data_ptr(), each.shape, each.stride()) for each in (x, self.x)]
+        same = not create_graph and model is self.model and where[0] == where[1]
+        if not same or not torch.equal(class_indices(target, x), class_indices(self.target, x)):
             return self.attribution(model, x, target, create_graph=create_graph)
         if self.map is None:
             self.map = self.attribution(model, x, target).detach()
@@ -194,7 +198,7 @@ def _cell(
         "version": VERSION,
         # Left out if there are none: records made without plug-ins keep their names.
         **({"plugins": plugins} if (plugins := load_plugins()) else {}),
-        "method": None if attribution is _no_method else described(repr(attribution)),
+        "method": None if attribution is _no_method else described(attribution),
         **condition.settings,
         "metrics": {metric.name: dict(metric.settings) for metric in metrics},
     }
@@ -218,7 +222,7 @@ def _columns(
     device = next((p.device for p in model.parameters()), sample.x.device)
     x, target, streams = sample.rows(positions.tolist(), seed, device)
     if condition.attack is None:
-        look = Look(model, Remembering(attribution, x), x, target, streams)
+        look = Look(model, Remembering(attribution, model, x, target), x, target, streams)
         return {name: column for metric in metrics for name, column in metric.columns(look).items()}
     made: dict[str, Tensor] = {}
     for name_of_attack, hits in condition.attack_all(model, attribution, x, target, streams).items():
@@ -269,10 +273,21 @@ def _tell_of_other_records(cells: Sequence[Cell], place: Path) -> None:
         )
 
 
+SHOW_THEIR_SETTINGS = {"gyrograd", "timm", "torch", "torchvision", "transformers"}
+"""Packages whose printed modules tell them apart; a module of a user seldom prints its temperature."""
+
+
 def model_hash(model: Model) -> str:
-    """sha256 of the printed architecture and of every weight and buffer."""
+    """sha256 of the printed architecture, of every weight and buffer, and of the settings of a user's own modules."""
     # Weights alone do not tell a ReLU net from the same net with Softplus.
     total = hashlib.sha256(str(model).encode())
+    for name, module in model.named_modules():
+        if type(module).__module__.partition(".")[0] not in SHOW_THEIR_SETTINGS:
+            plain = {
+                key: value for key, value in vars(module).items() if isinstance(value, str | int | float)
+            }
+            own = sorted((key, value) for key, value in plain.items() if key[0] != "_" and key != "training")
+            total.update(f"{name} {own}".encode() if own else b"")
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         total.update(_bytes(tensor))

@@ -28,6 +28,9 @@ class PickedLogits(nn.Module):
         self.key = key
         self.training = core.training
 
+    def extra_repr(self) -> str:
+        return "" if self.key is None else f"key={self.key!r}"
+
     @property
     def note(self) -> str:
         if self.key is None:

@@ -8,6 +8,7 @@ torch compiles it, and every operator of the compiled functions must be on the l
 from __future__ import annotations
 
 import ast
+import hashlib
 import io
 import pickle
 import pickletools
@@ -58,11 +59,15 @@ _CUSTOM_CLASS = re.compile(r"torch\s*\.\s*classes\b")
 class Scripted(nn.Module):
     """A TorchScript module inside a plain one, because scripted modules take no hooks from Python."""
 
-    def __init__(self, core: nn.Module, normalizes: bool) -> None:
+    def __init__(self, core: nn.Module, normalizes: bool, digest: str) -> None:
         super().__init__()
         self.core = core
         self.normalizes = normalizes
         """True if the script calls batch or instance normalisation."""
+        self.digest = digest
+
+    def extra_repr(self) -> str:
+        return f"sha256={self.digest}"  # a printed script names its modules only, not what they compute
 
     def forward(self, x: Inputs) -> Any:
         # A single image that is differentiated on a CPU goes through as two rows: torch's derivative of a
@@ -88,6 +93,12 @@ class Scripted(nn.Module):
         return both
 
 
+def _digest(contents: Mapping[str, bytes]) -> str:
+    """Of the code and the attributes, not of the weights."""
+    names = sorted(name for name in contents if name.endswith((".py", ".pkl")))
+    return hashlib.sha256(b"".join(name.encode() + contents[name] for name in names)).hexdigest()[:12]
+
+
 def open_script(path: Path, device: torch.device) -> nn.Module:
     """The module of a TorchScript file on the device, after checking that all of its code is harmless."""
     contents = {name: content for name, content in members(path).items() if _KEPT.fullmatch(name)}
@@ -104,7 +115,8 @@ def open_script(path: Path, device: torch.device) -> nn.Module:
             archive = repack(contents).getvalue()
             loaded = compiler.import_ir_module_from_buffer(functions, archive, device, {}, False)
             seen = _check_graphs(path, functions.get_functions())
-            return Scripted(wrap_cpp_module(loaded), normalizes=bool(_NORMALIZATIONS & seen))
+            core, normalizes = wrap_cpp_module(loaded), bool(_NORMALIZATIONS & seen)
+            return Scripted(core, normalizes, _digest(contents))
     except UserError:
         raise
     except Exception as wrong:

@@ -193,6 +193,9 @@ class ZeroShot(nn.Module):
             )
         return self.scale * F.linear(F.normalize(features, dim=-1), self.embeddings.to(features.dtype))
 
+    def extra_repr(self) -> str:
+        return f"scale={self.scale}"
+
     def _features(self, x: Inputs) -> Tensor:
         encode = self.core
         for name in ("encode_image", "get_image_features"):

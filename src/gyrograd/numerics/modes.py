@@ -4,27 +4,43 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
+from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gyrograd.types import Model
+
+_IN_EVAL: WeakKeyDictionary[nn.Module, tuple[int, bool]] = WeakKeyDictionary()
+"""Per module in an open block of `eval_mode`: the number of blocks, and its training flag before the first one."""
+_FLAGS = Lock()
 
 
 @contextmanager
 def eval_mode(model: Model) -> Iterator[Model]:
     """Put every submodule into eval mode for the block; afterwards each has its own training flag again."""
-    # Flag by flag: model.train() afterwards would also switch on layers that the user had frozen in eval mode.
-    flags = [(module, module.training) for module in model.modules()]
-    if not any(training for _, training in flags):
-        yield model  # most models are; setting the flag of every module takes as long as a small pass on a GPU
-        return
-    model.eval()
+    modules = list(model.modules())
+    with _FLAGS:
+        if not _IN_EVAL and not any(module.training for module in modules):
+            modules = []  # most models are; setting the flag of every module takes as long as a small pass on a GPU
+        # Counted, because blocks of two threads may overlap: the first to end must not end the eval mode of the other.
+        for module in modules:
+            blocks, flag = _IN_EVAL.get(module, (0, module.training))
+            _IN_EVAL[module] = blocks + 1, flag
     try:
+        if modules:
+            model.eval()
         yield model
     finally:
-        for module, flag in flags:
-            module.training = flag
+        with _FLAGS:
+            for module in modules:
+                blocks, flag = _IN_EVAL.pop(module)
+                if blocks > 1:
+                    _IN_EVAL[module] = blocks - 1, flag
+                else:
+                    # Flag by flag: model.train() would also switch on layers that the user had frozen in eval mode.
+                    module.training = flag
 
 
 @contextmanager
@@ -51,11 +67,12 @@ def flush_denormals() -> Iterator[None]:
 
     Softplus gradients are full of such numbers, and a CPU takes many times as long for each.
     """
+    before = denormals_are_zero()
     torch.set_flush_denormal(True)
     try:
         yield
     finally:
-        torch.set_flush_denormal(False)
+        torch.set_flush_denormal(before)
 
 
 def denormals_are_zero() -> bool:
