@@ -300,6 +300,8 @@ class TrainingProgress:
     """The best epoch, if accuracy is measured."""
     best_weights: Average | None = None
     """Weights of the best epoch, until they are in a file of their own."""
+    seconds: float = 0.0
+    """Time spent on this epoch so far, over all the runs that an interruption split it into."""
     ended: bool = False
     """True if `on_epoch` ended the run before its last epoch."""
 

@@ -171,9 +171,10 @@ def _fit(
         run.scalars(progress) as scalars,
     ):
         while progress.epoch < epochs and not progress.ended:
-            started = time.monotonic()
+            started = time.monotonic() - progress.seconds
             for number, losses, images in run.loop.epoch(progress.epoch, progress.batch):
                 progress.add(losses, images)
+                progress.seconds = time.monotonic() - started
                 last = progress.batch == steps
                 if last or (number + 1) % LOOK_EVERY == 0:
                     means = run.check_losses(progress)
@@ -334,7 +335,7 @@ class TrainingRun:
             ends = self.on_epoch is not None and bool(self.on_epoch(entry, loop.model))
         progress.history.append(entry)
         progress.epoch, progress.batch, progress.ended = epoch, 0, ends
-        progress.names, progress.sums, progress.seen = [], None, 0
+        progress.names, progress.sums, progress.seen, progress.seconds = [], None, 0, 0.0
         if self.folder is not None:
             # Write all files, or only the log if `checkpoint_epochs` lets the others wait.
             may = self.written.may_write()
@@ -410,8 +411,8 @@ class TrainingRun:
         where = f"epoch {progress.epoch + 1}, step {progress.batch}"
         kept = "; without a folder nothing of it is kept."
         if self.out is not None:
-            kept = f", which is in {self.out / snapshots.NAME}; run it again to go on."
-        raise Stopped(f"Training was asked to stop in {where}{kept}", number)
+            kept = f"; the checkpoint is {self.out / snapshots.NAME}: run it again to resume."
+        raise Stopped(f"Training was stopped in {where}{kept}", number)
 
     def _divergence_message(self, progress: TrainingProgress, losses: dict[str, float]) -> str:
         """The error message: what happened, which checkpoint is left, what to try."""
